@@ -1,0 +1,44 @@
+"""Errors a user can act on: what is wrong, and the way out. Anything else that escapes is a bug of ours."""
+
+import difflib
+from collections.abc import Iterable
+
+
+class BclError(Exception):
+    """A mistake or a condition outside the program; `message` says what, `hint` says what to do next."""
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(f"{message}; {hint}" if hint else message)
+        self.message = message
+        self.hint = hint
+
+
+class ConfigError(BclError):
+    """A setting that is unknown, ill-typed or out of range."""
+
+
+class GameError(BclError):
+    """A game that does not exist, or one that we cannot play."""
+
+
+class MissingExtra(BclError):
+    """An optional package, or a system library it needs, is not installed."""
+
+
+class StoreError(BclError):
+    """A run directory that cannot be created, read, written or continued."""
+
+
+class WeightsError(BclError):
+    """A weights file that is damaged, foreign, or does not fit."""
+
+
+class NotYetError(BclError):
+    """Something this version names but does not do."""
+
+
+def did_you_mean(word: str, known: Iterable[str], otherwise: str = "") -> str:
+    """A hint naming the closest known word, or `otherwise` when nothing is close."""
+    by_lower = {k.lower(): k for k in known}
+    close = difflib.get_close_matches(word.lower(), by_lower, n=1, cutoff=0.6)
+    return f"did you mean '{by_lower[close[0]]}'?" if close else otherwise

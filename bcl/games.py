@@ -1,0 +1,129 @@
+"""What a game is: which engine plays it and every choice that changes what the agent sees.
+
+A `Game` is saved with every weights file, so that an agent is always judged on the game it was made for.
+"""
+
+import dataclasses
+import importlib.util
+from dataclasses import dataclass
+from typing import Literal
+
+from bcl.errors import GameError, did_you_mean
+from bcl.quantities import Count, Natural, Positive
+
+PROCGEN_GAMES = (
+    "bigfish", "bossfight", "caveflyer", "chaser", "climber", "coinrun", "dodgeball", "fruitbot",
+    "heist", "jumper", "leaper", "maze", "miner", "ninja", "plunder", "starpilot",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class AtariGame:
+    """An Atari 2600 game played by ale-py's C++ vector environment."""
+
+    id: str
+    """ROM name in snake case, such as `pong`."""
+    pipeline: Literal["v2", "v1"] = "v2"
+    """`v2`: 84x84, crop and pad (the paper); `v1`: 80x80, mean gray, max of 3 frames (the paper's RoadRunner AT rows)."""
+    pool: Literal["gray", "rgb"] = "gray"
+    """Pool the last two frames in gray (fast) or in RGB before gray (bit-exact reference). v1 is always RGB."""
+    crop_shift: int = 0
+    """Rows by which the 168-row crop window moves down (v2 only)."""
+    num_actions: Natural = 0
+    """Keep the first n actions of the game's minimal set; 0 keeps all."""
+    noop_max: Count = 30
+    """Each episode starts with 1 to this many no-op frames, uniformly drawn."""
+    fire_reset: bool = True
+    """Play FIRE, then action 2, for 4 frames each at the start where the game has a FIRE action."""
+    life_reset: bool = False
+    """On a lost life play NOOP, FIRE, action 2 with rewards dropped (the v1 reference's evaluation)."""
+    max_steps: Count = 100_000
+    """Agent steps after which an episode is truncated (the reference: 400,000 frames)."""
+
+
+@dataclass(frozen=True)
+class ProcgenGame:
+    """A Procgen game played by its own C++ vector environment."""
+
+    id: str
+    """One of the 16 Procgen games, such as `fruitbot`."""
+    num_levels: Natural = 200
+    """Number of levels drawn from; 0 is unlimited (the paper's evaluation distribution)."""
+    start_level: Natural = 0
+    """Seed of the first level."""
+    distribution_mode: Literal["easy", "hard", "extreme", "memory"] = "easy"
+    """Level difficulty; the paper uses `easy` for training and for evaluation."""
+
+
+@dataclass(frozen=True)
+class GymnasiumGame:
+    """Any Gymnasium environment with discrete actions and a box observation."""
+
+    id: str
+    """Gymnasium environment id, such as `CartPole-v1`."""
+    scale: tuple[Positive, ...] = ()
+    """Each observation dimension is divided by its constant; empty: `OBSERVATION_SCALES`, else the space's bounds."""
+    processes: bool = False
+    """Step every sub-environment in its own process; pays off when one step takes milliseconds."""
+
+
+Game = AtariGame | ProcgenGame | GymnasiumGame
+ENGINES: dict[str, type[Game]] = {"atari": AtariGame, "procgen": ProcgenGame, "gymnasium": GymnasiumGame}
+
+# Divisors that bring each dimension to about [-1, 1], where attacks with one eps make sense for all of them.
+OBSERVATION_SCALES: dict[str, tuple[float, ...]] = {
+    "CartPole-v0": (2.4, 3.0, 0.21, 3.0),  # m, m/s, rad, rad/s: positions by their failure limits
+    "CartPole-v1": (2.4, 3.0, 0.21, 3.0),
+    "Acrobot-v1": (1.0, 1.0, 1.0, 1.0, 12.57, 28.27),  # cos, sin, cos, sin, rad/s by their limits 4 pi and 9 pi
+    "MountainCar-v0": (1.2, 0.07),  # position, velocity per step by their limits
+    "LunarLander-v3": (1.0, 1.0, 2.0, 2.0, 3.14, 5.0, 1.0, 1.0),  # pads, pads/s, rad, rad/s, contacts
+}
+
+
+def engine_of(game: Game) -> str:
+    """The name of the engine that plays this game."""
+    return next(name for name, kind in ENGINES.items() if type(game) is kind)
+
+
+def game_to_dict(game: Game) -> dict[str, object]:
+    """Plain data that `game_from_dict` turns back into the same game."""
+    return {"engine": engine_of(game), **dataclasses.asdict(game)}
+
+
+def game_from_dict(data: dict[str, object]) -> Game:
+    """The inverse of `game_to_dict`; refuses what it does not know."""
+    values = dict(data)
+    kind = ENGINES.get(str(values.pop("engine", "")))
+    if kind is None:
+        raise GameError(f"unknown game engine '{data.get('engine')}'", f"one of {', '.join(ENGINES)}")
+    if isinstance(values.get("scale"), list):
+        values["scale"] = tuple(values["scale"])  # type: ignore[arg-type]
+    try:
+        return kind(**values)  # type: ignore[arg-type]
+    except TypeError as error:
+        raise GameError(f"game description does not fit: {error}", "was it written by a newer version?") from None
+
+
+def find_game(name: str, presets: tuple[str, ...] = ()) -> Game:
+    """The game with default settings for a name that has no preset: a Procgen game, an Atari ROM, a Gymnasium id."""
+    if name in PROCGEN_GAMES:
+        return ProcgenGame(name)
+    roms = _atari_roms()
+    if name in roms:
+        return AtariGame(name)
+    import gymnasium
+
+    if name in gymnasium.registry or ":" in name:  # `module:Env-v0` imports the module that registers Env-v0
+        return GymnasiumGame(name)
+    known = [*presets, *PROCGEN_GAMES, *roms, *gymnasium.registry]
+    missing = "" if roms else " (Atari games need: pip install 'bcl[atari]')"
+    hint = did_you_mean(name, known, "run 'bcl presets' for a list, or give a Gymnasium id such as CartPole-v1")
+    raise GameError(f"unknown game '{name}'{missing}", hint)
+
+
+def _atari_roms() -> tuple[str, ...]:
+    if importlib.util.find_spec("ale_py") is None:
+        return ()
+    from ale_py import roms
+
+    return tuple(roms.get_all_rom_ids())

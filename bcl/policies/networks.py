@@ -1,0 +1,142 @@
+"""The networks of the paper, and small ones for vector observations.
+
+Each maps observations (float; images in [0, 1]) to one number per action: Q-values, or logits for the actor-critics.
+`chain()` is what certificates bound: plain layers from the observation to scores whose differences between actions are
+those of the output. In a dueling network the value stream and the mean advantage cancel there, so the chain is the
+body and the advantage head.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from bcl.layers import Residual
+
+
+class Dueling(nn.Module):
+    """Q = V + A - mean(A) over a shared body; the heads see the flattened body."""
+
+    def __init__(self, body: nn.Sequential, features: int, hidden: Sequence[int], actions: int) -> None:
+        super().__init__()
+        self.cnn = body  # the published checkpoints call it so
+        self.advantage = mlp(features, hidden, actions)
+        self.value = mlp(features, hidden, 1)
+
+    def forward(self, obs: Tensor) -> Tensor:
+        features = self.cnn(obs)
+        advantage = self.advantage(features)  # (B, A)
+        return self.value(features) + advantage - advantage.mean(dim=1, keepdim=True)
+
+    def chain(self) -> nn.Sequential:
+        """Observation to advantages."""
+        return nn.Sequential(*self.cnn, *self.advantage)
+
+
+class Plain(nn.Module):
+    """Q-values from one stack of layers (the v1 network)."""
+
+    def __init__(self, layers: nn.Sequential) -> None:
+        super().__init__()
+        self.model = layers
+
+    def forward(self, obs: Tensor) -> Tensor:
+        return self.model(obs)
+
+    def chain(self) -> nn.Sequential:
+        """Observation to Q-values."""
+        return self.model
+
+
+class ActorCritic(nn.Module):
+    """Logits and a state value from one body; the policy output is the logits."""
+
+    def __init__(self, body: nn.Sequential, features: int, actions: int) -> None:
+        super().__init__()
+        self.body = body
+        self.logits = nn.Linear(features, actions)
+        self.value = nn.Linear(features, 1)
+        head = torch.empty(actions + 1, features)  # initialised as one matrix, as in the reference's shared head
+        nn.init.orthogonal_(head, gain=0.01)
+        with torch.no_grad():
+            self.logits.weight.copy_(head[:-1])
+            self.value.weight.copy_(head[-1:])
+            self.logits.bias.zero_()
+            self.value.bias.zero_()
+
+    def forward(self, obs: Tensor) -> Tensor:
+        return self.logits(self.body(obs))
+
+    def logits_and_value(self, obs: Tensor) -> tuple[Tensor, Tensor]:
+        """(B, A) logits and (B,) values."""
+        features = self.body(obs)
+        return self.logits(features), self.value(features).squeeze(1)
+
+    def chain(self) -> nn.Sequential:
+        """Observation to logits."""
+        return nn.Sequential(*self.body, self.logits)
+
+
+def mlp(inputs: int, hidden: Sequence[int], outputs: int) -> nn.Sequential:
+    """Linear layers with ReLU between them."""
+    sizes = [inputs, *hidden]
+    layers: list[nn.Module] = []
+    for a, b in zip(sizes, sizes[1:], strict=False):
+        layers += [nn.Linear(a, b), nn.ReLU()]
+    return nn.Sequential(*layers, nn.Linear(sizes[-1], outputs))
+
+
+def dueling_cnn(shape: Sequence[int], actions: int) -> Dueling:
+    """The paper's DQN: 84x84x1 gives 3136 features."""
+    body = nn.Sequential(*_nature_layers(shape[0]))
+    return Dueling(body, _features(body, shape), (512,), actions)
+
+
+def plain_cnn(shape: Sequence[int], actions: int) -> Plain:
+    """RADIAL's v1 DQN: 80x80x1 gives 2304 features."""
+    body = _nature_layers(shape[0])
+    return Plain(nn.Sequential(*body, *mlp(_features(nn.Sequential(*body), shape), (512,), actions)))
+
+
+def impala(shape: Sequence[int], actions: int) -> ActorCritic:
+    """The paper's PPO network: three stages of 16, 32 and 32 channels; 64x64x3 gives 2048 features."""
+    layers: list[nn.Module] = []
+    channels = shape[0]
+    for width in (16, 32, 32):
+        layers += [nn.Conv2d(channels, width, 3, padding=1), nn.MaxPool2d(3, stride=2, padding=1)]
+        layers += [Residual(width), Residual(width)]
+        channels = width
+    layers += [nn.Flatten(), nn.ReLU()]
+    features = _features(nn.Sequential(*layers), shape)
+    return ActorCritic(nn.Sequential(*layers, nn.Linear(features, 256), nn.ReLU()), 256, actions)
+
+
+def dueling_mlp(shape: Sequence[int], actions: int, hidden: Sequence[int]) -> Dueling:
+    """A dueling network for vector observations; the last hidden layer belongs to the heads."""
+    *body, head = hidden
+    layers = [nn.Flatten(), *list(mlp(_size(shape), body, 1))[:-1]]
+    return Dueling(nn.Sequential(*layers), body[-1] if body else _size(shape), (head,), actions)
+
+
+def actor_critic_mlp(shape: Sequence[int], actions: int, hidden: Sequence[int]) -> ActorCritic:
+    """An actor-critic for vector observations."""
+    layers = [nn.Flatten(), *list(mlp(_size(shape), hidden, 1))[:-1]]
+    return ActorCritic(nn.Sequential(*layers), hidden[-1], actions)
+
+
+def _nature_layers(channels: int) -> list[nn.Module]:
+    return [
+        nn.Conv2d(channels, 32, 8, stride=4), nn.ReLU(),
+        nn.Conv2d(32, 64, 4, stride=2), nn.ReLU(),
+        nn.Conv2d(64, 64, 3), nn.ReLU(),
+        nn.Flatten(),
+    ]  # fmt: skip
+
+
+def _features(body: nn.Sequential, shape: Sequence[int]) -> int:
+    with torch.no_grad():
+        return body(torch.zeros(1, *shape)).shape[1]
+
+
+def _size(shape: Sequence[int]) -> int:
+    return int(torch.Size(shape).numel())

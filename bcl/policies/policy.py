@@ -1,0 +1,90 @@
+"""A policy: a network together with what is needed to use it, judge it and rebuild it."""
+
+from dataclasses import dataclass, field
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor, nn
+
+from bcl.errors import ConfigError
+from bcl.games import Game
+from bcl.policies import networks
+
+Kind = Literal["dueling-cnn", "plain-cnn", "impala", "dueling-mlp", "actor-critic-mlp"]
+KINDS: tuple[str, ...] = get_args(Kind)
+ACTOR_CRITICS = ("impala", "actor-critic-mlp")
+MIN_IMAGE = 36  # smallest side for which the Nature CNN leaves a pixel
+
+
+@dataclass(frozen=True)
+class PolicySpec:
+    """Everything about a policy but its weights."""
+
+    kind: Kind
+    obs_shape: tuple[int, ...]
+    """Shape of one observation: channels, height, width, or the length of a vector."""
+    num_actions: int
+    low: tuple[float, ...]
+    """Smallest valid observation: one number for all, or one per dimension; may be -inf."""
+    high: tuple[float, ...]
+    hidden: tuple[int, ...] = ()
+    game: Game | None = None
+    parent: str = ""
+    """Where the weights come from: a file, a run, or empty for a fresh network."""
+    notes: dict[str, str] = field(default_factory=dict)
+
+
+class Policy(nn.Module):
+    """`policy(obs)` gives one score per action (Q-values or logits) for float observations; its best is the action."""
+
+    low: Tensor
+    high: Tensor
+
+    def __init__(self, spec: PolicySpec) -> None:
+        super().__init__()
+        self.spec = spec
+        self.network = _build(spec)
+        shape = (-1,) if len(spec.obs_shape) == 1 else (-1, 1, 1)
+        self.register_buffer("low", torch.tensor(spec.low).view(shape), persistent=False)
+        self.register_buffer("high", torch.tensor(spec.high).view(shape), persistent=False)
+
+    def forward(self, obs: Tensor) -> Tensor:  # (B, *obs_shape) float -> (B, A)
+        return self.network(obs)
+
+    def chain(self) -> nn.Sequential:
+        """Plain layers whose outputs differ between actions as the policy's do; what certificates bound."""
+        return self.network.chain()
+
+
+def as_float(obs: Tensor) -> Tensor:
+    """Observations as networks and attacks take them: bytes become [0, 1]; vectors are scaled already."""
+    return obs.float() / 255 if obs.dtype == torch.uint8 else obs
+
+
+def default_kind(obs_shape: tuple[int, ...], algo: str) -> Kind:
+    """The paper's network for observations of this shape and this learner."""
+    if len(obs_shape) == 1:
+        return "dueling-mlp" if algo == "dqn" else "actor-critic-mlp"
+    if algo == "ppo":
+        return "impala"
+    return "plain-cnn" if obs_shape == (1, 80, 80) else "dueling-cnn"
+
+
+def _build(spec: PolicySpec) -> networks.Dueling | networks.Plain | networks.ActorCritic:
+    image = len(spec.obs_shape) == 3
+    if image != (not spec.kind.endswith("mlp")):
+        fitting = [kind for kind in KINDS if kind.endswith("mlp") != image]
+        raise ConfigError(f"network '{spec.kind}' cannot read observations of shape {spec.obs_shape}", f"one of {', '.join(fitting)}")
+    if image and min(spec.obs_shape[1:]) < MIN_IMAGE and spec.kind != "impala":
+        raise ConfigError(f"network '{spec.kind}' needs images of at least {MIN_IMAGE} pixels a side", "take 'impala'")
+    match spec.kind:
+        case "dueling-cnn":
+            return networks.dueling_cnn(spec.obs_shape, spec.num_actions)
+        case "plain-cnn":
+            return networks.plain_cnn(spec.obs_shape, spec.num_actions)
+        case "impala":
+            return networks.impala(spec.obs_shape, spec.num_actions)
+        case "dueling-mlp":
+            return networks.dueling_mlp(spec.obs_shape, spec.num_actions, spec.hidden)
+        case "actor-critic-mlp":
+            return networks.actor_critic_mlp(spec.obs_shape, spec.num_actions, spec.hidden)
