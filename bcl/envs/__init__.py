@@ -1,0 +1,27 @@
+"""Games behind one vector interface."""
+
+import torch
+
+from bcl.envs.vector import Step, VectorEnv
+from bcl.errors import GameError
+from bcl.games import AtariGame, Game, ProcgenGame
+
+__all__ = ["Step", "VectorEnv", "make_env"]
+
+
+def make_env(game: Game, num_envs: int, device: str | torch.device = "cpu", threads: int = 0) -> VectorEnv:
+    """N copies of a game; observations arrive on `device`. `threads` 0 lets the engine choose; results never depend on it."""
+    if num_envs < 1:
+        raise GameError(f"{num_envs} environments cannot be played", "ask for at least 1")
+    device = torch.device(device)
+    if isinstance(game, AtariGame):
+        from bcl.envs.atari import AtariEnvs
+
+        return AtariEnvs(game, num_envs, device, threads)
+    if isinstance(game, ProcgenGame):
+        from bcl.envs.procgen import ProcgenEnvs
+
+        return ProcgenEnvs(game, num_envs, device, threads)
+    from bcl.envs.gymnasium import GymnasiumEnvs
+
+    return GymnasiumEnvs(game, num_envs, device, threads)

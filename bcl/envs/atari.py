@@ -1,0 +1,162 @@
+"""Atari games on ale-py's C++ vector environment, with the paper's pipeline.
+
+What ale-py does differently by default, and what is done about it here:
+sticky actions, reward clipping, a stack of 4 and life-loss ends are switched off; no-ops are drawn from 0..n-1 there, so
+n+1 values are asked for and starts with none are drawn again, which leaves 1..n; its fire reset is one raw frame, so
+ours are two agent steps (FIRE, then action 2) in which the agent's action is ignored (`playing` is False); its
+next-step autoreset never runs, because ended games are reset at once here. The step limit counts agent steps after the
+start-up moves (the reference counts raw frames, start-up included). ale-py does not pool in the raw
+frame in which a game ends, so terminal frames differ from the reference; both mask them by `terminated`.
+"""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bcl.envs import frames
+from bcl.envs.vector import Seeds, Step, host_actions, seed_list, to_device
+from bcl.errors import GameError, MissingExtra
+from bcl.games import AtariGame
+
+SKIP = 4  # raw frames per agent step
+
+
+class AtariEnvs:
+    """N copies of an Atari game; emulators run on C++ threads between `send` and `recv`."""
+
+    low = (0.0,)
+    high = (1.0,)
+
+    def __init__(self, game: AtariGame, num_envs: int, device: torch.device, threads: int = 0) -> None:
+        try:
+            import ale_py
+            from ale_py import roms
+            from ale_py.vector_env import AtariVectorEnv
+        except ImportError:
+            raise MissingExtra(f"the Atari game '{game.id}' needs ale-py", "pip install 'bcl[atari]'") from None
+        if game.id not in roms.get_all_rom_ids():
+            raise GameError(f"ale-py has no game '{game.id}'", "ROM names are in snake case, such as road_runner")
+        ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
+        self.game, self.num_envs = game, num_envs
+        self._device = device
+        self._v1 = game.pipeline == "v1"
+        self._rgb = self._v1 or game.pool == "rgb"
+        self._ale = AtariVectorEnv(
+            game.id,
+            num_envs,
+            num_threads=threads,
+            frameskip=1 if self._v1 else SKIP,  # v1 pools 3 frames, which ale-py cannot: we skip and pool ourselves
+            maxpool=not self._v1,
+            grayscale=not self._rgb,
+            img_height=frames.HEIGHT,
+            img_width=frames.WIDTH,
+            stack_num=1,
+            noop_max=game.noop_max + 1,
+            use_fire_reset=False,
+            reward_clipping=False,
+            episodic_life=False,
+            repeat_action_probability=0.0,
+            max_num_frames_per_episode=2**31 - 1,
+            autoreset_mode="NextStep",
+        )
+        actions = [action.name for action in self._ale.ale.get_action_set()]
+        if game.num_actions > len(actions):
+            raise GameError(f"'{game.id}' has {len(actions)} actions, not {game.num_actions}", "lower game.num_actions")
+        self.num_actions = game.num_actions or len(actions)
+        self.obs_shape = (1, 80, 80) if self._v1 else (1, 84, 84)
+        # Moves left of the start-up script NOOP, FIRE, action 2; a new game enters it at FIRE, a lost life at NOOP.
+        fires = game.fire_reset and len(actions) > 2 and actions[1] == "FIRE"
+        self._moves_at_start = 2 if fires else 0
+        self._moves_at_life = 3 if fires else 1
+        self.noops = np.zeros(num_envs, dtype=np.int64)  # no-op frames with which each copy's episode started
+        self._moves_left = np.zeros(num_envs, dtype=np.int64)
+        self._steps = np.zeros(num_envs, dtype=np.int64)
+        self._lives = np.zeros(num_envs, dtype=np.int64)
+        self._last_frames: list[np.ndarray] = []  # v1: the three newest frames
+
+    def reset(self, seed: Seeds) -> Tensor:
+        """Start every copy anew; the seed decides no-ops and power-on state."""
+        everyone = np.ones(self.num_envs, dtype=bool)
+        screens = self._restart(everyone, np.array(seed_list(seed, self.num_envs)))
+        self._last_frames = [screens, screens, screens]
+        return self._observe(screens)
+
+    def send(self, actions: Tensor) -> None:
+        """Start one agent step; copies in their start-up moves ignore their action."""
+        chosen = host_actions(actions, self.num_actions)
+        self._actions = np.where(self._moves_left > 0, 3 - self._moves_left, chosen)
+        self._ale.send(self._actions)
+
+    def recv(self) -> Step:
+        """Wait for the step; games that ended are started again before this returns."""
+        screens, reward, terminated, lives = self._recv_v1() if self._v1 else self._recv_v2()
+        playing = self._moves_left == 0
+        self._moves_left -= ~playing
+        self._steps += playing
+        truncated = playing & (self._steps >= self.game.max_steps) & ~terminated
+        if self.game.life_reset:
+            self._moves_left[playing & (lives < self._lives) & ~terminated] = self._moves_at_life
+        self._lives = lives
+        obs = self._observe(screens)
+        final_obs = obs[:0]
+        over = terminated | truncated
+        if over.any():
+            final_obs = obs[torch.from_numpy(np.flatnonzero(over & playing)).to(obs.device)]
+            screens = np.where(over.reshape(-1, *[1] * (screens.ndim - 1)), self._restart(over), screens)
+            if self._v1:
+                self._last_frames = [np.where(over[:, None, None, None], screens, old) for old in self._last_frames]
+            obs = self._observe(screens)
+        return Step(
+            obs=obs,
+            reward=to_device(np.where(playing, reward, 0).astype(np.float32), self._device),
+            terminated=to_device(terminated & playing, self._device),
+            truncated=to_device(truncated, self._device),
+            playing=to_device(playing, self._device),
+            final_obs=final_obs,
+        )
+
+    def close(self) -> None:
+        """Stop the emulator threads."""
+        self._ale.close()
+
+    def _recv_v2(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        screens, reward, terminated, _, info = self._ale.recv()
+        return screens[:, 0], reward, terminated, info["lives"].astype(np.int64)
+
+    def _recv_v1(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Four raw frames, the pixelwise maximum of the last three; a copy that ends stops there."""
+        reward = np.zeros(self.num_envs)
+        terminated = np.zeros(self.num_envs, dtype=bool)
+        lives = self._lives.copy()
+        for frame in range(SKIP):
+            screens, frame_reward, frame_over, _, info = self._ale.recv()
+            live = ~terminated
+            newest = np.where(live[:, None, None, None], screens[:, 0], self._last_frames[-1])
+            shifted = [*self._last_frames[1:], newest]
+            pairs = zip(shifted, self._last_frames, strict=True)
+            self._last_frames = [np.where(live[:, None, None, None], new, old) for new, old in pairs]
+            reward += np.where(live, frame_reward, 0)
+            lives = np.where(live, info["lives"], lives)
+            terminated |= live & frame_over
+            if frame < SKIP - 1:
+                self._ale.send(self._actions)
+        return np.maximum.reduce(self._last_frames), reward, terminated, lives
+
+    def _restart(self, which: np.ndarray, seeds: np.ndarray | None = None) -> np.ndarray:
+        """Reset some copies until each has at least one no-op; returns the screens of all copies."""
+        pending = which.copy()
+        while pending.any():
+            screens, info = self._ale.reset(seed=seeds, options={"reset_mask": pending} if seeds is None else None)
+            pending &= info["episode_frame_number"] == 0
+            seeds = None  # drawn again from where the copy's generator stands
+        self.noops[which] = info["episode_frame_number"][which]
+        self._moves_left[which] = self._moves_at_start
+        self._steps[which] = 0
+        self._lives[which] = info["lives"][which]
+        return screens[:, 0]
+
+    def _observe(self, screens: np.ndarray) -> Tensor:
+        raw = to_device(screens, self._device)
+        if self._v1:
+            return frames.crop_v1(raw)
+        return frames.crop_v2(frames.luma(raw) if self._rgb else raw, self.game.crop_shift)

@@ -1,0 +1,97 @@
+"""Any Gymnasium environment with discrete actions and a box observation.
+
+Vector observations are divided, per dimension, by documented constants (`bcl.games.OBSERVATION_SCALES`); eps is in those
+scaled units. Byte images (height, width, channels) become (channels, height, width).
+"""
+
+import gymnasium
+import numpy as np
+import torch
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+from torch import Tensor
+
+from bcl.envs.vector import Seeds, Step, host_actions, seed_list, to_device
+from bcl.errors import GameError
+from bcl.games import OBSERVATION_SCALES, GymnasiumGame
+
+
+class GymnasiumEnvs:
+    """N copies of a Gymnasium environment."""
+
+    def __init__(self, game: GymnasiumGame, num_envs: int, device: torch.device, threads: int = 0) -> None:
+        self.game, self.num_envs = game, num_envs
+        self._device = device
+        try:
+            kind = AsyncVectorEnv if game.processes else SyncVectorEnv
+            self._envs = kind([self._make] * num_envs, autoreset_mode=AutoresetMode.SAME_STEP)
+        except gymnasium.error.DependencyNotInstalled as error:
+            raise GameError(f"'{game.id}' needs a package that is not installed", str(error)) from None
+        except (gymnasium.error.Error, ModuleNotFoundError) as error:
+            raise GameError(f"Gymnasium cannot make '{game.id}' ({error})", "check the id and its package") from None
+        actions, space = self._envs.single_action_space, self._envs.single_observation_space
+        if not isinstance(actions, gymnasium.spaces.Discrete):
+            raise GameError(f"'{game.id}' has actions of type {type(actions).__name__}", "only Discrete actions are supported")
+        if not isinstance(space, gymnasium.spaces.Box):
+            raise GameError(f"'{game.id}' observes a {type(space).__name__}", "only Box observations are supported")
+        self.num_actions = int(actions.n)
+        self._first_action = int(actions.start)
+        self._image = space.dtype == np.uint8 and len(space.shape) == 3
+        if self._image:
+            height, width, channels = space.shape
+            self.obs_shape: tuple[int, ...] = (channels, height, width)
+            self.low, self.high = (0.0,), (1.0,)
+        else:
+            self.obs_shape = (int(np.prod(space.shape)),)
+            low, high = space.low.astype(np.float64).ravel(), space.high.astype(np.float64).ravel()
+            self._scale = observation_scale(game, low, high)
+            self.low, self.high = tuple((low / self._scale).tolist()), tuple((high / self._scale).tolist())
+
+    def reset(self, seed: Seeds) -> Tensor:
+        """Start every copy anew."""
+        obs, _ = self._envs.reset(seed=seed_list(seed, self.num_envs))
+        return self._observe(obs)
+
+    def send(self, actions: Tensor) -> None:
+        """Start one step; without processes it runs in `recv`."""
+        self._actions = host_actions(actions, self.num_actions) + self._first_action
+        if isinstance(self._envs, AsyncVectorEnv):
+            self._envs.step_async(self._actions)
+
+    def recv(self) -> Step:
+        """The result of the step."""
+        envs = self._envs
+        result = envs.step_wait() if isinstance(envs, AsyncVectorEnv) else envs.step(self._actions)
+        obs, reward, terminated, truncated, info = result
+        ended = terminated | truncated
+        last = np.stack(info["final_obs"][ended]) if ended.any() else obs[:0]
+        return Step(
+            obs=self._observe(obs),
+            reward=to_device(reward.astype(np.float32), self._device),
+            terminated=to_device(terminated, self._device),
+            truncated=to_device(truncated & ~terminated, self._device),
+            playing=torch.ones(self.num_envs, dtype=torch.bool, device=self._device),
+            final_obs=self._observe(last),
+        )
+
+    def close(self) -> None:
+        """Close every copy."""
+        self._envs.close()
+
+    def _make(self) -> gymnasium.Env:
+        return gymnasium.make(self.game.id)
+
+    def _observe(self, obs: np.ndarray) -> Tensor:
+        if self._image:
+            return to_device(obs, self._device).permute(0, 3, 1, 2).contiguous()
+        return to_device((obs.reshape(len(obs), *self.obs_shape) / self._scale).astype(np.float32), self._device)
+
+
+def observation_scale(game: GymnasiumGame, low: np.ndarray, high: np.ndarray) -> np.ndarray:
+    """Divisor per dimension: the game's own setting, our table, else the space's bound; 1 where that is infinite."""
+    given = game.scale or OBSERVATION_SCALES.get(game.id)
+    if given:
+        if len(given) != len(low):
+            raise GameError(f"game.scale has {len(given)} numbers, '{game.id}' has {len(low)} dimensions", "give one each")
+        return np.array(given)
+    bound = np.maximum(np.abs(low), np.abs(high))
+    return np.where(np.isfinite(bound) & (bound > 0) & (bound < 1e6), bound, 1.0)

@@ -1,0 +1,122 @@
+"""Procgen games on their own C++ vector environment.
+
+Procgen starts the next episode inside the step that ends one: the terminal frame is never rendered, so `final_obs` is
+the frame the last action was chosen on. Its timeout looks like any other end; an episode as long as the timeout whose
+level was not completed counts as truncated.
+"""
+
+import contextlib
+import io
+import os
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bcl.envs.vector import Seeds, Step, host_actions, to_device
+from bcl.errors import GameError, MissingExtra
+from bcl.games import PROCGEN_GAMES, ProcgenGame
+
+# Agent steps after which a game ends by itself; every other game has 1000.
+TIMEOUTS = {"bigfish": 6000, "bossfight": 4000, "plunder": 4000, "leaper": 500, "maze": 500}
+INSTALL = (
+    "pip install --no-deps procgen-mirror gym3 gym==0.26.2 gym-notices && pip install cffi imageio cloudpickle filelock"
+    " (procgen-mirror asks for numpy<2 but runs on 2.x)"
+)
+SYSTEM = "apt-get install libgl1 libglib2.0-0 libx11-6"
+
+
+class ProcgenEnvs:
+    """N copies of a Procgen game; they run on C++ threads between `send` and `recv`."""
+
+    num_actions = 15
+    obs_shape = (3, 64, 64)
+    low = (0.0,)
+    high = (1.0,)
+
+    def __init__(self, game: ProcgenGame, num_envs: int, device: torch.device, threads: int = 0) -> None:
+        if game.id not in PROCGEN_GAMES:
+            raise GameError(f"Procgen has no game '{game.id}'", f"one of {', '.join(PROCGEN_GAMES)}")
+        if game.distribution_mode == "easy" or game.id in _MODES[game.distribution_mode]:
+            self.game, self.num_envs = game, num_envs
+        else:
+            fitting = [mode for mode, games in _MODES.items() if game.id in games]
+            raise GameError(f"'{game.id}' has no mode '{game.distribution_mode}'", f"one of easy, {', '.join(fitting)}")
+        self._device = device
+        cores = os.cpu_count() or 1
+        self._threads = threads or (cores if cores > 1 else 0)  # one thread is slower than none
+        self._threads = 0 if self._threads == 1 else self._threads
+        self._timeout = TIMEOUTS.get(game.id, 1000)
+        self._steps = np.zeros(num_envs, dtype=np.int64)
+
+    def reset(self, seed: Seeds) -> Tensor:
+        """Build the engine anew, since Procgen is seeded only then; one integer seeds all copies."""
+        if not isinstance(seed, int):
+            raise GameError("Procgen takes one seed for all environments", "give an integer")
+        game = self.game
+        self._envs = _engine()(
+            num=self.num_envs,
+            env_name=game.id,
+            num_levels=game.num_levels,
+            start_level=game.start_level,
+            distribution_mode=game.distribution_mode,
+            rand_seed=seed,
+            num_threads=self._threads,
+        )
+        self._steps[:] = 0
+        self._obs = self._observe()[0]
+        return self._obs
+
+    def send(self, actions: Tensor) -> None:
+        """Start one step."""
+        self._envs.act(host_actions(actions, self.num_actions).astype(np.int32))
+
+    def recv(self) -> Step:
+        """Wait for the step."""
+        last_obs = self._obs
+        self._obs, reward, over = self._observe()
+        self._steps += 1
+        truncated = over & (self._steps >= self._timeout)
+        if truncated.any():
+            completed = np.array([info["prev_level_complete"] for info in self._envs.get_info()], dtype=bool)
+            truncated &= ~completed
+        self._steps[over] = 0
+        ended = to_device(over, self._device)
+        return Step(
+            obs=self._obs,
+            reward=to_device(reward, self._device),
+            terminated=to_device(over & ~truncated, self._device),
+            truncated=to_device(truncated, self._device),
+            playing=torch.ones_like(ended),
+            final_obs=last_obs[ended],
+        )
+
+    def close(self) -> None:
+        """Let the engine go; Procgen has no other way to stop."""
+        if hasattr(self, "_envs"):
+            del self._envs
+
+    def _observe(self) -> tuple[Tensor, np.ndarray, np.ndarray]:
+        reward, obs, first = self._envs.observe()
+        frames = to_device(obs["rgb"], self._device).permute(0, 3, 1, 2).contiguous()
+        return frames, reward, first
+
+
+_MODES = {
+    "hard": PROCGEN_GAMES,
+    "extreme": ("chaser", "dodgeball", "leaper", "starpilot"),
+    "memory": ("caveflyer", "dodgeball", "heist", "jumper", "maze", "miner"),
+}
+
+
+def _engine() -> type:
+    try:
+        with contextlib.redirect_stderr(io.StringIO()):  # gym, which procgen imports, announces its end there
+            from procgen import ProcgenGym3Env
+    except ImportError:
+        raise MissingExtra("Procgen games need procgen-mirror", INSTALL) from None
+    try:
+        ProcgenGym3Env(num=1, env_name="fruitbot", num_threads=0)
+    except OSError as error:
+        raise MissingExtra(f"procgen's library does not load ({error})", SYSTEM) from None
+    return ProcgenGym3Env

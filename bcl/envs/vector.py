@@ -1,0 +1,83 @@
+"""The one interface through which every game is played: many copies of it, stepped together."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bcl.errors import GameError
+from bcl.games import Game
+
+Seeds = int | Sequence[int]
+MAX_SEED = 2**31 - 1
+
+
+@dataclass(frozen=True)
+class Step:
+    """What happened to each of the N environments; tensors lie on the learner's device."""
+
+    obs: Tensor  # (N, *obs_shape) what to act on next; after an end, the next episode's first observation
+    reward: Tensor  # (N,) float32, raw
+    terminated: Tensor  # (N,) bool, the game itself ended
+    truncated: Tensor  # (N,) bool, a step limit ended it: the state had a future, so learners bootstrap
+    playing: Tensor  # (N,) bool; where False the game made a start-up move of its own: no transition, no reward
+    final_obs: Tensor  # (E, *obs_shape) last observation of each episode that ended, in the order of `ended`
+
+    @property
+    def ended(self) -> Tensor:
+        """(N,) bool: the episode is over, either way."""
+        return self.terminated | self.truncated
+
+
+class VectorEnv(Protocol):
+    """N copies of a game. `send` starts a step and returns at once where the engine has threads; `recv` waits for it."""
+
+    game: Game
+    num_envs: int
+    num_actions: int
+    obs_shape: tuple[int, ...]
+    low: tuple[float, ...]
+    """Smallest valid observation in the units of a policy (bytes count as [0, 1]); one number, or one per dimension."""
+    high: tuple[float, ...]
+
+    def reset(self, seed: Seeds) -> Tensor:
+        """Start every copy anew and return the first observations; copy i of an integer seed has seed + i."""
+        ...
+
+    def send(self, actions: Tensor) -> None:
+        """Start one step with (N,) integer actions."""
+        ...
+
+    def recv(self) -> Step:
+        """The result of the step that `send` started."""
+        ...
+
+    def close(self) -> None:
+        """Stop threads and processes."""
+        ...
+
+
+def seed_list(seed: Seeds, num_envs: int) -> list[int]:
+    """One seed per copy."""
+    seeds = [seed + i for i in range(num_envs)] if isinstance(seed, int) else [int(s) for s in seed]
+    if len(seeds) != num_envs:
+        raise GameError(f"{len(seeds)} seeds for {num_envs} environments", "give one integer, or one seed each")
+    if not all(0 <= s <= MAX_SEED for s in seeds):
+        raise GameError(f"seeds {min(seeds)} to {max(seeds)} leave the range", f"seeds lie between 0 and {MAX_SEED}")
+    return seeds
+
+
+def host_actions(actions: Tensor, num_actions: int) -> np.ndarray:
+    """Actions as the engines take them, checked: an engine given a wrong index plays something else in silence."""
+    array = actions.detach().cpu().numpy().astype(np.int64)
+    if array.size and not (0 <= array.min() and array.max() < num_actions):
+        raise GameError(f"action {array.min()} or {array.max()} does not exist", f"actions are 0 to {num_actions - 1}")
+    return array
+
+
+def to_device(array: np.ndarray, device: torch.device) -> Tensor:
+    """A copy of an engine's buffer; engines reuse theirs."""
+    return torch.tensor(array, device=device)

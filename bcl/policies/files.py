@@ -1,0 +1,94 @@
+"""Policies on disk: safetensors with metadata enough to rebuild the policy without flags."""
+
+import dataclasses
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import safetensors
+import safetensors.torch
+import torch
+
+import bcl
+from bcl.errors import BclError, WeightsError
+from bcl.games import game_from_dict, game_to_dict
+from bcl.policies.policy import KINDS, Policy, PolicySpec
+from bcl.runs import store
+
+FORMAT = 1
+
+
+def save(policy: Policy, path: str | Path) -> None:
+    """Write a policy atomically."""
+    store.write_bytes(Path(path), to_bytes(policy))
+
+
+def to_bytes(policy: Policy) -> bytes:
+    """The file content that `load` reads."""
+    spec = policy.spec
+    about = dataclasses.asdict(spec) | {
+        "format": FORMAT,
+        "bcl_version": bcl.__version__,
+        "game": game_to_dict(spec.game) if spec.game else None,
+        "low": [None if math.isinf(x) else x for x in spec.low],  # JSON has no infinity
+        "high": [None if math.isinf(x) else x for x in spec.high],
+    }
+    tensors = {name: t.detach().cpu().contiguous() for name, t in policy.network.state_dict().items()}
+    return safetensors.torch.save(tensors, metadata={"bcl": json.dumps(about)})
+
+
+def load(path: str | Path, device: str | torch.device = "cpu") -> Policy:
+    """A policy in eval mode from a file that `save` wrote; anything else is refused in one sentence."""
+    path = Path(path)
+    about, tensors = _read(path)
+    policy = Policy(_spec(path, about))
+    expected = policy.network.state_dict()
+    if expected.keys() != tensors.keys():
+        odd = sorted(expected.keys() ^ tensors.keys())[0]
+        raise WeightsError(f"'{path}' does not fit its own description (tensor '{odd}')", "it is damaged; get it again")
+    for name, tensor in tensors.items():
+        if tensor.shape != expected[name].shape:
+            shapes = f"{tuple(tensor.shape)} instead of {tuple(expected[name].shape)}"
+            raise WeightsError(f"'{path}' has '{name}' of shape {shapes}", "it is damaged; get it again")
+        if not torch.isfinite(tensor).all():
+            raise WeightsError(f"'{path}' has values in '{name}' that are not finite", "it comes from a training that broke")
+    policy.network.load_state_dict({name: tensor.float() for name, tensor in tensors.items()})
+    return policy.to(device).eval()
+
+
+def _read(path: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+    hint = "give a .safetensors file that bcl wrote, or convert a foreign one with 'bcl import'"
+    if path.is_dir():
+        raise WeightsError(f"'{path}' is a directory, not a weights file", hint)
+    if not path.exists():
+        raise WeightsError(f"'{path}' does not exist", "check the path")
+    try:
+        with safetensors.safe_open(path, framework="pt") as file:
+            about = json.loads((file.metadata() or {}).get("bcl", "null"))
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (safetensors.SafetensorError, OSError, ValueError) as error:
+        raise WeightsError(f"'{path}' is not a readable safetensors file ({error})", hint) from None
+    if not isinstance(about, dict):
+        raise WeightsError(f"'{path}' holds tensors but no bcl policy", hint)
+    return about, tensors
+
+
+def _spec(path: Path, about: dict[str, Any]) -> PolicySpec:
+    hint = "it was written by another version of bcl, or damaged"
+    if about.get("format") != FORMAT or about.get("kind") not in KINDS:
+        raise WeightsError(f"'{path}' describes a policy of unknown kind '{about.get('kind')}', format {about.get('format')}", hint)
+    try:
+        return PolicySpec(
+            kind=about["kind"],
+            obs_shape=tuple(int(n) for n in about["obs_shape"]),
+            num_actions=int(about["num_actions"]),
+            low=tuple(-math.inf if x is None else float(x) for x in about["low"]),
+            high=tuple(math.inf if x is None else float(x) for x in about["high"]),
+            hidden=tuple(int(n) for n in about["hidden"]),
+            game=game_from_dict(about["game"]) if about["game"] else None,
+            parent=str(about["parent"]),
+            notes={str(k): str(v) for k, v in about["notes"].items()},
+        )
+    except (KeyError, TypeError, ValueError, AttributeError, BclError) as error:
+        raise WeightsError(f"'{path}' has a description that does not fit ({error})", hint) from None

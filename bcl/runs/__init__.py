@@ -1,0 +1,1 @@
+"""Run directories: every file write goes through `store`."""
