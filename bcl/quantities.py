@@ -29,7 +29,9 @@ def parse_eps(value: object, where: str = "eps") -> float:
     """A budget from `3/255` or a decimal; a bare integer is refused, because people mean gray levels by it."""
     text = str(value).strip()
     if isinstance(value, bool) or (text.lstrip("+-").isdigit() and int(text) != 0):
-        raise ConfigError(f"{where} = {text} is ambiguous", f"write {text}/255 for gray levels, or a decimal such as 0.03")
+        raise ConfigError(
+            f"{where} = {text} is ambiguous", f"write {text}/255 for gray levels, or a decimal such as 0.03"
+        )
     try:
         eps = float(Fraction(text)) if "/" in text else float(text)
     except (ValueError, ZeroDivisionError, OverflowError):

@@ -30,7 +30,9 @@ class GymnasiumEnvs:
             raise GameError(f"Gymnasium cannot make '{game.id}' ({error})", "check the id and its package") from None
         actions, space = self._envs.single_action_space, self._envs.single_observation_space
         if not isinstance(actions, gymnasium.spaces.Discrete):
-            raise GameError(f"'{game.id}' has actions of type {type(actions).__name__}", "only Discrete actions are supported")
+            raise GameError(
+                f"'{game.id}' has actions of type {type(actions).__name__}", "only Discrete actions are supported"
+            )
         if not isinstance(space, gymnasium.spaces.Box):
             raise GameError(f"'{game.id}' observes a {type(space).__name__}", "only Box observations are supported")
         self.num_actions = int(actions.n)
@@ -48,7 +50,7 @@ class GymnasiumEnvs:
 
     def reset(self, seed: Seeds) -> Tensor:
         """Start every copy anew."""
-        obs, _ = self._envs.reset(seed=seed_list(seed, self.num_envs))
+        obs, _ = self._envs.reset(seed=[*seed_list(seed, self.num_envs)])
         return self._observe(obs)
 
     def send(self, actions: Tensor) -> None:
@@ -91,7 +93,9 @@ def observation_scale(game: GymnasiumGame, low: np.ndarray, high: np.ndarray) ->
     given = game.scale or OBSERVATION_SCALES.get(game.id)
     if given:
         if len(given) != len(low):
-            raise GameError(f"game.scale has {len(given)} numbers, '{game.id}' has {len(low)} dimensions", "give one each")
+            raise GameError(
+                f"game.scale has {len(given)} numbers, '{game.id}' has {len(low)} dimensions", "give one each"
+            )
         return np.array(given)
     bound = np.maximum(np.abs(low), np.abs(high))
     return np.where(np.isfinite(bound) & (bound > 0) & (bound < 1e6), bound, 1.0)

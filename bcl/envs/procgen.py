@@ -8,6 +8,7 @@ level was not completed counts as truncated.
 import contextlib
 import io
 import os
+import warnings
 
 import numpy as np
 import torch
@@ -37,11 +38,10 @@ class ProcgenEnvs:
     def __init__(self, game: ProcgenGame, num_envs: int, device: torch.device, threads: int = 0) -> None:
         if game.id not in PROCGEN_GAMES:
             raise GameError(f"Procgen has no game '{game.id}'", f"one of {', '.join(PROCGEN_GAMES)}")
-        if game.distribution_mode == "easy" or game.id in _MODES[game.distribution_mode]:
-            self.game, self.num_envs = game, num_envs
-        else:
-            fitting = [mode for mode, games in _MODES.items() if game.id in games]
-            raise GameError(f"'{game.id}' has no mode '{game.distribution_mode}'", f"one of easy, {', '.join(fitting)}")
+        modes = ["easy", "hard", *(mode for mode, games in _RARE_MODES.items() if game.id in games)]
+        if game.distribution_mode not in modes:
+            raise GameError(f"'{game.id}' has no mode '{game.distribution_mode}'", f"one of {', '.join(modes)}")
+        self.game, self.num_envs = game, num_envs
         self._device = device
         cores = os.cpu_count() or 1
         self._threads = threads or (cores if cores > 1 else 0)  # one thread is slower than none
@@ -54,15 +54,18 @@ class ProcgenEnvs:
         if not isinstance(seed, int):
             raise GameError("Procgen takes one seed for all environments", "give an integer")
         game = self.game
-        self._envs = _engine()(
-            num=self.num_envs,
-            env_name=game.id,
-            num_levels=game.num_levels,
-            start_level=game.start_level,
-            distribution_mode=game.distribution_mode,
-            rand_seed=seed,
-            num_threads=self._threads,
-        )
+        try:
+            self._envs = _engine()(
+                num=self.num_envs,
+                env_name=game.id,
+                num_levels=game.num_levels,
+                start_level=game.start_level,
+                distribution_mode=game.distribution_mode,
+                rand_seed=seed,
+                num_threads=self._threads,
+            )
+        except OSError as error:
+            raise MissingExtra(f"procgen's library does not load ({error})", SYSTEM) from None
         self._steps[:] = 0
         self._obs = self._observe()[0]
         return self._obs
@@ -102,8 +105,7 @@ class ProcgenEnvs:
         return frames, reward, first
 
 
-_MODES = {
-    "hard": PROCGEN_GAMES,
+_RARE_MODES = {
     "extreme": ("chaser", "dodgeball", "leaper", "starpilot"),
     "memory": ("caveflyer", "dodgeball", "heist", "jumper", "maze", "miner"),
 }
@@ -111,12 +113,10 @@ _MODES = {
 
 def _engine() -> type:
     try:
-        with contextlib.redirect_stderr(io.StringIO()):  # gym, which procgen imports, announces its end there
+        # gym, which procgen imports, announces its own end on stderr; procgen leaves a file open.
+        with contextlib.redirect_stderr(io.StringIO()), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
             from procgen import ProcgenGym3Env
     except ImportError:
         raise MissingExtra("Procgen games need procgen-mirror", INSTALL) from None
-    try:
-        ProcgenGym3Env(num=1, env_name="fruitbot", num_threads=0)
-    except OSError as error:
-        raise MissingExtra(f"procgen's library does not load ({error})", SYSTEM) from None
     return ProcgenGym3Env

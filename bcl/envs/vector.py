@@ -35,13 +35,21 @@ class Step:
 class VectorEnv(Protocol):
     """N copies of a game. `send` starts a step and returns at once where the engine has threads; `recv` waits for it."""
 
-    game: Game
-    num_envs: int
-    num_actions: int
-    obs_shape: tuple[int, ...]
-    low: tuple[float, ...]
-    """Smallest valid observation in the units of a policy (bytes count as [0, 1]); one number, or one per dimension."""
-    high: tuple[float, ...]
+    @property
+    def game(self) -> Game: ...
+    @property
+    def num_envs(self) -> int: ...
+    @property
+    def num_actions(self) -> int: ...
+    @property
+    def obs_shape(self) -> tuple[int, ...]: ...
+    @property
+    def low(self) -> tuple[float, ...]:
+        """Smallest valid observation as a policy sees it (bytes count as [0, 1]): one number, or one per dimension."""
+        ...
+
+    @property
+    def high(self) -> tuple[float, ...]: ...
 
     def reset(self, seed: Seeds) -> Tensor:
         """Start every copy anew and return the first observations; copy i of an integer seed has seed + i."""
@@ -73,7 +81,7 @@ def seed_list(seed: Seeds, num_envs: int) -> list[int]:
 def host_actions(actions: Tensor, num_actions: int) -> np.ndarray:
     """Actions as the engines take them, checked: an engine given a wrong index plays something else in silence."""
     array = actions.detach().cpu().numpy().astype(np.int64)
-    if array.size and not (0 <= array.min() and array.max() < num_actions):
+    if array.size and (array.min() < 0 or array.max() >= num_actions):
         raise GameError(f"action {array.min()} or {array.max()} does not exist", f"actions are 0 to {num_actions - 1}")
     return array
 

@@ -13,7 +13,7 @@ import torch
 import bcl
 from bcl.errors import BclError, WeightsError
 from bcl.games import game_from_dict, game_to_dict
-from bcl.policies.policy import KINDS, Policy, PolicySpec
+from bcl.policies.policy import ACTIVATIONS, KINDS, Policy, PolicySpec
 from bcl.runs import store
 
 FORMAT = 1
@@ -52,7 +52,9 @@ def load(path: str | Path, device: str | torch.device = "cpu") -> Policy:
             shapes = f"{tuple(tensor.shape)} instead of {tuple(expected[name].shape)}"
             raise WeightsError(f"'{path}' has '{name}' of shape {shapes}", "it is damaged; get it again")
         if not torch.isfinite(tensor).all():
-            raise WeightsError(f"'{path}' has values in '{name}' that are not finite", "it comes from a training that broke")
+            raise WeightsError(
+                f"'{path}' has values in '{name}' that are not finite", "it comes from a training that broke"
+            )
     policy.network.load_state_dict({name: tensor.float() for name, tensor in tensors.items()})
     return policy.to(device).eval()
 
@@ -76,8 +78,10 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
 
 def _spec(path: Path, about: dict[str, Any]) -> PolicySpec:
     hint = "it was written by another version of bcl, or damaged"
-    if about.get("format") != FORMAT or about.get("kind") not in KINDS:
-        raise WeightsError(f"'{path}' describes a policy of unknown kind '{about.get('kind')}', format {about.get('format')}", hint)
+    if about.get("format") != FORMAT or about.get("kind") not in KINDS or about.get("activation") not in ACTIVATIONS:
+        raise WeightsError(
+            f"'{path}' describes a policy of unknown kind '{about.get('kind')}', format {about.get('format')}", hint
+        )
     try:
         return PolicySpec(
             kind=about["kind"],
@@ -86,6 +90,7 @@ def _spec(path: Path, about: dict[str, Any]) -> PolicySpec:
             low=tuple(-math.inf if x is None else float(x) for x in about["low"]),
             high=tuple(math.inf if x is None else float(x) for x in about["high"]),
             hidden=tuple(int(n) for n in about["hidden"]),
+            activation=about["activation"],
             game=game_from_dict(about["game"]) if about["game"] else None,
             parent=str(about["parent"]),
             notes={str(k): str(v) for k, v in about["notes"].items()},

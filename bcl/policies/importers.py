@@ -35,22 +35,32 @@ def import_policy(path: str | Path, format: str, game: Game) -> Policy:
         policy.network.load_state_dict(converted)
     except (KeyError, RuntimeError, IndexError, TypeError) as error:
         what = str(error).splitlines()[0] if not isinstance(error, KeyError) else f"it has no {error}"
-        raise WeightsError(f"'{path}' is not a {format} checkpoint ({what})", f"formats are {', '.join(FORMATS)}") from None
+        raise WeightsError(
+            f"'{path}' is not a {format} checkpoint ({what})", f"formats are {', '.join(FORMATS)}"
+        ) from None
     expected = game.num_actions if isinstance(game, AtariGame) else 15
     if expected and actions != expected:
-        raise WeightsError(f"'{path}' has {actions} actions but '{game.id}' has {expected}", "name the game it was trained on")
+        raise WeightsError(
+            f"'{path}' has {actions} actions but '{game.id}' has {expected}", "name the game it was trained on"
+        )
     if not all(bool(torch.isfinite(w).all()) for w in policy.network.state_dict().values()):
         raise WeightsError(f"'{path}' has weights that are not finite", "it comes from a training that broke")
     return policy.eval()
 
 
-_HEADS: dict[Kind, str] = {"dueling-cnn": "advantage.2.weight", "plain-cnn": "model.9.weight", "impala": "logits.weight"}
+_HEADS: dict[Kind, str] = {
+    "dueling-cnn": "advantage.2.weight",
+    "plain-cnn": "model.9.weight",
+    "impala": "logits.weight",
+}
 
 
 def _formats(format: str, game: Game) -> tuple[Kind, tuple[int, ...], Callable[[Weights], Weights], Game]:
     if format == "radial-ppo":
         if not isinstance(game, ProcgenGame):
-            raise WeightsError(f"format 'radial-ppo' is for Procgen games, and '{game.id}' is not one", "name a Procgen game")
+            raise WeightsError(
+                f"format 'radial-ppo' is for Procgen games, and '{game.id}' is not one", "name a Procgen game"
+            )
         return "impala", (3, 64, 64), _from_radial_ppo, game
     if not isinstance(game, AtariGame):
         raise WeightsError(f"format '{format}' is for Atari games, and '{game.id}' is not one", "name an Atari game")
@@ -84,17 +94,22 @@ def _from_radial_ppo(weights: Weights) -> Weights:
         for name, tensor in weights.items()
         if not name.startswith(("model.16.", "logits_fc."))
     }
-    return body | {f"logits.{part}": t[:-1] for part, t in head.items()} | {f"value.{part}": t[-1:] for part, t in head.items()}
+    return (
+        body
+        | {f"logits.{part}": t[:-1] for part, t in head.items()}
+        | {f"value.{part}": t[-1:] for part, t in head.items()}
+    )
 
 
 def _read_checkpoint(path: Path) -> Weights:
+    if not path.is_file():
+        raise WeightsError(f"'{path}' is not a file", "check the path")
     try:
         data: Any = torch.load(path, map_location="cpu", weights_only=True)
-    except (OSError, RuntimeError, pickle.UnpicklingError, EOFError, ValueError, KeyError) as error:
-        if not path.exists():
-            raise WeightsError(f"'{path}' does not exist", "check the path") from None
-        reason = "it asks to run code" if isinstance(error, pickle.UnpicklingError) else str(error).splitlines()[0]
-        raise WeightsError(f"'{path}' cannot be read safely as a PyTorch checkpoint ({reason})", "get it again from its source") from None
+    except Exception as error:  # garbage makes the reader raise almost anything
+        reason = "it asks to run code" if isinstance(error, pickle.UnpicklingError) else type(error).__name__
+        hint = "get it again from its source"
+        raise WeightsError(f"'{path}' cannot be read safely as a PyTorch checkpoint ({reason})", hint) from None
     weights = data.get("model_state_dict", data) if isinstance(data, dict) else None
     if not isinstance(weights, dict) or not weights or not all(isinstance(w, Tensor) for w in weights.values()):
         raise WeightsError(f"'{path}' holds no state dict", f"formats are {', '.join(FORMATS)}")

@@ -7,6 +7,7 @@ body and the advantage head.
 """
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
@@ -34,7 +35,7 @@ class Dueling(nn.Module):
 
 
 class Plain(nn.Module):
-    """Q-values from one stack of layers (the v1 network)."""
+    """Scores from one stack of layers (the v1 network, and imported MLPs)."""
 
     def __init__(self, layers: nn.Sequential) -> None:
         super().__init__()
@@ -44,7 +45,7 @@ class Plain(nn.Module):
         return self.model(obs)
 
     def chain(self) -> nn.Sequential:
-        """Observation to Q-values."""
+        """Observation to scores."""
         return self.model
 
 
@@ -77,12 +78,12 @@ class ActorCritic(nn.Module):
         return nn.Sequential(*self.body, self.logits)
 
 
-def mlp(inputs: int, hidden: Sequence[int], outputs: int) -> nn.Sequential:
-    """Linear layers with ReLU between them."""
+def mlp(inputs: int, hidden: Sequence[int], outputs: int, activation: type[nn.Module] = nn.ReLU) -> nn.Sequential:
+    """Linear layers with an activation between them."""
     sizes = [inputs, *hidden]
     layers: list[nn.Module] = []
-    for a, b in zip(sizes, sizes[1:], strict=False):
-        layers += [nn.Linear(a, b), nn.ReLU()]
+    for a, b in pairwise(sizes):
+        layers += [nn.Linear(a, b), activation()]
     return nn.Sequential(*layers, nn.Linear(sizes[-1], outputs))
 
 
@@ -122,6 +123,12 @@ def actor_critic_mlp(shape: Sequence[int], actions: int, hidden: Sequence[int]) 
     """An actor-critic for vector observations."""
     layers = [nn.Flatten(), *list(mlp(_size(shape), hidden, 1))[:-1]]
     return ActorCritic(nn.Sequential(*layers), hidden[-1], actions)
+
+
+def plain_mlp(shape: Sequence[int], actions: int, hidden: Sequence[int], activation: str) -> Plain:
+    """One stack for vector observations; what agents of other libraries become."""
+    kind = {"relu": nn.ReLU, "tanh": nn.Tanh}[activation]
+    return Plain(nn.Sequential(nn.Flatten(), *mlp(_size(shape), hidden, actions, kind)))
 
 
 def _nature_layers(channels: int) -> list[nn.Module]:

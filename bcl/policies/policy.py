@@ -10,9 +10,10 @@ from bcl.errors import ConfigError
 from bcl.games import Game
 from bcl.policies import networks
 
-Kind = Literal["dueling-cnn", "plain-cnn", "impala", "dueling-mlp", "actor-critic-mlp"]
+Kind = Literal["dueling-cnn", "plain-cnn", "impala", "dueling-mlp", "actor-critic-mlp", "plain-mlp"]
+Activation = Literal["relu", "tanh"]
 KINDS: tuple[str, ...] = get_args(Kind)
-ACTOR_CRITICS = ("impala", "actor-critic-mlp")
+ACTIVATIONS: tuple[str, ...] = get_args(Activation)
 MIN_IMAGE = 36  # smallest side for which the Nature CNN leaves a pixel
 
 
@@ -28,6 +29,9 @@ class PolicySpec:
     """Smallest valid observation: one number for all, or one per dimension; may be -inf."""
     high: tuple[float, ...]
     hidden: tuple[int, ...] = ()
+    """Units of each hidden layer (MLPs only)."""
+    activation: Activation = "relu"
+    """Between the layers of `plain-mlp`; every other network has ReLU."""
     game: Game | None = None
     parent: str = ""
     """Where the weights come from: a file, a run, or empty for a fresh network."""
@@ -74,7 +78,9 @@ def _build(spec: PolicySpec) -> networks.Dueling | networks.Plain | networks.Act
     image = len(spec.obs_shape) == 3
     if image != (not spec.kind.endswith("mlp")):
         fitting = [kind for kind in KINDS if kind.endswith("mlp") != image]
-        raise ConfigError(f"network '{spec.kind}' cannot read observations of shape {spec.obs_shape}", f"one of {', '.join(fitting)}")
+        raise ConfigError(
+            f"network '{spec.kind}' cannot read observations of shape {spec.obs_shape}", f"one of {', '.join(fitting)}"
+        )
     if image and min(spec.obs_shape[1:]) < MIN_IMAGE and spec.kind != "impala":
         raise ConfigError(f"network '{spec.kind}' needs images of at least {MIN_IMAGE} pixels a side", "take 'impala'")
     match spec.kind:
@@ -88,3 +94,5 @@ def _build(spec: PolicySpec) -> networks.Dueling | networks.Plain | networks.Act
             return networks.dueling_mlp(spec.obs_shape, spec.num_actions, spec.hidden)
         case "actor-critic-mlp":
             return networks.actor_critic_mlp(spec.obs_shape, spec.num_actions, spec.hidden)
+        case "plain-mlp":
+            return networks.plain_mlp(spec.obs_shape, spec.num_actions, spec.hidden, spec.activation)

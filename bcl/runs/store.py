@@ -12,7 +12,7 @@ import os
 import socket
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from bcl.errors import StoreError
 
@@ -68,26 +68,35 @@ def once(path: Path, compute: Callable[[], Mapping[str, Any]]) -> Json:
 
 
 class MetricsFile:
-    """Appends one JSON object per line; each line is on the disk's side of a crash once `append` returns."""
+    """Appends one JSON object per line; a row is whole in the file once `append` returns, and absent if it raises."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         with _clear_errors(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             _drop_torn_line(path)
-            self._file: TextIO = open(path, "a")  # noqa: SIM115
+            self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+            self._size = os.fstat(self._descriptor).st_size
 
     def append(self, row: Mapping[str, Any]) -> None:
         """Write one row."""
+        line = (json.dumps(row) + "\n").encode()
         with _clear_errors(self._path):
-            self._file.write(json.dumps(row) + "\n")
-            self._file.flush()
+            try:
+                written = 0
+                while written < len(line):  # a full disk writes a part first
+                    written += os.write(self._descriptor, line[written:])
+            except OSError:
+                with contextlib.suppress(OSError):
+                    os.ftruncate(self._descriptor, self._size)
+                raise
+        self._size += len(line)
 
     def close(self) -> None:
         """Flush to the disk and close."""
         with _clear_errors(self._path):
-            os.fsync(self._file.fileno())
-            self._file.close()
+            os.fsync(self._descriptor)
+            os.close(self._descriptor)
 
     def __enter__(self) -> "MetricsFile":
         return self
@@ -134,11 +143,16 @@ def lock(directory: Path, say: Callable[[str], None] = lambda _: None) -> Iterat
             file.truncate(0)
 
 
-def create_run(directory: Path, config: str, about: Mapping[str, Any]) -> None:
-    """Make a new run directory; `config` is the resolved configuration, `about` its provenance. config.toml comes last."""
+def check_new(directory: Path) -> None:
+    """Refuse a run directory that holds something already."""
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
-        way_out = f"continue it with 'bcl resume {directory}'" if (directory / "config.toml").exists() else "delete it"
-        raise StoreError(f"'{directory}' exists already", f"{way_out}, or give another --out")
+        resume = f"continue it with 'bcl resume {directory}', or " if (directory / "config.toml").exists() else ""
+        raise StoreError(f"'{directory}' exists already", f"{resume}give another --out")
+
+
+def create_run(directory: Path, config: str, about: Mapping[str, Any]) -> None:
+    """Make a new run directory from its resolved configuration and its provenance; config.toml comes last."""
+    check_new(directory)
     write_json(directory / "run.json", about)
     write_text(directory / "config.toml", config)
 
@@ -155,7 +169,9 @@ def check_same_config(directory: Path, differing: list[str]) -> None:
     """Refuse to continue a run under another configuration, naming the settings that differ."""
     if differing:
         names = ", ".join(differing)
-        raise StoreError(f"'{directory}' was started with other settings ({names})", "resume it without them, or give another --out")
+        raise StoreError(
+            f"'{directory}' was started with other settings ({names})", "resume it without them, or give another --out"
+        )
 
 
 def _sync_directory(directory: Path) -> None:

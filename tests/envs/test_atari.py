@@ -85,7 +85,7 @@ def play_both(game: AtariGame, seeds: list[int], steps: int) -> int:
     compared = 0
     for _ in range(steps):
         for i in np.flatnonzero(started):
-            np.testing.assert_array_equal(obs[i].numpy(), slow[i].obs)
+            assert_same_image(obs[i], slow[i].obs)
         actions = draws.integers(envs.num_actions, size=len(seeds))
         envs.send(torch.from_numpy(actions))
         step = envs.recv()

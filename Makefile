@@ -1,0 +1,37 @@
+# Two commands do everything on a fresh machine: `make demo` and `make test`. Both build .venv first.
+PYTHON ?= python3
+BIN := .venv/bin
+STAMP := .venv/installed
+# procgen-mirror and gym3 declare numpy<2 though they run on 2.x, so they come without their dependencies;
+# cffi, imageio, cloudpickle and filelock are what they really use.
+PROCGEN := procgen-mirror gym3 gym gym-notices
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+
+.PHONY: install demo test lint bench clean
+
+install: $(STAMP)
+
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "bcl needs Python 3.11 or newer; set PYTHON=python3.x")'
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(PIP) -e '.[atari,ray,tensorboard,video,sb3,dev]' cffi imageio cloudpickle filelock
+	$(PIP) --no-deps $(PROCGEN)
+	touch $@
+
+demo: install
+	$(BIN)/python examples/first_look.py
+
+lint: install
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy bcl
+
+# One PyTorch thread per worker: the tests run side by side instead.
+test: lint
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal
+
+bench: install
+	$(BIN)/bcl bench env
+
+clean:
+	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis build *.egg-info

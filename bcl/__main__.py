@@ -1,0 +1,3 @@
+from bcl.cli.main import main
+
+main()

@@ -1,0 +1,50 @@
+"""What an adversary is: attacks on what a policy sees, and `perturb`, the one way to run them."""
+
+from bcl.attacks.apgd import APGD
+from bcl.attacks.noise import CornerNoise, UniformNoise
+from bcl.attacks.objectives import (
+    KL,
+    AwayFromActions,
+    CrossEntropy,
+    Margin,
+    MinBest,
+    Objective,
+    OwnValue,
+    TargetValue,
+    TowardActions,
+)
+from bcl.attacks.pgd import FGSM, PGD, WorstAction
+from bcl.attacks.ri_fgsm import RIFGSM, Multi, MultiT
+from bcl.attacks.square import Square
+from bcl.attacks.suites import SUITES, attack_by_name, suite
+from bcl.attacks.threat import Attack, Ball, Budget, Policy, perturb
+
+__all__ = [
+    "APGD",
+    "FGSM",
+    "KL",
+    "PGD",
+    "RIFGSM",
+    "SUITES",
+    "Attack",
+    "AwayFromActions",
+    "Ball",
+    "Budget",
+    "CornerNoise",
+    "CrossEntropy",
+    "Margin",
+    "MinBest",
+    "Multi",
+    "MultiT",
+    "Objective",
+    "OwnValue",
+    "Policy",
+    "Square",
+    "TargetValue",
+    "TowardActions",
+    "UniformNoise",
+    "WorstAction",
+    "attack_by_name",
+    "perturb",
+    "suite",
+]

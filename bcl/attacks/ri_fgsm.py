@@ -1,0 +1,86 @@
+"""RI-FGSM and its forms with many starts, as in the reference code but for judging what the policy really sees."""
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Generator, Tensor
+
+from bcl.attacks.noise import uniform
+from bcl.attacks.objectives import CrossEntropy, Objective, ascent
+from bcl.attacks.threat import Ball, Budget, Policy, demand, per_sample
+
+ALPHA = 0.375  # saturates for eps < 0.1875: every element with a gradient lands on +eps or -eps
+
+
+@dataclass(frozen=True)
+class RIFGSM:
+    """One full step along the gradient taken at a random point of the ball."""
+
+    objective: Objective = CrossEntropy()
+
+    def __call__(self, policy: Policy, obs: Tensor, eps: Budget, generator: Generator, /) -> Tensor:
+        return _one_step(self.objective, policy, obs, policy(obs), uniform(obs, eps, generator))
+
+
+@dataclass(frozen=True)
+class Multi:
+    """RI-FGSM from many starts: the first that changes the action, else the first."""
+
+    starts: int = 1000
+    chunk: int = field(default=2048, repr=False, compare=False)
+    """Images per forward pass, though never less than one whole batch; bounds memory, not the result."""
+
+    def __post_init__(self) -> None:
+        demand("at least 1", starts=self.starts, chunk=self.chunk)
+
+    def __call__(self, policy: Policy, obs: Tensor, eps: Budget, generator: Generator, /) -> Tensor:
+        clean = policy(obs)
+        unwanted = torch.zeros_like(clean).scatter(1, clean.argmax(dim=1, keepdim=True), 1)
+        return _scan(self.starts, self.chunk, policy, obs, clean, unwanted.long(), eps, generator)
+
+
+@dataclass(frozen=True)
+class MultiT:
+    """RI-FGSM from many starts: the first that reaches the action with the lowest clean score of all reached."""
+
+    starts: int = 1000
+    chunk: int = field(default=2048, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        demand("at least 1", starts=self.starts, chunk=self.chunk)
+
+    def __call__(self, policy: Policy, obs: Tensor, eps: Budget, generator: Generator, /) -> Tensor:
+        clean = policy(obs)
+        rank = clean.argsort(dim=1, stable=True).argsort(dim=1)  # 0 for the lowest score
+        return _scan(self.starts, self.chunk, policy, obs, clean, rank, eps, generator)
+
+
+def _one_step(objective: Objective, policy: Policy, obs: Tensor, clean: Tensor, noise: Tensor) -> Tensor:
+    _, _, gradient = ascent(objective, policy, obs + noise, clean)  # the gradient point may lie outside the box
+    # the reference descends from +noise and negates, so elements without gradient keep -noise
+    return obs - noise + ALPHA * gradient.sign()  # still to be projected
+
+
+def _scan(
+    starts: int, chunk: int, policy: Policy, obs: Tensor, clean: Tensor, rank: Tensor, eps: Budget, generator: Generator
+) -> Tensor:
+    """The earliest start among those reaching the lowest-ranked action; only the best so far is kept."""
+    batch, actions = clean.shape
+    ball = Ball.around(policy, obs, eps)
+    per_pass = max(1, chunk // batch)
+    sample = torch.arange(batch, device=obs.device)
+    best, best_key = obs, torch.full((batch,), starts * actions, device=obs.device)
+    for first in range(0, starts, per_pass):
+        count = min(per_pass, starts - first)
+        noise = torch.stack([uniform(obs, eps, generator) for _ in range(count)])  # one draw per start: chunk-proof
+        copies = obs.expand(count, *obs.shape).flatten(0, 1)
+        clean_copies = clean.expand(count, batch, actions).flatten(0, 1)
+        stepped = _one_step(CrossEntropy(), policy, copies, clean_copies, noise.flatten(0, 1))
+        found = ball.project(stepped.view(count, *obs.shape))
+        reached = policy(found.flatten(0, 1)).argmax(dim=1).view(count, batch)
+        order = torch.arange(first, first + count, device=obs.device).unsqueeze(1)
+        key, which = (rank.gather(1, reached.T).T * starts + order).min(dim=0)
+        better = per_sample(key < best_key, obs)
+        best = torch.where(better, found[which, sample], best)
+        best_key = torch.minimum(key, best_key)
+    return best

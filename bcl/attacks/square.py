@@ -1,0 +1,69 @@
+"""Square attack, Linf (Andriushchenko et al. 2020): random search without gradients, so masking cannot stop it."""
+
+from dataclasses import dataclass
+from math import sqrt
+
+import torch
+from torch import Generator, Tensor
+
+from bcl.attacks.noise import signs
+from bcl.attacks.objectives import Margin
+from bcl.attacks.threat import Ball, Budget, Policy, demand, per_sample
+
+HALVINGS = (10, 50, 200, 500, 1000, 2000, 4000, 6000, 8000)  # per 10,000 queries
+
+
+@dataclass(frozen=True)
+class Square:
+    """Moves random windows to +-eps and keeps what raises the margin; `area` is the first window's share."""
+
+    queries: int = 500
+    area: float = 0.8
+
+    def __post_init__(self) -> None:
+        demand("at least 1", queries=self.queries)
+        demand("between 0 and 1", area=self.area)
+
+    def __call__(self, policy: Policy, obs: Tensor, eps: Budget, generator: Generator, /) -> Tensor:
+        clean = policy(obs)
+        ball = Ball.around(policy, obs, eps)
+        best = ball.project(obs + eps * _stripes(obs, generator))
+        best_value = Margin()(policy(best), clean)
+        for query in range(1, self.queries):
+            share = self.area / 2 ** sum(query * 10_000 > halving * self.queries for halving in HALVINGS)
+            inside, sign = _window(obs, share, generator)
+            tried = ball.project(torch.where(inside, obs + eps * sign, best))
+            value = Margin()(policy(tried), clean)
+            best = torch.where(per_sample(value > best_value, obs), tried, best)
+            best_value = torch.maximum(value, best_value)
+        return best
+
+
+def _stripes(obs: Tensor, generator: Generator) -> Tensor:
+    """One sign per image column and channel; one per element where there are no columns."""
+    if obs.dim() != 4:
+        return signs(obs.shape, obs, generator)
+    batch, channels, _, width = obs.shape
+    return signs((batch, channels, 1, width), obs, generator)
+
+
+def _window(obs: Tensor, share: float, generator: Generator) -> tuple[Tensor, Tensor]:
+    """Where to move and in which direction: a square with one sign per channel, or a run of vector elements."""
+    if obs.dim() != 4:
+        flat = obs.flatten(1)
+        inside = _run(flat, flat.shape[1], round(share * flat.shape[1]), generator)
+        return inside.view_as(obs), signs(obs.shape, obs, generator)
+    batch, channels, height, width = obs.shape
+    side = round(sqrt(share * height * width))
+    rows, columns = (_run(obs, length, side, generator) for length in (height, width))
+    return rows.view(batch, 1, height, 1) & columns.view(batch, 1, 1, width), signs(
+        (batch, channels, 1, 1), obs, generator
+    )
+
+
+def _run(obs: Tensor, length: int, wanted: int, generator: Generator) -> Tensor:
+    """(B, length) true on a randomly placed run of `wanted` places, at least one and at most all."""
+    run = min(max(wanted, 1), length)
+    start = torch.randint(length - run + 1, (len(obs), 1), generator=generator, device=obs.device)
+    place = torch.arange(length, device=obs.device)
+    return (place >= start) & (place < start + run)

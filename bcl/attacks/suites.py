@@ -1,0 +1,67 @@
+"""Named attacks, and frozen sets of them: a number under a suite means the same thing everywhere."""
+
+import re
+
+from bcl.attacks.apgd import APGD
+from bcl.attacks.noise import CornerNoise, UniformNoise
+from bcl.attacks.objectives import KL, CrossEntropy, Margin, MinBest
+from bcl.attacks.pgd import FGSM, PGD, WorstAction
+from bcl.attacks.ri_fgsm import RIFGSM, Multi, MultiT
+from bcl.attacks.square import Square
+from bcl.attacks.threat import Attack
+from bcl.errors import ConfigError, did_you_mean
+
+MAD = PGD(steps=50, step=0.1, random_start=True, objective=KL())  # maximal action difference, Zhang et al. 2020
+
+_PAPER: tuple[Attack, ...] = (PGD(steps=30, step=0.1), RIFGSM(), Multi(starts=1000), MultiT(starts=1000))
+
+SUITES: dict[str, tuple[Attack, ...]] = {
+    "quick": (PGD(steps=10, step=0.2),),  # 10 x 0.2 eps crosses the whole ball, as RADIAL's PPO evaluation does
+    "paper": _PAPER,
+    "strong": (
+        *_PAPER,
+        PGD(steps=50, step=0.1, random_start=True, restarts=5, objective=CrossEntropy()),
+        PGD(steps=50, step=0.1, random_start=True, restarts=5, objective=Margin()),
+        PGD(steps=50, step=0.1, random_start=True, restarts=5, objective=MinBest()),
+        WorstAction(steps=50, step=0.1),
+        MAD,
+        APGD(steps=100, objective=CrossEntropy()),
+        APGD(steps=100, objective=Margin()),
+        Square(queries=500),
+    ),
+}
+
+_NAMED: dict[str, Attack] = {
+    "apgd": APGD(),
+    "apgd-margin": APGD(objective=Margin()),
+    "corner-noise": CornerNoise(),
+    "fgsm": FGSM(),
+    "mad": MAD,
+    "multi": Multi(),
+    "multi-t": MultiT(),
+    "noise": UniformNoise(),
+    "pgd": PGD(steps=30, step=0.1),
+    "ri-fgsm": RIFGSM(),
+    "square": Square(),
+    "worst-action": WorstAction(),
+}
+
+ATTACK_NAMES = (*_NAMED, "pgd-10")
+
+
+def suite(name: str) -> tuple[Attack, ...]:
+    """The attacks of a frozen suite."""
+    if name not in SUITES:
+        raise ConfigError(f"no suite named '{name}'", did_you_mean(name, SUITES, f"one of {', '.join(SUITES)}"))
+    return SUITES[name]
+
+
+def attack_by_name(name: str) -> Attack:
+    """An attack as people write it: `ri-fgsm`, `square`, `pgd`, or `pgd-10` for a number of steps."""
+    if name in _NAMED:
+        return _NAMED[name]
+    if match := re.fullmatch(r"pgd-([1-9]\d{0,3})", name):
+        steps = int(match[1])
+        return PGD(steps=steps, step=min(1.0, max(0.1, 2 / steps)))  # can cross the ball: 30 x 0.1, 10 x 0.2, 5 x 0.4
+    known = f"one of {', '.join(ATTACK_NAMES)} (or any number of steps)"
+    raise ConfigError(f"no attack named '{name}'", did_you_mean(name, ATTACK_NAMES, known))

@@ -1,0 +1,98 @@
+"""The threat model: an observation may move by at most eps per element and must stay a valid observation."""
+
+from typing import NamedTuple, Protocol, TypeAlias
+
+import torch
+from torch import Generator, Tensor
+
+from bcl.errors import BclError, ConfigError
+from bcl.quantities import fits
+
+Budget: TypeAlias = float | Tensor
+"""eps in observation units; a 0-d tensor lets a captured CUDA graph follow a schedule."""
+
+
+class Policy(Protocol):
+    """Scores per action, (B, *shape) float -> (B, A), and the box of valid observations (may be infinite)."""
+
+    @property
+    def low(self) -> Tensor: ...
+
+    @property
+    def high(self) -> Tensor: ...
+
+    def __call__(self, obs: Tensor, /) -> Tensor: ...
+
+
+class Attack(Protocol):
+    """A frozen dataclass whose repr is its label; call it through `perturb`."""
+
+    def __call__(self, policy: Policy, obs: Tensor, eps: Budget, generator: Generator, /) -> Tensor: ...
+
+
+class Ball(NamedTuple):
+    """The observations an adversary may show: elementwise between `lo` and `hi`."""
+
+    lo: Tensor
+    hi: Tensor
+
+    @classmethod
+    def around(cls, policy: Policy, obs: Tensor, eps: Budget) -> "Ball":
+        """The eps-ball cut to the box. Where they do not meet, the ball's point nearest to the box is all that is left."""
+        below = _no_further_than(eps, obs - eps, obs)
+        above = _no_further_than(eps, obs + eps, obs)
+        lo, hi = (torch.clamp(bound.to(obs), below, above) for bound in (policy.low, policy.high))
+        return cls(lo, hi)
+
+    def project(self, obs: Tensor) -> Tensor:
+        """The nearest observation the adversary may show."""
+        return torch.clamp(obs, self.lo, self.hi)
+
+
+def perturb(
+    attack: Attack, policy: Policy, obs: Tensor, eps: Budget, generator: Generator, *, check: bool = True
+) -> Tensor:
+    """The perturbed copy of `obs` (B, *shape), inside ball and box whatever the attack does.
+
+    `check=False` skips every look at tensor values, each of which makes the host wait for the device.
+    """
+    _refuse_bad_arguments(obs, eps, generator, check)
+    if obs.numel() == 0 or (not isinstance(eps, Tensor) and eps == 0):
+        return obs.detach().clone()
+    with torch.inference_mode(False), torch.no_grad():
+        obs = obs.clone()  # attacks may differentiate a copy, never an inference-mode tensor
+        found = attack(policy, obs, eps, generator)
+        assert found.shape == obs.shape, f"{attack} changed the shape {tuple(obs.shape)} to {tuple(found.shape)}"
+        perturbed = Ball.around(policy, obs, eps).project(found)
+    if check and not perturbed.isfinite().all():
+        raise BclError(f"{attack} made NaN observations", "the policy's scores or gradients are not finite")
+    return perturbed
+
+
+def demand(condition: str, **settings: float) -> None:
+    """Refuse a setting by its name unless it is e.g. "at least 1"."""
+    for name, value in settings.items():
+        if not fits(value, condition):
+            raise ConfigError(f"{name} = {value} is out of range", f"it must be {condition}")
+
+
+def per_sample(values: Tensor, obs: Tensor) -> Tensor:
+    """(B,) reshaped so that it broadcasts over (B, *shape)."""
+    return values.view(-1, *[1] * (obs.dim() - 1))
+
+
+def _no_further_than(eps: Budget, edge: Tensor, centre: Tensor) -> Tensor:
+    # rounding can put the edge half a float outside the ball, which is much for large observations
+    return torch.where((edge - centre).abs() > eps, torch.nextafter(edge, centre), edge)
+
+
+def _refuse_bad_arguments(obs: Tensor, eps: Budget, generator: Generator, check: bool) -> None:
+    if obs.dtype not in (torch.float32, torch.float64):
+        raise BclError(f"observations are {obs.dtype}", "attacks need float32 or float64; images in [0, 1]")
+    if generator.device.type != obs.device.type:
+        raise BclError(f"the generator is on {generator.device}, the observations on {obs.device}", "put both on one")
+    if (check or not isinstance(eps, Tensor)) and not 0 <= eps <= 1:
+        raise ConfigError(f"eps = {float(eps)} is outside [0, 1]", "write it like 3/255 or 0.03")
+    if check and not (finite := obs.isfinite()).all():
+        first = int((~finite.flatten(1).all(dim=1)).nonzero()[0])
+        raise BclError(f"observation {first} of {len(obs)} has NaN or infinite elements", "look at the environment")

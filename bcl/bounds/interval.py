@@ -1,0 +1,102 @@
+"""Interval bound propagation: one rule per layer (Gowal et al. 2018), and the tape that CROWN walks back.
+
+A layer without a rule is refused: a certificate that skips an unknown layer is a lie.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from bcl.errors import BclError
+from bcl.layers import Residual
+
+Interval = tuple[Tensor, Tensor]
+
+
+@dataclass(frozen=True)
+class Step:
+    """A layer, and bounds (B, ...) of what enters it."""
+
+    layer: nn.Module
+    lower: Tensor
+    upper: Tensor
+    path: "tuple[Step, ...]" = ()
+    """What happens inside a Residual."""
+
+
+Tighten = Callable[[Sequence[Step], nn.Module, Tensor, Tensor], Interval]
+"""Better bounds of what enters a nonlinear layer, given the steps before it."""
+
+
+def propagate(
+    layers: Iterable[nn.Module],
+    lower: Tensor,
+    upper: Tensor,
+    tighten: Tighten | None = None,
+    before: Sequence[Step] = (),
+) -> tuple[tuple[Step, ...], Tensor, Tensor]:
+    """The steps through `layers`, and bounds of what leaves the last one."""
+    steps: tuple[Step, ...] = ()
+    for layer in layers:
+        _refuse_unknown(layer)
+        if isinstance(layer, nn.Sequential):
+            inner, lower, upper = propagate(layer, lower, upper, tighten, (*before, *steps))
+            steps += inner
+        elif isinstance(layer, Residual):
+            path, path_lower, path_upper = propagate(layer.path, lower, upper, tighten, (*before, *steps))
+            steps += (Step(layer, lower, upper, path),)
+            lower, upper = lower + path_lower, upper + path_upper
+        else:
+            if tighten and isinstance(layer, nn.ReLU | nn.MaxPool2d):
+                lower, upper = tighten((*before, *steps), layer, lower, upper)
+            steps += (Step(layer, lower, upper),)
+            lower, upper = _RULES[type(layer)](layer, lower, upper)
+    return steps, lower, upper
+
+
+def middle_and_radius(lower: Tensor, upper: Tensor) -> Interval:
+    """The same box, written as a centre and a half-width."""
+    return (upper + lower) / 2, (upper - lower) / 2
+
+
+def _linear(layer: nn.Linear, lower: Tensor, upper: Tensor) -> Interval:
+    middle, radius = middle_and_radius(lower, upper)
+    middle, radius = layer(middle), F.linear(radius, layer.weight.abs())
+    return middle - radius, middle + radius
+
+
+def _conv(layer: nn.Conv2d, lower: Tensor, upper: Tensor) -> Interval:
+    middle, radius = middle_and_radius(lower, upper)
+    weight = layer.weight.abs()
+    radius = F.conv2d(radius, weight, None, layer.stride, layer.padding, layer.dilation, layer.groups)
+    middle = layer(middle)
+    return middle - radius, middle + radius
+
+
+def _monotone(layer: nn.Module, lower: Tensor, upper: Tensor) -> Interval:
+    return layer(lower), layer(upper)
+
+
+_RULES: dict[type[nn.Module], Callable[[Any, Tensor, Tensor], Interval]] = {
+    nn.Linear: _linear,
+    nn.Conv2d: _conv,
+    nn.ReLU: _monotone,
+    nn.MaxPool2d: _monotone,
+    nn.Flatten: _monotone,
+    nn.Identity: _monotone,
+}
+
+
+def _refuse_unknown(layer: nn.Module) -> None:
+    # Exact types: a subclass may compute something else.
+    if type(layer) not in (*_RULES, nn.Sequential, Residual):
+        known = ", ".join(rule.__name__ for rule in (*_RULES, Residual))
+        raise BclError(f"cannot bound layer {layer}", f"certificates know {known}")
+    if isinstance(layer, nn.Conv2d) and (layer.padding_mode != "zeros" or isinstance(layer.padding, str)):
+        raise BclError(f"cannot bound layer {layer}", "give the convolution zero padding as a number")
+    plain = {"dilation": (1, (1, 1)), "ceil_mode": (False,), "return_indices": (False,)}
+    if isinstance(layer, nn.MaxPool2d) and any(getattr(layer, name) not in usual for name, usual in plain.items()):
+        raise BclError(f"cannot bound layer {layer}", f"leave {', '.join(plain)} at their defaults")

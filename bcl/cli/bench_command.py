@@ -1,0 +1,75 @@
+"""bcl bench."""
+
+import dataclasses
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, Literal
+
+import tyro
+
+from bcl.config import preset_names, resolve
+from bcl.errors import BclError
+from bcl.games import AtariGame, Game, engine_of
+
+
+@dataclass(frozen=True)
+class Command:
+    """Measure this machine: agent steps per second of games and engines under random play."""
+
+    takes_settings: ClassVar[bool] = False
+
+    what: Annotated[Literal["env"], tyro.conf.Positional]
+    """What to measure."""
+    games: Annotated[tuple[str, ...], tyro.conf.Positional] = ()
+    """Games to measure; by default all presets."""
+    num_envs: int = 32
+    """Copies stepped together."""
+    threads: int = 0
+    """Emulator threads; 0 lets the engine choose."""
+    seconds: float = 2.0
+    """Time per row."""
+
+    def run(self, _: list[str]) -> None:
+        """Print each row as it is measured."""
+        print(f"agent steps/s, {self.num_envs} copies, random actions, {os.cpu_count()} cores")
+        for name in self.games or preset_names():
+            for label, game in variants(resolve(name).game):
+                try:
+                    rate = f"{steps_per_second(game, self.num_envs, self.threads, self.seconds):>10,.0f}"
+                except BclError as error:
+                    rate = f"  skipped: {error}"
+                print(f"  {name:<14}{engine_of(game):<11}{label:<10}{rate}", flush=True)
+
+
+def variants(game: Game) -> Iterator[tuple[str, Game]]:
+    """The pipelines in which a game can be played."""
+    if not isinstance(game, AtariGame):
+        yield "", game
+        return
+    for pool in ("gray", "rgb"):
+        yield pool, dataclasses.replace(game, pool=pool)
+    if game.id == "road_runner":
+        yield "v1", dataclasses.replace(game, pipeline="v1", num_actions=0)
+
+
+def steps_per_second(game: Game, num_envs: int, threads: int, seconds: float) -> float:
+    """Agent steps of all copies together per second, start-up excluded."""
+    import torch
+
+    from bcl.envs import make_env
+
+    envs = make_env(game, num_envs, threads=threads)
+    envs.reset(0)
+    draws = torch.Generator().manual_seed(0)
+    steps, start = 0, time.perf_counter()
+    while steps < 20 * num_envs or time.perf_counter() - start < seconds:
+        envs.send(torch.randint(envs.num_actions, (num_envs,), generator=draws))
+        envs.recv()
+        steps += num_envs
+        if steps == 5 * num_envs:  # warmed up
+            start = time.perf_counter()
+    elapsed = time.perf_counter() - start
+    envs.close()
+    return (steps - 5 * num_envs) / elapsed

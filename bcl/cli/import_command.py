@@ -1,0 +1,43 @@
+"""bcl import."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, ClassVar
+
+import tyro
+
+from bcl.config import resolve
+from bcl.errors import StoreError
+from bcl.settings import parse_flags
+
+
+@dataclass(frozen=True)
+class Command:
+    """Convert a published checkpoint into a bcl policy, without running anything it carries."""
+
+    takes_settings: ClassVar[bool] = True
+
+    file: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FILE")]
+    """The foreign checkpoint."""
+    format: str
+    """radial-dqn (radial_rl_v2, SA-DQN, BCL), radial-dqn-v1 (radial_rl) or radial-ppo (Procgen)."""
+    game: str
+    """The game it plays, such as fruitbot."""
+    out: Path
+    """The file to write; must not exist."""
+
+    def run(self, settings: list[str]) -> None:
+        """Convert and save."""
+        if self.out.exists():
+            raise StoreError(f"'{self.out}' exists already", "give another --out")
+        config = resolve(self.game, flags=parse_flags(settings))
+
+        from bcl.policies.files import save
+        from bcl.policies.importers import import_policy
+
+        policy = import_policy(self.file, self.format, config.game)
+        save(policy, self.out)
+        parameters = sum(p.numel() for p in policy.parameters())
+        print(
+            f"{self.out}: {policy.spec.kind}, {parameters:,} parameters, {policy.spec.num_actions} actions, {self.game}"
+        )

@@ -1,0 +1,102 @@
+"""The entry point `bcl`: finds the command, runs it, and turns errors into one sentence and an exit code.
+
+Nothing heavy is imported here: `bcl --help` should answer at once.
+"""
+
+import contextlib
+import importlib
+import io
+import os
+import sys
+from typing import NoReturn
+
+import bcl
+from bcl.errors import BclError, ConfigError, did_you_mean
+
+# Command -> what it does; its code is `run` in bcl.cli.NAME (import_ for import).
+COMMANDS = {
+    "train": "train an agent: bcl train GAME [--recipe R] [--out DIR] [--section.key value]",
+    "presets": "list games and recipes, or print one game's whole configuration",
+    "import": "convert a published checkpoint: bcl import FILE --format F --game G --out policy.safetensors",
+    "bench": "measure this machine: bcl bench env [GAME...]",
+}
+USER_MISTAKE, INTERRUPTED = 2, 130
+
+
+def main(arguments: list[str] | None = None) -> NoReturn:
+    """Run one command line and exit: 0 done, 2 a user's mistake, 130 interrupted."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    debug = "--debug" in words
+    words = [word for word in words if word != "--debug"]
+    try:
+        _dispatch(words)
+    except BclError as error:
+        if debug:
+            raise
+        _complain(f"bcl: {error}")
+        sys.exit(USER_MISTAKE)
+    except KeyboardInterrupt:
+        _complain("bcl: interrupted")
+        sys.exit(INTERRUPTED)
+    except BrokenPipeError:  # the reader, such as `head`, has what it wanted
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    sys.exit(0)
+
+
+def _dispatch(words: list[str]) -> None:
+    if not words or words[0] in ("-h", "--help", "help"):
+        print(_help())
+    elif words[0] == "--version":
+        print(f"bcl {bcl.__version__}")
+    elif words[0] not in COMMANDS:
+        raise ConfigError(f"unknown command '{words[0]}'", did_you_mean(words[0], COMMANDS, "see 'bcl --help'"))
+    else:
+        _run(words[0], words[1:])
+    sys.stdout.flush()
+
+
+def _run(name: str, words: list[str]) -> None:
+    import tyro
+
+    module = importlib.import_module(f"bcl.cli.{name}_command")
+    help_wanted = "-h" in words or "--help" in words
+    complaint = io.StringIO()
+    try:
+        with contextlib.nullcontext() if help_wanted else contextlib.redirect_stderr(complaint):
+            command, rest = tyro.cli(module.Command, prog=f"bcl {name}", args=words, return_unknown_args=True)
+    except SystemExit as exit:
+        if help_wanted or not exit.code:
+            raise
+        raise ConfigError(_one_sentence(complaint.getvalue()), f"see 'bcl {name} --help'") from None
+    if rest and not module.Command.takes_settings:
+        raise ConfigError(f"unknown argument '{rest[0]}'", f"see 'bcl {name} --help'")
+    command.run(rest)
+
+
+def _one_sentence(box: str) -> str:
+    """tyro draws its complaint in a box with a title; the words inside up to the first rule are the complaint."""
+    lines = [line.strip(" │╭╮╰╯─\n") for line in box.splitlines()]
+    wanted: list[str] = []
+    for line in lines[1:]:
+        if not line:
+            break
+        wanted.append(line)
+    return " ".join(wanted).rstrip(".") or "these arguments do not fit"
+
+
+def _help() -> str:
+    width = max(map(len, COMMANDS)) + 2
+    commands = "\n".join(f"  {name:<{width}}{what}" for name, what in COMMANDS.items())
+    return f"""bcl {bcl.__version__}: deep-RL agents that keep playing well when an adversary tampers with what they see
+
+commands:
+{commands}
+
+  bcl COMMAND --help    options of a command
+  --debug               show the traceback of an error
+
+start with: bcl presets"""
+
+
+def _complain(text: str) -> None:
+    print(text, file=sys.stderr)

@@ -1,0 +1,38 @@
+"""bcl presets."""
+
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+import tyro
+
+from bcl import recipes
+from bcl.config import preset_names, resolve
+from bcl.games import engine_of
+from bcl.settings import parse_flags, to_toml
+
+
+@dataclass(frozen=True)
+class Command:
+    """List the games with a preset and the recipes, or print the whole configuration of one game with help."""
+
+    takes_settings: ClassVar[bool] = True
+
+    name: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="GAME")] = None
+    """A preset, an Atari or Procgen game, or a Gymnasium id."""
+    recipe: str | None = None
+    """Print the configuration as this recipe sets it."""
+
+    def run(self, settings: list[str]) -> None:
+        """Print."""
+        flags = parse_flags(settings)
+        if self.name is not None:
+            print(to_toml(resolve(self.name, recipe=self.recipe, flags=flags), comments=True), end="")
+            return
+        print("games with a preset (any other Atari, Procgen or Gymnasium game takes the defaults):")
+        for name in preset_names():
+            config = resolve(name)
+            print(f"  {name:<14}{engine_of(config.game):<11}{config.algo}")
+        print("\nrecipes:")
+        for name, recipe in recipes.RECIPES.items():
+            print(f"  {name:<16}{recipe.summary}{' (ours)' if recipe.ours else ''}")
+        print("\nnext: bcl presets pong --recipe bcl-mos-at")

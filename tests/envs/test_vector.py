@@ -1,0 +1,184 @@
+"""What every engine must do the same way."""
+
+import numpy as np
+import pytest
+import torch
+
+from bcl.config import resolve
+from bcl.envs import Step, VectorEnv, make_env
+from bcl.envs.procgen import TIMEOUTS
+from bcl.errors import ConfigError, GameError
+from bcl.games import PROCGEN_GAMES, GymnasiumGame, ProcgenGame
+
+ENGINES = ("cartpole", "pong", "fruitbot")
+
+
+def play(envs: VectorEnv, steps: int, seed: int = 0) -> list[Step]:
+    envs.reset(seed)
+    draws = torch.Generator().manual_seed(1)
+    played = []
+    for _ in range(steps):
+        envs.send(torch.randint(envs.num_actions, (envs.num_envs,), generator=draws))
+        played.append(envs.recv())
+    return played
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_shapes_types_and_ends(name: str) -> None:
+    envs = make_env(resolve(name).game, 4)
+    first = envs.reset(0)
+    assert first.shape == (4, *envs.obs_shape)
+    assert first.dtype == (torch.float32 if name == "cartpole" else torch.uint8)
+    for step in play(envs, 120):
+        assert step.obs.shape == first.shape
+        assert step.obs.dtype == step.final_obs.dtype == first.dtype
+        assert step.reward.dtype == torch.float32
+        assert step.final_obs.shape == (int(step.ended.sum()), *envs.obs_shape)
+        assert not (step.terminated & step.truncated).any()
+        assert not (step.ended & ~step.playing).any()
+    envs.close()
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_the_same_seed_gives_the_same_trajectory(name: str) -> None:
+    game = resolve(name).game
+    once, again, other = (play(make_env(game, 3), 60, seed) for seed in (5, 5, 6))
+    for a, b in zip(once, again, strict=True):
+        assert torch.equal(a.obs, b.obs)
+        assert torch.equal(a.reward, b.reward)
+    assert any(not torch.equal(a.obs, b.obs) for a, b in zip(once, other, strict=True))
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_reset_starts_over(name: str) -> None:
+    envs = make_env(resolve(name).game, 2)
+    assert all(torch.equal(a.obs, b.obs) for a, b in zip(play(envs, 20), play(envs, 20), strict=True))
+
+
+@pytest.mark.parametrize("name", ["cartpole", "pong"])
+def test_copies_have_consecutive_seeds(name: str) -> None:
+    game = resolve(name).game
+    assert torch.equal(make_env(game, 3).reset(4), make_env(game, 3).reset([4, 5, 6]))
+    assert torch.equal(make_env(game, 3).reset(4)[1:], make_env(game, 2).reset(5))
+
+
+@pytest.mark.parametrize("name", ENGINES)
+@pytest.mark.parametrize("action", [-1, 15])
+def test_an_action_that_does_not_exist_is_refused(name: str, action: int) -> None:
+    envs = make_env(resolve(name).game, 2)
+    envs.reset(0)
+    with pytest.raises(GameError, match="actions are 0 to"):
+        envs.send(torch.tensor([0, action]))
+
+
+def test_wrong_seeds_are_refused() -> None:
+    envs = make_env(resolve("cartpole").game, 2)
+    for seeds in (-1, [1], [0, 2**40]):
+        with pytest.raises(GameError):
+            envs.reset(seeds)
+    with pytest.raises(GameError, match="at least 1"):
+        make_env(resolve("cartpole").game, 0)
+
+
+def test_cartpole_is_scaled_and_keeps_its_final_observation() -> None:
+    import gymnasium
+
+    envs = make_env(resolve("cartpole").game, 1)
+    single = gymnasium.make("CartPole-v1")
+    obs, _ = single.reset(seed=3)
+    scale = np.array([2.4, 3.0, 0.21, 3.0])
+    torch.testing.assert_close(envs.reset(3)[0], torch.tensor(obs / scale, dtype=torch.float32))
+    for _ in range(200):
+        envs.send(torch.tensor([1]))
+        step = envs.recv()
+        obs, reward, terminated, truncated, _ = single.step(1)
+        assert step.reward.item() == reward
+        assert (step.terminated.item(), step.truncated.item()) == (terminated, truncated)
+        if terminated:
+            torch.testing.assert_close(step.final_obs[0], torch.tensor(obs / scale, dtype=torch.float32))
+            assert not torch.equal(step.final_obs[0], step.obs[0])
+            break
+        torch.testing.assert_close(step.obs[0], torch.tensor(obs / scale, dtype=torch.float32))
+    assert terminated
+
+
+def test_time_limits_truncate() -> None:
+    envs = make_env(GymnasiumGame("MountainCar-v0"), 2)
+    steps = play(envs, 200)
+    assert steps[-1].truncated.all()
+    assert not steps[-1].terminated.any()
+
+
+def test_processes_give_the_same_as_none() -> None:
+    game = resolve("cartpole").game
+    apart = make_env(GymnasiumGame(game.id, processes=True), 2)
+    for a, b in zip(play(make_env(game, 2), 40), play(apart, 40), strict=True):
+        assert torch.equal(a.obs, b.obs)
+        assert torch.equal(a.final_obs, b.final_obs)
+    apart.close()
+
+
+def test_scales() -> None:
+    assert make_env(GymnasiumGame("MountainCar-v0"), 1).high == pytest.approx((0.5, 1.0))  # 0.6/1.2, 0.07/0.07
+    custom = make_env(GymnasiumGame("CartPole-v1", scale=(1.0, 1.0, 1.0, 1.0)), 1)
+    assert custom.high[0] == pytest.approx(4.8)
+    with pytest.raises(GameError, match="4 dimensions"):
+        make_env(GymnasiumGame("CartPole-v1", scale=(1.0,)), 1)
+
+
+@pytest.mark.parametrize(
+    ("id", "words"),
+    [
+        ("Pendulum-v1", "only Discrete"),
+        ("Blackjack-v1", "only Box"),
+        ("NoSuch-v0", "cannot make"),
+        ("nomodule:X-v0", "cannot make"),
+    ],
+)
+def test_games_we_cannot_play_are_refused(id: str, words: str) -> None:
+    with pytest.raises(GameError, match=words) as caught:
+        make_env(GymnasiumGame(id), 1)
+    assert "\n" not in str(caught.value)
+
+
+def test_procgen_counts_its_timeout_as_truncation() -> None:
+    envs = make_env(ProcgenGame("leaper"), 4)
+    envs.reset(0)
+    for t in range(1, 501):
+        before = envs._obs
+        envs.send(torch.full((4,), 4))  # stand still
+        step = envs.recv()
+        assert step.truncated.all() == (t == TIMEOUTS["leaper"])
+        assert not step.terminated.any()
+    assert torch.equal(step.final_obs, before)  # Procgen never shows the terminal frame
+
+
+def test_procgen_threads_change_nothing() -> None:
+    game = ProcgenGame("jumper")
+    for a, b in zip(play(make_env(game, 5, threads=1), 50), play(make_env(game, 5, threads=3), 50), strict=True):
+        assert torch.equal(a.obs, b.obs)
+
+
+def test_procgen_training_levels_differ_from_the_unlimited_set() -> None:
+    train, unlimited = (make_env(ProcgenGame("fruitbot", num_levels=n), 8) for n in (1, 0))
+    first, many = train.reset(0), unlimited.reset(0)
+    assert all(torch.equal(first[0], other) for other in first)  # one level
+    assert any(not torch.equal(many[0], other) for other in many)
+
+
+@pytest.mark.parametrize("name", PROCGEN_GAMES)
+def test_every_procgen_game_plays(name: str) -> None:
+    envs = make_env(ProcgenGame(name), 2)
+    assert len(play(envs, 3)) == 3
+    assert envs.reset(0).float().std() > 0
+
+
+def test_procgen_refuses_what_it_does_not_have() -> None:
+    with pytest.raises(GameError, match="bigfish"):
+        make_env(ProcgenGame("doom"), 1)
+    with pytest.raises(GameError, match="no mode 'memory'"):
+        make_env(ProcgenGame("fruitbot", distribution_mode="memory"), 1)
+    with pytest.raises(GameError, match="one seed"):
+        make_env(ProcgenGame("fruitbot"), 2).reset([1, 2])
+    with pytest.raises(ConfigError, match="is not a choice"):
+        resolve("fruitbot", flags={"game": {"distribution_mode": "hrd"}})

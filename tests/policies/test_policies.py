@@ -1,0 +1,160 @@
+import dataclasses
+import math
+from pathlib import Path
+
+import pytest
+import safetensors.torch
+import torch
+
+import bcl
+from bcl.config import resolve
+from bcl.errors import ConfigError, WeightsError
+from bcl.policies import KINDS, Policy, PolicySpec, as_float, default_kind
+from bcl.policies.policy import Kind
+
+SPECS = {
+    "dueling-cnn": PolicySpec("dueling-cnn", (1, 84, 84), 4, (0.0,), (1.0,), game=resolve("pong").game),
+    "plain-cnn": PolicySpec("plain-cnn", (1, 80, 80), 18, (0.0,), (1.0,)),
+    "impala": PolicySpec("impala", (3, 64, 64), 15, (0.0,), (1.0,), game=resolve("fruitbot").game),
+    "dueling-mlp": PolicySpec(
+        "dueling-mlp", (4,), 2, (-2.0, -math.inf, -2.0, -math.inf), (2.0, math.inf, 2.0, math.inf), (128, 128),
+        game=resolve("cartpole").game, parent="runs/x", notes={"seed": "3"},
+    ),
+    "actor-critic-mlp": PolicySpec("actor-critic-mlp", (6,), 3, (-1.0,) * 6, (1.0,) * 6, (64, 64)),
+    "plain-mlp": PolicySpec("plain-mlp", (6,), 3, (-1.0,) * 6, (1.0,) * 6, (64, 64), "tanh"),
+}  # fmt: skip
+
+
+def count(policy: Policy) -> int:
+    return sum(p.numel() for p in policy.parameters())
+
+
+def observations(spec: PolicySpec, n: int = 5) -> torch.Tensor:
+    return torch.rand(n, *spec.obs_shape, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize(("actions", "parameters"), [(3, 3_286_180), (4, 3_286_693), (6, 3_287_719)])
+def test_dueling_cnn_has_the_published_size(actions: int, parameters: int) -> None:
+    assert count(Policy(dataclasses.replace(SPECS["dueling-cnn"], num_actions=actions))) == parameters
+
+
+def test_other_networks_have_the_published_sizes() -> None:
+    assert count(Policy(SPECS["plain-cnn"])) == 1_261_234
+    assert count(Policy(SPECS["impala"])) == 626_256
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_chain_differs_between_actions_as_the_policy_does(kind: str) -> None:
+    policy = Policy(SPECS[kind])
+    obs = observations(policy.spec)
+    scores, chain = policy(obs), policy.chain()(obs)
+    assert scores.shape == (5, policy.spec.num_actions)
+    torch.testing.assert_close(scores - scores[:, :1], chain - chain[:, :1])
+
+
+def test_dueling_is_value_plus_centred_advantage() -> None:
+    policy = Policy(SPECS["dueling-mlp"])
+    obs = observations(policy.spec)
+    network = policy.network
+    features = network.cnn(obs)
+    by_hand = network.value(features) + network.advantage(features) - network.advantage(features).mean(1, keepdim=True)
+    torch.testing.assert_close(policy(obs), by_hand)
+    torch.testing.assert_close(policy(obs).mean(1, keepdim=True), network.value(features))
+
+
+def test_actor_critic_starts_almost_uniform() -> None:
+    policy = Policy(SPECS["impala"])
+    logits, value = policy.network.logits_and_value(observations(policy.spec))
+    assert value.shape == (5,)
+    assert logits.abs().max() < 0.1
+    torch.testing.assert_close(logits, policy(observations(policy.spec)))
+    head = torch.cat([policy.network.logits.weight, policy.network.value.weight])
+    torch.testing.assert_close(head @ head.T, 1e-4 * torch.eye(16), atol=1e-8, rtol=1e-4)  # orthogonal, gain 0.01
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_saved_policies_come_back_the_same(kind: str, tmp_path: Path) -> None:
+    policy = Policy(SPECS[kind])
+    bcl.save(policy, tmp_path / "p.safetensors")
+    loaded = bcl.load(tmp_path / "p.safetensors")
+    obs = observations(policy.spec)
+    assert loaded.spec == policy.spec
+    assert not loaded.training
+    assert torch.equal(loaded(obs), policy(obs))
+    assert torch.equal(loaded.low, policy.low)
+
+
+def test_half_precision_files_load_as_float(tmp_path: Path) -> None:
+    policy = Policy(SPECS["dueling-mlp"])
+    bcl.save(policy.half(), tmp_path / "p.safetensors")
+    assert next(bcl.load(tmp_path / "p.safetensors").parameters()).dtype == torch.float32
+
+
+def saved(tmp_path: Path) -> Path:
+    path = tmp_path / "p.safetensors"
+    bcl.save(Policy(SPECS["dueling-mlp"]), path)
+    return path
+
+
+@pytest.mark.parametrize("cut", [0, 4, 8, 100, 2000, -1])
+def test_a_truncated_file_is_refused(tmp_path: Path, cut: int) -> None:
+    path = saved(tmp_path)
+    path.write_bytes(path.read_bytes()[:cut])
+    with pytest.raises(WeightsError) as caught:
+        bcl.load(path)
+    assert "\n" not in str(caught.value)
+
+
+def test_damage_anywhere_is_refused_or_harmless(tmp_path: Path) -> None:
+    path = saved(tmp_path)
+    good = path.read_bytes()
+    for position in range(0, 1500, 7):  # the header and the first weights
+        path.write_bytes(good[:position] + bytes([good[position] ^ 0xFF]) + good[position + 1 :])
+        try:
+            bcl.load(path)
+        except WeightsError as error:
+            assert "\n" not in str(error)
+
+
+def test_foreign_files_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "foreign.safetensors"
+    safetensors.torch.save_file({"a": torch.zeros(2)}, path)
+    with pytest.raises(WeightsError, match="no bcl policy"):
+        bcl.load(path)
+    path.write_text("hello")
+    with pytest.raises(WeightsError, match="not a readable safetensors file"):
+        bcl.load(path)
+    with pytest.raises(WeightsError, match="does not exist"):
+        bcl.load(tmp_path / "nothing")
+    with pytest.raises(WeightsError, match="directory"):
+        bcl.load(tmp_path)
+
+
+def test_weights_that_are_not_finite_are_refused(tmp_path: Path) -> None:
+    policy = Policy(SPECS["dueling-mlp"])
+    with torch.no_grad():
+        policy.network.value[0].weight[0, 0] = math.nan
+    bcl.save(policy, tmp_path / "p.safetensors")
+    with pytest.raises(WeightsError, match="not finite"):
+        bcl.load(tmp_path / "p.safetensors")
+
+
+def test_a_network_that_cannot_read_the_observation_is_refused() -> None:
+    with pytest.raises(ConfigError, match="dueling-mlp, actor-critic-mlp, plain-mlp"):
+        Policy(PolicySpec("dueling-cnn", (4,), 2, (0.0,), (1.0,)))
+    with pytest.raises(ConfigError, match="at least 36 pixels"):
+        Policy(PolicySpec("dueling-cnn", (1, 20, 20), 2, (0.0,), (1.0,)))
+
+
+@pytest.mark.parametrize(
+    ("shape", "algo", "kind"),
+    [((1, 84, 84), "dqn", "dueling-cnn"), ((1, 80, 80), "dqn", "plain-cnn"), ((3, 64, 64), "ppo", "impala"),
+     ((4,), "dqn", "dueling-mlp"), ((4,), "ppo", "actor-critic-mlp")],
+)  # fmt: skip
+def test_default_networks(shape: tuple[int, ...], algo: str, kind: Kind) -> None:
+    assert default_kind(shape, algo) == kind
+
+
+def test_bytes_become_floats_once() -> None:
+    assert torch.equal(as_float(torch.tensor([0, 51, 255], dtype=torch.uint8)), torch.tensor([0.0, 0.2, 1.0]))
+    assert torch.equal(as_float(torch.tensor([0.5])), torch.tensor([0.5]))

@@ -1,0 +1,61 @@
+"""Imports point one way; this table is the architecture."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[1] / "bcl"
+FACTS = {"errors", "quantities", "layers", "games"}
+ALLOWED = {
+    "__init__": {"policies", "envs", "errors"},
+    "__main__": {"cli"},
+    "errors": set(),
+    "layers": set(),
+    "quantities": {"errors"},
+    "games": {"errors", "quantities"},
+    "recipes": {"errors"},
+    "settings": {"errors", "quantities", "games"},
+    "config": FACTS | {"recipes", "settings"},
+    "presets": set(),
+    "attacks": {"errors", "quantities"},
+    "bounds": {"errors", "layers"},
+    "envs": FACTS,
+    "runs": {"errors"},
+    "policies": FACTS | {"runs", "__init__"},
+    "cli": {"__init__", "config", "settings", "recipes", "games", "errors", "envs", "policies", "runs"},
+}
+
+
+def modules() -> list[Path]:
+    return sorted(PACKAGE.rglob("*.py"))
+
+
+def room(path: Path) -> str:
+    return path.relative_to(PACKAGE).with_suffix("").parts[0]
+
+
+def imported_rooms(path: Path) -> set[str]:
+    rooms = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        names: list[str] = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            names = (
+                [f"{node.module}.{alias.name}" for alias in node.names] if node.module == "bcl" else [node.module or ""]
+            )
+        rooms |= {(name.split(".") + ["__init__"])[1] for name in names if name.split(".")[0] == "bcl"}
+    return rooms - {room(path)}
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_imports_point_one_way(path: Path) -> None:
+    assert room(path) in ALLOWED, f"add '{room(path)}' to the table"
+    assert imported_rooms(path) <= ALLOWED[room(path)]
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_no_file_passes_400_lines(path: Path) -> None:
+    assert len(path.read_text().splitlines()) <= 400
