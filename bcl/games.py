@@ -5,6 +5,7 @@ A `Game` is saved with every weights file, so that an agent is always judged on 
 
 import dataclasses
 import importlib.util
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -78,6 +79,19 @@ OBSERVATION_SCALES: dict[str, tuple[float, ...]] = {
     "MountainCar-v0": (1.2, 0.07),  # position, velocity per step by their limits
     "LunarLander-v3": (1.0, 1.0, 2.0, 2.0, 3.14, 5.0, 1.0, 1.0),  # pads, pads/s, rad, rad/s, contacts
 }
+
+
+def observation_scale(game: GymnasiumGame, low: Sequence[float], high: Sequence[float]) -> tuple[float, ...]:
+    """Divisor per dimension: the game's own setting, our table, else the space's bound; 1 where that is infinite."""
+    given = game.scale or OBSERVATION_SCALES.get(game.id)
+    if given:
+        if len(given) != len(low):
+            raise GameError(
+                f"game.scale has {len(given)} numbers, '{game.id}' has {len(low)} dimensions", "give one each"
+            )
+        return given
+    bounds = (max(abs(a), abs(b)) for a, b in zip(low, high, strict=True))
+    return tuple(bound if 0 < bound < 1e6 else 1.0 for bound in bounds)
 
 
 def engine_of(game: Game) -> str:

@@ -46,7 +46,7 @@ def imported_rooms(path: Path) -> set[str]:
             names = (
                 [f"{node.module}.{alias.name}" for alias in node.names] if node.module == "bcl" else [node.module or ""]
             )
-        rooms |= {(name.split(".") + ["__init__"])[1] for name in names if name.split(".")[0] == "bcl"}
+        rooms |= {[*name.split("."), "__init__"][1] for name in names if name.split(".")[0] == "bcl"}
     return rooms - {room(path)}
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from bcl.envs.vector import Seeds, Step, host_actions, seed_list, to_device
 from bcl.errors import GameError
-from bcl.games import OBSERVATION_SCALES, GymnasiumGame
+from bcl.games import GymnasiumGame, observation_scale
 
 
 class GymnasiumEnvs:
@@ -45,7 +45,7 @@ class GymnasiumEnvs:
         else:
             self.obs_shape = (int(np.prod(space.shape)),)
             low, high = space.low.astype(np.float64).ravel(), space.high.astype(np.float64).ravel()
-            self._scale = observation_scale(game, low, high)
+            self._scale = np.array(observation_scale(game, low.tolist(), high.tolist()))
             self.low, self.high = tuple((low / self._scale).tolist()), tuple((high / self._scale).tolist())
 
     def reset(self, seed: Seeds) -> Tensor:
@@ -86,16 +86,3 @@ class GymnasiumEnvs:
         if self._image:
             return to_device(obs, self._device).permute(0, 3, 1, 2).contiguous()
         return to_device((obs.reshape(len(obs), *self.obs_shape) / self._scale).astype(np.float32), self._device)
-
-
-def observation_scale(game: GymnasiumGame, low: np.ndarray, high: np.ndarray) -> np.ndarray:
-    """Divisor per dimension: the game's own setting, our table, else the space's bound; 1 where that is infinite."""
-    given = game.scale or OBSERVATION_SCALES.get(game.id)
-    if given:
-        if len(given) != len(low):
-            raise GameError(
-                f"game.scale has {len(given)} numbers, '{game.id}' has {len(low)} dimensions", "give one each"
-            )
-        return np.array(given)
-    bound = np.maximum(np.abs(low), np.abs(high))
-    return np.where(np.isfinite(bound) & (bound > 0) & (bound < 1e6), bound, 1.0)

@@ -3,6 +3,7 @@
 `radial-dqn`: radial_rl_v2, SA-DQN natural and BCL's dueling networks. They see the image transposed (x[i, j] is row j,
 column i); we transpose the kernels and the first dense layers instead, so that the upright network computes the same Q.
 `radial-dqn-v1`: radial_rl's plain network (upright already). `radial-ppo`: the IMPALA networks of radial_rl_v2 and BCL.
+`sb3`: see `bcl.policies.sb3`.
 """
 
 import dataclasses
@@ -17,14 +18,17 @@ from torch import Tensor
 from bcl.errors import WeightsError
 from bcl.games import AtariGame, Game, ProcgenGame
 from bcl.policies.policy import Kind, Policy, PolicySpec
+from bcl.policies.sb3 import import_zip
 
 Weights = dict[str, Tensor]
-FORMATS = ("radial-dqn", "radial-dqn-v1", "radial-ppo")
+FORMATS = ("radial-dqn", "radial-dqn-v1", "radial-ppo", "sb3")
 
 
 def import_policy(path: str | Path, format: str, game: Game) -> Policy:
     """A policy for `game` from a published checkpoint."""
     path = Path(path)
+    if format == "sb3":
+        return import_zip(path, game)
     kind, shape, convert, game = _formats(format, game)
     weights = _read_checkpoint(path)
     try:

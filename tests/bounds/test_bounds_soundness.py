@@ -57,12 +57,10 @@ def build(name: str, seed: int, states: int, gain: float = 1.0) -> tuple[nn.Modu
 
 
 def reachable(net: nn.Module, lower: Tensor, upper: Tensor, random: int, pgd_steps: int) -> Tensor:
-    """Scores (N, B, A) of random points, corners, and points that lower or raise each action's score."""
-    scores = [net(lower), net(upper)]
-    for _ in range(random):
-        share = torch.rand_like(lower)
-        scores += [net(lower + share * (upper - lower)), net(torch.where(share > 0.5, lower, upper))]
-    for action in range(scores[0].shape[1]):
+    """Inputs (N, B, ...): random points, corners, and points that lower or raise each action's score."""
+    share = torch.rand(random, *lower.shape)
+    points = [lower + share * (upper - lower), torch.where(share > 0.5, lower, upper), torch.stack([lower, upper])]
+    for action in range(net(lower).shape[1]):
         for sign in (1, -1):
             point = (lower + upper) / 2
             for _ in range(pgd_steps):
@@ -71,13 +69,19 @@ def reachable(net: nn.Module, lower: Tensor, upper: Tensor, random: int, pgd_ste
                 (gradient,) = torch.autograd.grad((output[:, action] - output.mean(dim=1)).sum(), point)
                 point = point.detach() + sign * 0.4 * (upper - lower) * gradient.sign()
                 point = torch.minimum(torch.maximum(point, lower), upper)
-            scores.append(net(point))
-    return torch.stack([score.detach() for score in scores])
+            points.append(point.detach().unsqueeze(0))
+    return torch.minimum(torch.maximum(torch.cat(points), lower), upper)
+
+
+def scores_at(net: nn.Module, points: Tensor) -> Tensor:
+    """Scores (N, B, A) at inputs (N, B, ...)."""
+    return net(points.flatten(0, 1)).unflatten(0, points.shape[:2])
 
 
 def check(net: nn.Module, chain: nn.Sequential, box: tuple[Tensor, Tensor], method: str, random: int, pgd: int) -> None:
     lower, upper = box
-    advantages, scores = reachable(chain, lower, upper, random, pgd), reachable(net, lower, upper, random, pgd)
+    points = reachable(net, lower, upper, random, pgd)
+    advantages, scores = scores_at(chain, points), scores_at(net, points)
     slack = 1e-5 * advantages.abs().max().clamp(min=1)
     smallest, largest = score_bounds(chain, lower, upper, method)
     assert (smallest - slack <= advantages).all()
@@ -101,22 +105,22 @@ def check(net: nn.Module, chain: nn.Sequential, box: tuple[Tensor, Tensor], meth
 @pytest.mark.parametrize("name", SMALL)
 def test_small_networks(name, method, eps, gain):
     net, chain, obs = build(name, 0, 4, gain)
-    check(net, chain, input_box(obs, eps, ZERO, ONE), method, random=500, pgd=6)
+    check(net, chain, input_box(obs, eps, ZERO, ONE), method, random=1000, pgd=6)
 
 
-@pytest.mark.parametrize("eps", [1 / 255, 10 / 255])
 @pytest.mark.parametrize("method", ["ibp", "crown-ibp"])
 @pytest.mark.parametrize("name", REAL)
-def test_real_networks(name, method, eps):
+def test_real_networks(name, method):
     net, chain, obs = build(name, 1, 2)
-    check(net, chain, input_box(obs, eps, ZERO, ONE), method, random=20, pgd=2)
+    check(net, chain, input_box(obs, 4 / 255, ZERO, ONE), method, random=20, pgd=2)
 
 
 @pytest.mark.parametrize("name", ["nature", "impala-16"])
 def test_crown_on_real_networks(name):
     net, chain, obs = build(name, 2, 1)
     lower, upper = input_box(obs, 1 / 255, ZERO, ONE)
-    scores, pairs = reachable(net, lower, upper, 30, 3), pair_margins(chain, lower, upper, "crown")
+    scores = scores_at(net, reachable(net, lower, upper, 30, 3))
+    pairs = pair_margins(chain, lower, upper, "crown")
     assert (pairs - 1e-5 <= scores.unsqueeze(3) - scores.unsqueeze(2)).all()
     assert (pairs >= pair_margins(chain, lower, upper, "crown-ibp")).all()
     loose = pair_margins(chain, lower, upper, "ibp")
@@ -161,7 +165,8 @@ def test_tiles_chunks_and_batches_do_not_matter(name, monkeypatch):
 def test_a_neuron_limit_costs_tightness_not_soundness():
     net, chain, obs = build("cnn", 4, 2)
     lower, upper = input_box(obs, 0.05, ZERO, ONE)
-    scores, free = reachable(net, lower, upper, 100, 3), pair_margins(chain, lower, upper, "crown")
+    scores = scores_at(net, reachable(net, lower, upper, 100, 3))
+    free = pair_margins(chain, lower, upper, "crown")
     none = pair_margins(chain, lower, upper, "crown", max_neurons=0)
     assert (none <= free + 1e-6).all()
     torch.testing.assert_close(none, pair_margins(chain, lower, upper, "crown-ibp"))
@@ -172,10 +177,11 @@ def test_a_neuron_limit_costs_tightness_not_soundness():
 @pytest.mark.parametrize("name", ["dueling-mlp", "nature", "impala-64"])
 @pytest.mark.parametrize("method", ["ibp", "crown-ibp"])
 def test_float32_errs_by_a_tenth_of_the_tolerance_at_most(name, method, gain):
-    _, chain, obs = build(name, 5, 4, gain)
+    _, chain, obs = build(name, 5, 2, gain)
     precise = copy.deepcopy(chain).double()
     lower, upper = input_box(obs, 1 / 255, ZERO, ONE)
-    found = pair_margins(chain, lower, upper, method)
-    truth = pair_margins(precise, lower.double(), upper.double(), method)
-    scale = found.abs().amax(dim=(1, 2), keepdim=True).clamp(min=1)
+    action = torch.tensor([0, 1])
+    found = margins(chain, lower, upper, action, method)
+    truth = margins(precise, lower.double(), upper.double(), action, method)
+    scale = found.abs().amax(dim=1, keepdim=True).clamp(min=1)
     assert ((found - truth).abs() <= ROUNDING / 10 * scale).all()

@@ -1,0 +1,184 @@
+"""Stable-Baselines3 DQN, PPO and A2C agents with an `MlpPolicy`, read from their zip without unpickling anything.
+
+The layers come from the tensors of `policy.pth`, the activation from the plain JSON in `data`, whose pickled values are
+never decoded. These agents see raw observations and ours see scaled ones, so the scale moves into the first layer.
+A DQN trained behind `VecNormalize` cannot be told from one that was not: the zip holds no trace of it.
+"""
+
+import io
+import json
+import pickle
+import zipfile
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+from torch import Tensor
+
+from bcl.errors import GameError, WeightsError
+from bcl.games import Game, GymnasiumGame, observation_scale
+from bcl.policies.policy import Activation, Policy, PolicySpec
+
+MAX_BYTES = 1 << 28  # of one member, and of all weights: far above any MLP, far below any memory
+SUPPORTED = "only DQN, PPO and A2C agents with the MlpPolicy of Stable-Baselines3 and discrete actions can be rebuilt"
+MODULES = ("stable_baselines3.dqn.policies", "stable_baselines3.common.policies")
+ACTIVATIONS: dict[str, Activation] = {
+    "<class 'torch.nn.modules.activation.ReLU'>": "relu",
+    "<class 'torch.nn.modules.activation.Tanh'>": "tanh",
+}
+HARMLESS = {  # policy_kwargs that leave the way from a vector to the scores as the shapes and the activation tell it
+    "activation_fn", "net_arch", "ortho_init", "log_std_init", "normalize_images", "share_features_extractor",
+    "optimizer_class", "optimizer_kwargs", ":type:", ":serialized:",
+}  # fmt: skip
+
+
+def import_zip(path: Path, game: Game) -> Policy:
+    """A policy for `game` from what `model.save` wrote."""
+    low, high, scale, num_actions = _spaces(game)
+    data, weights = _read(path)
+    activation = _activation(path, data)
+    names, default = _layers(path, data, weights)
+    sizes = [len(scale), *(len(weights[f"{name}.weight"]) for name in names)]
+    inputs, outputs = weights[f"{names[0]}.weight"].shape[-1], sizes[-1]
+    if (inputs, outputs) != (sizes[0], num_actions):
+        raise WeightsError(
+            f"'{path}' has {inputs} inputs and {outputs} actions, but '{game.id}' has {sizes[0]} and {num_actions}",
+            "name the game it was trained on",
+        )
+    layers: dict[str, Tensor] = {}
+    for i, (name, (a, b)) in enumerate(zip(names, pairwise(sizes), strict=True)):
+        weight, bias = (weights[f"{name}.{part}"].double() for part in ("weight", "bias"))
+        if weight.shape != (b, a) or bias.shape != (b,):
+            raise WeightsError(f"'{path}' has layers that do not fit together ('{name}')", "get it again")
+        layers |= {f"model.{2 * i + 1}.weight": weight, f"model.{2 * i + 1}.bias": bias}
+    layers["model.1.weight"] = layers["model.1.weight"] * torch.tensor(scale, dtype=torch.float64)
+    spec = PolicySpec(
+        kind="plain-mlp",
+        obs_shape=(len(scale),),
+        num_actions=num_actions,
+        low=tuple(x / s for x, s in zip(low, scale, strict=True)),
+        high=tuple(x / s for x, s in zip(high, scale, strict=True)),
+        hidden=tuple(sizes[1:-1]),
+        activation=activation or default,
+        game=game,
+        parent=f"sb3:{path.name}",
+    )
+    policy = Policy(spec)
+    policy.network.load_state_dict(layers)
+    if not all(bool(torch.isfinite(w).all()) for w in policy.network.state_dict().values()):
+        raise WeightsError(f"'{path}' has weights that are not finite", "it comes from a training that broke")
+    return policy.eval()
+
+
+def _spaces(game: Game) -> tuple[list[float], list[float], tuple[float, ...], int]:
+    """Bounds and scale of every raw observation dimension, and the number of actions."""
+    hint = "name a Gymnasium game with vector observations, such as CartPole-v1"
+    if not isinstance(game, GymnasiumGame):
+        raise WeightsError(f"format 'sb3' is for Gymnasium games, and '{game.id}' is not one", hint)
+    try:
+        env = gymnasium.make(game.id)
+    except (gymnasium.error.Error, ModuleNotFoundError) as error:
+        raise GameError(f"Gymnasium cannot make '{game.id}' ({error})", "check the id and its package") from None
+    space, actions = env.observation_space, env.action_space
+    env.close()
+    if (
+        not isinstance(space, gymnasium.spaces.Box)
+        or not isinstance(actions, gymnasium.spaces.Discrete)
+        or (space.dtype == np.uint8 and len(space.shape) == 3)
+    ):
+        raise WeightsError(f"format 'sb3' is for vector observations and discrete actions, not '{game.id}'", hint)
+    low, high = (bound.astype(np.float64).ravel().tolist() for bound in (space.low, space.high))
+    return low, high, observation_scale(game, low, high), int(actions.n)
+
+
+def _activation(path: Path, data: dict[str, Any]) -> Activation | None:
+    """What the plain JSON says is between the layers, None for the default; refuses what is not a simple MlpPolicy."""
+    keys = ("policy_class", "policy_kwargs", "observation_space", "action_space")
+    made_by, kwargs, observations, actions = (data[key] if isinstance(data.get(key), dict) else None for key in keys)
+    if made_by is None or kwargs is None or kwargs.keys() == {":type:", ":serialized:"}:
+        raise WeightsError(f"'{path}' does not say in plain text how its policy was made", SUPPORTED)
+    for what, space, kind in (("observes", observations, "Box"), ("acts in", actions, "Discrete")):
+        if not str(found := (space or {}).get(":type:")).endswith(f".{kind}'>"):
+            raise WeightsError(f"'{path}' {what} a space of type {found!r:.80} and not {kind}", SUPPORTED)
+    if (module := made_by.get("__module__")) not in MODULES:
+        raise WeightsError(f"'{path}' has a policy class of module {module!r:.80}", SUPPORTED)
+    if strange := sorted(kwargs.keys() - HARMLESS):
+        raise WeightsError(f"'{path}' has a policy made with {strange[0]!r:.80}", SUPPORTED)
+    if "activation_fn" not in kwargs:
+        return None
+    if (name := str(kwargs["activation_fn"])) not in ACTIVATIONS:
+        raise WeightsError(f"'{path}' has activations of type {name!r:.80}", "only ReLU and Tanh are supported")
+    return ACTIVATIONS[name]
+
+
+def _layers(path: Path, data: dict[str, Any], weights: dict[str, Tensor]) -> tuple[list[str], Activation]:
+    """The names of the linear layers from the observation to the scores, and the default between them."""
+    default: Activation
+    if "action_net.weight" in weights:  # PPO and A2C
+        body, head, default = "mlp_extractor.policy_net.", ["action_net"], "tanh"
+        unused: tuple[str, ...] = ("mlp_extractor.value_net.", "value_net.")
+        if data.get("_last_original_obs") is not None:  # these algorithms keep it only for VecNormalize
+            raise WeightsError(
+                f"'{path}' was trained behind VecNormalize, whose statistics are not in the zip",
+                "train without it: observations are scaled here",
+            )
+    else:
+        body, head, default = "q_net.q_net.", [], "relu"
+        unused = ("q_net_target.q_net.",)
+    depth = sum(name.startswith(body) and name.endswith(".weight") for name in weights)
+    layers = [f"{body}{2 * i}" for i in range(max(depth, 1 - len(head)))] + head  # activations take the odd places
+    wanted = {f"{layer}.{part}" for layer in layers for part in ("weight", "bias")}
+    strange = sorted(name for name in weights.keys() - wanted if not name.startswith(unused))
+    if strange or (missing := sorted(wanted - weights.keys())):
+        what = f"has {strange[0]!r:.80}" if strange else f"lacks '{missing[0]}'"
+        raise WeightsError(f"'{path}' is not an MLP agent with discrete actions (it {what})", SUPPORTED)
+    return layers, default
+
+
+def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """The plain JSON and the tensors of a zip."""
+    if not path.is_file():
+        raise WeightsError(f"'{path}' is not a file", "check the path")
+    try:
+        with zipfile.ZipFile(path) as archive:
+            data = json.loads(_member(archive, "data"))
+            policy = _member(archive, "policy.pth")
+        with zipfile.ZipFile(io.BytesIO(policy)) as inner:  # what torch is about to inflate
+            if sum(info.file_size for info in inner.infolist()) > MAX_BYTES:
+                raise ValueError("its 'policy.pth' is too large")
+        weights = torch.load(io.BytesIO(policy), map_location="cpu", weights_only=True)
+        if not isinstance(data, dict) or not isinstance(weights, dict) or not all(map(_is_plain, weights.items())):
+            raise ValueError("it holds no state dict of plain tensors")
+        if sum(tensor.numel() for tensor in weights.values()) > MAX_BYTES // 4:  # views repeat what they share
+            raise ValueError("its weights are too large")
+    except Exception as error:  # garbage makes the readers raise almost anything
+        reason = f"{' '.join(str(error).split()):.100}" if type(error) is ValueError else type(error).__name__
+        reason = "it asks to run code" if isinstance(error, pickle.UnpicklingError) else reason
+        hint = "give the zip that model.save of Stable-Baselines3 wrote"
+        raise WeightsError(f"'{path}' cannot be read safely as an SB3 agent ({reason})", hint) from None
+    return data, weights
+
+
+def _member(archive: zipfile.ZipFile, name: str) -> bytes:
+    if name not in archive.namelist():
+        raise ValueError(f"it has no '{name}'")
+    info = archive.getinfo(name)
+    # the other methods inflate without the bound of the declared size
+    if info.file_size > MAX_BYTES or info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        raise ValueError(f"its '{name}' is too large or packed in an unusual way")
+    return archive.read(info)
+
+
+def _is_plain(item: tuple[object, object]) -> bool:
+    name, tensor = item
+    return (
+        isinstance(name, str)
+        and isinstance(tensor, Tensor)
+        and tensor.is_floating_point()
+        and tensor.layout is torch.strided
+        and tensor.device.type == "cpu"
+        and tensor.dim() > 0
+    )

@@ -1,0 +1,192 @@
+"""The command line as a person meets it: one sentence, exit code 2, no traceback."""
+
+import subprocess
+import sys
+import time
+import tomllib
+from pathlib import Path
+
+import pytest
+import torch
+
+from bcl.cli.main import COMMANDS, main
+from bcl.config import config_from_toml, resolve
+
+Run = tuple[int, str, str]
+
+
+@pytest.fixture
+def bcl(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Run a command line in an empty folder; gives exit code, stdout, stderr."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*words: str) -> Run:
+        with pytest.raises(SystemExit) as exit:
+            main(list(words))
+        out, err = capsys.readouterr()
+        return int(exit.value.code or 0), out, err
+
+    return run
+
+
+def test_help_lists_every_command(bcl) -> None:
+    code, out, _ = bcl("--help")
+    assert code == 0
+    assert all(command in out for command in COMMANDS)
+    assert bcl()[1] == out
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help(bcl, command: str) -> None:
+    code, out, _ = bcl(command, "--help")
+    assert code == 0
+    assert f"bcl {command}" in out
+
+
+def test_help_does_not_import_torch() -> None:
+    code = "import sys, bcl.cli.main as m\ntry: m.main(['--help'])\nfinally: assert 'torch' not in sys.modules and 'tyro' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["presets"],
+        ["presets", "pong"],
+        ["train", "pnog"],
+        ["import", "x", "--format", "f", "--game", "g", "--out", "o"],
+    ],
+)
+def test_cheap_commands_do_not_import_torch(words: list[str]) -> None:
+    code = f"import sys, bcl.cli.main as m\ntry: m.main({words})\nexcept SystemExit: assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+
+
+def test_presets_lists_games_and_recipes(bcl) -> None:
+    code, out, _ = bcl("presets")
+    assert code == 0
+    for word in ("pong", "fruitbot", "cartpole", "bcl-mos-at", "bcl-ratchet-at"):
+        assert word in out
+
+
+def test_a_printed_preset_is_a_config_file(bcl, tmp_path: Path) -> None:
+    code, out, _ = bcl("presets", "pong", "--recipe", "bcl-mos-at")
+    assert code == 0
+    assert tomllib.loads(out)["curriculum"]["target"] == "25/255"
+    assert config_from_toml(out) == resolve("pong", recipe="bcl-mos-at")
+
+
+def mistakes(tmp_path: Path) -> list[tuple[list[str], str]]:
+    (tmp_path / "broken.toml").write_text("[dqn")
+    (tmp_path / "unknown.toml").write_text("[dqn]\nstpes = 3\n")
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken" / "notes.txt").write_text("")
+    (tmp_path / "garbage.pt").write_bytes(b"\x80garbage")
+    torch.save({"a": 1}, tmp_path / "other.pt")
+    to = ["--format", "radial-ppo", "--game", "fruitbot", "--out", "new.safetensors"]
+    return [
+        (["train", "pnog"], "did you mean 'pong'"),
+        (["train"], "GAME"),
+        (["train", "pong", "--eps", "3"], "3/255"),
+        (["train", "pong", "--curriculum.target", "3"], "3/255"),
+        (["train", "pong", "--config", "broken.toml"], "not valid TOML"),
+        (["train", "pong", "--config", "unknown.toml"], "did you mean 'steps'"),
+        (["train", "pong", "--config", "none.toml"], "cannot read"),
+        (["train", "pong", "--dqn.stpes", "3"], "did you mean 'steps'"),
+        (["train", "pong", "--out", "taken"], "exists already"),
+        (["train", "pong", "--recipe", "radail"], "did you mean 'radial'"),
+        (["train", "pong", "--recipe", "bcl-mos-at"], "does not have yet"),
+        (["train", "pong", "--seed", "x"], "--seed"),
+        (["trian"], "did you mean 'train'"),
+        (["presets", "pnog"], "did you mean 'pong'"),
+        (["presets", "pong", "extra"], "extra"),
+        (["bench", "what"], "env"),
+        (["bench", "env", "--nope", "1"], "--nope"),
+        (["import", "none.pt", *to], "not a file"),
+        (["import", "garbage.pt", *to], "cannot be read safely"),
+        (["import", "other.pt", *to], "no state dict"),
+        (["import", "garbage.pt"], "format"),
+    ]
+
+
+def test_every_mistake_is_one_sentence_with_exit_code_2(bcl, tmp_path: Path) -> None:
+    for words, expected in mistakes(tmp_path):
+        code, out, err = bcl(*words)
+        assert code == 2, words
+        assert expected in err, (words, err)
+        assert err.startswith("bcl: "), err
+        assert err.count("\n") == 1, err
+        assert "Traceback" not in err + out
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_mistake_in_a_real_process() -> None:
+    result = subprocess.run([sys.executable, "-m", "bcl", "train", "pnog"], capture_output=True, text=True)
+    assert (result.returncode, result.stdout) == (2, "")
+    assert result.stderr == "bcl: unknown game 'pnog'; did you mean 'pong'?\n"
+
+
+def test_debug_shows_the_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+    from bcl.errors import GameError
+
+    with pytest.raises(GameError):
+        main(["train", "pnog", "--debug"])
+
+
+@pytest.mark.parametrize(
+    ("game", "package", "words"),
+    [("pong", "ale_py", "pip install 'bcl[atari]'"), ("fruitbot", "procgen", "--no-deps procgen-mirror")],
+)
+def test_a_missing_extra_names_the_pip_command(
+    bcl, monkeypatch: pytest.MonkeyPatch, game: str, package: str, words: str
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    code, out, _ = bcl("bench", "env", game, "--seconds", "0.1", "--num-envs", "2")
+    assert code == 0
+    assert "skipped" in out
+    assert words in out
+
+
+def test_import_writes_a_policy(bcl, released: Path) -> None:
+    arguments = [
+        str(released / "FruitBot_ppo.pt"),
+        "--format",
+        "radial-ppo",
+        "--game",
+        "fruitbot",
+        "--out",
+        "p.safetensors",
+    ]
+    code, out, _ = bcl("import", *arguments)
+    assert code == 0
+    assert "626,256 parameters" in out
+    code, _, err = bcl("import", *arguments)
+    assert code == 2
+    assert "exists already" in err
+
+
+def test_bench_measures(bcl) -> None:
+    code, out, _ = bcl("bench", "env", "cartpole", "--seconds", "0.1", "--num-envs", "2")
+    assert code == 0
+    assert "cartpole" in out
+
+
+def test_interrupt_exits_130(bcl, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("bcl.cli.main._dispatch", interrupt)
+    assert bcl("presets")[0] == 130
+
+
+def test_a_reader_that_leaves_early_is_no_error() -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "bcl", "presets", "pong"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert process.stdout is not None
+    process.stdout.close()
+    time.sleep(0.1)
+    assert process.stderr is not None
+    assert b"Traceback" not in process.stderr.read()
+    process.stderr.close()
+    process.wait()
