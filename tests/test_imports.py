@@ -21,9 +21,23 @@ ALLOWED = {
     "attacks": {"errors", "quantities"},
     "bounds": {"errors", "layers"},
     "envs": FACTS,
+    "stats": set(),
     "runs": {"errors"},
     "policies": FACTS | {"runs", "__init__"},
-    "cli": {"__init__", "config", "settings", "recipes", "games", "errors", "envs", "policies", "runs"},
+    "evaluation": FACTS | {"__init__", "attacks", "bounds", "stats", "envs", "policies", "runs"},
+    "cli": {
+        "attacks",
+        "evaluation",
+        "__init__",
+        "config",
+        "settings",
+        "recipes",
+        "games",
+        "errors",
+        "envs",
+        "policies",
+        "runs",
+    },
 }
 
 

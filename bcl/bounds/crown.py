@@ -15,9 +15,9 @@ from torch.nn import functional as F
 from bcl.bounds.interval import Interval, Step, middle_and_radius
 from bcl.layers import Residual
 
-ELEMENTS_AT_ONCE = 2**22  # of one coefficient tensor: 16 MiB in float32
 Size = int | tuple[int, ...]
 
+ELEMENTS_AT_ONCE = 2**22  # of one coefficient tensor: 16 MiB in float32
 TILE = 2  # neurons of a convolution are bounded in squares of this side, which see only a part of the image
 TINY = 1e-30  # keeps 0 / 0 out of the slope of a neuron that is exactly 0
 
@@ -68,8 +68,9 @@ class Tightener:
             return lower, upper
         tight_lower, tight_upper = lower.clone(), upper.clone()
         for corner, tile in _tiles(lower.shape):
-            part = self._tighten(before, corner, undecided[tile], lower[tile], upper[tile])
-            tight_lower[tile], tight_upper[tile] = part
+            if undecided[tile].any():
+                part = self._tighten(before, corner, undecided[tile], lower[tile], upper[tile])
+                tight_lower[tile], tight_upper[tile] = part
         return tight_lower, torch.maximum(tight_lower, tight_upper)  # rounding may cross them
 
     def _tighten(
@@ -82,9 +83,9 @@ class Tightener:
             unit = lower.new_zeros(*some.shape, lower.shape[1]).scatter(2, some.unsqueeze(2), 1).unflatten(2, shape[1:])
             zero = lower.new_zeros(len(some), 2 * some.shape[1])
             question = Question(torch.cat([unit, -unit], dim=1), zero, corner)
-            above, minus_below = lower_bounds(before, question, self.lower, self.upper).chunk(2, dim=1)
-            lower = lower.scatter(1, some, torch.maximum(above, lower.gather(1, some)))
-            upper = upper.scatter(1, some, torch.minimum(-minus_below, upper.gather(1, some)))
+            smallest, minus_largest = lower_bounds(before, question, self.lower, self.upper).chunk(2, dim=1)
+            lower = lower.scatter(1, some, torch.maximum(smallest, lower.gather(1, some)))
+            upper = upper.scatter(1, some, torch.minimum(-minus_largest, upper.gather(1, some)))
         return lower.view(shape), upper.view(shape)
 
 

@@ -20,7 +20,8 @@ class Command:
     file: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FILE")]
     """The foreign checkpoint."""
     format: str
-    """radial-dqn (radial_rl_v2, SA-DQN, BCL), radial-dqn-v1 (radial_rl) or radial-ppo (Procgen)."""
+    """radial-dqn (radial_rl_v2, SA-DQN, BCL), radial-dqn-v1 (radial_rl), radial-ppo (Procgen) or sb3 (a
+    Stable-Baselines3 DQN, PPO or A2C zip)."""
     game: str
     """The game it plays, such as fruitbot."""
     out: Path
@@ -41,3 +42,4 @@ class Command:
         print(
             f"{self.out}: {policy.spec.kind}, {parameters:,} parameters, {policy.spec.num_actions} actions, {self.game}"
         )
+        print(f"next: bcl attack {self.out}")

@@ -13,12 +13,14 @@ from typing import NoReturn
 import bcl
 from bcl.errors import BclError, ConfigError, did_you_mean
 
-# Command -> what it does; its code is `run` in bcl.cli.NAME (import_ for import).
+# Command -> what it does; its code is bcl.cli.NAME_command.
 COMMANDS = {
     "train": "train an agent: bcl train GAME [--recipe R] [--out DIR] [--section.key value]",
+    "attack": "judge an agent under attack: bcl attack RUN|FILE [--suite quick|paper|strong] [--eps 1/255 3/255]",
+    "certify": "prove what no attack can change: bcl certify RUN|FILE [--eps 1/255] [--method ibp|crown]",
     "presets": "list games and recipes, or print one game's whole configuration",
     "import": "convert a published checkpoint: bcl import FILE --format F --game G --out policy.safetensors",
-    "bench": "measure this machine: bcl bench env [GAME...]",
+    "bench": "measure this machine: bcl bench env|attack [GAME...]",
 }
 USER_MISTAKE, INTERRUPTED = 2, 130
 

@@ -1,6 +1,7 @@
 """Policies on disk: safetensors with metadata enough to rebuild the policy without flags."""
 
 import dataclasses
+import hashlib
 import json
 import math
 from pathlib import Path
@@ -36,6 +37,15 @@ def to_bytes(policy: Policy) -> bytes:
     }
     tensors = {name: t.detach().cpu().contiguous() for name, t in policy.network.state_dict().items()}
     return safetensors.torch.save(tensors, metadata={"bcl": json.dumps(about)})
+
+
+def fingerprint(policy: Policy) -> str:
+    """A short name for exactly these weights."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(policy.network.state_dict().items()):
+        digest.update(name.encode())
+        digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()[:16]
 
 
 def load(path: str | Path, device: str | torch.device = "cpu") -> Policy:

@@ -1,0 +1,106 @@
+"""bcl attack."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+
+import tyro
+
+from bcl.quantities import format_eps, parse_eps
+
+if TYPE_CHECKING:
+    from bcl.evaluation import Flag, Score
+
+
+@dataclass(frozen=True)
+class Command:
+    """Judge an agent under attack: mean return for every attack and budget, the worst case, and reasons for doubt."""
+
+    takes_settings: ClassVar[bool] = False
+
+    policy: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN|FILE")]
+    """A run directory or a policy file (foreign agents: `bcl import` first)."""
+    suite: str = "quick"
+    """quick (PGD-10), paper (the paper's four attacks) or strong."""
+    attack: tuple[str, ...] = ()
+    """Single attacks by name instead of a suite, such as pgd-30 or square."""
+    eps: tuple[str, ...] = ()
+    """Budgets, such as 1/255 3/255; by default those of the game's preset."""
+    episodes: int | None = None
+    """Episodes per score; by default as the game's preset says."""
+    seed: int = 0
+    """Seed of games and attacks."""
+    env_set: Literal["train", "eval"] | None = None
+    """Procgen: the training levels, or the unlimited set."""
+    protocol: Literal["fixed", "first"] = "fixed"
+    """fixed: episodes per copy set beforehand; first: the first finished of 64 copies, as the reference on Procgen."""
+    num_envs: int = 0
+    """Copies of the game at once; 0 chooses."""
+    device: str = "auto"
+    """auto, cpu or cuda."""
+    sanity: bool = False
+    """Also attack with a budget of 1, which must bring the return to the floor."""
+    json: bool = False
+    """Print JSON instead of a table."""
+
+    def run(self, _: list[str]) -> None:
+        """Play what is missing, print everything."""
+        budgets = [parse_eps(eps, "--eps") for eps in self.eps]
+
+        from bcl.attacks import attack_by_name, suite
+        from bcl.cli import console
+        from bcl.cli.target import find_target
+        from bcl.evaluation import Cell, Plan, cells, flags, game_for_evaluation, run_floor, run_suite, worst
+
+        attacks = [attack_by_name(name) for name in self.attack] or list(suite(self.suite))
+        target = find_target(self.policy, self.device)
+        game = game_for_evaluation(target.game, self.env_set, target.defaults.max_steps)
+        plan = Plan(game, self.episodes or target.defaults.episodes, self.seed, self.protocol, self.num_envs)
+        wanted = cells(attacks, budgets or target.defaults.eps)
+        if self.sanity:
+            wanted.append(Cell(attack_by_name("pgd-30"), 1.0))
+        folder = target.results / "evals"
+        with console.progress(quiet=self.json) as bar:
+            scores = list(run_suite(target.policy, plan, wanted, folder, lambda cell: bar(cell.label)))
+            floor = run_floor(target.policy, plan, folder, bar("the lowest-scored action")) if self.sanity else None
+        doubts = flags(scores, floor)
+        if self.json:
+            worsts = {format_eps(eps): asdict(w) for eps, w in worst(scores).items()}
+            found = {"scores": [s.to_dict() for s in scores], "worst": worsts, "flags": [asdict(f) for f in doubts]}
+            print(json.dumps(found))
+            return
+        print_table(
+            scores, doubts, f"{game.id}: mean return ± standard error, {plan.episodes} episodes, seed {plan.seed}"
+        )
+        print(f"results: {folder}")
+        if self.suite != "strong":
+            print(f"next: bcl attack {self.policy} --suite strong")
+
+
+def print_table(scores: Sequence["Score"], doubts: Sequence["Flag"], title: str) -> None:
+    """Attacks down, budgets across, the worst case below, doubts under the table."""
+    from rich.table import Table
+
+    from bcl.cli.console import out
+    from bcl.evaluation import worst
+
+    budgets = sorted({s.eps for s in scores})
+    table = Table("attack", title=title, title_justify="left")
+    for eps in budgets:
+        table.add_column("0" if eps == 0 else format_eps(eps), justify="right")
+    by_cell = {(s.attack, s.eps): f"{s.mean:.4g} ± {s.sem:.2g}" for s in scores}
+    for attack in dict.fromkeys(s.attack for s in scores):
+        table.add_row("no attack" if attack == "none" else attack, *(by_cell.get((attack, eps), "") for eps in budgets))
+    worsts = worst(scores)
+    if worsts:
+        table.add_section()
+        means = [f"{worsts[eps].mean:.4g} ± {worsts[eps].sem:.2g}" if eps in worsts else "" for eps in budgets]
+        table.add_row("worst attack", *means, style="bold")
+        minima = [worsts[eps].episode_minimum if eps in worsts else None for eps in budgets]
+        if any(m is not None for m in minima):
+            table.add_row("worst per episode", *("" if m is None else f"{m:.4g}" for m in minima))
+    out.print(table)
+    for doubt in doubts:
+        out.print(f"flag {doubt.name}: {doubt.message} (docs/flags.md)", markup=False)

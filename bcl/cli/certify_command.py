@@ -1,0 +1,66 @@
+"""bcl certify."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, ClassVar, Literal
+
+import tyro
+
+from bcl.quantities import format_eps, parse_eps
+
+
+@dataclass(frozen=True)
+class Command:
+    """Prove what no attack can change: certified actions (ACR) and the greedy worst case (GWC) per budget."""
+
+    takes_settings: ClassVar[bool] = False
+
+    policy: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN|FILE")]
+    """A run directory or a policy file."""
+    eps: tuple[str, ...] = ("1/255",)
+    """Budgets."""
+    method: Literal["ibp", "crown-ibp", "crown"] = "ibp"
+    """Interval bounds, CROWN on intervals, or CROWN throughout: each tighter and slower than the one before."""
+    episodes: int = 20
+    """Episodes, all played at once."""
+    seed: int = 0
+    """Seed of the games."""
+    env_set: Literal["train", "eval"] | None = None
+    """Procgen: the training levels, or the unlimited set."""
+    device: str = "auto"
+    """auto, cpu or cuda."""
+    json: bool = False
+    """Print JSON instead of a table."""
+
+    def run(self, _: list[str]) -> None:
+        """Prove what is not yet proven, print everything."""
+        budgets = [parse_eps(eps, "--eps") for eps in self.eps]
+
+        from rich.table import Table
+
+        from bcl.cli import console
+        from bcl.cli.target import find_target
+        from bcl.evaluation import Plan, game_for_evaluation, run_certificates
+
+        target = find_target(self.policy, self.device)
+        game = game_for_evaluation(target.game, self.env_set, target.defaults.max_steps)
+        plan = Plan(game, self.episodes, self.seed, num_envs=self.episodes)
+        folder = target.results / "certs"
+        with console.progress(quiet=self.json) as bar:
+            proofs = list(run_certificates(target.policy, plan, budgets, self.method, folder, bar))
+        if self.json:
+            print(json.dumps(proofs))
+            return
+        title = f"{game.id}: certificates by {self.method}, {self.episodes} episodes, seed {self.seed}"
+        table = Table(
+            "eps", "actions proven (ACR)", "greedy worst case (GWC)", "nominal", title=title, title_justify="left"
+        )
+        for proof in proofs:
+            table.add_row(
+                format_eps(proof["eps"]), f"{proof['acr']:.1%}", f"{proof['gwc']:.4g}", f"{proof['nominal']:.4g}"
+            )
+        console.out.print(table)
+        print(f"results: {folder}")
+        if self.method != "crown":
+            print(f"next: bcl certify {self.policy} --eps {' '.join(self.eps)} --method crown")

@@ -1,0 +1,57 @@
+"""What a command that takes RUN or FILE works on: a policy, its game, and where its results go."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from bcl.config import EvaluationConfig, preset_names, resolve
+from bcl.errors import ConfigError, StoreError, WeightsError
+from bcl.games import Game
+from bcl.policies import Policy
+from bcl.policies.files import load
+
+
+@dataclass(frozen=True)
+class Target:
+    """A policy to be judged."""
+
+    policy: Policy
+    game: Game
+    defaults: EvaluationConfig
+    results: Path
+    """Folder for evals/ and certs/."""
+
+
+def find_target(path: Path, device: str) -> Target:
+    """The best policy of a run, or a policy file; results lie in the run, or beside the file."""
+    if path.is_dir():
+        file, results = path / "best" / "policy.safetensors", path
+        if not file.exists():
+            raise StoreError(f"'{path}' has no best policy yet", "give a policy file, or wait for the run")
+    else:
+        file, results = path, path.with_suffix(".results")
+    policy = load(file, pick_device(device))
+    if policy.spec.game is None:
+        raise WeightsError(f"'{file}' does not say which game it plays", "save it with a game in its spec")
+    return Target(policy, policy.spec.game, evaluation_defaults(policy.spec.game), results)
+
+
+def evaluation_defaults(game: Game) -> EvaluationConfig:
+    """How the preset of this game judges agents; the general defaults where there is none."""
+    for name in preset_names():
+        config = resolve(name)
+        if type(config.game) is type(game) and config.game.id == game.id:
+            return config.evaluation
+    return EvaluationConfig()
+
+
+def pick_device(name: str) -> str:
+    """`auto` is the GPU where there is one."""
+    import torch
+
+    if name == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    if name not in ("cpu", "cuda"):
+        raise ConfigError(f"unknown device '{name}'", "auto, cpu or cuda")
+    if name == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("PyTorch sees no CUDA device here", "take --device cpu")
+    return name

@@ -1,0 +1,25 @@
+"""How well a policy does under attack, what can be proven about it, and reasons to doubt both."""
+
+from bcl.evaluation.certify import Certificate, certify
+from bcl.evaluation.evaluate import evaluate
+from bcl.evaluation.flags import Flag, flags
+from bcl.evaluation.score import Score, Worst, worst
+from bcl.evaluation.suite import Cell, Plan, cells, game_for_evaluation, run_certificates, run_floor, run_suite
+
+__all__ = [
+    "Cell",
+    "Certificate",
+    "Flag",
+    "Plan",
+    "Score",
+    "Worst",
+    "cells",
+    "certify",
+    "evaluate",
+    "flags",
+    "game_for_evaluation",
+    "run_certificates",
+    "run_floor",
+    "run_suite",
+    "worst",
+]

@@ -1,0 +1,108 @@
+"""Certificates along play: how often the action is proven, and what the worst provably possible actions would earn."""
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bcl import stats
+from bcl.bounds import Method, certified, full_precision, impossible, input_box, margins, pair_margins
+from bcl.envs import VectorEnv
+from bcl.errors import BclError
+from bcl.policies import Policy, as_float
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """What was proven at one budget."""
+
+    eps: float
+    method: Method
+    acr: float
+    """Action certification rate: share of visited states whose action no perturbation can change, mean over episodes."""
+    acr_per_episode: tuple[float, ...]
+    gwc: float
+    """Greedy worst case: mean return when each step plays the lowest-scored action not proven impossible. One greedy
+    path, so not a true lower bound of the return."""
+    gwc_returns: tuple[float, ...]
+    nominal: float
+    episodes: int
+    seed: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        return asdict(self)
+
+
+def certify(
+    policy: Policy,
+    env: VectorEnv,
+    eps: float,
+    *,
+    method: Method = "ibp",
+    episodes: int = 20,
+    seed: int = 0,
+    progress: Progress = lambda done, of: None,
+) -> Certificate:
+    """ACR along the policy's own play and GWC along its own worst play; one episode per copy, so `episodes` copies."""
+    if env.num_envs != episodes:
+        raise BclError(f"{episodes} episodes on {env.num_envs} copies", "certificates need one copy per episode")
+    chain = policy.chain()
+
+    def proven(obs: Tensor, scores: Tensor) -> tuple[Tensor, Tensor]:
+        lower, upper = input_box(obs, eps, policy.low, policy.high)
+        actions = scores.argmax(dim=1)
+        return actions, certified(margins(chain, lower, upper, actions, method), actions)
+
+    def lowest_possible(obs: Tensor, scores: Tensor) -> tuple[Tensor, Tensor]:
+        lower, upper = input_box(obs, eps, policy.low, policy.high)
+        possible = ~impossible(pair_margins(chain, lower, upper, method))
+        return scores.masked_fill(~possible, torch.inf).argmin(dim=1), possible.sum(dim=1) == 1
+
+    with torch.no_grad(), full_precision():
+        nominal, rates = _play(policy, env, proven, seed, lambda done: progress(done, 2 * episodes))
+        worst, _ = _play(policy, env, lowest_possible, seed, lambda done: progress(episodes + done, 2 * episodes))
+    return Certificate(
+        eps=eps,
+        method=method,
+        acr=stats.mean(rates),
+        acr_per_episode=tuple(rates),
+        gwc=stats.mean(worst),
+        gwc_returns=tuple(worst),
+        nominal=stats.mean(nominal),
+        episodes=episodes,
+        seed=seed,
+    )
+
+
+def _play(
+    policy: Policy,
+    env: VectorEnv,
+    decide: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]],
+    seed: int,
+    progress: Callable[[int], None],
+) -> tuple[list[float], list[float]]:
+    """One episode per copy: its return, and the share of its states in which `decide`'s second answer was yes."""
+    obs = env.reset(seed)
+    running = torch.ones(env.num_envs, dtype=torch.bool, device=obs.device)
+    returns = torch.zeros(env.num_envs, dtype=torch.float64, device=obs.device)
+    states, proofs = torch.zeros_like(returns), torch.zeros_like(returns)
+    while bool(running.any()):
+        actions = torch.zeros(env.num_envs, dtype=torch.long, device=obs.device)
+        proof = torch.zeros_like(running)
+        playing_obs = as_float(obs)[running]
+        actions[running], proof[running] = decide(playing_obs, policy(playing_obs))
+        env.send(actions)
+        step = env.recv()
+        live = running & step.playing
+        returns += step.reward * live
+        states += live
+        proofs += live & proof
+        running &= ~step.ended
+        obs = step.obs
+        progress(int((~running).sum()))
+    return returns.tolist(), (proofs / states).tolist()

@@ -1,0 +1,226 @@
+"""One cell of an evaluation: play episodes on all copies of a game at once while an attack changes what is seen."""
+
+from collections.abc import Callable
+from typing import Literal
+
+import torch
+from torch import Generator, Tensor
+
+from bcl.attacks import Attack, CrossEntropy, perturb
+from bcl.attacks.objectives import ascent
+from bcl.bounds import certified, full_precision, input_box, margins
+from bcl.envs import VectorEnv
+from bcl.errors import BclError
+from bcl.evaluation.score import NO_ATTACK, Score
+from bcl.policies import Policy, as_float
+
+Protocol = Literal["fixed", "first"]
+Progress = Callable[[int, int], None]
+PROBE_EVERY = 16  # steps between looks at gradients and certificates
+TOLERANCE = 1e-6  # rounding of a perturbation in float32
+
+
+def evaluate(
+    policy: Policy,
+    env: VectorEnv,
+    attack: Attack | None,
+    eps: float,
+    *,
+    episodes: int,
+    seed: int = 0,
+    protocol: Protocol = "fixed",
+    choose: Callable[[Tensor], Tensor] | None = None,
+    progress: Progress = lambda done, of: None,
+) -> Score:
+    """Greedy play under attack.
+
+    `fixed`: every copy plays a number of episodes set beforehand, so that short episodes are not over-counted.
+    `first`: the first `episodes` to finish on any copy count, in order of finishing, as the reference does on Procgen.
+    `choose` maps scores to actions instead of the argmax.
+    """
+    if episodes < 1:
+        raise BclError(f"{episodes} episodes cannot be judged", "ask for at least 1")
+    attack = attack if eps > 0 else None
+    device = next(policy.parameters()).device
+    decide = _Decision(policy, attack, eps, Generator(device).manual_seed(seed), choose)
+    book = _Book(env.num_envs, episodes, protocol, device)
+    obs = env.reset(seed)
+    step_count = 0
+    while not book.complete:
+        actions, clean, distance = decide(obs)
+        if step_count % PROBE_EVERY == 0:
+            decide.probe(obs, clean, actions, book.counting)
+        env.send(actions)
+        book.watch(actions != clean, distance)
+        step = env.recv()
+        book.add(step.reward, step.ended, step.playing)
+        obs = step.obs
+        step_count += 1
+        if step_count % PROBE_EVERY == 0:
+            progress(book.finished, episodes)
+    largest = book.largest.item()
+    if largest > eps + TOLERANCE:
+        raise BclError(f"{attack} moved an observation by {largest:.6g} at eps {eps:.6g}", "this attack is broken")
+    return Score(
+        attack=NO_ATTACK if attack is None else repr(attack),
+        eps=eps,
+        returns=tuple(book.returns()),
+        lengths=tuple(book.lengths()),
+        changed=(book.changed / book.steps.clamp(min=1)).item(),
+        max_perturbation=largest,
+        zero_gradient=decide.zero_gradients / max(decide.probed, 1),
+        seed=seed,
+        protocol=protocol,
+        stochastic=decide.stochastic,
+    )
+
+
+class _Decision:
+    """Observations in, actions out; on a GPU one captured graph, elsewhere the same code run eagerly."""
+
+    def __init__(
+        self,
+        policy: Policy,
+        attack: Attack | None,
+        eps: float,
+        generator: Generator,
+        choose: Callable[[Tensor], Tensor] | None,
+    ) -> None:
+        self._policy, self._attack, self._eps, self._generator = policy, attack, eps, generator
+        self._choose = choose or (lambda scores: scores.argmax(dim=1))
+        self._graph: torch.cuda.CUDAGraph | None = None
+        self.probed = self.zero_gradients = 0
+        self.stochastic = False
+
+    def __call__(self, obs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Actions (N,), clean actions (N,), and how far each observation was moved (N,)."""
+        if obs.device.type != "cuda" or self._attack is None:
+            return self._run(obs)
+        if self._graph is None:
+            self._capture(obs)
+        self._input.copy_(obs)
+        self._graph.replay()  # type: ignore[union-attr]
+        return self._output
+
+    def _run(self, obs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        clean_obs = as_float(obs)
+        with torch.no_grad():
+            clean = self._choose(self._policy(clean_obs))
+        if self._attack is None:
+            return clean, clean, clean_obs.new_zeros(len(obs))
+        eager = obs.device.type != "cuda"
+        seen = perturb(self._attack, self._policy, clean_obs, self._eps, self._generator, check=eager)
+        with torch.no_grad():
+            actions = self._choose(self._policy(seen))
+        return actions, clean, (seen - clean_obs).abs().flatten(1).amax(dim=1)
+
+    def _capture(self, obs: Tensor) -> None:
+        self._input = obs.clone()
+        stream = torch.cuda.Stream()
+        state = self._generator.get_state()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):  # a warm-up off the main stream, as capturing asks for
+            for _ in range(2):
+                self._run(self._input)
+        torch.cuda.current_stream().wait_stream(stream)
+        self._generator.set_state(state)
+        self._graph = torch.cuda.CUDAGraph()
+        self._graph.register_generator_state(self._generator)
+        with torch.cuda.graph(self._graph):
+            self._output = self._run(self._input)
+
+    def probe(self, obs: Tensor, clean: Tensor, actions: Tensor, counting: Tensor) -> None:
+        """Look for vanished gradients, for chance in the policy, and for a certified action that was changed."""
+        if self._attack is None:
+            return
+        obs, clean, actions = as_float(obs)[counting], clean[counting], actions[counting]
+        if not len(obs):
+            return
+        with torch.no_grad():
+            scores, again = self._policy(obs), self._policy(obs)
+        self.stochastic |= not torch.equal(scores, again)
+        _, _, gradient = ascent(CrossEntropy(), self._policy, obs, scores)
+        self.probed += len(obs)
+        self.zero_gradients += int((gradient.flatten(1) == 0).all(dim=1).sum())
+        _refuse_broken_certificate(self._policy, obs, self._eps, clean, actions, self._attack)
+
+
+def _refuse_broken_certificate(
+    policy: Policy, obs: Tensor, eps: float, clean: Tensor, actions: Tensor, attack: Attack
+) -> None:
+    with torch.no_grad(), full_precision():
+        lower, upper = input_box(obs, eps, policy.low, policy.high)
+        proven = certified(margins(policy.chain(), lower, upper, clean, "ibp"), clean)
+    if bool((proven & (actions != clean)).any()):
+        raise BclError(
+            f"{attack} changed an action that was certified at eps {eps:.6g}", "the certificate is wrong: report it"
+        )
+
+
+class _Book:
+    """Which steps and episodes count. Sums stay on the device; the host looks only at episode ends."""
+
+    def __init__(self, num_envs: int, episodes: int, protocol: Protocol, device: torch.device) -> None:
+        self._episodes, self._protocol = episodes, protocol
+        share, extra = divmod(episodes, num_envs)
+        quota = torch.full((num_envs,), share)
+        quota[:extra] += 1
+        self._quota = quota if protocol == "fixed" else torch.full((num_envs,), episodes)
+        self._finished: list[list[tuple[float, int]]] = [[] for _ in range(num_envs)]
+        self._in_order: list[tuple[float, int]] = []
+        self.counting = (self._quota > 0).to(device)
+        self._length = torch.zeros(num_envs, dtype=torch.long, device=device)
+        self._return = torch.zeros(num_envs, dtype=torch.float64, device=device)
+        self.changed = torch.zeros((), dtype=torch.long, device=device)
+        self.steps = torch.zeros((), dtype=torch.long, device=device)
+        self.largest = torch.zeros((), device=device)
+
+    @property
+    def finished(self) -> int:
+        """Episodes that count so far."""
+        return len(self._in_order)
+
+    @property
+    def complete(self) -> bool:
+        """Whether every episode that counts is done."""
+        return self.finished >= self._episodes
+
+    def watch(self, changed: Tensor, distance: Tensor) -> None:
+        """Note what the attack did, before the step is played."""
+        self._changed_now, self._distance_now = changed, distance
+
+    def add(self, reward: Tensor, ended: Tensor, playing: Tensor) -> None:
+        """Note what came of the step."""
+        live = self.counting & playing
+        self.steps += live.sum()
+        self.changed += (live & self._changed_now).sum()
+        self.largest = torch.maximum(self.largest, (self._distance_now * live).amax())
+        self._return += reward * live
+        self._length += live
+        over = live & ended
+        if bool(over.any()):
+            for i in over.nonzero().flatten().tolist():
+                self._finish(i, float(self._return[i]), int(self._length[i]))
+            self._return[over] = 0
+            self._length[over] = 0
+
+    def _finish(self, copy: int, value: float, length: int) -> None:
+        if self.complete:
+            return
+        self._finished[copy].append((value, length))
+        self._in_order.append((value, length))
+        if len(self._finished[copy]) >= self._quota[copy]:
+            self.counting[copy] = False
+
+    def _counted(self) -> list[tuple[float, int]]:
+        if self._protocol == "first":
+            return self._in_order[: self._episodes]
+        return [episode for finished in self._finished for episode in finished]
+
+    def returns(self) -> list[float]:
+        """Returns that count, copy by copy, or in order of finishing."""
+        return [value for value, _ in self._counted()]
+
+    def lengths(self) -> list[int]:
+        """Their lengths in agent steps."""
+        return [length for _, length in self._counted()]

@@ -1,0 +1,114 @@
+"""Reasons to distrust an evaluation. docs/flags.md has a paragraph on each: raised if, meaning, what to do."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from bcl.evaluation.score import NO_ATTACK, Score
+from bcl.quantities import format_eps
+
+ZERO_GRADIENT_SHARE = 0.1
+SIGMAS = 2.0  # a difference counts above this many standard errors ...
+SHARE_OF_NOMINAL = 0.05  # ... and above this share of the nominal return
+WITHOUT_GRADIENT_DESCENT = ("Multi(", "MultiT(", "Square(", "UniformNoise(", "CornerNoise(")
+GRADIENT_DESCENT = ("PGD(", "APGD(")
+
+
+@dataclass(frozen=True)
+class Flag:
+    """One reason."""
+
+    name: str
+    message: str
+
+
+def flags(scores: Sequence[Score], floor: Score | None = None) -> list[Flag]:
+    """All reasons to distrust these scores of one policy. `floor`: play in which every action is the lowest-scored."""
+    nominal = next((s for s in scores if s.attack == NO_ATTACK), None)
+    attacked = [s for s in scores if s.attack != NO_ATTACK]
+    found = [*_zero_gradients(attacked), *_no_effect(attacked), *_stochastic(attacked)]
+    scale = abs(nominal.mean) * SHARE_OF_NOMINAL if nominal else 0.0
+    found += [*_masking(attacked, scale), *_bigger_budget(attacked, scale), *_more_effort(attacked, scale)]
+    if nominal and floor:
+        found += _full_budget(attacked, nominal, floor)
+    return found
+
+
+def _clearly_lower(low: Score, high: Score, scale: float) -> bool:
+    noise = (low.sem**2 + high.sem**2) ** 0.5
+    return high.mean - low.mean > max(SIGMAS * noise, scale)
+
+
+def _zero_gradients(scores: Sequence[Score]) -> list[Flag]:
+    worst = max(scores, key=lambda s: s.zero_gradient, default=None)
+    if worst is None or worst.zero_gradient <= ZERO_GRADIENT_SHARE:
+        return []
+    return [Flag("zero-gradients", f"the gradient is exactly zero on {worst.zero_gradient:.0%} of sampled states")]
+
+
+def _no_effect(scores: Sequence[Score]) -> list[Flag]:
+    idle = [s for s in scores if s.changed == 0]
+    return [Flag("no-effect", f"{s.attack} at {format_eps(s.eps)} changed no action at all") for s in idle]
+
+
+def _stochastic(scores: Sequence[Score]) -> list[Flag]:
+    if not any(s.stochastic for s in scores):
+        return []
+    return [Flag("stochastic-policy", "the policy answers one observation differently each time")]
+
+
+def _masking(scores: Sequence[Score], scale: float) -> list[Flag]:
+    found = []
+    for eps in sorted({s.eps for s in scores}):
+        climbing = [s for s in scores if s.eps == eps and s.attack.startswith(GRADIENT_DESCENT)]
+        others = [s for s in scores if s.eps == eps and s.attack.startswith(WITHOUT_GRADIENT_DESCENT)]
+        if not climbing or not others:
+            continue
+        best, rival = min(climbing, key=lambda s: s.mean), min(others, key=lambda s: s.mean)
+        if _clearly_lower(rival, best, scale):
+            what = f"{rival.attack} ({rival.mean:.4g}) beats {best.attack} ({best.mean:.4g}) at {format_eps(eps)}"
+            found.append(Flag("masking", what))
+    return found
+
+
+def _bigger_budget(scores: Sequence[Score], scale: float) -> list[Flag]:
+    found = []
+    for attack in dict.fromkeys(s.attack for s in scores):
+        ladder = sorted((s for s in scores if s.attack == attack), key=lambda s: s.eps)
+        for small, big in pairwise(ladder):
+            if _clearly_lower(small, big, scale):
+                what = f"{attack} hurts less at {format_eps(big.eps)} ({big.mean:.4g}) than at {format_eps(small.eps)}"
+                found.append(Flag("bigger-budget-weaker", f"{what} ({small.mean:.4g})"))
+    return found
+
+
+def _more_effort(scores: Sequence[Score], scale: float) -> list[Flag]:
+    found = []
+    plain = [(s, *effort) for s in scores if (effort := _effort(s.attack))]
+    for weak, weak_kind, weak_effort in plain:
+        for strong, strong_kind, strong_effort in plain:
+            more = weak_kind == strong_kind and weak.eps == strong.eps and weak_effort < strong_effort
+            if more and _clearly_lower(weak, strong, scale):
+                what = f"{strong.attack} ({strong.mean:.4g}) hurts less than {weak.attack} ({weak.mean:.4g})"
+                found.append(Flag("more-effort-weaker", f"{what} at {format_eps(weak.eps)}"))
+    return found
+
+
+def _effort(attack: str) -> tuple[str, int] | None:
+    """What kind of PGD this is apart from its effort, and steps x restarts."""
+    match = re.fullmatch(r"PGD\(steps=(\d+), step=[^,]+, random_start=\w+, restarts=(\d+), (.*)\)", attack)
+    return (match[3], int(match[1]) * int(match[2])) if match else None
+
+
+def _full_budget(scores: Sequence[Score], nominal: Score, floor: Score) -> list[Flag]:
+    whole = [s for s in scores if s.eps == 1]
+    if not whole:
+        return []
+    lowest = min(whole, key=lambda s: s.mean)
+    noise = SIGMAS * (lowest.sem**2 + floor.sem**2) ** 0.5
+    allowed = floor.mean + 0.1 * max(nominal.mean - floor.mean, 0) + noise
+    if lowest.mean <= allowed:
+        return []
+    what = f"a budget of 1 leaves a return of {lowest.mean:.4g}; always playing the lowest-scored action gives {floor.mean:.4g}"
+    return [Flag("full-budget-survived", what)]

@@ -1,0 +1,82 @@
+"""The result of one evaluation cell: one policy, one game, one attack, one budget."""
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from bcl import stats
+
+NO_ATTACK = "none"
+
+
+@dataclass(frozen=True)
+class Score:
+    """Returns per episode and what is needed to trust, repeat or doubt them."""
+
+    attack: str
+    """repr of the attack; `none` for nominal play."""
+    eps: float
+    returns: tuple[float, ...]
+    """Undiscounted raw returns; in the order of `protocol`."""
+    lengths: tuple[int, ...]
+    """Agent steps per episode."""
+    changed: float
+    """Share of steps in which the attack changed the action."""
+    max_perturbation: float
+    """Largest change of any element."""
+    zero_gradient: float
+    """Share of sampled states whose gradient of the cross-entropy is exactly zero in every element."""
+    seed: int
+    protocol: str
+    """`fixed`: episodes per copy fixed beforehand; `first`: the first finished, as the reference does on Procgen."""
+    stochastic: bool = False
+    """The policy gave two different answers to one observation."""
+
+    @property
+    def mean(self) -> float:
+        """Mean return."""
+        return stats.mean(self.returns)
+
+    @property
+    def sem(self) -> float:
+        """Standard error of the mean, as the paper reports it."""
+        return stats.sem(self.returns)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, with the summary people look for."""
+        return dataclasses.asdict(self) | {"mean": self.mean, "sem": self.sem, "episodes": len(self.returns)}
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> "Score":
+        """The inverse of `to_dict`."""
+        values = {f.name: data[f.name] for f in dataclasses.fields(cls)}
+        return cls(**values | {"returns": tuple(data["returns"]), "lengths": tuple(data["lengths"])})
+
+
+@dataclass(frozen=True)
+class Worst:
+    """The worst of several attacks at one budget."""
+
+    eps: float
+    attack: str
+    """The attack with the lowest mean return."""
+    mean: float
+    """Its mean: the paper's number."""
+    sem: float
+    episode_minimum: float | None
+    """Mean over episodes of the lowest return any attack reached in that episode; stronger, and none where episodes
+    of different attacks cannot be paired."""
+
+
+def worst(scores: Sequence[Score]) -> dict[float, Worst]:
+    """Per budget above 0, the worst case over the attacks."""
+    result: dict[float, Worst] = {}
+    for eps in sorted({s.eps for s in scores if s.eps > 0}):
+        cells = [s for s in scores if s.eps == eps]
+        lowest = min(cells, key=lambda s: s.mean)
+        paired = all(s.protocol == "fixed" and s.seed == lowest.seed for s in cells)
+        paired = paired and len({len(s.returns) for s in cells}) == 1
+        minimum = stats.mean([min(r) for r in zip(*(s.returns for s in cells), strict=True)]) if paired else None
+        result[eps] = Worst(eps, lowest.attack, lowest.mean, lowest.sem, minimum)
+    return result
