@@ -1,5 +1,7 @@
 """Layers of ours that PyTorch does not have; networks use them and bounds know them."""
 
+import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 
@@ -17,3 +19,23 @@ class Residual(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return x + self.path(x)
+
+
+class PatchConv(nn.Conv2d):
+    """A convolution whose kernel is two strides wide, computed on blocks of stride x stride pixels.
+
+    The same function as `nn.Conv2d` with the same weights, and much faster where the image has few channels: a kernel of
+    8x8 with stride 4 over 1 channel is a kernel of 2x2 with stride 1 over 16. On a CPU only its gradient gains.
+    """
+
+    def __init__(self, in_channels: int, out_channels: int, stride: int) -> None:
+        super().__init__(in_channels, out_channels, 2 * stride, stride=stride)
+
+    def forward(self, x: Tensor) -> Tensor:
+        block = self.stride[0]
+        gains = x.is_cuda or (torch.is_grad_enabled() and x.requires_grad)
+        if not gains or x.shape[-1] % block or x.shape[-2] % block:
+            return super().forward(x)
+        kernel = self.weight.unflatten(3, (2, block)).unflatten(2, (2, block))  # (out, in, 2, block, 2, block)
+        kernel = kernel.permute(0, 1, 3, 5, 2, 4).flatten(1, 3)  # (out, in * block * block, 2, 2)
+        return F.conv2d(F.pixel_unshuffle(x, block), kernel, self.bias)

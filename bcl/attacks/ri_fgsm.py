@@ -9,6 +9,7 @@ from bcl.attacks.noise import uniform
 from bcl.attacks.objectives import CrossEntropy, Objective, ascent
 from bcl.attacks.threat import Ball, Budget, Policy, demand, per_sample
 
+DRAW = 64  # starts whose noise is drawn at once
 ALPHA = 0.375  # saturates for eps < 0.1875: every element with a gradient lands on +eps or -eps
 
 
@@ -28,7 +29,7 @@ class Multi:
 
     starts: int = 1000
     chunk: int = field(default=2048, repr=False, compare=False)
-    """Images per forward pass, though never less than one whole batch; bounds memory, not the result."""
+    """Images per forward pass, though never less than 64 whole batches; bounds memory, not the result."""
 
     def __post_init__(self) -> None:
         demand("at least 1", starts=self.starts, chunk=self.chunk)
@@ -67,12 +68,14 @@ def _scan(
     """The earliest start among those reaching the lowest-ranked action; only the best so far is kept."""
     batch, actions = clean.shape
     ball = Ball.around(policy, obs, eps)
-    per_pass = max(1, chunk // batch)
+    per_pass = DRAW * max(1, chunk // (DRAW * batch))
     sample = torch.arange(batch, device=obs.device)
     best, best_key = obs, torch.full((batch,), starts * actions, device=obs.device)
     for first in range(0, starts, per_pass):
         count = min(per_pass, starts - first)
-        noise = torch.stack([uniform(obs, eps, generator) for _ in range(count)])  # one draw per start: chunk-proof
+        # Drawn DRAW starts at a time, whatever the chunk, so that the chunk cannot change the result.
+        draws = [min(DRAW, count - drawn) for drawn in range(0, count, DRAW)]
+        noise = torch.cat([uniform(obs.expand(draw, *obs.shape), eps, generator) for draw in draws])
         copies = obs.expand(count, *obs.shape).flatten(0, 1)
         clean_copies = clean.expand(count, batch, actions).flatten(0, 1)
         stepped = _one_step(CrossEntropy(), policy, copies, clean_copies, noise.flatten(0, 1))

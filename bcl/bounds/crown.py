@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bcl.bounds.interval import Interval, Step, middle_and_radius
-from bcl.layers import Residual
+from bcl.layers import PatchConv, Residual
 
 Size = int | tuple[int, ...]
 
@@ -54,7 +54,7 @@ def lower_bounds(steps: Sequence[Step], question: Question, lower: Tensor, upper
 
 @dataclass(frozen=True)
 class Tightener:
-    """Intersects the intervals that enter ReLU and MaxPool2d with CROWN's."""
+    """Intersects the intervals that enter nonlinear layers with CROWN's."""
 
     lower: Tensor  # the input box
     upper: Tensor
@@ -62,7 +62,7 @@ class Tightener:
     """A layer with more undecided neurons than this keeps its intervals."""
 
     def __call__(self, before: Sequence[Step], layer: nn.Module, lower: Tensor, upper: Tensor) -> Interval:
-        undecided = torch.ones_like(lower) if isinstance(layer, nn.MaxPool2d) else ((lower < 0) & (upper > 0)).float()
+        undecided = ((lower < 0) & (upper > 0)).float() if isinstance(layer, nn.ReLU) else torch.ones_like(lower)
         count = int(undecided.flatten(1).sum(dim=1).max())
         if _intervals_are_exact(before) or not 0 < count <= self.max_neurons:
             return lower, upper
@@ -152,6 +152,15 @@ def _relu(step: Step, question: Question) -> Question:
     return Question(coefficients * slopes, constants, question.corner)
 
 
+def _tanh(step: Step, question: Question) -> Question:
+    # The slope of tanh is nowhere smaller than at one of the ends: lines of that slope through both ends enclose it.
+    lower, upper, coefficients = step.lower, step.upper, question.coefficients
+    slope = 1 - torch.maximum(lower.tanh() ** 2, upper.tanh() ** 2)
+    below, above = lower.tanh() - slope * lower, upper.tanh() - slope * upper
+    offsets = _dot(coefficients.clamp(min=0), below) + _dot(coefficients.clamp(max=0), above)
+    return Question(coefficients * slope.unsqueeze(1), question.constants + offsets, question.corner)
+
+
 def _max_pool(step: Step, question: Question) -> Question:
     # In each window a likely winner x lies in [low, high] and no other exceeds `rival`. Below: x itself.
     # Above: max(x, rival), and over that its chord on [low, high].
@@ -225,7 +234,9 @@ def _pair(size: Size) -> tuple[int, int]:
 _RULES: dict[type[nn.Module], Callable[[Step, Question], Question]] = {
     nn.Linear: _linear,
     nn.Conv2d: _conv,
+    PatchConv: _conv,
     nn.ReLU: _relu,
+    nn.Tanh: _tanh,
     nn.MaxPool2d: _max_pool,
     nn.Flatten: _reshape,
     nn.Identity: _same,

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bcl.errors import BclError
-from bcl.layers import Residual
+from bcl.layers import PatchConv, Residual
 
 Interval = tuple[Tensor, Tensor]
 
@@ -50,7 +50,7 @@ def propagate(
             steps += (Step(layer, lower, upper, path),)
             lower, upper = lower + path_lower, upper + path_upper
         else:
-            if tighten and isinstance(layer, nn.ReLU | nn.MaxPool2d):
+            if tighten and isinstance(layer, nn.ReLU | nn.Tanh | nn.MaxPool2d):
                 lower, upper = tighten((*before, *steps), layer, lower, upper)
             steps += (Step(layer, lower, upper),)
             lower, upper = _RULES[type(layer)](layer, lower, upper)
@@ -83,7 +83,9 @@ def _monotone(layer: nn.Module, lower: Tensor, upper: Tensor) -> Interval:
 _RULES: dict[type[nn.Module], Callable[[Any, Tensor, Tensor], Interval]] = {
     nn.Linear: _linear,
     nn.Conv2d: _conv,
+    PatchConv: _conv,
     nn.ReLU: _monotone,
+    nn.Tanh: _monotone,
     nn.MaxPool2d: _monotone,
     nn.Flatten: _monotone,
     nn.Identity: _monotone,

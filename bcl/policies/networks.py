@@ -12,7 +12,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from bcl.layers import Residual
+from bcl.layers import PatchConv, Residual
 
 
 class Dueling(nn.Module):
@@ -133,7 +133,7 @@ def plain_mlp(shape: Sequence[int], actions: int, hidden: Sequence[int], activat
 
 def _nature_layers(channels: int) -> list[nn.Module]:
     return [
-        nn.Conv2d(channels, 32, 8, stride=4), nn.ReLU(),
+        PatchConv(channels, 32, stride=4), nn.ReLU(),
         nn.Conv2d(32, 64, 4, stride=2), nn.ReLU(),
         nn.Conv2d(64, 64, 3), nn.ReLU(),
         nn.Flatten(),

@@ -26,6 +26,7 @@ from bcl.attacks import (
     perturb,
 )
 from bcl.attacks.apgd import checkpoints
+from bcl.attacks.ri_fgsm import DRAW
 
 FREE = {"low": -float("inf"), "high": float("inf")}
 
@@ -156,15 +157,15 @@ def test_multi_and_multi_t_are_the_slow_scan(mlp, seeded):
 
 
 @pytest.mark.parametrize("attack", [Multi, MultiT])
-@pytest.mark.parametrize("chunk", [1, 7, 100, 10_000])
+@pytest.mark.parametrize("chunk", [1, 300, 600, 10_000])
 def test_chunks_bound_memory_and_nothing_else(cnn, seeded, attack, chunk):
     policy = cnn(seed=1, actions=4).double()
     obs = torch.rand(4, 1, 12, 12, generator=seeded(0), dtype=torch.float64)
     sizes = []
     policy.register_forward_pre_hook(lambda _, args: sizes.append(len(args[0])))
-    found = perturb(attack(starts=30, chunk=chunk), policy, obs, 0.05, seeded(1))
-    assert max(sizes) <= max(chunk, len(obs))
-    torch.testing.assert_close(found, perturb(attack(starts=30), policy, obs, 0.05, seeded(1)), rtol=0, atol=0)
+    found = perturb(attack(starts=150, chunk=chunk), policy, obs, 0.05, seeded(1))
+    assert max(sizes) <= max(chunk, DRAW * len(obs))
+    torch.testing.assert_close(found, perturb(attack(starts=150), policy, obs, 0.05, seeded(1)), rtol=0, atol=0)
 
 
 def test_fgsm_is_optimal_on_linear_policies(linear, seeded):

@@ -1,0 +1,38 @@
+"""How fast evaluation is on this machine: agent steps per second under attack, with untrained weights."""
+
+import dataclasses
+import time
+
+import torch
+
+from bcl.attacks import Attack
+from bcl.envs import make_env
+from bcl.evaluation.evaluate import evaluate
+from bcl.games import AtariGame, Game
+from bcl.policies import Policy, PolicySpec, default_kind
+
+
+def untrained_policy(game: Game, device: str) -> Policy:
+    """The paper's network for a game; speed does not depend on what the weights are."""
+    torch.manual_seed(0)
+    env = make_env(game, 1)
+    algo = "ppo" if len(env.obs_shape) == 3 and env.obs_shape[0] == 3 else "dqn"
+    spec = PolicySpec(
+        default_kind(env.obs_shape, algo), env.obs_shape, env.num_actions, env.low, env.high, (128, 128), game=game
+    )
+    env.close()
+    return Policy(spec).to(device).eval()
+
+
+def attack_speed(policy: Policy, game: Game, attack: Attack, eps: float, *, copies: int, steps: int) -> float:
+    """Agent steps per second of `copies` episodes of at most `steps` steps at once; everything but start-up counts."""
+    if isinstance(game, AtariGame):
+        game = dataclasses.replace(game, max_steps=steps)
+    device = next(policy.parameters()).device
+    env = make_env(game, copies, device)
+    env.reset(0)
+    start = time.perf_counter()
+    score = evaluate(policy, env, attack, eps, episodes=copies)
+    elapsed = time.perf_counter() - start
+    env.close()
+    return sum(score.lengths) / elapsed
