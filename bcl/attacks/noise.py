@@ -27,7 +27,7 @@ class CornerNoise:
 
 def uniform(obs: Tensor, eps: Budget, generator: Generator) -> Tensor:
     """Independent U(-eps, eps) in the shape of `obs`."""
-    return (2 * torch.rand(obs.shape, generator=generator, dtype=obs.dtype, device=obs.device) - 1) * eps
+    return torch.empty(obs.shape, dtype=obs.dtype, device=obs.device).uniform_(-1, 1, generator=generator).mul_(eps)
 
 
 def signs(shape: Sequence[int], like: Tensor, generator: Generator) -> Tensor:

@@ -93,15 +93,22 @@ class TowardActions:
 
 
 def ascent(objective: Objective, policy: Policy, obs: Tensor, clean: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Scores (B, A), values (B,) and the gradient of the values in `obs`; no other gradient is computed."""
+    """Scores (B, A), values (B,) and the direction in `obs` in which the values rise; no other gradient is computed.
+
+    Each sample's gradient is scaled so that its largest element at the scores is 1: the sign, all that attacks use, stays
+    the same, and tiny gradients survive a policy that computes in half precision.
+    """
     with torch.enable_grad():
         obs = obs.detach().requires_grad_()
         scores = policy(obs)
-        values = objective(scores, clean)
-        if not values.requires_grad:
+        if not scores.requires_grad:
             raise BclError("the policy cannot be differentiated", "use an attack without gradients, such as square")
-        (gradient,) = torch.autograd.grad(values.sum(), obs)
-    return scores.detach(), values.detach(), gradient
+        at_scores = scores.detach().requires_grad_()
+        values = objective(at_scores, clean)
+        (rise,) = torch.autograd.grad(values.sum(), at_scores)
+        rise = rise / rise.abs().amax(dim=1, keepdim=True).clamp(min=torch.finfo(rise.dtype).tiny)
+        (direction,) = torch.autograd.grad(scores, obs, rise)
+    return scores.detach(), values.detach(), direction
 
 
 def flips(scores: Tensor, clean: Tensor) -> Tensor:

@@ -20,7 +20,9 @@ class RIFGSM:
     objective: Objective = CrossEntropy()
 
     def __call__(self, policy: Policy, obs: Tensor, eps: Budget, generator: Generator, /) -> Tensor:
-        return _one_step(self.objective, policy, obs, policy(obs), uniform(obs, eps, generator))
+        noise = uniform(obs, eps, generator)
+        _, _, gradient = ascent(self.objective, policy, obs + noise, policy(obs))  # may lie outside the box
+        return _step(obs, noise, gradient)
 
 
 @dataclass(frozen=True)
@@ -56,10 +58,9 @@ class MultiT:
         return _scan(self.starts, self.chunk, policy, obs, clean, rank, eps, generator)
 
 
-def _one_step(objective: Objective, policy: Policy, obs: Tensor, clean: Tensor, noise: Tensor) -> Tensor:
-    _, _, gradient = ascent(objective, policy, obs + noise, clean)  # the gradient point may lie outside the box
+def _step(obs: Tensor, noise: Tensor, gradient: Tensor) -> Tensor:
     # the reference descends from +noise and negates, so elements without gradient keep -noise
-    return obs - noise + ALPHA * gradient.sign()  # still to be projected
+    return (obs - noise).add_(gradient.sign_(), alpha=ALPHA)  # still to be projected
 
 
 def _scan(
@@ -76,10 +77,9 @@ def _scan(
         # Drawn DRAW starts at a time, whatever the chunk, so that the chunk cannot change the result.
         draws = [min(DRAW, count - drawn) for drawn in range(0, count, DRAW)]
         noise = torch.cat([uniform(obs.expand(draw, *obs.shape), eps, generator) for draw in draws])
-        copies = obs.expand(count, *obs.shape).flatten(0, 1)
         clean_copies = clean.expand(count, batch, actions).flatten(0, 1)
-        stepped = _one_step(CrossEntropy(), policy, copies, clean_copies, noise.flatten(0, 1))
-        found = ball.project(stepped.view(count, *obs.shape))
+        _, _, gradient = ascent(CrossEntropy(), policy, (obs + noise).flatten(0, 1), clean_copies)
+        found = ball.project(_step(obs, noise, gradient.view_as(noise)))
         reached = policy(found.flatten(0, 1)).argmax(dim=1).view(count, batch)
         order = torch.arange(first, first + count, device=obs.device).unsqueeze(1)
         key, which = (rank.gather(1, reached.T).T * starts + order).min(dim=0)

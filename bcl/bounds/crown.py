@@ -154,7 +154,7 @@ def _relu(step: Step, question: Question) -> Question:
 
 def _tanh(step: Step, question: Question) -> Question:
     # The slope of tanh is nowhere smaller than at one of the ends: lines of that slope through both ends enclose it.
-    lower, upper, coefficients = step.lower, step.upper, question.coefficients
+    lower, upper, coefficients = question.window(step.lower), question.window(step.upper), question.coefficients
     slope = 1 - torch.maximum(lower.tanh() ** 2, upper.tanh() ** 2)
     below, above = lower.tanh() - slope * lower, upper.tanh() - slope * upper
     offsets = _dot(coefficients.clamp(min=0), below) + _dot(coefficients.clamp(max=0), above)

@@ -57,7 +57,8 @@ class Command:
         attacks = [attack_by_name(name) for name in self.attack] or list(suite(self.suite))
         target = find_target(self.policy, self.device)
         game = game_for_evaluation(target.game, self.env_set, target.defaults.max_steps)
-        plan = Plan(game, self.episodes or target.defaults.episodes, self.seed, self.protocol, self.num_envs)
+        episodes = target.defaults.episodes if self.episodes is None else self.episodes
+        plan = Plan(game, episodes, self.seed, self.protocol, self.num_envs)
         wanted = cells(attacks, budgets or target.defaults.eps)
         if self.sanity:
             wanted.append(Cell(attack_by_name("pgd-30"), 1.0))

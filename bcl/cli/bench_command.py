@@ -16,23 +16,47 @@ from bcl.games import AtariGame, Game, engine_of
 
 @dataclass(frozen=True)
 class Command:
-    """Measure this machine: agent steps per second of games and engines under random play."""
+    """Measure this machine: agent steps per second of games under random play, or of play under attack."""
 
     takes_settings: ClassVar[bool] = False
 
-    what: Annotated[Literal["env"], tyro.conf.Positional]
-    """What to measure."""
+    what: Annotated[Literal["env", "attack"], tyro.conf.Positional]
+    """Games alone (env), or PGD-30, RI-FGSM and Multi-T on an untrained network (attack)."""
     games: Annotated[tuple[str, ...], tyro.conf.Positional] = ()
-    """Games to measure; by default all presets."""
+    """Games to measure; by default all presets for env, pong for attack."""
     num_envs: int = 32
     """Copies stepped together."""
     threads: int = 0
-    """Emulator threads; 0 lets the engine choose."""
+    """Emulator threads for env; 0 lets the engine choose."""
     seconds: float = 2.0
-    """Time per row."""
+    """Time per row, about."""
+    device: str = "auto"
+    """Where attacks run: auto, cpu or cuda."""
 
     def run(self, _: list[str]) -> None:
         """Print each row as it is measured."""
+        if self.what == "attack":
+            self._attacks()
+        else:
+            self._games()
+
+    def _attacks(self) -> None:
+        from bcl.attacks import attack_by_name
+        from bcl.cli.target import pick_device
+        from bcl.evaluation.speed import attack_speed, untrained_policy
+
+        device = pick_device(self.device)
+        print(f"agent steps/s under attack at 3/255, {self.num_envs} copies, untrained network, {device}")
+        for name in self.games or ("pong",):
+            game = resolve(name).game
+            policy = untrained_policy(game, device)
+            for attack in (attack_by_name(a) for a in ("pgd-30", "ri-fgsm", "multi-t")):
+                first = attack_speed(policy, game, attack, 3 / 255, copies=self.num_envs, steps=1)
+                steps = max(1, min(1000, int(first * self.seconds / self.num_envs)))
+                rate = attack_speed(policy, game, attack, 3 / 255, copies=self.num_envs, steps=steps)
+                print(f"  {name:<14}{attack!r:<90}{rate:>10,.1f}", flush=True)
+
+    def _games(self) -> None:
         print(f"agent steps/s, {self.num_envs} copies, random actions, {os.cpu_count()} cores")
         for name in self.games or preset_names():
             for label, game in variants(resolve(name).game):

@@ -40,14 +40,13 @@ class AtariEnvs:
         self.game, self.num_envs = game, num_envs
         self._device = device
         self._v1 = game.pipeline == "v1"
-        self._rgb = self._v1 or game.pool == "rgb"
         self._ale = AtariVectorEnv(
             game.id,
             num_envs,
             num_threads=threads,
             frameskip=1 if self._v1 else SKIP,  # v1 pools 3 frames, which ale-py cannot: we skip and pool ourselves
             maxpool=not self._v1,
-            grayscale=not self._rgb,
+            grayscale=not self._v1 and game.pool == "gray",
             img_height=frames.HEIGHT,
             img_width=frames.WIDTH,
             stack_num=1,
@@ -157,6 +156,4 @@ class AtariEnvs:
 
     def _observe(self, screens: np.ndarray) -> Tensor:
         raw = to_device(screens, self._device)
-        if self._v1:
-            return frames.crop_v1(raw)
-        return frames.crop_v2(frames.luma(raw) if self._rgb else raw, self.game.crop_shift)
+        return frames.crop_v1(raw) if self._v1 else frames.crop_v2(raw, self.game.crop_shift)

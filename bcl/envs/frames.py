@@ -16,10 +16,12 @@ def luma(rgb: Tensor) -> Tensor:
     return ((9798 * r + 19235 * g + 3735 * b + (1 << 14)) >> 15).to(torch.uint8)
 
 
-def crop_v2(gray: Tensor, crop_shift: int) -> Tensor:
-    """(N, 210, 160) uint8 -> (N, 1, 84, 84): 168 rows, 4 black columns each side, rounded mean of 2x2 blocks."""
+def crop_v2(screens: Tensor, crop_shift: int) -> Tensor:
+    """Gray (N, 210, 160) or RGB (N, 210, 160, 3) -> (N, 1, 84, 84): 168 rows, 4 black columns each side, rounded mean of
+    2x2 blocks."""
     top = (HEIGHT - 168) // 2 + crop_shift
-    rows = gray[:, top : top + 168]
+    rows = screens[:, top : top + 168]
+    rows = luma(rows) if rows.dim() == 4 else rows
     return F.pad(_block_mean(rows), (2, 2)).unsqueeze(1)  # 4 black columns are 2 black columns after the mean
 
 
@@ -32,5 +34,5 @@ def crop_v1(rgb: Tensor) -> Tensor:
 
 def _block_mean(x: Tensor) -> Tensor:
     x = x.to(torch.int16)
-    total = x[:, 0::2, 0::2] + x[:, 1::2, 0::2] + x[:, 0::2, 1::2] + x[:, 1::2, 1::2]
-    return ((total + 2) >> 2).to(torch.uint8)
+    x = x[:, 0::2] + x[:, 1::2]  # rows first: they are contiguous
+    return ((x[:, :, 0::2] + x[:, :, 1::2] + 2) >> 2).to(torch.uint8)

@@ -7,6 +7,7 @@ import torch
 
 from bcl.attacks import Attack
 from bcl.envs import make_env
+from bcl.errors import ConfigError
 from bcl.evaluation.evaluate import evaluate
 from bcl.games import AtariGame, Game
 from bcl.policies import Policy, PolicySpec, default_kind
@@ -25,12 +26,10 @@ def untrained_policy(game: Game, device: str) -> Policy:
 
 
 def attack_speed(policy: Policy, game: Game, attack: Attack, eps: float, *, copies: int, steps: int) -> float:
-    """Agent steps per second of `copies` episodes of at most `steps` steps at once; everything but start-up counts."""
-    if isinstance(game, AtariGame):
-        game = dataclasses.replace(game, max_steps=steps)
-    device = next(policy.parameters()).device
-    env = make_env(game, copies, device)
-    env.reset(0)
+    """Agent steps per second of `copies` episodes of at most `steps` steps at once; start-up included."""
+    if not isinstance(game, AtariGame):
+        raise ConfigError(f"'{game.id}' has no step limit to set", "measure an Atari game")
+    env = make_env(dataclasses.replace(game, max_steps=steps), copies, next(policy.parameters()).device)
     start = time.perf_counter()
     score = evaluate(policy, env, attack, eps, episodes=copies)
     elapsed = time.perf_counter() - start

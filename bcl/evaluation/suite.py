@@ -37,6 +37,12 @@ class Plan:
     num_envs: int = 0
     """Copies played at once; 0: one per episode, at most 64, and always 64 where the protocol is `first`."""
 
+    def __post_init__(self) -> None:
+        if self.episodes < 1:
+            raise ConfigError(f"{self.episodes} episodes cannot be judged", "ask for at least 1")
+        if self.num_envs < 0 or self.seed < 0:
+            raise ConfigError("seeds and numbers of copies cannot be negative", "give 0 or more")
+
     def copies(self) -> int:
         """How many copies of the game are played at once."""
         return self.num_envs or (64 if self.protocol == "first" else min(self.episodes, 64))

@@ -1,0 +1,114 @@
+"""bcl attack and bcl certify as a person meets them."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+import bcl as package
+from bcl.cli.main import main
+from bcl.config import resolve
+from bcl.envs import make_env
+from bcl.policies import Policy, PolicySpec
+
+
+@pytest.fixture
+def bcl(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Run a command line in a folder with a small CartPole agent, p.safetensors."""
+    monkeypatch.chdir(tmp_path)
+    torch.manual_seed(0)
+    game = resolve("cartpole").game
+    env = make_env(game, 1)
+    package.save(Policy(PolicySpec("dueling-mlp", (4,), 2, env.low, env.high, (16, 16), game=game)), "p.safetensors")
+
+    def run(*words: str) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as exit:
+            main(list(words))
+        out, err = capsys.readouterr()
+        return int(exit.value.code or 0), out, err
+
+    return run
+
+
+def test_attack_prints_a_table_and_keeps_the_cells(bcl, tmp_path: Path) -> None:
+    code, out, _ = bcl("attack", "p.safetensors", "--eps", "0.05", "0.2", "--episodes", "4")
+    assert code == 0
+    for word in ("no attack", "PGD(steps=10", "0.05", "0.2", "worst attack", "worst per episode", "next: bcl attack"):
+        assert word in out
+    cells = sorted((tmp_path / "p.results" / "evals").iterdir())
+    assert len(cells) == 3
+    stamps = [c.stat().st_mtime_ns for c in cells]
+    assert bcl("attack", "p.safetensors", "--eps", "0.05", "0.2", "--episodes", "4")[1] == out
+    assert [c.stat().st_mtime_ns for c in cells] == stamps  # read, not played again
+    cell = json.loads(cells[0].read_text())
+    assert {"returns", "changed", "max_perturbation", "seed", "attack", "eps", "game", "policy", "torch"} <= cell.keys()
+
+
+def test_attack_as_json(bcl) -> None:
+    code, out, err = bcl(
+        "attack", "p.safetensors", "--attack", "noise", "pgd-3", "--eps", "0.1", "--episodes", "2", "--json"
+    )
+    assert (code, err) == (0, "")
+    data = json.loads(out)
+    assert [s["attack"] for s in data["scores"]][:2] == ["none", "UniformNoise()"]
+    assert data["worst"]["0.1"]["mean"] <= data["scores"][1]["mean"]
+
+
+def test_sanity_attacks_with_everything(bcl) -> None:
+    code, out, _ = bcl("attack", "p.safetensors", "--eps", "0.1", "--episodes", "2", "--sanity")
+    assert code == 0
+    assert "1.0" in out
+
+
+def test_a_run_directory_stands_for_its_best_policy(bcl, tmp_path: Path) -> None:
+    code, _, err = bcl("attack", str(tmp_path), "--eps", "0.1")
+    assert code == 2
+    assert "no best policy yet" in err
+    (tmp_path / "run" / "best").mkdir(parents=True)
+    (tmp_path / "p.safetensors").rename(tmp_path / "run" / "best" / "policy.safetensors")
+    assert bcl("attack", "run", "--eps", "0.1", "--episodes", "2")[0] == 0
+    assert (tmp_path / "run" / "evals").is_dir()
+
+
+@pytest.mark.parametrize("method", ["ibp", "crown"])
+def test_certify_prints_a_table(bcl, tmp_path: Path, method: str) -> None:
+    code, out, _ = bcl("certify", "p.safetensors", "--eps", "0.01", "--method", method, "--episodes", "2")
+    assert code == 0
+    assert "ACR" in out
+    assert len(list((tmp_path / "p.results" / "certs").iterdir())) == 1
+    code, out, _ = bcl("certify", "p.safetensors", "--eps", "0.01", "--method", method, "--episodes", "2", "--json")
+    assert json.loads(out)[0]["method"] == method
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["attack", "p.safetensors", "--eps", "3"], "3/255"),
+        (["attack", "p.safetensors", "--suite", "papr"], "did you mean 'paper'"),
+        (["attack", "p.safetensors", "--attack", "pdg"], "did you mean 'pgd'"),
+        (["attack", "p.safetensors", "--env-set", "eval"], "no sets of levels"),
+        (["attack", "p.safetensors", "--episodes", "0"], "at least 1"),
+        (["attack", "p.safetensors", "--device", "tpu"], "auto, cpu or cuda"),
+        (["attack", "p.safetensors", "--nonsense"], "--nonsense"),
+        (["attack", "none.safetensors"], "does not exist"),
+        (["certify", "p.safetensors", "--eps", "2"], "2/255"),
+        (["certify", "p.safetensors", "--method", "magic"], "method"),
+        (["certify", "p.safetensors", "--episodes", "0"], "at least 1"),
+        (["certify"], "RUN|FILE"),
+    ],
+)
+def test_mistakes_are_one_sentence(bcl, words: list[str], expected: str) -> None:
+    code, out, err = bcl(*words)
+    assert code == 2
+    assert expected in err
+    assert err.count("\n") == 1
+    assert "Traceback" not in out + err
+
+
+def test_a_foreign_agent_gets_a_verdict(bcl, tmp_path: Path) -> None:
+    sb3 = pytest.importorskip("stable_baselines3")
+    sb3.PPO("MlpPolicy", "CartPole-v1", n_steps=64, seed=0).learn(64).save(tmp_path / "agent.zip")
+    assert bcl("import", "agent.zip", "--format", "sb3", "--game", "cartpole", "--out", "mine.safetensors")[0] == 0
+    assert "PGD" in bcl("attack", "mine.safetensors", "--eps", "0.1", "--episodes", "2")[1]
+    assert "ACR" in bcl("certify", "mine.safetensors", "--eps", "0.01", "--episodes", "2", "--method", "crown")[1]

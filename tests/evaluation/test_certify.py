@@ -1,0 +1,87 @@
+"""Certificates along play: sound against attacks, and exact on a policy where the truth is known."""
+
+import dataclasses
+
+import pytest
+import torch
+
+from bcl.attacks import PGD, Square, perturb
+from bcl.bounds import METHODS, Method, certified, input_box, margins
+from bcl.config import resolve
+from bcl.envs import make_env
+from bcl.errors import BclError
+from bcl.evaluation import certify
+from bcl.policies import Policy, PolicySpec
+
+
+def pole_follower() -> Policy:
+    """Pushes to the side the pole falls to: action 1 while angle + rate > 0. A good CartPole agent, linear by hand."""
+    game = resolve("cartpole").game
+    env = make_env(game, 1)
+    policy = Policy(PolicySpec("plain-mlp", (4,), 2, env.low, env.high, (), game=game)).eval()
+    with torch.no_grad():
+        policy.network.model[1].weight.copy_(torch.tensor([[0.0, 0.0, -0.5, -0.5], [0.0, 0.0, 0.5, 0.5]]))
+        policy.network.model[1].bias.zero_()
+    return policy
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_certificates_of_a_linear_policy_are_exact(method: Method) -> None:
+    policy, eps = pole_follower(), 0.05
+    game = dataclasses.replace(resolve("cartpole").game)
+    proof = certify(policy, make_env(game, 4), eps, method=method, episodes=4, seed=7)
+    env = make_env(game, 4)
+    obs, running = env.reset(7), torch.ones(4, dtype=torch.bool)
+    states, safe = torch.zeros(4), torch.zeros(4)
+    while running.any():
+        lead = obs[:, 2] + obs[:, 3]
+        states += running
+        safe += running & (lead.abs() > 2 * eps)  # the adversary moves the sum by at most 2 eps
+        env.send((lead > 0).long())
+        step = env.recv()
+        running &= ~step.ended
+        obs = step.obs
+    assert proof.acr_per_episode == pytest.approx((safe / states).tolist(), abs=2e-3)
+    assert 0 < proof.acr < 1
+    assert proof.nominal == states.mean().item()
+
+
+def test_without_a_budget_everything_is_proven_and_gwc_is_nominal() -> None:
+    policy = pole_follower()
+    proof = certify(policy, make_env(resolve("cartpole").game, 3), 0.0, episodes=3)
+    assert proof.acr > 0.99
+    assert proof.gwc == proof.nominal
+    wide = certify(policy, make_env(resolve("cartpole").game, 3), 1.0, episodes=3)
+    assert wide.acr == 0
+    assert wide.gwc < proof.nominal
+
+
+def test_more_budget_never_proves_more() -> None:
+    policy = pole_follower()
+    env = make_env(resolve("cartpole").game, 3)
+    rates = [certify(policy, env, eps, episodes=3).acr for eps in (0.01, 0.03, 0.1)]
+    assert rates == sorted(rates, reverse=True)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_attacks_never_change_a_certified_action(method: Method) -> None:
+    torch.manual_seed(0)
+    policy = Policy(PolicySpec("dueling-mlp", (4,), 3, (-3.0,) * 4, (3.0,) * 4, (32, 32))).eval()
+    obs = torch.randn(500, 4).clamp(-3, 3)
+    proven_any = 0
+    for eps in (0.02, 0.1):
+        with torch.no_grad():
+            actions = policy(obs).argmax(1)
+            lower, upper = input_box(obs, eps, policy.low, policy.high)
+            proven = certified(margins(policy.chain(), lower, upper, actions, method), actions)
+        proven_any += int(proven.sum())
+        for attack in (PGD(steps=20, step=0.2, random_start=True, restarts=3), Square(queries=200)):
+            seen = perturb(attack, policy, obs, eps, torch.Generator().manual_seed(1))
+            with torch.no_grad():
+                assert (policy(seen).argmax(1) == actions)[proven].all()
+    assert proven_any > 50
+
+
+def test_one_copy_per_episode_is_asked_for() -> None:
+    with pytest.raises(BclError, match="one copy per episode"):
+        certify(pole_follower(), make_env(resolve("cartpole").game, 2), 0.1, episodes=3)

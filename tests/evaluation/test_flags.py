@@ -1,0 +1,88 @@
+"""Each flag fires on a case made for it, and stays silent on a healthy evaluation."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from bcl.attacks import APGD, PGD, CornerNoise, Margin, MultiT, Square
+from bcl.evaluation import Flag, Score, flags
+
+PGD30, PGD50 = repr(PGD(steps=30, step=0.1)), repr(PGD(steps=50, step=0.1, random_start=True, restarts=5))
+
+
+def score(attack: str, eps: float, mean: float, **more: object) -> Score:
+    returns = (mean - 0.1, mean + 0.1, mean, mean)
+    defaults = {"lengths": (9,) * 4, "changed": 0.5, "max_perturbation": eps, "zero_gradient": 0.0, "seed": 0}
+    return Score(**{"attack": attack, "eps": eps, "returns": returns, "protocol": "fixed", **defaults, **more})  # type: ignore[arg-type]
+
+
+NOMINAL = score("none", 0.0, 20.0, changed=0.0)
+FLOOR = score("none", 0.0, -21.0, changed=0.0)
+HEALTHY = [NOMINAL, score(PGD30, 0.01, 15.0), score(repr(MultiT()), 0.01, 15.2), score(PGD30, 0.02, 3.0)]
+
+
+def names(scores: list[Score], floor: Score | None = None) -> list[str]:
+    return [flag.name for flag in flags(scores, floor)]
+
+
+def test_a_healthy_evaluation_raises_nothing() -> None:
+    assert flags(HEALTHY) == []
+    assert flags([*HEALTHY, score(PGD30, 1.0, -20.9)], FLOOR) == []
+
+
+def test_zero_gradients() -> None:
+    found = flags([NOMINAL, score(PGD30, 0.01, 15.0, zero_gradient=0.4)])
+    assert found == [Flag("zero-gradients", "the gradient is exactly zero on 40% of sampled states")]
+
+
+@pytest.mark.parametrize("rival", [repr(MultiT()), repr(Square()), repr(CornerNoise())])
+def test_masking(rival: str) -> None:
+    assert names([NOMINAL, score(PGD30, 0.01, 19.0), score(rival, 0.01, 5.0)]) == ["masking"]
+    assert (
+        names(
+            [
+                NOMINAL,
+                score(PGD30, 0.01, 19.0),
+                score(repr(APGD(objective=Margin())), 0.01, 5.0),
+                score(rival, 0.01, 5.0),
+            ]
+        )
+        == []
+    )
+
+
+def test_small_differences_are_not_masking() -> None:
+    assert names([NOMINAL, score(PGD30, 0.01, 15.0), score(repr(Square()), 0.01, 14.5)]) == []
+
+
+def test_no_effect() -> None:
+    assert names([NOMINAL, score(PGD30, 0.01, 20.0, changed=0.0)]) == ["no-effect"]
+
+
+def test_a_bigger_budget_that_hurts_less() -> None:
+    assert names([NOMINAL, score(PGD30, 0.01, 5.0), score(PGD30, 0.02, 15.0)]) == ["bigger-budget-weaker"]
+
+
+def test_more_effort_that_hurts_less() -> None:
+    few, many = repr(PGD(steps=10, step=0.1)), repr(PGD(steps=50, step=0.1))
+    assert names([NOMINAL, score(few, 0.01, 5.0), score(many, 0.01, 15.0)]) == ["more-effort-weaker"]
+    one, five = repr(PGD(steps=50, step=0.1, random_start=True)), PGD50
+    assert names([NOMINAL, score(one, 0.01, 5.0), score(five, 0.01, 15.0)]) == ["more-effort-weaker"]
+
+
+def test_a_survived_budget_of_one() -> None:
+    assert names([*HEALTHY, score(PGD30, 1.0, -5.0)], FLOOR) == ["bigger-budget-weaker"] * 0 + ["full-budget-survived"]
+
+
+def test_a_stochastic_policy() -> None:
+    assert names([NOMINAL, score(PGD30, 0.01, 15.0, stochastic=True)]) == ["stochastic-policy"]
+
+
+def test_every_flag_has_its_paragraph() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "flags.md").read_text()
+    source = (Path(__file__).parents[2] / "bcl" / "evaluation" / "flags.py").read_text()
+    for name in re.findall(r'Flag\("([a-z-]+)"', source):
+        section = text.split(f"## {name}\n")[1].split("\n## ")[0]
+        for part in ("**Raised if**", "**Meaning**", "**Do**"):
+            assert part in section, (name, part)
