@@ -30,7 +30,7 @@ class Multi:
     """RI-FGSM from many starts: the first that changes the action, else the first."""
 
     starts: int = 1000
-    chunk: int = field(default=2048, repr=False, compare=False)
+    chunk: int = field(default=8192, repr=False, compare=False)
     """Images per forward pass, though never less than 64 whole batches; bounds memory, not the result."""
 
     def __post_init__(self) -> None:
@@ -47,7 +47,7 @@ class MultiT:
     """RI-FGSM from many starts: the first that reaches the action with the lowest clean score of all reached."""
 
     starts: int = 1000
-    chunk: int = field(default=2048, repr=False, compare=False)
+    chunk: int = field(default=8192, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         demand("at least 1", starts=self.starts, chunk=self.chunk)

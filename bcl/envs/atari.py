@@ -156,4 +156,8 @@ class AtariEnvs:
 
     def _observe(self, screens: np.ndarray) -> Tensor:
         raw = to_device(screens, self._device)
-        return frames.crop_v1(raw) if self._v1 else frames.crop_v2(raw, self.game.crop_shift)
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)  # on a CPU the emulators need the cores, see to_device
+        obs = frames.crop_v1(raw) if self._v1 else frames.crop_v2(raw, self.game.crop_shift)
+        torch.set_num_threads(threads)
+        return obs

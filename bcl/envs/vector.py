@@ -87,5 +87,8 @@ def host_actions(actions: Tensor, num_actions: int) -> np.ndarray:
 
 
 def to_device(array: np.ndarray, device: torch.device) -> Tensor:
-    """A copy of an engine's buffer; engines reuse theirs."""
-    return torch.tensor(array, device=device)
+    """A copy of an engine's buffer, which it may reuse. NumPy copies on the host: PyTorch would wake all its threads,
+    which then spin for a while on the cores that the emulators need."""
+    if device.type == "cpu":
+        return torch.from_numpy(array.copy())
+    return torch.from_numpy(np.ascontiguousarray(array)).to(device)

@@ -46,8 +46,8 @@ def evaluate(
         raise BclError(f"{episodes} episodes cannot be judged", "ask for at least 1")
     attack = attack if eps > 0 else None
     device = next(policy.parameters()).device
-    searched = _SearchForm(policy, half=device.type == "cuda" and precision == "fast")
-    decide = _Decision(policy, searched, attack, eps, Generator(device).manual_seed(seed), choose)
+    searched = SearchForm(policy, half=device.type == "cuda" and precision == "fast")
+    decide = Decision(policy, searched, attack, eps, Generator(device).manual_seed(seed), choose)
     book = _Book(env.num_envs, episodes, protocol, device)
     obs = env.reset(seed)
     step_count = 0
@@ -80,31 +80,30 @@ def evaluate(
     )
 
 
-class _SearchForm(nn.Module):
+class SearchForm(nn.Module):
     """What attacks look at: the chain whose scores differ between actions as the policy's do (a dueling value stream
     cancels, so it is not computed), in half precision and channels last where that is fast."""
 
     def __init__(self, policy: Policy, half: bool) -> None:
         super().__init__()
-        self._half = half
+        self._dtype = torch.float16 if half else next(policy.parameters()).dtype
         self._chain = policy.chain()
         if half:
-            self._chain = copy.deepcopy(self._chain)
+            self._chain = copy.deepcopy(self._chain).half()
             nn.utils.convert_conv2d_weight_memory_format(self._chain, torch.channels_last)
         self.low, self.high = policy.low, policy.high
 
     def forward(self, obs: Tensor) -> Tensor:
-        with torch.autocast(obs.device.type, torch.float16, enabled=self._half):
-            return self._chain(obs).float()
+        return self._chain(obs.to(self._dtype)).to(obs.dtype)
 
 
-class _Decision:
+class Decision:
     """Observations in, actions out; on a GPU one captured graph, elsewhere the same code run eagerly."""
 
     def __init__(
         self,
         policy: Policy,
-        searched: "_SearchForm",
+        searched: "SearchForm",
         attack: Attack | None,
         eps: float,
         generator: Generator,

@@ -1,0 +1,67 @@
+"""On a GPU: the captured graph gives what eager code gives, and searching in half precision is no weaker."""
+
+import dataclasses
+
+import pytest
+import torch
+
+from bcl.attacks import PGD, MultiT, perturb
+from bcl.config import resolve
+from bcl.envs import make_env
+from bcl.evaluation import evaluate
+from bcl.evaluation.evaluate import Decision, SearchForm
+from bcl.evaluation.speed import untrained_policy
+from bcl.policies import Policy
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+GAME = dataclasses.replace(resolve("pong").game, max_steps=30)
+
+
+@pytest.fixture
+def policy() -> Policy:
+    return untrained_policy(GAME, "cuda")
+
+
+@pytest.mark.parametrize("attack", [PGD(steps=5, step=0.4), MultiT(starts=100)], ids=repr)
+def test_the_graph_repeats_what_eager_code_does(policy: Policy, attack: PGD | MultiT) -> None:
+    env = make_env(GAME, 4, "cuda")
+    obs = env.reset(0)
+
+    def decision() -> Decision:
+        generator = torch.Generator("cuda").manual_seed(0)
+        return Decision(policy, SearchForm(policy, half=False), attack, 3 / 255, generator, None)
+
+    graph, eager = decision(), decision()
+    for _ in range(5):
+        by_graph, by_hand = [t.clone() for t in graph(obs)], eager._run(obs)
+        assert torch.equal(by_graph[0], by_hand[0])
+        assert torch.equal(by_graph[1], by_hand[1])
+        torch.testing.assert_close(by_graph[2], by_hand[2])
+        env.send(by_hand[0])
+        obs = env.recv().obs
+
+
+def test_half_precision_search_is_as_strong_as_full(policy: Policy) -> None:
+    obs = torch.rand(512, 1, 84, 84, device="cuda", generator=torch.Generator("cuda").manual_seed(1))
+    with torch.no_grad():
+        clean = policy(obs).argmax(1)
+    flipped = {}
+    for half in (True, False):
+        generator = torch.Generator("cuda").manual_seed(0)
+        seen = perturb(PGD(steps=30, step=0.1), SearchForm(policy, half), obs, 1 / 255, generator)
+        with torch.no_grad():
+            flipped[half] = (policy(seen).argmax(1) != clean).float().mean().item()
+    assert flipped[False] > 0.1
+    assert flipped[True] >= flipped[False] - 0.03
+
+
+def test_scores_agree_between_precisions_and_devices(policy: Policy) -> None:
+    fast = evaluate(policy, make_env(GAME, 4, "cuda"), PGD(steps=10, step=0.2), 3 / 255, episodes=4)
+    full = evaluate(policy, make_env(GAME, 4, "cuda"), PGD(steps=10, step=0.2), 3 / 255, episodes=4, precision="full")
+    cpu = evaluate(policy.cpu(), make_env(GAME, 4), PGD(steps=10, step=0.2), 3 / 255, episodes=4)
+    assert fast.lengths == full.lengths == cpu.lengths
+    assert abs(fast.changed - full.changed) < 0.1
+    assert abs(cpu.changed - full.changed) < 0.1
