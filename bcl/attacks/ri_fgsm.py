@@ -30,11 +30,12 @@ class Multi:
     """RI-FGSM from many starts: the first that changes the action, else the first."""
 
     starts: int = 1000
-    chunk: int = field(default=8192, repr=False, compare=False)
-    """Images per forward pass, though never less than 64 whole batches; bounds memory, not the result."""
+    chunk: int = field(default=0, repr=False, compare=False)
+    """Images per forward pass, though never less than 64 whole batches; bounds memory, not the result. 0: by device."""
 
     def __post_init__(self) -> None:
-        demand("at least 1", starts=self.starts, chunk=self.chunk)
+        demand("at least 1", starts=self.starts)
+        demand("at least 0", chunk=self.chunk)
 
     def __call__(self, policy: Policy, obs: Tensor, eps: Budget, generator: Generator, /) -> Tensor:
         clean = policy(obs)
@@ -47,10 +48,11 @@ class MultiT:
     """RI-FGSM from many starts: the first that reaches the action with the lowest clean score of all reached."""
 
     starts: int = 1000
-    chunk: int = field(default=8192, repr=False, compare=False)
+    chunk: int = field(default=0, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        demand("at least 1", starts=self.starts, chunk=self.chunk)
+        demand("at least 1", starts=self.starts)
+        demand("at least 0", chunk=self.chunk)
 
     def __call__(self, policy: Policy, obs: Tensor, eps: Budget, generator: Generator, /) -> Tensor:
         clean = policy(obs)
@@ -69,14 +71,17 @@ def _scan(
     """The earliest start among those reaching the lowest-ranked action; only the best so far is kept."""
     batch, actions = clean.shape
     ball = Ball.around(policy, obs, eps)
+    chunk = chunk or (20_480 if obs.is_cuda else 2_048)
     per_pass = DRAW * max(1, chunk // (DRAW * batch))
     sample = torch.arange(batch, device=obs.device)
     best, best_key = obs, torch.full((batch,), starts * actions, device=obs.device)
     for first in range(0, starts, per_pass):
         count = min(per_pass, starts - first)
         # Drawn DRAW starts at a time, whatever the chunk, so that the chunk cannot change the result.
-        draws = [min(DRAW, count - drawn) for drawn in range(0, count, DRAW)]
-        noise = torch.cat([uniform(obs.expand(draw, *obs.shape), eps, generator) for draw in draws])
+        noise = obs.new_empty(count, *obs.shape)
+        for part in noise.split(DRAW):
+            part.uniform_(-1, 1, generator=generator)
+        noise.mul_(eps)
         clean_copies = clean.expand(count, batch, actions).flatten(0, 1)
         _, _, gradient = ascent(CrossEntropy(), policy, (obs + noise).flatten(0, 1), clean_copies)
         found = ball.project(_step(obs, noise, gradient.view_as(noise)))

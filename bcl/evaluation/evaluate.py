@@ -18,7 +18,7 @@ from bcl.policies import Policy, as_float
 Protocol = Literal["fixed", "first"]
 Precision = Literal["fast", "full"]
 Progress = Callable[[int, int], None]
-PROBE_EVERY = 16  # steps between looks at gradients and certificates
+PROBE_EVERY = 32  # steps between looks at gradients and certificates
 TOLERANCE = 1e-6  # rounding of a perturbation in float32
 
 

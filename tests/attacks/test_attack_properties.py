@@ -153,7 +153,7 @@ def test_impossible_budgets_are_refused_by_name(mlp, seeded, eps):
         lambda: WorstAction(step=float("nan")),
         lambda: Square(area=1.5),
         lambda: Multi(starts=0),
-        lambda: MultiT(chunk=0),
+        lambda: MultiT(chunk=-1),
         lambda: APGD(steps=0),
         lambda: Square(queries=0),
         lambda: WorstAction(steps=-1),
