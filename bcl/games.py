@@ -34,6 +34,8 @@ class AtariGame:
     """Keep the first n actions of the game's minimal set; 0 keeps all."""
     noop_max: Count = 30
     """Each episode starts with 1 to this many no-op frames, uniformly drawn."""
+    first_noops: tuple[Count, ...] = ()
+    """No-op frames of each copy's first episode after a reset, to repeat given starts; empty draws them."""
     fire_reset: bool = True
     """Play FIRE, then action 2, for 4 frames each at the start where the game has a FIRE action."""
     life_reset: bool = False
@@ -70,6 +72,9 @@ class GymnasiumGame:
 
 Game = AtariGame | ProcgenGame | GymnasiumGame
 ENGINES: dict[str, type[Game]] = {"atari": AtariGame, "procgen": ProcgenGame, "gymnasium": GymnasiumGame}
+
+# No-op frames of the reference's 20 evaluation episodes, seeds 0 to 19 (gym 0.17.1's draws; only 13 distinct values).
+REFERENCE_NOOPS = (17, 30, 5, 12, 30, 27, 2, 17, 26, 22, 30, 19, 24, 21, 27, 17, 26, 19, 10, 18)
 
 # Divisors that bring each dimension to about [-1, 1], where attacks with one eps make sense for all of them.
 OBSERVATION_SCALES: dict[str, tuple[float, ...]] = {
@@ -110,8 +115,9 @@ def game_from_dict(data: dict[str, object]) -> Game:
     kind = ENGINES.get(str(values.pop("engine", "")))
     if kind is None:
         raise GameError(f"unknown game engine '{data.get('engine')}'", f"one of {', '.join(ENGINES)}")
-    if isinstance(values.get("scale"), list):
-        values["scale"] = tuple(values["scale"])  # type: ignore[arg-type]
+    for name, value in values.items():
+        if isinstance(value, list):
+            values[name] = tuple(value)
     try:
         return kind(**values)  # type: ignore[arg-type]
     except TypeError as error:

@@ -51,13 +51,14 @@ class Command:
 
         from bcl.attacks import attack_by_name, suite
         from bcl.cli import console
-        from bcl.cli.target import find_target
+        from bcl.cli.target import find_target, paper_starts
         from bcl.evaluation import Cell, Plan, cells, flags, game_for_evaluation, run_floor, run_suite, worst
 
         attacks = [attack_by_name(name) for name in self.attack] or list(suite(self.suite))
         target = find_target(self.policy, self.device)
-        game = game_for_evaluation(target.game, self.env_set, target.defaults.max_steps)
         episodes = target.defaults.episodes if self.episodes is None else self.episodes
+        starts = paper_starts(self.seed, episodes, self.num_envs)
+        game = game_for_evaluation(target.game, self.env_set, target.defaults.max_steps, starts)
         plan = Plan(game, episodes, self.seed, self.protocol, self.num_envs)
         wanted = cells(attacks, budgets or target.defaults.eps)
         if self.sanity:

@@ -40,11 +40,12 @@ class Command:
         from rich.table import Table
 
         from bcl.cli import console
-        from bcl.cli.target import find_target
+        from bcl.cli.target import find_target, paper_starts
         from bcl.evaluation import Plan, game_for_evaluation, run_certificates
 
         target = find_target(self.policy, self.device)
-        game = game_for_evaluation(target.game, self.env_set, target.defaults.max_steps)
+        starts = paper_starts(self.seed, self.episodes)
+        game = game_for_evaluation(target.game, self.env_set, target.defaults.max_steps, starts)
         plan = Plan(game, self.episodes, self.seed, num_envs=self.episodes)
         folder = target.results / "certs"
         with console.progress(quiet=self.json) as bar:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from bcl.config import EvaluationConfig, preset_names, resolve
 from bcl.errors import ConfigError, StoreError, WeightsError
-from bcl.games import Game
+from bcl.games import REFERENCE_NOOPS, Game
 from bcl.policies import Policy
 from bcl.policies.files import load
 
@@ -42,6 +42,11 @@ def evaluation_defaults(game: Game) -> EvaluationConfig:
         if type(config.game) is type(game) and config.game.id == game.id:
             return config.evaluation
     return EvaluationConfig()
+
+
+def paper_starts(seed: int, episodes: int, num_envs: int = 0) -> int:
+    """How many episodes take the reference's starts: all, with seed 0, one episode per copy and at most 20 of them."""
+    return episodes if seed == 0 and 0 < episodes <= len(REFERENCE_NOOPS) and num_envs in (0, episodes) else 0
 
 
 def pick_device(name: str) -> str:

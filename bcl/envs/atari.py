@@ -61,6 +61,9 @@ class AtariEnvs:
         actions = [action.name for action in self._ale.ale.get_action_set()]
         if game.num_actions > len(actions):
             raise GameError(f"'{game.id}' has {len(actions)} actions, not {game.num_actions}", "lower game.num_actions")
+        if game.first_noops and (len(game.first_noops) != num_envs or max(game.first_noops) > game.noop_max):
+            given = f"{len(game.first_noops)} of at most {max(game.first_noops)}"
+            raise GameError(f"first_noops ({given}) do not fit", f"{num_envs} numbers from 1 to {game.noop_max}")
         self.num_actions = game.num_actions or len(actions)
         self.obs_shape = (1, 80, 80) if self._v1 else (1, 84, 84)
         # Moves left of the start-up script NOOP, FIRE, action 2; a new game enters it at FIRE, a lost life at NOOP.
@@ -76,7 +79,7 @@ class AtariEnvs:
     def reset(self, seed: Seeds) -> Tensor:
         """Start every copy anew; the seed decides no-ops and power-on state."""
         everyone = np.ones(self.num_envs, dtype=bool)
-        screens = self._restart(everyone, np.array(seed_list(seed, self.num_envs)))
+        screens = self._restart(everyone, np.array(seed_list(seed, self.num_envs)), np.array(self.game.first_noops))
         self._last_frames = [screens, screens, screens]
         return self._observe(screens)
 
@@ -141,12 +144,15 @@ class AtariEnvs:
                 self._ale.send(self._actions)
         return np.maximum.reduce(self._last_frames), reward, terminated, lives
 
-    def _restart(self, which: np.ndarray, seeds: np.ndarray | None = None) -> np.ndarray:
-        """Reset some copies until each has at least one no-op; returns the screens of all copies."""
+    def _restart(
+        self, which: np.ndarray, seeds: np.ndarray | None = None, noops: np.ndarray | None = None
+    ) -> np.ndarray:
+        """Reset some copies until each has the no-ops asked for, or at least one; returns the screens of all copies."""
         pending = which.copy()
         while pending.any():
             screens, info = self._ale.reset(seed=seeds, options={"reset_mask": pending} if seeds is None else None)
-            pending &= info["episode_frame_number"] == 0
+            drawn = info["episode_frame_number"]
+            pending &= drawn == 0 if noops is None or not noops.size else drawn != noops
             seeds = None  # drawn again from where the copy's generator stands
         self.noops[which] = info["episode_frame_number"][which]
         self._moves_left[which] = self._moves_at_start

@@ -45,7 +45,9 @@ class Score:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, with the summary people look for."""
-        return dataclasses.asdict(self) | {"mean": self.mean, "sem": self.sem, "episodes": len(self.returns)}
+        interval = stats.iqm_interval(self.returns)
+        summary = {"mean": self.mean, "sem": self.sem, "episodes": len(self.returns), "iqm": stats.iqm(self.returns)}
+        return dataclasses.asdict(self) | summary | {"iqm_interval": interval and dataclasses.astuple(interval)}
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> "Score":

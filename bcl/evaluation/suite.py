@@ -19,7 +19,7 @@ from bcl.errors import ConfigError
 from bcl.evaluation.certify import certify
 from bcl.evaluation.evaluate import Progress, Protocol, evaluate
 from bcl.evaluation.score import NO_ATTACK, Score
-from bcl.games import AtariGame, Game, ProcgenGame, game_to_dict
+from bcl.games import REFERENCE_NOOPS, AtariGame, Game, ProcgenGame, game_to_dict
 from bcl.policies import Policy
 from bcl.policies.files import fingerprint
 from bcl.quantities import format_eps
@@ -66,15 +66,18 @@ def cells(attacks: Sequence[Attack], budgets: Sequence[float]) -> list[Cell]:
     return [Cell(None, 0.0), *(Cell(attack, eps) for eps in sorted({*budgets}) if eps > 0 for attack in attacks)]
 
 
-def game_for_evaluation(game: Game, env_set: str | None, max_steps: int) -> Game:
-    """The game as it is judged: the set of levels (Procgen), the step limit (Atari)."""
+def game_for_evaluation(game: Game, env_set: str | None, max_steps: int, starts: int = 0) -> Game:
+    """The game as it is judged: the set of levels (Procgen); the step limit and, for the first `starts` episodes, the
+    reference's no-ops (Atari)."""
     if isinstance(game, ProcgenGame):
         if env_set not in (None, "train", "eval"):
             raise ConfigError(f"unknown set of levels '{env_set}'", "train or eval")
         return dataclasses.replace(game, num_levels=0) if env_set == "eval" else game
     if env_set is not None:
         raise ConfigError(f"'{game.id}' has no sets of levels", "--env-set is for Procgen games")
-    return dataclasses.replace(game, max_steps=max_steps) if isinstance(game, AtariGame) else game
+    if isinstance(game, AtariGame):
+        return dataclasses.replace(game, max_steps=max_steps, first_noops=REFERENCE_NOOPS[:starts])
+    return game
 
 
 def run_suite(

@@ -9,6 +9,7 @@ import torch
 from bcl.config import resolve
 from bcl.envs import make_env
 from bcl.envs.vector import Step
+from bcl.errors import GameError
 from bcl.games import AtariGame
 
 cv2 = pytest.importorskip("cv2")
@@ -133,6 +134,19 @@ def test_starts_have_1_to_30_noops_and_two_silent_moves() -> None:
     assert min(noops) == 1
     assert max(noops) == 30
     assert 13 < np.mean(noops) < 18  # 15.5 when uniform
+
+
+def test_given_noops_are_played_and_repeat_the_start() -> None:
+    game = resolve("freeway").game
+    given = dataclasses.replace(game, first_noops=(17, 30, 5))
+    envs = make_env(given, 3)
+    first = envs.reset(0)
+    assert envs.noops.tolist() == [17, 30, 5]
+    for i, noops in enumerate((17, 30, 5)):
+        assert_same_image(first[i], SlowAtari("freeway", 0, noops, "v2", "gray").obs)
+    for wrong in ((1, 2), (1, 2, 31)):
+        with pytest.raises(GameError, match="first_noops"):
+            make_env(dataclasses.replace(game, first_noops=wrong), 3)
 
 
 def test_start_up_moves_ignore_the_action() -> None:

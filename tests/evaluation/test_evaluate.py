@@ -227,6 +227,11 @@ def test_the_game_as_it_is_judged() -> None:
     judged = game_for_evaluation(pong, None, 10_000)
     assert isinstance(judged, AtariGame)
     assert judged.max_steps == 10_000
+    assert judged.first_noops == ()
+    as_published = game_for_evaluation(pong, None, 10_000, starts=20)
+    assert isinstance(as_published, AtariGame)
+    assert as_published.first_noops[:3] == (17, 30, 5)
+    assert len(as_published.first_noops) == 20
     unlimited = game_for_evaluation(fruitbot, "eval", 10_000)
     assert isinstance(unlimited, ProcgenGame)
     assert unlimited.num_levels == 0
