@@ -1,6 +1,7 @@
 """Every setting of a run: schema, defaults and help text in one place.
 
-Order of precedence: defaults < preset of the game < recipe < `--config FILE` < flags.
+Order of precedence: defaults < the stage's own settings < preset of the game < the recipe's rows for that game and
+stage < `--config FILE` < flags.
 """
 
 import tomllib
@@ -11,9 +12,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from bcl import recipes
+from bcl.errors import ConfigError
 from bcl.games import Game, engine_of, find_game
-from bcl.quantities import Count, Eps, Natural, Positive, Share
-from bcl.settings import build, merge, read_toml
+from bcl.quantities import Count, Eps, Magnitude, Natural, Positive, Share, format_eps
+from bcl.settings import build, difference, merge, read_toml
 
 
 @dataclass(frozen=True)
@@ -24,6 +26,10 @@ class NetworkConfig:
     """`auto` takes the paper's network for the game and learner."""
     hidden: tuple[Count, ...] = (128, 128)
     """Units of each hidden layer (MLPs only)."""
+
+    def __post_init__(self) -> None:
+        if not self.hidden:
+            raise ConfigError("network.hidden is empty", "give at least one layer")
 
 
 @dataclass(frozen=True)
@@ -56,18 +62,27 @@ class DqnConfig:
     """Share of random actions at the first step."""
     exploration_end: Share = 0.01
     """Share of random actions after the decay."""
+    exploration_hold: Natural = 0
+    """Agent steps before exploration begins to decay."""
     exploration_steps: Count = 1
     """Agent steps over which exploration decays linearly."""
-    reward_clamp: float = 1.0
+    reward_clamp: Magnitude = 1.0
     """Stored rewards are clamped to this magnitude; 0 keeps them raw."""
     kappa: Share = 0.8
-    """Weight of the standard loss; the robust loss has the rest (the value at the end when `kappa_linear`)."""
+    """Weight of the standard loss, the robust one has the rest (in the end if `kappa_linear`); `sa`: of the robust."""
     kappa_linear: bool = False
     """Fall linearly from 1 to `kappa` instead of staying constant."""
     ramp: Literal["smooth", "linear"] = "smooth"
     """How the budget rises inside a run: quartic then linear, or linear."""
+    ramp_start: Natural = 0
+    """Agent step at which the budget begins to rise; 0: after `replay_initial`."""
     ramp_steps: Count = 4_000_000
     """Agent step at which the budget reaches its end."""
+
+    def __post_init__(self) -> None:
+        if self.ramp_start >= self.ramp_steps:
+            what = f"dqn.ramp_start {self.ramp_start} is not before dqn.ramp_steps {self.ramp_steps}"
+            raise ConfigError(what, "both are agent steps since the run began")
 
 
 @dataclass(frozen=True)
@@ -137,6 +152,13 @@ class CurriculumConfig:
     failed_phases: Count = 2
     """An open-ended curriculum stops after this many failing phases in a row (M)."""
 
+    def __post_init__(self) -> None:
+        if self.min_runs > self.runs:
+            what = f"curriculum.min_runs {self.min_runs} is above curriculum.runs {self.runs}"
+            raise ConfigError(what, "set both, min_runs at most runs")
+        if self.increment == 0:
+            raise ConfigError("curriculum.increment is 0", "write it like 1/255 or 0.02")
+
 
 @dataclass(frozen=True)
 class EvaluationConfig:
@@ -149,6 +171,10 @@ class EvaluationConfig:
     eps: tuple[Eps, ...] = (1 / 255, 3 / 255)
     """Budgets of the final evaluation."""
 
+    def __post_init__(self) -> None:
+        if not self.eps:
+            raise ConfigError("evaluation.eps is empty", "give at least one budget such as 3/255")
+
 
 @dataclass(frozen=True)
 class Config:
@@ -159,6 +185,8 @@ class Config:
     """What to train: a row of the paper's tables (`bcl presets` lists them)."""
     algo: Literal["dqn", "ppo"] = "dqn"
     """The learner."""
+    bootstrap: Literal["auto", "vanilla", "radial"] = "auto"
+    """What the BCL-AT recipes start from; `auto` is the paper's: radial for DQN, vanilla for PPO."""
     seed: Natural = 0
     """Root of every random draw of the run."""
     network: NetworkConfig = field(default_factory=NetworkConfig)
@@ -177,13 +205,56 @@ def preset_names() -> tuple[str, ...]:
 def resolve(
     game: str, *, recipe: str | None = None, file: Path | None = None, flags: Mapping[str, Any] | None = None
 ) -> Config:
-    """The complete configuration of a game: preset, then the recipe's rows for it, then file, then flags."""
-    own = [read_toml(file) if file else {}, flags or {}]
-    recipe = recipe or next((str(layer["recipe"]) for layer in reversed(own) if "recipe" in layer), "vanilla")
-    merged: dict[str, Any] = {}
-    for layer in [_preset(game), *recipes.rows(recipe, game), *own]:
-        merged = merge(merged, layer)
-    return config_from_dict(merged | {"recipe": recipe})
+    """The complete configuration of a recipe's last stage on a game."""
+    return resolve_stages(game, recipe=recipe, file=file, flags=flags)[-1][1]
+
+
+def resolve_stages(
+    game: str, *, recipe: str | None = None, file: Path | None = None, flags: Mapping[str, Any] | None = None
+) -> list[tuple[recipes.Stage, Config]]:
+    """Every stage of a recipe on a game with its complete configuration."""
+    preset, written, flags = _preset(game), read_toml(file) if file else {}, flags or {}
+    top = merge(merge(preset, written), flags)
+    name = recipe or str(top.get("recipe", "vanilla"))
+    stages = recipes.stages_of(name, str(top.get("algo", "dqn")), game, str(top.get("bootstrap", "auto")))
+    for key in ("engine", "id"):
+        given = top["game"].get(key) if isinstance(top["game"], Mapping) else preset["game"][key]
+        if given != preset["game"][key]:
+            what = f"game.{key} = {given!r} is not that of '{game}'"
+            raise ConfigError(what, "name the game you mean on the command line, so that its preset is taken")
+
+    def config(stage: recipes.Stage, rows: list[recipes.Settings], *own: Mapping[str, Any]) -> Config:
+        merged: dict[str, Any] = {}
+        for layer in (stage.settings, preset, *rows, *own, {"recipe": name}):
+            merged = merge(merged, layer)
+        return config_from_dict(merged)
+
+    last = config(*stages[-1], written, flags)
+    _check_budgets(stages[-1][0], last)
+    # A printed configuration holds all of the last stage: only what was changed in it is meant for the others too.
+    changes = _only(difference(config(*stages[-1]), last), written)
+    before = [(s, config(s, rows, _earlier(s, changes), _earlier(s, flags))) for s, rows in stages[:-1]]
+    return [*before, (stages[-1][0], last)]
+
+
+def _only(names: list[str], data: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of nested `data` with those dotted names."""
+    sections = {k: v for k, v in data.items() if isinstance(v, Mapping)}
+    inside = {s: {k: v for k, v in table.items() if f"{s}.{k}" in names} for s, table in sections.items()}
+    return {k: v for k, v in data.items() if k in names} | inside
+
+
+def _earlier(stage: recipes.Stage, own: Mapping[str, Any]) -> dict[str, Any]:
+    """A user's settings as they apply before the last stage: start and target are the last curriculum's."""
+    table = {k: v for k, v in own.get("curriculum", {}).items() if k not in ("start", "target")}
+    return {**own, "curriculum": {} if stage.strategy == "none" else table}
+
+
+def _check_budgets(stage: recipes.Stage, config: Config) -> None:
+    start, target = config.curriculum.start, config.curriculum.target
+    if start >= target and stage.loss != "standard" and stage.strategy != "open":  # those have no target
+        what = f"curriculum.start {format_eps(start)} is not below curriculum.target {format_eps(target)}"
+        raise ConfigError(what, "give a start below the target")
 
 
 def _preset(game: str) -> dict[str, Any]:

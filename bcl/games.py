@@ -4,13 +4,14 @@ A `Game` is saved with every weights file, so that an agent is always judged on 
 """
 
 import dataclasses
-import importlib.util
+import math
+import typing
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 from bcl.errors import GameError, did_you_mean
-from bcl.quantities import Count, Natural, Positive
+from bcl.quantities import Count, Natural, Positive, fits
 
 PROCGEN_GAMES = (
     "bigfish", "bossfight", "caveflyer", "chaser", "climber", "coinrun", "dodgeball", "fruitbot",
@@ -68,6 +69,8 @@ class GymnasiumGame:
     """Each observation dimension is divided by its constant; empty: `OBSERVATION_SCALES`, else the space's bounds."""
     processes: bool = False
     """Step every sub-environment in its own process; pays off when one step takes milliseconds."""
+    max_steps: Count = 100_000
+    """Truncates only where the environment has no limit of its own."""
 
 
 Game = AtariGame | ProcgenGame | GymnasiumGame
@@ -118,10 +121,28 @@ def game_from_dict(data: dict[str, object]) -> Game:
     for name, value in values.items():
         if isinstance(value, list):
             values[name] = tuple(value)
+    hints = typing.get_type_hints(kind, include_extras=True)
+    for name in values.keys() & hints.keys():
+        if not _is_a(hints[name], values[name]):
+            raise GameError(f"game.{name} = {values[name]!r:.60} is not allowed", "get the file again")
     try:
         return kind(**values)  # type: ignore[arg-type]
     except TypeError as error:
         raise GameError(f"game description does not fit: {error}", "was it written by a newer version?") from None
+
+
+def _is_a(hint: typing.Any, value: typing.Any) -> bool:
+    """Whether plain data has the type of a game's field and keeps the condition in its annotation."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin is Annotated:
+        return _is_a(arguments[0], value) and fits(value, arguments[1])
+    if origin is Literal:
+        return value in arguments
+    if origin is tuple:
+        return isinstance(value, tuple) and all(_is_a(arguments[0], item) for item in value)
+    if hint is float:
+        return type(value) in (int, float) and -math.inf < value < math.inf
+    return type(value) is hint  # True is no number here
 
 
 def find_game(name: str, presets: tuple[str, ...] = ()) -> Game:
@@ -133,17 +154,18 @@ def find_game(name: str, presets: tuple[str, ...] = ()) -> Game:
         return AtariGame(name)
     import gymnasium
 
-    if name in gymnasium.registry or ":" in name:  # `module:Env-v0` imports the module that registers Env-v0
+    module, _, registered = name.partition(":")  # `module:Env-v0` imports the module that registers Env-v0
+    if name in gymnasium.registry or (module and registered):
         return GymnasiumGame(name)
     known = [*presets, *PROCGEN_GAMES, *roms, *gymnasium.registry]
-    missing = "" if roms else " (Atari games need: pip install 'bcl[atari]')"
+    missing = "" if roms else " (Atari games need: pip install 'ale-py>=0.12.1')"
     hint = did_you_mean(name, known, "run 'bcl presets' for a list, or give a Gymnasium id such as CartPole-v1")
     raise GameError(f"unknown game '{name}'{missing}", hint)
 
 
 def _atari_roms() -> tuple[str, ...]:
-    if importlib.util.find_spec("ale_py") is None:
+    try:
+        from ale_py import roms
+    except ImportError:  # not installed, or installed and broken
         return ()
-    from ale_py import roms
-
     return tuple(roms.get_all_rom_ids())

@@ -11,6 +11,7 @@ from bcl.errors import ConfigError
 Eps = Annotated[float, "budget"]
 Count = Annotated[int, "at least 1"]
 Natural = Annotated[int, "at least 0"]
+Magnitude = Annotated[float, "at least 0"]
 Share = Annotated[float, "between 0 and 1"]
 Positive = Annotated[float, "above 0"]
 
@@ -28,20 +29,20 @@ def fits(value: float, condition: str) -> bool:
 def parse_eps(value: object, where: str = "eps") -> float:
     """A budget from `3/255` or a decimal; a bare integer is refused, because people mean gray levels by it."""
     text = str(value).strip()
-    if isinstance(value, bool) or (text.lstrip("+-").isdigit() and int(text) != 0):
-        raise ConfigError(
-            f"{where} = {text} is ambiguous", f"write {text}/255 for gray levels, or a decimal such as 0.03"
-        )
     try:
         eps = float(Fraction(text)) if "/" in text else float(text)
     except (ValueError, ZeroDivisionError, OverflowError):
         raise ConfigError(f"{where} = '{text}' is not a budget", "write it like 3/255 or 0.03") from None
+    if text.lstrip("+-").isdecimal() and eps != 0:
+        raise ConfigError(
+            f"{where} = {text} is ambiguous", f"write {text}/255 for gray levels, or a decimal such as 0.03"
+        )
     if not 0 <= eps <= 1:
         raise ConfigError(f"{where} = {text} is outside [0, 1]", "write it like 3/255 or 0.03")
     return eps
 
 
 def format_eps(eps: float) -> str:
-    """`3/255` where that is what it is, else the shortest decimal."""
-    levels = round(eps * 255)
-    return f"{levels}/255" if 0 < levels < 255 and eps == levels / 255 else repr(float(eps))
+    """A short decimal such as `0.2`, else `3/255` where that is what it is, else the shortest exact decimal."""
+    levels, decimal = round(eps * 255), repr(float(eps))
+    return f"{levels}/255" if len(decimal) > 6 and eps == levels / 255 else decimal

@@ -1,6 +1,7 @@
 """Plain data to frozen dataclasses and back: flags, TOML, type checks and did-you-mean."""
 
 import dataclasses
+import json
 import tomllib
 import types
 import typing
@@ -41,7 +42,7 @@ def read_toml(path: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_text())
     except OSError as error:
         raise ConfigError(f"cannot read '{path}': {error.strerror}", "give --config an existing TOML file") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ConfigError(
             f"'{path}' is not valid TOML: {error}", "mend it, or compare with 'bcl presets GAME'"
         ) from None
@@ -119,6 +120,18 @@ def difference(old: Any, new: Any) -> list[str]:
     return sorted(key for key in a.keys() | b.keys() if a.get(key) != b.get(key))
 
 
+def setting_line(config: Any, name: str) -> str:
+    """One setting by its dotted name, as `name = value`."""
+    *sections, last = name.split(".")
+    for section in sections:
+        config = getattr(config, section)
+    value = getattr(config, last)
+    text = (
+        "none" if value is None else _toml_value(value, typing.get_type_hints(type(config), include_extras=True)[last])
+    )
+    return f"{name} = {text}"
+
+
 def _closest_setting(key: str, where: str, hints: Mapping[str, Any]) -> str:
     hint = did_you_mean(key, hints)
     if not hint and not where:  # `--eps` for `--evaluation.eps`
@@ -183,7 +196,7 @@ def _toml_value(value: Any, hint: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, str):
-        return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")  # TOML escapes DEL too, JSON does not
     return repr(value)
 
 

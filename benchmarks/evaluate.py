@@ -8,18 +8,16 @@ H200 and 16 cores were 15.6 (PGD-30), 177 (RI-FGSM) and 114 (Multi-T) agent step
 
 import argparse
 import json
-import os
-import platform
-import subprocess
 import time
-from datetime import date
 from pathlib import Path
 
 import torch
+from provenance import provenance
 
 from bcl.attacks import PGD, RIFGSM, Attack, MultiT, perturb
 from bcl.config import resolve
 from bcl.envs import make_env
+from bcl.evaluation.evaluate import SearchForm
 from bcl.evaluation.speed import attack_speed, untrained_policy
 from bcl.games import Game
 from bcl.policies import Policy, as_float
@@ -35,9 +33,10 @@ def one_at_a_time(policy: Policy, game: Game, attack: Attack, seconds: float) ->
     env = make_env(game, 1, device)
     obs = env.reset(0)
     generator = torch.Generator(device).manual_seed(0)
+    searched = SearchForm(policy, half=False)  # the same attack, without the value stream, but a step at a time
     steps, start = 0, time.perf_counter()
     while time.perf_counter() - start < seconds:
-        seen = perturb(attack, policy, as_float(obs), EPS, generator)
+        seen = perturb(attack, searched, as_float(obs), EPS, generator)
         with torch.no_grad():
             env.send(policy(seen).argmax(dim=1))
         obs = env.recv().obs
@@ -70,17 +69,9 @@ def main() -> None:
             rows[-1] |= {"reference_h200": REFERENCE_H200[name], "times_reference": ours / REFERENCE_H200[name]}
         print({k: v if isinstance(v, str) else round(v, 1) for k, v in rows[-1].items()}, flush=True)
     if options.out:
-        commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
-        machine = (
-            torch.cuda.get_device_name() if options.device == "cuda" else platform.processor() or platform.machine()
-        )
-        about = {
-            "command": f"python benchmarks/evaluate.py --device {options.device} --copies {options.copies} --steps {options.steps}",
-            "commit": commit, "date": str(date.today()), "machine": f"{machine}, {os.cpu_count()} cores",
-            "torch": torch.__version__, "game": options.game, "eps": "3/255", "unit": "agent steps/s", "rows": rows,
-        }  # fmt: skip
+        about = provenance(options.device) | {"game": options.game, "eps": "3/255", "unit": "agent steps/s"}
         options.out.parent.mkdir(parents=True, exist_ok=True)
-        options.out.write_text(json.dumps(about, indent=2) + "\n")
+        options.out.write_text(json.dumps(about | {"rows": rows}, indent=2) + "\n")
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ import json
 from pathlib import Path
 
 import torch
+from provenance import provenance
 
 from bcl.attacks import PGD
 from bcl.config import resolve
@@ -55,9 +56,9 @@ def main() -> None:
         print({k: round(v, 3) if isinstance(v, float) else v for k, v in rows[-1].items()}, flush=True)
         env.close()
     if options.out:
+        about = provenance(options.device) | {"protocol": "64 copies, rand_seed 0, first 1000 finished, full precision"}
         options.out.parent.mkdir(parents=True, exist_ok=True)
-        options.out.write_text(json.dumps({"command": " ".join(["python benchmarks/released.py FOLDER --cells", options.cells]),
-                                           "torch": torch.__version__, "rows": rows}, indent=2) + "\n")  # fmt: skip
+        options.out.write_text(json.dumps(about | {"rows": rows}, indent=2) + "\n")
 
 
 if __name__ == "__main__":

@@ -6,11 +6,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bcl.config import Config, config_from_dict, config_from_toml, preset_names, resolve
+from bcl.cli import presets_command
+from bcl.config import (
+    Config,
+    DqnConfig,
+    PpoConfig,
+    config_from_dict,
+    config_from_toml,
+    preset_names,
+    resolve,
+    resolve_stages,
+)
 from bcl.errors import BclError, ConfigError, GameError
 from bcl.games import AtariGame, GymnasiumGame, ProcgenGame
 from bcl.quantities import format_eps, parse_eps
-from bcl.recipes import RECIPES, check_trainable, rows
+from bcl.recipes import RECIPES, check_trainable
 from bcl.settings import difference, parse_flags, to_toml
 
 PRESETS = Path(__file__).parents[1] / "bcl" / "presets"
@@ -49,47 +59,154 @@ def test_every_recipe_resolves_for_every_game_and_survives_toml(name: str, recip
     assert config_from_toml(to_toml(config, comments=True)) == config
 
 
-PAPER_ROWS = [  # game, recipe, eps_0, target, K, K_min, V_nominal, V_attacked, kappa, falls, learning rate, Adam eps
-    ("pong", "at", 0, 25, 1, 1, None, None, 0.5, True, 1.25e-4, 1e-8),
-    ("bank_heist", "ncl-at", 0, 15, 1, 1, None, None, 0.5, True, 1.25e-4, 1e-8),
-    ("freeway", "ncl-radial", 1, 20, 1, 1, 32, None, 0.8, False, 1.25e-4, 1e-8),
-    ("road_runner", "bcl-radial", 1, 15, 3, 1, 35_000, None, 0.8, False, 1.25e-4, 1.5e-4),
-    ("pong", "bcl-c-at", 3, 25, 3, 3, None, None, 0.8, False, 1.25e-4, 1e-8),
-    ("bank_heist", "bcl-c-at", 3, 15, 5, 5, None, None, 0.8, False, 1.25e-4, 1e-8),
-    ("pong", "bcl-mos-at", 3, 25, 3, 1, 20, 20, 0.8, False, 1.25e-4, 1e-8),
-    ("freeway", "bcl-mos-at", 3, 20, 3, 1, 30, 25, 0.8, False, 1.25e-4, 1e-8),
-    ("bank_heist", "bcl-mos-at", 3, 15, 5, 1, 1200, 1000, 0.8, False, 1.25e-4, 1e-8),
-    ("road_runner", "bcl-mos-at", 3, 15, 3, 1, 40_000, 12_000, 0.5, True, 1.25e-4, 1e-8),
-    ("bank_heist", "bcl-radial+at", 13, 15, 3, 3, None, None, 0.8, False, 1.25e-4, 1e-8),
-    ("road_runner", "bcl-radial+at", 12, 15, 1, 1, None, None, 0.8, False, 1.25e-7, 1.5e-4),
+V1 = {"road_runner"}
+TARGETS = {"pong": 25, "freeway": 20, "bank_heist": 15, "road_runner": 15}
+NOMINAL = {"pong": 20, "freeway": 32, "bank_heist": 1200, "road_runner": 35_000}  # RADIAL rows
+FALLS, FLAT = (0.5, True), (0.8, False)  # kappa
+LR, ADAM, ADAM_RR = 1.25e-4, 1e-8, 1.5e-4
+PAPER_ROWS = [  # recipe, game, eps_0, target, K, K_min, V_nominal, V_attacked, kappa, learning rate, Adam eps
+    *(("at", g, 0, t, 1, 1, None, None, FALLS, LR, ADAM) for g, t in TARGETS.items()),
+    *(("ncl-at", g, 0, t, 1, 1, None, None, FALLS, LR, ADAM) for g, t in TARGETS.items()),
+    *(("ncl-radial", g, 1, None, 1, 1, v, None, FLAT, LR, ADAM_RR if g in V1 else ADAM) for g, v in NOMINAL.items()),
+    *(("bcl-radial", g, 1, None, 3, 1, v, None, FLAT, LR, ADAM_RR if g in V1 else ADAM) for g, v in NOMINAL.items()),
+    ("bcl-c-at", "pong", 3, 25, 3, 3, None, None, FLAT, LR, ADAM),
+    ("bcl-c-at", "freeway", 3, 20, 3, 3, None, None, FLAT, LR, ADAM),
+    ("bcl-c-at", "bank_heist", 3, 15, 5, 5, None, None, FLAT, LR, ADAM),
+    ("bcl-c-at", "road_runner", 3, 15, 3, 3, None, None, FALLS, LR, ADAM),
+    ("bcl-mos-at", "pong", 3, 25, 3, 1, 20, 20, FLAT, LR, ADAM),
+    ("bcl-mos-at", "freeway", 3, 20, 3, 1, 30, 25, FLAT, LR, ADAM),
+    ("bcl-mos-at", "bank_heist", 3, 15, 5, 1, 1200, 1000, FLAT, LR, ADAM),
+    ("bcl-mos-at", "road_runner", 3, 15, 3, 1, 40_000, 12_000, FALLS, LR, ADAM),
+    ("bcl-radial+at", "bank_heist", 13, 15, 3, 3, None, None, FLAT, LR, ADAM),
+    ("bcl-radial+at", "road_runner", 12, 15, 1, 1, None, None, FLAT, 1.25e-7, ADAM_RR),
+    *(("radial", g, 0, 1, 1, 1, None, None, FLAT, LR, ADAM_RR if g in V1 else ADAM) for g in TARGETS),
+    ("sa", "pong", 0, 1, 1, 1, None, None, (0.005, False), 6.25e-5, 1.5e-4),
+    ("sa", "freeway", 0, 1, 1, 1, None, None, (0.005, False), 6.25e-5, 1.5e-4),
+    ("sa", "bank_heist", 0, 1, 1, 1, None, None, (0.02, False), 1e-5, 1.5e-4),
+    ("sa", "road_runner", 0, 1, 1, 1, None, None, (0.01, False), 6.25e-5, 1.5e-4),
 ]
 
 
-@pytest.mark.parametrize("row", PAPER_ROWS, ids=lambda r: f"{r[0]}-{r[1]}")
-def test_rows_of_the_paper(row: tuple) -> None:
-    game, recipe, start, target, runs, min_runs, nominal, attacked, kappa, falls, lr, adam_eps = row
-    config = resolve(game, recipe=recipe)
+def curriculum_of(config: Config) -> tuple:
     c = config.curriculum
-    assert (c.start, c.target) == (start / 255, target / 255)
-    assert (c.runs, c.min_runs) == (runs, min_runs)
-    assert (c.nominal_threshold, c.attacked_threshold) == (nominal, attacked)
-    assert (config.dqn.kappa, config.dqn.kappa_linear) == (kappa, falls)
+    return c.start, c.target, c.runs, c.min_runs, c.nominal_threshold, c.attacked_threshold
+
+
+@pytest.mark.parametrize("row", PAPER_ROWS, ids=lambda r: f"{r[0]}-{r[1]}")
+def test_dqn_rows_of_the_paper(row: tuple) -> None:
+    recipe, game, start, target, *rest, kappa, lr, adam_eps = row
+    config = resolve(game, recipe=recipe)
+    end = config.curriculum.target if target is None else target / 255  # open-ended: no target
+    assert curriculum_of(config) == (start / 255, end, *rest)
+    assert (config.dqn.kappa, config.dqn.kappa_linear) == kappa
     assert (config.dqn.learning_rate, config.dqn.adam_eps) == (lr, adam_eps)
+    assert config.curriculum.increment == 1 / 255
+    assert config.dqn.steps == (6_000_000 if recipe == "sa" else 4_500_000)
 
 
-@pytest.mark.parametrize(("game", "start", "target", "attacked"), [("fruitbot", 0, 20, 25.0), ("jumper", 1, 40, 6.0)])
-def test_ppo_rows_of_the_paper(game: str, start: int, target: int, attacked: float) -> None:
-    config = resolve(game, recipe="bcl-mos-at")
-    assert config.algo == "ppo"
-    assert (config.curriculum.start, config.curriculum.target) == (start / 255, target / 255)
-    assert config.curriculum.attacked_threshold == attacked
-    assert config.evaluation.episodes == 1000
+PPO_ROWS = [  # recipe, game, bootstrap, eps_0, target, V_attacked, losses of the stages
+    ("radial", "fruitbot", "auto", 0, 1, None, ["radial"]),
+    ("radial", "jumper", "auto", 0, 1, None, ["radial"]),
+    ("at", "fruitbot", "auto", 0, 20, None, ["standard", "at"]),
+    ("at", "jumper", "auto", 0, 40, None, ["standard", "at"]),
+    ("bcl-mos-at", "fruitbot", "auto", 0, 20, 25.0, ["standard", "at"]),
+    ("bcl-mos-at", "jumper", "vanilla", 1, 40, 6.0, ["standard", "at"]),
+    ("bcl-mos-at", "fruitbot", "radial", 6, 20, 25.0, ["radial", "at"]),
+    ("bcl-mos-at", "jumper", "radial", 9, 40, 6.0, ["radial", "at"]),
+]
 
 
-def test_road_runner_at_rows_use_the_v1_pipeline() -> None:
-    for recipe in ("at", "ncl-at", "bcl-c-at", "bcl-mos-at"):
-        assert resolve("road_runner", recipe=recipe).game.pipeline == "v1"
-    assert resolve("road_runner", recipe="bcl-radial").game.pipeline == "v2"
+@pytest.mark.parametrize("row", PPO_ROWS, ids=lambda r: "-".join(r[:3]))
+def test_ppo_rows_of_the_paper(row: tuple) -> None:
+    recipe, game, bootstrap, start, target, attacked, losses = row
+    stages = resolve_stages(game, recipe=recipe, flags={} if bootstrap == "auto" else {"bootstrap": bootstrap})
+    assert [stage.loss for stage, _ in stages] == losses
+    config = stages[-1][1]
+    assert curriculum_of(config) == (start / 255, target / 255, 1, 1, None, attacked)
+    assert (config.algo, config.ppo, config.evaluation.episodes) == ("ppo", PpoConfig(), 1000)
+
+
+def test_defaults_are_the_papers() -> None:
+    fields = "steps batch_size samples_per_step learning_rate adam_eps gamma n_step buffer_size replay_initial"
+    assert [getattr(DqnConfig(), name) for name in fields.split()] == [
+        4_500_000, 128, 32, 1.25e-4, 1e-8, 0.99, 1, 50_000, 256,
+    ]  # fmt: skip
+    fields = "target_sync exploration_start exploration_end reward_clamp kappa kappa_linear ramp ramp_start ramp_steps"
+    assert [getattr(DqnConfig(), name) for name in fields.split()] == [
+        4_000, 0.01, 0.01, 1, 0.8, False, "smooth", 0, 4_000_000,
+    ]  # fmt: skip
+    assert dataclasses.astuple(PpoConfig()) == (
+        25_000_000, 64, 256, 3, 512, 5e-4, 1e-5, 0.999, 0.95, 0.2, 0.5, 0.01, 0.5, 0.5,
+    )  # fmt: skip
+
+
+def test_vanilla_and_sa_have_their_own_numbers() -> None:
+    names = ["steps", "buffer_size", "replay_initial", "exploration_start", "exploration_end", "exploration_steps"]
+    numbers = [getattr(resolve("pong").dqn, name) for name in names]
+    assert numbers == [6_000_000, 200_000, 50_000, 1.0, 0.01, 500_000]
+    assert resolve("cartpole").dqn.steps == 60_000  # the preset wins over the stage
+    sa = resolve("pong", recipe="sa").dqn
+    assert [getattr(sa, name) for name in names] == [6_000_000, 200_000, 80_000, 1.0, 0.05, 1_500_000]
+    assert (sa.batch_size, sa.samples_per_step, sa.target_sync, sa.exploration_hold) == (32, 32, 2_000, 80_000)
+    assert (sa.ramp_start, sa.ramp_steps) == (1_500_000, 5_500_000)
+    assert resolve("freeway", recipe="sa").dqn.exploration_steps == 100_000
+    assert resolve("road_runner", recipe="sa").dqn.target_sync == 32_000
+
+
+def test_every_stage_has_its_own_settings() -> None:
+    vanilla, radial, opened, at = resolve_stages("road_runner", recipe="bcl-radial+at")
+    assert vanilla[1] == dataclasses.replace(resolve("road_runner"), recipe="bcl-radial+at")
+    assert radial[1] == dataclasses.replace(resolve("road_runner", recipe="radial"), recipe="bcl-radial+at")
+    assert opened[1] == dataclasses.replace(resolve("road_runner", recipe="bcl-radial"), recipe="bcl-radial+at")
+    assert at[1].dqn.replay_initial == 256
+    assert {config.game.pipeline for _, config in resolve_stages("road_runner", recipe="bcl-radial+at")} == {"v2"}
+
+
+@pytest.mark.parametrize("recipe", ["at", "ncl-at", "bcl-c-at", "bcl-mos-at"])
+def test_road_runner_at_rows_use_v1_in_every_stage(recipe: str) -> None:
+    for stage, config in resolve_stages("road_runner", recipe=recipe):
+        assert (config.game.pipeline, config.game.num_actions) == ("v1", 0)
+        d = config.dqn
+        if stage.loss == "standard":
+            assert (d.replay_initial, d.kappa_linear, d.ramp) == (50_000, False, "smooth")
+        else:
+            expected = (256, 0.5, True, "linear", 4_500_000, 1e-8)
+            assert (d.replay_initial, d.kappa, d.kappa_linear, d.ramp, d.ramp_steps, d.adam_eps) == expected
+
+
+def test_bootstrap_chooses_the_stages_of_bcl_recipes_only() -> None:
+    auto = resolve_stages("pong", recipe="bcl-mos-at")
+    assert [stage.loss for stage, _ in auto] == ["standard", "radial", "at"]
+    stages = resolve_stages("pong", recipe="bcl-mos-at", flags={"bootstrap": "vanilla"})
+    assert [stage.loss for stage, _ in stages] == ["standard", "at"]
+    assert stages[-1][1].curriculum.start == 0
+    with pytest.raises(ConfigError, match="no choice of bootstrap"):
+        resolve("pong", recipe="bcl-radial", flags={"bootstrap": "vanilla"})
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize("name", preset_names())
+def test_a_printed_configuration_changes_no_stage(name: str, recipe: str, tmp_path: Path) -> None:
+    file = tmp_path / "printed.toml"
+    file.write_text(to_toml(resolve(name, recipe=recipe)))
+    assert resolve_stages(name, file=file) == resolve_stages(name, recipe=recipe)
+
+
+def test_presets_names_earlier_stages_in_comments(capsys: pytest.CaptureFixture[str]) -> None:
+    presets_command.Command("pong", "bcl-mos-at").run([])
+    out = capsys.readouterr().out
+    assert "# stage 1 of 3, loss standard, strategy none:" in out
+    assert "#   dqn.steps = 6000000\n" in out
+    assert '#   curriculum.target = "1/255"\n' in out
+    assert config_from_toml(out) == resolve("pong", recipe="bcl-mos-at")
+
+
+def test_own_settings_reach_earlier_stages() -> None:
+    flags = {"dqn": {"steps": 9}, "curriculum": {"start": 5 / 255, "runs": 4, "min_runs": 2}}
+    *_, radial, opened, at = [c for _, c in resolve_stages("bank_heist", recipe="bcl-radial+at", flags=flags)]
+    assert [c.dqn.steps for c in (radial, opened, at)] == [9, 9, 9]
+    assert [c.curriculum.start * 255 for c in (radial, opened, at)] == [0, 1, 5]
+    assert [c.curriculum.runs for c in (radial, opened, at)] == [1, 4, 4]
 
 
 def test_games_without_a_preset() -> None:
@@ -124,6 +241,20 @@ def test_games_without_a_preset() -> None:
         (["steps"], ("unexpected argument",)),
         (["--recipe", "radail"], ("did you mean 'radial'",)),
         (["--network.hidden", "64,x"], ("whole number",)),
+        (["--network.hidden", ""], ("hidden is empty",)),
+        (["--evaluation.eps", ""], ("eps is empty",)),
+        (["--curriculum.min-runs", "2"], ("min_runs 2 is above",)),
+        (["--curriculum.increment", "0"], ("increment is 0",)),
+        (["--recipe", "at", "--curriculum.start", "25/255"], ("not below", "25/255")),
+        (["--dqn.reward-clamp", "-1"], ("at least 0",)),
+        (["--dqn.ramp-start", "5000000"], ("not before",)),
+        (["--curriculum.target", "²"], ("not a budget",)),
+        (["--curriculum.target", "9" * 5000], ("ambiguous",)),
+        (["--curriculum.target", "9" * 5000 + "/255"], ("not a budget",)),
+        (["--curriculum.target", "true"], ("not a budget", "3/255")),
+        (["--bootstrap", "radail"], ("did you mean 'radial'",)),
+        (["--game.id", "freeway"], ("game.id = 'freeway'", "command line")),
+        (["--game.engine", "procgen"], ("game.engine = 'procgen'",)),
     ],
 )
 def test_a_wrong_setting_is_one_sentence_with_a_way_out(flags: list[str], words: tuple[str, ...]) -> None:
@@ -139,7 +270,7 @@ def test_unknown_game_names_the_closest() -> None:
         resolve("pnog")
 
 
-@pytest.mark.parametrize("text", ["[dqn", "steps = ", "\x00", "[dqn]\nsteps = 1\nsteps = 2"])
+@pytest.mark.parametrize("text", ["[dqn", "steps = ", "\x00", "[dqn]\nsteps = 1\nsteps = 2", "x = " + "[" * 3000])
 def test_broken_toml_is_refused(tmp_path: Path, text: str) -> None:
     file = tmp_path / "broken.toml"
     file.write_text(text)
@@ -182,7 +313,10 @@ def test_budgets_are_read(text: object, value: float) -> None:
 @given(st.integers(0, 254))
 def test_budgets_are_written_as_people_do(levels: int) -> None:
     assert parse_eps(format_eps(levels / 255)) == levels / 255
-    assert levels == 0 or format_eps(levels / 255) == f"{levels}/255"
+    if levels % 51:  # 51/255 is 0.2, which is as short as people write it
+        assert format_eps(levels / 255) == f"{levels}/255"
+    else:
+        assert format_eps(levels / 255) == repr(levels / 255)
 
 
 def test_difference_names_the_fields() -> None:
@@ -200,5 +334,11 @@ def test_what_cannot_be_trained_is_refused_by_name() -> None:
 
 def test_every_published_row_names_a_preset() -> None:
     for name, recipe in RECIPES.items():
-        assert set(recipe.games) <= set(preset_names()), name
-        assert rows(name, "no-such-game")[-1] == {}
+        named = set(recipe.games).union(*(stage.games for stage in recipe.stages))
+        assert named <= set(preset_names()), name
+
+
+@given(st.text())
+def test_any_text_survives_toml(text: str) -> None:
+    config = dataclasses.replace(resolve("pong"), recipe=text)
+    assert config_from_toml(to_toml(config)) == config

@@ -19,12 +19,18 @@ from bcl.errors import BclError, ConfigError, did_you_mean
 Method = Literal["ibp", "crown-ibp", "crown"]
 METHODS: tuple[str, ...] = get_args(Method)
 MAX_NEURONS = 2**16  # more than any layer of ours holds undecided
-ROUNDING = 1e-5  # of the largest margin; float32 errs by less than a tenth of it on the networks we ship (tested)
+ROUNDING = (
+    1e-5  # of the largest margin or score; float32 errs by less than a tenth of it on the networks we ship (tested)
+)
 
 
 def input_box(obs: Tensor, eps: float | Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
-    """What an adversary with budget `eps` can show instead of valid observations (B, ...)."""
-    return (obs - eps).clamp(low, high), (obs + eps).clamp(low, high)
+    """What an adversary with budget `eps` can show instead of observations (B, ...): the ball cut to the valid box.
+
+    Where an environment leaves its own box and the two do not meet, the ball's nearest point is left, as for attacks.
+    """
+    below, above = obs - eps, obs + eps
+    return torch.clamp(low.to(obs), below, above), torch.clamp(high.to(obs), below, above)
 
 
 def score_bounds(
@@ -69,15 +75,18 @@ def pair_margins(
     return _bound_rows(chain, lower, upper, pairs, method, max_neurons).unflatten(1, rows.shape)
 
 
-def certified(margin: Tensor, actions: Tensor) -> Tensor:
-    """Whether no input in the box changes the action (B,), from `margins` (B, A) of these actions (B,)."""
+def certified(margin: Tensor, actions: Tensor, scores: Tensor) -> Tensor:
+    """Whether no input in the box changes the action (B,), from `margins` (B, A) of these actions (B,).
+
+    `scores` (B, A) are the policy's own: a large value stream, which margins do not see, rounds its argmax.
+    """
     others = F.one_hot(actions, margin.shape[1]) == 0
-    return ((margin > _rounding(margin)) | ~others).all(dim=1)
+    return ((margin > _rounding(margin, scores)) | ~others).all(dim=1)
 
 
-def impossible(pair_margin: Tensor) -> Tensor:
-    """Which actions (B, A) no input in the box can make the best, from `pair_margins` (B, A, A)."""
-    return (pair_margin > _rounding(pair_margin)).any(dim=1)
+def impossible(pair_margin: Tensor, scores: Tensor) -> Tensor:
+    """Which actions (B, A) no input in the box can make the best, from `pair_margins` (B, A, A) and scores (B, A)."""
+    return (pair_margin > _rounding(pair_margin, scores)).any(dim=1)
 
 
 @contextmanager
@@ -123,5 +132,6 @@ def _unit_rows(head: nn.Linear) -> Tensor:
     return torch.eye(head.out_features, dtype=head.weight.dtype, device=head.weight.device)
 
 
-def _rounding(margin: Tensor) -> Tensor:
-    return ROUNDING * margin.abs().flatten(1).amax(dim=1).clamp(min=1).view(-1, *[1] * (margin.dim() - 1))
+def _rounding(margin: Tensor, scores: Tensor) -> Tensor:
+    scale = torch.maximum(margin.abs().flatten(1).amax(dim=1), scores.abs().amax(dim=1)).clamp(min=1)
+    return ROUNDING * scale.view(-1, *[1] * (margin.dim() - 1))

@@ -8,7 +8,11 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import tyro
 
+from bcl.games import game_to_dict
 from bcl.quantities import format_eps, parse_eps
+from bcl.runs import store
+
+MIN_FOR_INTERVAL = 3
 
 if TYPE_CHECKING:
     from bcl.evaluation import Flag, Score
@@ -36,6 +40,8 @@ class Command:
     """Procgen: the training levels, or the unlimited set."""
     protocol: Literal["fixed", "first"] = "fixed"
     """fixed: episodes per copy set beforehand; first: the first finished of 64 copies, as the reference on Procgen."""
+    precision: Literal["fast", "full"] = "fast"
+    """How attacks search on a GPU: fast is half precision for images; actions are always decided in full precision."""
     num_envs: int = 0
     """Copies of the game at once; 0 chooses."""
     device: str = "auto"
@@ -59,19 +65,29 @@ class Command:
         episodes = target.defaults.episodes if self.episodes is None else self.episodes
         starts = paper_starts(self.seed, episodes, self.num_envs)
         game = game_for_evaluation(target.game, self.env_set, target.defaults.max_steps, starts)
-        plan = Plan(game, episodes, self.seed, self.protocol, self.num_envs)
+        plan = Plan(game, episodes, self.seed, self.protocol, self.precision, self.num_envs)
         wanted = cells(attacks, budgets or target.defaults.eps)
         if self.sanity:
             wanted.append(Cell(attack_by_name("pgd-30"), 1.0))
         folder = target.results / "evals"
-        with console.progress(quiet=self.json) as bar:
-            scores = list(run_suite(target.policy, plan, wanted, folder, lambda cell: bar(cell.label)))
+        scores = []
+        with console.progress(len(wanted), quiet=self.json) as bar:
+            for score in run_suite(target.policy, plan, wanted, folder, lambda cell: bar(cell.label)):
+                scores.append(score)
+                bar.finished(f"{score.attack} at {format_eps(score.eps)}: {mean_and_error(score)}")
             floor = run_floor(target.policy, plan, folder, bar("the lowest-scored action")) if self.sanity else None
         doubts = flags(scores, floor)
+        verdict = {
+            "game": game_to_dict(game),
+            "policy": str(self.policy),
+            "scores": [s.to_dict() for s in scores],
+            "worst": {format_eps(eps): asdict(w) for eps, w in worst(scores).items()},
+            "floor": floor and floor.to_dict(),
+            "flags": [asdict(f) for f in doubts],
+        }
+        store.write_json(folder / "verdict.json", verdict)  # of the latest call; cells have files of their own
         if self.json:
-            worsts = {format_eps(eps): asdict(w) for eps, w in worst(scores).items()}
-            found = {"scores": [s.to_dict() for s in scores], "worst": worsts, "flags": [asdict(f) for f in doubts]}
-            print(json.dumps(found))
+            print(json.dumps(verdict))
             return
         print_table(
             scores, doubts, f"{game.id}: mean return ± standard error, {plan.episodes} episodes, seed {plan.seed}"
@@ -79,6 +95,11 @@ class Command:
         print(f"results: {folder}")
         if self.suite != "strong":
             print(f"next: bcl attack {self.policy} --suite strong")
+
+
+def mean_and_error(score: "Score") -> str:
+    """The mean, with its standard error where there are enough episodes for one."""
+    return f"{score.mean:.4g} ± {score.sem:.2g}" if len(score.returns) >= MIN_FOR_INTERVAL else f"{score.mean:.4g}"
 
 
 def print_table(scores: Sequence["Score"], doubts: Sequence["Flag"], title: str) -> None:
@@ -89,16 +110,18 @@ def print_table(scores: Sequence["Score"], doubts: Sequence["Flag"], title: str)
     from bcl.evaluation import worst
 
     budgets = sorted({s.eps for s in scores})
-    table = Table("attack", title=title, title_justify="left")
+    table = Table(title=title, title_justify="left")
+    table.add_column("attack", overflow="fold")
     for eps in budgets:
         table.add_column("0" if eps == 0 else format_eps(eps), justify="right")
-    by_cell = {(s.attack, s.eps): f"{s.mean:.4g} ± {s.sem:.2g}" for s in scores}
+    by_cell = {(s.attack, s.eps): mean_and_error(s) for s in scores}
     for attack in dict.fromkeys(s.attack for s in scores):
         table.add_row("no attack" if attack == "none" else attack, *(by_cell.get((attack, eps), "") for eps in budgets))
     worsts = worst(scores)
     if worsts:
         table.add_section()
-        means = [f"{worsts[eps].mean:.4g} ± {worsts[eps].sem:.2g}" if eps in worsts else "" for eps in budgets]
+        lowest = {(w.attack, eps): by_cell[(w.attack, eps)] for eps, w in worsts.items()}
+        means = [lowest[(worsts[eps].attack, eps)] if eps in worsts else "" for eps in budgets]
         table.add_row("worst attack", *means, style="bold")
         minima = [worsts[eps].episode_minimum if eps in worsts else None for eps in budgets]
         if any(m is not None for m in minima):

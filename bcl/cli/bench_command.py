@@ -10,7 +10,7 @@ from typing import Annotated, ClassVar, Literal
 import tyro
 
 from bcl.config import preset_names, resolve
-from bcl.errors import BclError
+from bcl.errors import ConfigError, MissingExtra
 from bcl.games import AtariGame, Game, engine_of
 
 
@@ -35,6 +35,8 @@ class Command:
 
     def run(self, _: list[str]) -> None:
         """Print each row as it is measured."""
+        if not 0 < self.seconds < 3600 or self.num_envs < 1 or self.threads < 0:
+            raise ConfigError("cannot measure that", "seconds lie in (0, 3600), copies from 1, threads from 0")
         if self.what == "attack":
             self._attacks()
         else:
@@ -62,7 +64,9 @@ class Command:
             for label, game in variants(resolve(name).game):
                 try:
                     rate = f"{steps_per_second(game, self.num_envs, self.threads, self.seconds):>10,.0f}"
-                except BclError as error:
+                except MissingExtra as error:
+                    if self.games:  # asked for by name
+                        raise
                     rate = f"  skipped: {error}"
                 print(f"  {name:<14}{engine_of(game):<11}{label:<10}{rate}", flush=True)
 

@@ -48,8 +48,13 @@ class Command:
         game = game_for_evaluation(target.game, self.env_set, target.defaults.max_steps, starts)
         plan = Plan(game, self.episodes, self.seed, num_envs=self.episodes)
         folder = target.results / "certs"
-        with console.progress(quiet=self.json) as bar:
-            proofs = list(run_certificates(target.policy, plan, budgets, self.method, folder, bar))
+        proofs = []
+        with console.progress(len(budgets), quiet=self.json) as bar:
+            for proof in run_certificates(target.policy, plan, budgets, self.method, folder, bar):
+                proofs.append(proof)
+                bar.finished(
+                    f"{self.method} at {format_eps(proof['eps'])}: ACR {proof['acr']:.1%}, GWC {proof['gwc']:.4g}"
+                )
         if self.json:
             print(json.dumps(proofs))
             return

@@ -1,5 +1,6 @@
 """bcl import."""
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, ClassVar
@@ -29,7 +30,7 @@ class Command:
 
     def run(self, settings: list[str]) -> None:
         """Convert and save."""
-        if self.out.exists():
+        if os.path.lexists(self.out):
             raise StoreError(f"'{self.out}' exists already", "give another --out")
         config = resolve(self.game, flags=parse_flags(settings))
 

@@ -41,8 +41,22 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         _complain("bcl: interrupted")
         sys.exit(INTERRUPTED)
     except BrokenPipeError:  # the reader, such as `head`, has what it wanted
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _silence_stdout()
+    except OSError as error:
+        if debug:
+            raise
+        _silence_stdout()
+        _complain(
+            f"bcl: {error.strerror or error}{f' ({error.filename})' if error.filename else ''}; check paths and space"
+        )
+        sys.exit(USER_MISTAKE)
     sys.exit(0)
+
+
+def _silence_stdout() -> None:
+    """What is still buffered has nowhere to go, and Python would complain about it at exit."""
+    if sys.stdout is not None:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _dispatch(words: list[str]) -> None:
@@ -54,7 +68,8 @@ def _dispatch(words: list[str]) -> None:
         raise ConfigError(f"unknown command '{words[0]}'", did_you_mean(words[0], COMMANDS, "see 'bcl --help'"))
     else:
         _run(words[0], words[1:])
-    sys.stdout.flush()
+    if sys.stdout is not None:
+        sys.stdout.flush()
 
 
 def _run(name: str, words: list[str]) -> None:

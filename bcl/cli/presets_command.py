@@ -6,9 +6,9 @@ from typing import Annotated, ClassVar
 import tyro
 
 from bcl import recipes
-from bcl.config import preset_names, resolve
+from bcl.config import preset_names, resolve, resolve_stages
 from bcl.games import engine_of
-from bcl.settings import parse_flags, to_toml
+from bcl.settings import difference, parse_flags, setting_line, to_toml
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,15 @@ class Command:
         """Print."""
         flags = parse_flags(settings)
         if self.name is not None:
-            print(to_toml(resolve(self.name, recipe=self.recipe, flags=flags), comments=True), end="")
+            *earlier, (stage, config) = resolve_stages(self.name, recipe=self.recipe, flags=flags)
+            for number, (before, other) in enumerate(earlier, 1):  # comments: the output is a configuration file
+                print(f"# stage {number} of {len(earlier) + 1}, loss {before.loss}, strategy {before.strategy}:")
+                for key in difference(other, config):
+                    if not key.startswith("dqn." if config.algo == "ppo" else "ppo."):  # the learner not in use
+                        print(f"#   {setting_line(other, key)}")
+            if earlier:
+                print(f"# stage {len(earlier) + 1}, loss {stage.loss}, strategy {stage.strategy}: what follows")
+            print(to_toml(config, comments=True), end="")
             return
         print("games with a preset (any other Atari, Procgen or Gymnasium game takes the defaults):")
         for name in preset_names():

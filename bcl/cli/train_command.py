@@ -35,4 +35,4 @@ class Command:
         config = resolve(self.game, recipe=self.recipe, file=self.config, flags=flags)
         name = f"{self.game}-{config.recipe}-s{config.seed}".replace("/", "-")
         store.check_new(self.out or Path("runs") / name)
-        recipes.check_trainable(config.recipe, config.algo)
+        recipes.check_trainable(config.recipe, config.algo, config.bootstrap)

@@ -13,6 +13,8 @@ def make_env(game: Game, num_envs: int, device: str | torch.device = "cpu", thre
     """N copies of a game; observations arrive on `device`. `threads` 0 lets the engine choose; results never depend on it."""
     if num_envs < 1:
         raise GameError(f"{num_envs} environments cannot be played", "ask for at least 1")
+    if threads < 0:
+        raise GameError(f"{threads} threads cannot run", "give 0 or more")
     device = torch.device(device)
     if isinstance(game, AtariGame):
         from bcl.envs.atari import AtariEnvs

@@ -3,10 +3,11 @@
 What ale-py does differently by default, and what is done about it here:
 sticky actions, reward clipping, a stack of 4 and life-loss ends are switched off; no-ops are drawn from 0..n-1 there, so
 n+1 values are asked for and starts with none are drawn again, which leaves 1..n; its fire reset is one raw frame, so
-ours are two agent steps (FIRE, then action 2) in which the agent's action is ignored (`playing` is False); its
-next-step autoreset never runs, because ended games are reset at once here. The step limit counts agent steps after the
-start-up moves (the reference counts raw frames, start-up included). ale-py does not pool in the raw
-frame in which a game ends, so terminal frames differ from the reference; both mask them by `terminated`.
+ours are two agent steps (FIRE, then action 2) in which the agent's action is ignored (`playing` is False); ended games
+are reset at once here, so its next-step autoreset runs only in v1, in the raw frames left of the step in which a game
+ended, and what it started is reset again. The step limit counts agent steps after the start-up moves (the reference
+counts raw frames, start-up included). ale-py does not pool in the raw frame in which a game ends, so terminal frames
+differ from the reference; both mask them by `terminated`.
 """
 
 import numpy as np
@@ -14,7 +15,7 @@ import torch
 from torch import Tensor
 
 from bcl.envs import frames
-from bcl.envs.vector import Seeds, Step, host_actions, seed_list, to_device
+from bcl.envs.vector import Seeds, Step, expect_sent, host_actions, seed_list, to_device
 from bcl.errors import GameError, MissingExtra
 from bcl.games import AtariGame
 
@@ -33,9 +34,16 @@ class AtariEnvs:
             from ale_py import roms
             from ale_py.vector_env import AtariVectorEnv
         except ImportError:
-            raise MissingExtra(f"the Atari game '{game.id}' needs ale-py", "pip install 'bcl[atari]'") from None
+            raise MissingExtra(f"the Atari game '{game.id}' needs ale-py", "pip install 'ale-py>=0.12.1'") from None
         if game.id not in roms.get_all_rom_ids():
             raise GameError(f"ale-py has no game '{game.id}'", "ROM names are in snake case, such as road_runner")
+        if abs(game.crop_shift) > frames.MARGIN:
+            allowed = f"between -{frames.MARGIN} and {frames.MARGIN}"
+            raise GameError(f"game.crop_shift {game.crop_shift} leaves the screen", f"it lies {allowed}")
+        if not 1 <= game.noop_max < 2**31 - 1:
+            raise GameError(
+                f"game.noop_max {game.noop_max} cannot be played", "it must be at least 1, and a 32-bit number"
+            )
         ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
         self.game, self.num_envs = game, num_envs
         self._device = device
@@ -61,9 +69,12 @@ class AtariEnvs:
         actions = [action.name for action in self._ale.ale.get_action_set()]
         if game.num_actions > len(actions):
             raise GameError(f"'{game.id}' has {len(actions)} actions, not {game.num_actions}", "lower game.num_actions")
-        if game.first_noops and (len(game.first_noops) != num_envs or max(game.first_noops) > game.noop_max):
-            given = f"{len(game.first_noops)} of at most {max(game.first_noops)}"
-            raise GameError(f"first_noops ({given}) do not fit", f"{num_envs} numbers from 1 to {game.noop_max}")
+        given = game.first_noops
+        if given and (len(given) != num_envs or min(given) < 1 or max(given) > game.noop_max):
+            raise GameError(
+                f"first_noops ({len(given)} from {min(given)} to {max(given)}) do not fit",
+                f"{num_envs} numbers from 1 to {game.noop_max}",
+            )
         self.num_actions = game.num_actions or len(actions)
         self.obs_shape = (1, 80, 80) if self._v1 else (1, 84, 84)
         # Moves left of the start-up script NOOP, FIRE, action 2; a new game enters it at FIRE, a lost life at NOOP.
@@ -75,9 +86,12 @@ class AtariEnvs:
         self._steps = np.zeros(num_envs, dtype=np.int64)
         self._lives = np.zeros(num_envs, dtype=np.int64)
         self._last_frames: list[np.ndarray] = []  # v1: the three newest frames
+        self._sent = False
 
     def reset(self, seed: Seeds) -> Tensor:
         """Start every copy anew; the seed decides no-ops and power-on state."""
+        if self._sent:
+            self.recv()  # else its result would be taken for that of the next step
         everyone = np.ones(self.num_envs, dtype=bool)
         screens = self._restart(everyone, np.array(seed_list(seed, self.num_envs)), np.array(self.game.first_noops))
         self._last_frames = [screens, screens, screens]
@@ -85,16 +99,22 @@ class AtariEnvs:
 
     def send(self, actions: Tensor) -> None:
         """Start one agent step; copies in their start-up moves ignore their action."""
-        chosen = host_actions(actions, self.num_actions)
+        chosen = host_actions(actions, self.num_envs, self.num_actions)
         self._actions = np.where(self._moves_left > 0, 3 - self._moves_left, chosen)
         self._ale.send(self._actions)
+        self._sent = True
 
     def recv(self) -> Step:
         """Wait for the step; games that ended are started again before this returns."""
+        expect_sent(self._sent)
+        self._sent = False
         screens, reward, terminated, lives = self._recv_v1() if self._v1 else self._recv_v2()
-        playing = self._moves_left == 0
-        self._moves_left -= ~playing
-        self._steps += playing
+        scripted = self._moves_left > 0
+        self._moves_left -= scripted
+        self._steps += ~scripted
+        playing = ~scripted | (
+            terminated & (self._steps > 0)
+        )  # see Step.playing; start-up moves have no step before them
         truncated = playing & (self._steps >= self.game.max_steps) & ~terminated
         if self.game.life_reset:
             self._moves_left[playing & (lives < self._lives) & ~terminated] = self._moves_at_life
@@ -110,7 +130,7 @@ class AtariEnvs:
             obs = self._observe(screens)
         return Step(
             obs=obs,
-            reward=to_device(np.where(playing, reward, 0).astype(np.float32), self._device),
+            reward=to_device(np.where(scripted, 0, reward).astype(np.float32), self._device),
             terminated=to_device(terminated & playing, self._device),
             truncated=to_device(truncated, self._device),
             playing=to_device(playing, self._device),

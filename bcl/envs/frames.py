@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 HEIGHT, WIDTH = 210, 160
+MARGIN = (HEIGHT - 168) // 2  # rows above and below v2's crop window
 
 
 def luma(rgb: Tensor) -> Tensor:
@@ -19,7 +20,7 @@ def luma(rgb: Tensor) -> Tensor:
 def crop_v2(screens: Tensor, crop_shift: int) -> Tensor:
     """Gray (N, 210, 160) or RGB (N, 210, 160, 3) -> (N, 1, 84, 84): 168 rows, 4 black columns each side, rounded mean of
     2x2 blocks."""
-    top = (HEIGHT - 168) // 2 + crop_shift
+    top = MARGIN + crop_shift
     rows = screens[:, top : top + 168]
     rows = luma(rows) if rows.dim() == 4 else rows
     return F.pad(_block_mean(rows), (2, 2)).unsqueeze(1)  # 4 black columns are 2 black columns after the mean

@@ -10,7 +10,7 @@ import torch
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from torch import Tensor
 
-from bcl.envs.vector import Seeds, Step, host_actions, seed_list, to_device
+from bcl.envs.vector import Seeds, Step, expect_sent, host_actions, seed_list, to_device
 from bcl.errors import GameError
 from bcl.games import GymnasiumGame, observation_scale
 
@@ -21,13 +21,15 @@ class GymnasiumEnvs:
     def __init__(self, game: GymnasiumGame, num_envs: int, device: torch.device, threads: int = 0) -> None:
         self.game, self.num_envs = game, num_envs
         self._device = device
+        self._sent = False
         try:
             kind = AsyncVectorEnv if game.processes else SyncVectorEnv
             self._envs = kind([self._make] * num_envs, autoreset_mode=AutoresetMode.SAME_STEP)
-        except gymnasium.error.DependencyNotInstalled as error:
-            raise GameError(f"'{game.id}' needs a package that is not installed", str(error)) from None
-        except (gymnasium.error.Error, ModuleNotFoundError) as error:
-            raise GameError(f"Gymnasium cannot make '{game.id}' ({error})", "check the id and its package") from None
+        except Exception as error:  # the constructor and the module of an id are anybody's code
+            reason = " ".join(str(error).split()) or type(error).__name__
+            if isinstance(error, gymnasium.error.DependencyNotInstalled):
+                raise GameError(f"'{game.id}' needs a package that is not installed", reason) from None
+            raise GameError(f"Gymnasium cannot make '{game.id}' ({reason})", "check the id and its package") from None
         actions, space = self._envs.single_action_space, self._envs.single_observation_space
         if not isinstance(actions, gymnasium.spaces.Discrete):
             raise GameError(
@@ -50,17 +52,23 @@ class GymnasiumEnvs:
 
     def reset(self, seed: Seeds) -> Tensor:
         """Start every copy anew."""
-        obs, _ = self._envs.reset(seed=[*seed_list(seed, self.num_envs)])
+        seeds = seed_list(seed, self.num_envs)
+        if self._sent:
+            self.recv()  # processes refuse a reset in the middle of a step
+        obs, _ = self._envs.reset(seed=[*seeds])
         return self._observe(obs)
 
     def send(self, actions: Tensor) -> None:
         """Start one step; without processes it runs in `recv`."""
-        self._actions = host_actions(actions, self.num_actions) + self._first_action
+        self._actions = host_actions(actions, self.num_envs, self.num_actions) + self._first_action
         if isinstance(self._envs, AsyncVectorEnv):
             self._envs.step_async(self._actions)
+        self._sent = True
 
     def recv(self) -> Step:
         """The result of the step."""
+        expect_sent(self._sent)
+        self._sent = False
         envs = self._envs
         result = envs.step_wait() if isinstance(envs, AsyncVectorEnv) else envs.step(self._actions)
         obs, reward, terminated, truncated, info = result
@@ -80,7 +88,9 @@ class GymnasiumEnvs:
         self._envs.close()
 
     def _make(self) -> gymnasium.Env:
-        return gymnasium.make(self.game.id)
+        env = gymnasium.make(self.game.id)
+        limited = env.spec is not None and env.spec.max_episode_steps is not None
+        return env if limited else gymnasium.wrappers.TimeLimit(env, self.game.max_steps)
 
     def _observe(self, obs: np.ndarray) -> Tensor:
         if self._image:

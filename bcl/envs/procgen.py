@@ -2,19 +2,22 @@
 
 Procgen starts the next episode inside the step that ends one: the terminal frame is never rendered, so `final_obs` is
 the frame the last action was chosen on. Its timeout looks like any other end; an episode as long as the timeout whose
-level was not completed counts as truncated.
+level was not completed counts as truncated. An engine draws the levels of all its copies from one seed, so copies with
+seeds of their own need an engine each.
 """
 
 import contextlib
 import io
 import os
 import warnings
+from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from bcl.envs.vector import Seeds, Step, host_actions, to_device
+from bcl.envs.vector import MAX_SEED, Seeds, Step, expect_sent, host_actions, seed_list, to_device
 from bcl.errors import GameError, MissingExtra
 from bcl.games import PROCGEN_GAMES, ProcgenGame
 
@@ -41,6 +44,11 @@ class ProcgenEnvs:
         modes = ["easy", "hard", *(mode for mode, games in _RARE_MODES.items() if game.id in games)]
         if game.distribution_mode not in modes:
             raise GameError(f"'{game.id}' has no mode '{game.distribution_mode}'", f"one of {', '.join(modes)}")
+        if game.num_levels < 0 or game.start_level < 0 or game.start_level + game.num_levels > MAX_SEED:
+            raise GameError(
+                f"{game.num_levels} levels from {game.start_level} on leave the range",
+                f"levels lie between 0 and {MAX_SEED}",
+            )
         self.game, self.num_envs = game, num_envs
         self._device = device
         cores = os.cpu_count() or 1
@@ -48,41 +56,39 @@ class ProcgenEnvs:
         self._threads = 0 if self._threads == 1 else self._threads
         self._timeout = TIMEOUTS.get(game.id, 1000)
         self._steps = np.zeros(num_envs, dtype=np.int64)
+        self._sent = False
+        self._engines: list[Any] = []  # one for all copies, or one each
 
     def reset(self, seed: Seeds) -> Tensor:
-        """Build the engine anew, since Procgen is seeded only then; one integer seeds all copies."""
-        if not isinstance(seed, int):
-            raise GameError("Procgen takes one seed for all environments", "give an integer")
-        game = self.game
-        try:
-            self._envs = _engine()(
-                num=self.num_envs,
-                env_name=game.id,
-                num_levels=game.num_levels,
-                start_level=game.start_level,
-                distribution_mode=game.distribution_mode,
-                rand_seed=seed,
-                num_threads=self._threads,
-            )
-        except OSError as error:
-            raise MissingExtra(f"procgen's library does not load ({error})", SYSTEM) from None
+        """Build the engine anew, since Procgen is seeded only then; an integer seeds one engine for all copies."""
+        seeds = seed_list(seed, self.num_envs)
+        if isinstance(seed, Iterable):
+            self._engines = [self._build(1, one, 0) for one in seeds]
+        else:
+            self._engines = [self._build(self.num_envs, seeds[0], self._threads)]
+        self._sent = False
         self._steps[:] = 0
         self._obs = self._observe()[0]
         return self._obs
 
     def send(self, actions: Tensor) -> None:
         """Start one step."""
-        self._envs.act(host_actions(actions, self.num_actions).astype(np.int32))
+        chosen = host_actions(actions, self.num_envs, self.num_actions).astype(np.int32)
+        for engine, part in zip(self._engines, np.split(chosen, len(self._engines)), strict=True):
+            engine.act(part)
+        self._sent = True
 
     def recv(self) -> Step:
         """Wait for the step."""
+        expect_sent(self._sent)
+        self._sent = False
         last_obs = self._obs
         self._obs, reward, over = self._observe()
         self._steps += 1
         truncated = over & (self._steps >= self._timeout)
         if truncated.any():
-            completed = np.array([info["prev_level_complete"] for info in self._envs.get_info()], dtype=bool)
-            truncated &= ~completed
+            infos = [info for engine in self._engines for info in engine.get_info()]
+            truncated &= ~np.array([info["prev_level_complete"] for info in infos], dtype=bool)
         self._steps[over] = 0
         ended = to_device(over, self._device)
         return Step(
@@ -95,14 +101,29 @@ class ProcgenEnvs:
         )
 
     def close(self) -> None:
-        """Let the engine go; Procgen has no other way to stop."""
-        if hasattr(self, "_envs"):
-            del self._envs
+        """Let the engines go; Procgen has no other way to stop."""
+        self._engines = []
+
+    def _build(self, copies: int, seed: int, threads: int) -> Any:
+        game = self.game
+        try:
+            return _engine()(
+                num=copies,
+                env_name=game.id,
+                num_levels=game.num_levels,
+                start_level=game.start_level,
+                distribution_mode=game.distribution_mode,
+                rand_seed=seed,
+                num_threads=threads,
+            )
+        except OSError as error:
+            raise MissingExtra(f"procgen's library does not load ({error})", SYSTEM) from None
 
     def _observe(self) -> tuple[Tensor, np.ndarray, np.ndarray]:
-        reward, obs, first = self._envs.observe()
-        frames = to_device(obs["rgb"], self._device).permute(0, 3, 1, 2).contiguous()
-        return frames, reward, first
+        reward, obs, first = zip(*(engine.observe() for engine in self._engines), strict=True)
+        screens = np.concatenate([o["rgb"] for o in obs])
+        frames = to_device(screens, self._device).permute(0, 3, 1, 2).contiguous()
+        return frames, np.concatenate(reward), np.concatenate(first)
 
 
 _RARE_MODES = {

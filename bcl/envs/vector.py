@@ -1,6 +1,7 @@
 """The one interface through which every game is played: many copies of it, stepped together."""
 
-from collections.abc import Sequence
+import operator
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -23,7 +24,9 @@ class Step:
     reward: Tensor  # (N,) float32, raw
     terminated: Tensor  # (N,) bool, the game itself ended
     truncated: Tensor  # (N,) bool, a step limit ended it: the state had a future, so learners bootstrap
-    playing: Tensor  # (N,) bool; where False the game made a start-up move of its own: no transition, no reward
+    # (N,) bool; where False the game made a move of its own: no transition, no reward, no end. The one move of its own that
+    # counts as played, without reward, is one after a lost life in which the game ends: else two episodes would merge.
+    playing: Tensor
     final_obs: Tensor  # (E, *obs_shape) last observation of each episode that ended, in the order of `ended`
 
     @property
@@ -52,7 +55,11 @@ class VectorEnv(Protocol):
     def high(self) -> tuple[float, ...]: ...
 
     def reset(self, seed: Seeds) -> Tensor:
-        """Start every copy anew and return the first observations; copy i of an integer seed has seed + i."""
+        """Start every copy anew and return the first observations.
+
+        A copy's trajectory depends only on its own seed; an integer stands for seed, seed + 1, ... On Procgen alone an
+        integer seeds the engine once, which draws for all copies: there copy i also depends on i and not on seed + i.
+        """
         ...
 
     def send(self, actions: Tensor) -> None:
@@ -60,7 +67,7 @@ class VectorEnv(Protocol):
         ...
 
     def recv(self) -> Step:
-        """The result of the step that `send` started."""
+        """The result of the step that `send` started; refuses when there is none."""
         ...
 
     def close(self) -> None:
@@ -69,8 +76,11 @@ class VectorEnv(Protocol):
 
 
 def seed_list(seed: Seeds, num_envs: int) -> list[int]:
-    """One seed per copy."""
-    seeds = [seed + i for i in range(num_envs)] if isinstance(seed, int) else [int(s) for s in seed]
+    """One seed per copy, checked."""
+    try:
+        seeds = [_index(s) for s in seed] if isinstance(seed, Iterable) else [_index(seed) + i for i in range(num_envs)]
+    except TypeError:
+        raise GameError(f"seed {seed!r:.60} is not whole", "give one integer, or one seed each") from None
     if len(seeds) != num_envs:
         raise GameError(f"{len(seeds)} seeds for {num_envs} environments", "give one integer, or one seed each")
     if not all(0 <= s <= MAX_SEED for s in seeds):
@@ -78,12 +88,28 @@ def seed_list(seed: Seeds, num_envs: int) -> list[int]:
     return seeds
 
 
-def host_actions(actions: Tensor, num_actions: int) -> np.ndarray:
+def _index(seed: int) -> int:
+    if isinstance(seed, bool):
+        raise TypeError
+    return operator.index(seed)  # NumPy's integers too
+
+
+def host_actions(actions: Tensor, num_envs: int, num_actions: int) -> np.ndarray:
     """Actions as the engines take them, checked: an engine given a wrong index plays something else in silence."""
+    kind = actions.dtype
+    if actions.shape != (num_envs,) or kind.is_floating_point or kind.is_complex or kind == torch.bool:
+        given = f"actions of shape {tuple(actions.shape)} and type {kind} do not fit"
+        raise GameError(given, f"give {num_envs} integers")
     array = actions.detach().cpu().numpy().astype(np.int64)
-    if array.size and (array.min() < 0 or array.max() >= num_actions):
+    if array.min() < 0 or array.max() >= num_actions:
         raise GameError(f"action {array.min()} or {array.max()} does not exist", f"actions are 0 to {num_actions - 1}")
     return array
+
+
+def expect_sent(sent: bool) -> None:
+    """Refuse to wait for a step that nobody started: an engine would wait forever."""
+    if not sent:
+        raise GameError("no step is under way", "send actions first")
 
 
 def to_device(array: np.ndarray, device: torch.device) -> Tensor:

@@ -56,11 +56,11 @@ def certify(
     def proven(obs: Tensor, scores: Tensor) -> tuple[Tensor, Tensor]:
         lower, upper = input_box(obs, eps, policy.low, policy.high)
         actions = scores.argmax(dim=1)
-        return actions, certified(margins(chain, lower, upper, actions, method), actions)
+        return actions, certified(margins(chain, lower, upper, actions, method), actions, scores)
 
     def lowest_possible(obs: Tensor, scores: Tensor) -> tuple[Tensor, Tensor]:
         lower, upper = input_box(obs, eps, policy.low, policy.high)
-        possible = ~impossible(pair_margins(chain, lower, upper, method))
+        possible = ~impossible(pair_margins(chain, lower, upper, method), scores)
         return scores.masked_fill(~possible, torch.inf).argmin(dim=1), possible.sum(dim=1) == 1
 
     with torch.no_grad(), full_precision():

@@ -2,14 +2,14 @@
 
 import copy
 from collections.abc import Callable
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Generator, Tensor, nn
 
 from bcl.attacks import Attack, CrossEntropy, perturb
 from bcl.attacks.objectives import ascent
-from bcl.bounds import certified, full_precision, input_box, margins
+from bcl.bounds import Method, certified, full_precision, input_box, margins
 from bcl.envs import VectorEnv
 from bcl.errors import BclError
 from bcl.evaluation.score import NO_ATTACK, Score
@@ -44,9 +44,12 @@ def evaluate(
     """
     if episodes < 1:
         raise BclError(f"{episodes} episodes cannot be judged", "ask for at least 1")
+    if protocol not in get_args(Protocol) or precision not in get_args(Precision):
+        raise BclError(f"unknown protocol '{protocol}' or precision '{precision}'", "fixed or first; fast or full")
     attack = attack if eps > 0 else None
     device = next(policy.parameters()).device
-    searched = SearchForm(policy, half=device.type == "cuda" and precision == "fast")
+    images = len(policy.spec.obs_shape) == 3  # in [0, 1]; half precision would be too coarse for larger numbers
+    searched = SearchForm(policy, half=device.type == "cuda" and images and precision == "fast")
     decide = Decision(policy, searched, attack, eps, Generator(device).manual_seed(seed), choose)
     book = _Book(env.num_envs, episodes, protocol, device)
     obs = env.reset(seed)
@@ -54,7 +57,8 @@ def evaluate(
     while not book.complete:
         actions, clean, distance = decide(obs)
         if step_count % PROBE_EVERY == 0:
-            decide.probe(obs, clean, actions, book.counting)
+            _refuse_over_budget(distance.amax(), eps, attack)
+            decide.probe(obs, actions, book.counting)
         env.send(actions)
         book.watch(actions != clean, distance)
         step = env.recv()
@@ -63,29 +67,29 @@ def evaluate(
         step_count += 1
         if step_count % PROBE_EVERY == 0:
             progress(book.finished, episodes)
-    largest = book.largest.item()
-    if largest > eps + TOLERANCE:
-        raise BclError(f"{attack} moved an observation by {largest:.6g} at eps {eps:.6g}", "this attack is broken")
+    _refuse_over_budget(book.largest, eps, attack)
     return Score(
         attack=NO_ATTACK if attack is None else repr(attack),
         eps=eps,
         returns=tuple(book.returns()),
         lengths=tuple(book.lengths()),
         changed=(book.changed / book.steps.clamp(min=1)).item(),
-        max_perturbation=largest,
+        max_perturbation=book.largest.item(),
         zero_gradient=decide.zero_gradients / max(decide.probed, 1),
         seed=seed,
         protocol=protocol,
+        precision="half" if searched.is_half else "full",
         stochastic=decide.stochastic,
     )
 
 
 class SearchForm(nn.Module):
     """What attacks look at: the chain whose scores differ between actions as the policy's do (a dueling value stream
-    cancels, so it is not computed), in half precision and channels last where that is fast."""
+    cancels in every objective of our suites, so it is not computed), in half precision and channels last where fast."""
 
     def __init__(self, policy: Policy, half: bool) -> None:
         super().__init__()
+        self.is_half = half
         self._dtype = torch.float16 if half else next(policy.parameters()).dtype
         self._chain = policy.chain()
         if half:
@@ -153,29 +157,39 @@ class Decision:
         with torch.cuda.graph(self._graph):
             self._output = self._run(self._input)
 
-    def probe(self, obs: Tensor, clean: Tensor, actions: Tensor, counting: Tensor) -> None:
+    def probe(self, obs: Tensor, actions: Tensor, counting: Tensor) -> None:
         """Look for vanished gradients, for chance in the policy, and for a certified action that was changed."""
         if self._attack is None:
             return
-        obs, clean, actions = as_float(obs)[counting], clean[counting], actions[counting]
+        obs, actions = as_float(obs)[counting], actions[counting]
         if not len(obs):
             return
         with torch.no_grad():
             scores, again = self._policy(obs), self._policy(obs)
+            searched = self._searched(obs)
+        if not searched.isfinite().all():
+            raise BclError("the policy's scores overflow in half precision", "evaluate with precision full")
         self.stochastic |= not torch.equal(scores, again)
         _, _, gradient = ascent(CrossEntropy(), self._policy, obs, scores)
         self.probed += len(obs)
         self.zero_gradients += int((gradient.flatten(1) == 0).all(dim=1).sum())
-        _refuse_broken_certificate(self._policy, obs, self._eps, clean, actions, self._attack)
+        _refuse_broken_certificate(self._policy, obs, self._eps, scores, actions, self._attack)
+
+
+def _refuse_over_budget(largest: Tensor, eps: float, attack: Attack | None) -> None:
+    if not float(largest) <= eps + TOLERANCE:  # NaN included
+        raise BclError(f"{attack} moved an observation by {largest:.6g} at eps {eps:.6g}", "this attack is broken")
 
 
 def _refuse_broken_certificate(
-    policy: Policy, obs: Tensor, eps: float, clean: Tensor, actions: Tensor, attack: Attack
+    policy: Policy, obs: Tensor, eps: float, scores: Tensor, actions: Tensor, attack: Attack
 ) -> None:
     try:
         with torch.no_grad(), full_precision():
             lower, upper = input_box(obs, eps, policy.low, policy.high)
-            proven = certified(margins(policy.chain(), lower, upper, clean, "ibp"), clean)
+            clean = scores.argmax(dim=1)
+            method: Method = "ibp" if policy.spec.kind == "impala" else "crown-ibp"  # seconds a state on IMPALA
+            proven = certified(margins(policy.chain(), lower, upper, clean, method), clean, scores)
     except BclError:  # a layer without bounds: nothing is certified, so nothing can be broken
         return
     if bool((proven & (actions != clean)).any()):

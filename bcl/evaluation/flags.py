@@ -12,7 +12,7 @@ ZERO_GRADIENT_SHARE = 0.1
 SIGMAS = 2.0  # a difference counts above this many standard errors ...
 SHARE_OF_NOMINAL = 0.05  # ... and above this share of the nominal return
 WITHOUT_GRADIENT_DESCENT = ("Multi(", "MultiT(", "Square(", "UniformNoise(", "CornerNoise(")
-GRADIENT_DESCENT = ("PGD(", "APGD(")
+MIN_EPISODES = 3  # comparisons of fewer say nothing
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,8 @@ def flags(scores: Sequence[Score], floor: Score | None = None) -> list[Flag]:
 
 
 def _clearly_lower(low: Score, high: Score, scale: float) -> bool:
+    if min(len(low.returns), len(high.returns)) < MIN_EPISODES:
+        return False
     noise = (low.sem**2 + high.sem**2) ** 0.5
     return high.mean - low.mean > max(SIGMAS * noise, scale)
 
@@ -61,7 +63,7 @@ def _stochastic(scores: Sequence[Score]) -> list[Flag]:
 def _masking(scores: Sequence[Score], scale: float) -> list[Flag]:
     found = []
     for eps in sorted({s.eps for s in scores}):
-        climbing = [s for s in scores if s.eps == eps and s.attack.startswith(GRADIENT_DESCENT)]
+        climbing = [s for s in scores if s.eps == eps and s.attack.startswith("PGD(")]
         others = [s for s in scores if s.eps == eps and s.attack.startswith(WITHOUT_GRADIENT_DESCENT)]
         if not climbing or not others:
             continue
@@ -88,17 +90,18 @@ def _more_effort(scores: Sequence[Score], scale: float) -> list[Flag]:
     plain = [(s, *effort) for s in scores if (effort := _effort(s.attack))]
     for weak, weak_kind, weak_effort in plain:
         for strong, strong_kind, strong_effort in plain:
-            more = weak_kind == strong_kind and weak.eps == strong.eps and weak_effort < strong_effort
+            more = weak_kind == strong_kind and weak.eps == strong.eps and weak_effort != strong_effort
+            more = more and all(w <= s for w, s in zip(weak_effort, strong_effort, strict=True))
             if more and _clearly_lower(weak, strong, scale):
                 what = f"{strong.attack} ({strong.mean:.4g}) hurts less than {weak.attack} ({weak.mean:.4g})"
                 found.append(Flag("more-effort-weaker", f"{what} at {format_eps(weak.eps)}"))
     return found
 
 
-def _effort(attack: str) -> tuple[str, int] | None:
-    """What kind of PGD this is apart from its effort, and steps x restarts."""
-    match = re.fullmatch(r"PGD\(steps=(\d+), step=[^,]+, random_start=\w+, restarts=(\d+), (.*)\)", attack)
-    return (match[3], int(match[1]) * int(match[2])) if match else None
+def _effort(attack: str) -> tuple[str, tuple[int, int]] | None:
+    """What kind of PGD this is apart from its effort, and its steps and restarts."""
+    match = re.fullmatch(r"PGD\(steps=(\d+), (step=[^,]+, random_start=\w+), restarts=(\d+), (.*)\)", attack)
+    return (match[2] + match[4], (int(match[1]), int(match[3]))) if match else None
 
 
 def _full_budget(scores: Sequence[Score], nominal: Score, floor: Score) -> list[Flag]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bcl import stats
+from bcl.errors import StoreError
 
 NO_ATTACK = "none"
 
@@ -30,6 +31,8 @@ class Score:
     seed: int
     protocol: str
     """`fixed`: episodes per copy fixed beforehand; `first`: the first finished, as the reference does on Procgen."""
+    precision: str = "full"
+    """In which the attack searched: `half` or `full`; actions are always decided in full precision."""
     stochastic: bool = False
     """The policy gave two different answers to one observation."""
 
@@ -52,8 +55,13 @@ class Score:
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> "Score":
         """The inverse of `to_dict`."""
-        values = {f.name: data[f.name] for f in dataclasses.fields(cls)}
-        return cls(**values | {"returns": tuple(data["returns"]), "lengths": tuple(data["lengths"])})
+        try:
+            values = {f.name: data[f.name] for f in dataclasses.fields(cls)}
+            return cls(**values | {"returns": tuple(data["returns"]), "lengths": tuple(data["lengths"])})
+        except (KeyError, TypeError) as error:
+            raise StoreError(
+                f"a stored score does not fit ({error})", "delete its file to have it played again"
+            ) from None
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,10 @@ import bcl
 from bcl.attacks import Attack
 from bcl.bounds import Method
 from bcl.envs import VectorEnv, make_env
+from bcl.envs.vector import seed_list
 from bcl.errors import ConfigError
 from bcl.evaluation.certify import certify
-from bcl.evaluation.evaluate import Progress, Protocol, evaluate
+from bcl.evaluation.evaluate import Precision, Progress, Protocol, evaluate
 from bcl.evaluation.score import NO_ATTACK, Score
 from bcl.games import REFERENCE_NOOPS, AtariGame, Game, ProcgenGame, game_to_dict
 from bcl.policies import Policy
@@ -34,14 +35,16 @@ class Plan:
     episodes: int
     seed: int = 0
     protocol: Protocol = "fixed"
+    precision: Precision = "fast"
     num_envs: int = 0
     """Copies played at once; 0: one per episode, at most 64, and always 64 where the protocol is `first`."""
 
     def __post_init__(self) -> None:
         if self.episodes < 1:
             raise ConfigError(f"{self.episodes} episodes cannot be judged", "ask for at least 1")
-        if self.num_envs < 0 or self.seed < 0:
-            raise ConfigError("seeds and numbers of copies cannot be negative", "give 0 or more")
+        if self.num_envs < 0:
+            raise ConfigError(f"{self.num_envs} copies cannot be played", "give 0 or more")
+        seed_list(self.seed, self.copies())
 
     def copies(self) -> int:
         """How many copies of the game are played at once."""
@@ -89,7 +92,7 @@ def run_suite(
 ) -> Iterator[Score]:
     """Yield every score; cells found in `folder` are read, the others played and written there when done."""
     device = next(policy.parameters()).device
-    identity = fingerprint(policy)
+    identity = _identity(policy)
     env: VectorEnv | None = None
     for cell in wanted:
 
@@ -104,6 +107,7 @@ def run_suite(
                 episodes=plan.episodes,
                 seed=plan.seed,
                 protocol=plan.protocol,
+                precision=plan.precision,
                 progress=progress(cell),
             )
             about = {"game": game_to_dict(plan.game), "num_envs": plan.copies(), "policy": identity}
@@ -124,7 +128,7 @@ def run_certificates(
     progress: Callable[[str], Progress] = lambda label: lambda done, of: None,
 ) -> Iterator[dict[str, Any]]:
     """Yield the certificate of every budget, stored like scores."""
-    identity = fingerprint(policy)
+    identity = _identity(policy)
     for eps in budgets:
 
         def prove(eps: float = eps) -> dict[str, Any]:
@@ -149,7 +153,11 @@ def run_floor(policy: Policy, plan: Plan, folder: Path, progress: Progress = lam
         env.close()
         return score.to_dict()
 
-    return Score.from_dict(store.once(folder / _file_name("lowest-scored", 0.0, plan, fingerprint(policy)), play))
+    return Score.from_dict(store.once(folder / _file_name("lowest-scored", 0.0, plan, _identity(policy)), play))
+
+
+def _identity(policy: Policy) -> str:
+    return f"{fingerprint(policy)} on {next(policy.parameters()).device.type}"
 
 
 def _cell_name(cell: Cell, plan: Plan, policy: str) -> str:
@@ -158,6 +166,6 @@ def _cell_name(cell: Cell, plan: Plan, policy: str) -> str:
 
 def _file_name(what: str, eps: float, plan: Plan, policy: str) -> str:
     """A name people can read, unique for everything that decides the result."""
-    facts = (what, eps, game_to_dict(plan.game), plan.episodes, plan.seed, plan.protocol, plan.copies(), policy)
-    words = re.sub(r"[^a-z0-9]+", "-", f"{what} {format_eps(eps)}".lower()).strip("-")
+    facts = (what, eps, plan, plan.copies(), policy, bcl.__version__)
+    words = re.sub(r"[^a-z0-9]+", "-", f"eps {format_eps(eps)} {what}".lower()).strip("-")
     return f"{words[:60]}-{hashlib.sha256(repr(facts).encode()).hexdigest()[:8]}.json"

@@ -31,6 +31,7 @@ def to_bytes(policy: Policy) -> bytes:
     about = dataclasses.asdict(spec) | {
         "format": FORMAT,
         "bcl_version": bcl.__version__,
+        "fingerprint": fingerprint(policy),
         "game": game_to_dict(spec.game) if spec.game else None,
         "low": [None if math.isinf(x) else x for x in spec.low],  # JSON has no infinity
         "high": [None if math.isinf(x) else x for x in spec.high],
@@ -40,11 +41,13 @@ def to_bytes(policy: Policy) -> bytes:
 
 
 def fingerprint(policy: Policy) -> str:
-    """A short name for exactly these weights."""
-    digest = hashlib.sha256()
+    """A short name for exactly this function: weights, network and bounds."""
+    spec = policy.spec
+    network = (spec.kind, spec.obs_shape, spec.num_actions, spec.hidden, spec.activation, spec.low, spec.high)
+    digest = hashlib.sha256(repr(network).encode())
     for name, tensor in sorted(policy.network.state_dict().items()):
         digest.update(name.encode())
-        digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+        digest.update(tensor.detach().cpu().float().contiguous().numpy().tobytes())  # as it is loaded
     return digest.hexdigest()[:16]
 
 
@@ -52,7 +55,7 @@ def load(path: str | Path, device: str | torch.device = "cpu") -> Policy:
     """A policy in eval mode from a file that `save` wrote; anything else is refused in one sentence."""
     path = Path(path)
     about, tensors = _read(path)
-    policy = Policy(_spec(path, about))
+    policy = _rebuild(path, about)
     expected = policy.network.state_dict()
     if expected.keys() != tensors.keys():
         odd = sorted(expected.keys() ^ tensors.keys())[0]
@@ -61,25 +64,36 @@ def load(path: str | Path, device: str | torch.device = "cpu") -> Policy:
         if tensor.shape != expected[name].shape:
             shapes = f"{tuple(tensor.shape)} instead of {tuple(expected[name].shape)}"
             raise WeightsError(f"'{path}' has '{name}' of shape {shapes}", "it is damaged; get it again")
-        if not torch.isfinite(tensor).all():
+        if not tensor.is_floating_point() or not torch.isfinite(tensor.float()).all():
             raise WeightsError(
                 f"'{path}' has values in '{name}' that are not finite", "it comes from a training that broke"
             )
     policy.network.load_state_dict({name: tensor.float() for name, tensor in tensors.items()})
+    if about.get("fingerprint") != fingerprint(policy):
+        raise WeightsError(f"'{path}' is damaged: its weights are not those that were saved", "get it again")
     return policy.to(device).eval()
+
+
+def _rebuild(path: Path, about: dict[str, Any]) -> Policy:
+    spec = _spec(path, about)
+    try:
+        return Policy(spec)
+    except (BclError, RuntimeError, ValueError, OverflowError, MemoryError) as error:
+        reason = str(error).splitlines()[0]
+        raise WeightsError(f"'{path}' describes a network that cannot be built ({reason})", "it is damaged") from None
 
 
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
     hint = "give a .safetensors file that bcl wrote, or convert a foreign one with 'bcl import'"
     if path.is_dir():
         raise WeightsError(f"'{path}' is a directory, not a weights file", hint)
-    if not path.exists():
-        raise WeightsError(f"'{path}' does not exist", "check the path")
     try:
+        if not path.exists():
+            raise WeightsError(f"'{path}' does not exist", "check the path")
         with safetensors.safe_open(path, framework="pt") as file:
             about = json.loads((file.metadata() or {}).get("bcl", "null"))
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (safetensors.SafetensorError, OSError, ValueError) as error:
+    except (safetensors.SafetensorError, OSError, ValueError, RecursionError, NotImplementedError) as error:
         raise WeightsError(f"'{path}' is not a readable safetensors file ({error})", hint) from None
     if not isinstance(about, dict):
         raise WeightsError(f"'{path}' holds tensors but no bcl policy", hint)
@@ -105,5 +119,5 @@ def _spec(path: Path, about: dict[str, Any]) -> PolicySpec:
             parent=str(about["parent"]),
             notes={str(k): str(v) for k, v in about["notes"].items()},
         )
-    except (KeyError, TypeError, ValueError, AttributeError, BclError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError, BclError) as error:
         raise WeightsError(f"'{path}' has a description that does not fit ({error})", hint) from None

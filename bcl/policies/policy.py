@@ -14,6 +14,7 @@ Kind = Literal["dueling-cnn", "plain-cnn", "impala", "dueling-mlp", "actor-criti
 Activation = Literal["relu", "tanh"]
 KINDS: tuple[str, ...] = get_args(Kind)
 ACTIVATIONS: tuple[str, ...] = get_args(Activation)
+MAX_SIZE = 2**20
 MIN_IMAGE = 36  # smallest side for which the Nature CNN leaves a pixel
 
 
@@ -46,6 +47,7 @@ class Policy(nn.Module):
 
     def __init__(self, spec: PolicySpec) -> None:
         super().__init__()
+        _check(spec)
         self.spec = spec
         self.network = _build(spec)
         shape = (-1,) if len(spec.obs_shape) == 1 else (-1, 1, 1)
@@ -72,6 +74,24 @@ def default_kind(obs_shape: tuple[int, ...], algo: str) -> Kind:
     if algo == "ppo":
         return "impala"
     return "plain-cnn" if obs_shape == (1, 80, 80) else "dueling-cnn"
+
+
+def _check(spec: PolicySpec) -> None:
+    """Refuse what no network of ours can be, before PyTorch stumbles over it."""
+    sizes = (*spec.obs_shape, spec.num_actions, *spec.hidden)
+    if len(spec.obs_shape) not in (1, 3) or not all(0 < n <= MAX_SIZE for n in sizes):
+        raise ConfigError(
+            f"a policy cannot have sizes {sizes}", f"observations have 1 or 3 dimensions of 1 to {MAX_SIZE}"
+        )
+    if spec.kind in ("dueling-mlp", "actor-critic-mlp") and not spec.hidden:
+        raise ConfigError(f"network '{spec.kind}' needs hidden layers", "give their sizes")
+    for bound in (spec.low, spec.high):
+        if len(bound) not in (1, spec.obs_shape[0]):
+            raise ConfigError(
+                f"{len(bound)} bounds for observations of shape {spec.obs_shape}", "give one, or one each"
+            )
+    if not all(low < high for low, high in zip(spec.low, spec.high, strict=False)):  # NaN included
+        raise ConfigError("the smallest valid observation is not below the largest", "mend low and high")
 
 
 def _build(spec: PolicySpec) -> networks.Dueling | networks.Plain | networks.ActorCritic:

@@ -20,21 +20,24 @@ Json = dict[str, Any]
 
 
 def write_bytes(path: Path, data: bytes) -> None:
-    """Replace a file atomically and durably; on failure the old content stays."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    """Replace a file atomically and durably; on failure the old content stays. A link stays, its target is replaced."""
     with _clear_errors(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
+        target = Path(os.path.realpath(path))  # unlike Path.resolve, never raises on a loop of links
+        temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+        target.parent.mkdir(parents=True, exist_ok=True)
         try:
-            with open(temporary, "wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, path)
+            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+            try:
+                _write_all(descriptor, data)
+                os.fsync(descriptor)  # before the rename, or a power cut can leave an empty file under the name
+            finally:
+                os.close(descriptor)
+            os.replace(temporary, target)
         except BaseException:
             with contextlib.suppress(OSError):
                 temporary.unlink()
             raise
-        _sync_directory(path.parent)
+        _sync_directory(target.parent)
 
 
 def write_text(path: Path, text: str) -> None:
@@ -43,18 +46,14 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
-    """`write_bytes` for a JSON object, readable by people."""
-    write_text(path, json.dumps(value, indent=2) + "\n")
+    """`write_bytes` for a JSON object, readable by people; NaN and infinities become null."""
+    write_text(path, json.dumps(_plain(value), indent=2) + "\n")
 
 
 def read_json(path: Path) -> Json:
     """A JSON object that this package wrote."""
-    try:
-        value = json.loads(path.read_text())
-    except OSError as error:
-        raise StoreError(f"cannot read '{path}': {error.strerror}", "check the path") from None
-    except ValueError as error:
-        raise StoreError(f"'{path}' is damaged: {error}", "delete it to have it made again") from None
+    with _clear_reads(path, "delete it to have it made again"):
+        value = json.loads(path.read_bytes().decode())
     if not isinstance(value, dict):
         raise StoreError(f"'{path}' does not hold a JSON object", "delete it to have it made again")
     return value
@@ -62,7 +61,9 @@ def read_json(path: Path) -> Json:
 
 def once(path: Path, compute: Callable[[], Mapping[str, Any]]) -> Json:
     """The stored result if there is one, else compute it, store it and return it as it will be read back."""
-    if not path.exists():
+    with _clear_reads(path):
+        done = path.exists()
+    if not done:
         write_json(path, compute())
     return read_json(path)
 
@@ -79,13 +80,11 @@ class MetricsFile:
             self._size = os.fstat(self._descriptor).st_size
 
     def append(self, row: Mapping[str, Any]) -> None:
-        """Write one row."""
-        line = (json.dumps(row) + "\n").encode()
+        """Write one row; NaN and infinities become null."""
+        line = (json.dumps(_plain(row)) + "\n").encode()
         with _clear_errors(self._path):
             try:
-                written = 0
-                while written < len(line):  # a full disk writes a part first
-                    written += os.write(self._descriptor, line[written:])
+                _write_all(self._descriptor, line)
             except OSError:
                 with contextlib.suppress(OSError):
                     os.ftruncate(self._descriptor, self._size)
@@ -107,13 +106,10 @@ class MetricsFile:
 
 def read_metrics(path: Path) -> list[Json]:
     """All complete rows; a last line without a newline was cut by a crash and is ignored."""
-    if not path.exists():
-        return []
-    *lines, _torn = path.read_bytes().split(b"\n")
-    try:
-        return [json.loads(line) for line in lines]
-    except ValueError as error:
-        raise StoreError(f"'{path}' is damaged: {error}", "delete the line it names") from None
+    with _clear_reads(path):
+        data = path.read_bytes() if path.exists() else b""
+    *lines, _torn = data.split(b"\n")
+    return [_row(path, number, line) for number, line in enumerate(lines, 1)]
 
 
 @contextlib.contextmanager
@@ -121,10 +117,11 @@ def lock(directory: Path, say: Callable[[str], None] = lambda _: None) -> Iterat
     """Hold the directory for this process; the kernel lets go when the process dies, however it dies."""
     path = directory / "lock"
     with _clear_errors(path):
-        file = open(path, "a+")  # noqa: SIM115
+        file = open(path, "a+b", buffering=0)  # noqa: SIM115 # with a buffer, closing on a full disk would write again
     with file:
-        file.seek(0)
-        owner = file.read().strip()
+        with _clear_errors(path):
+            file.seek(0)
+            owner = " ".join((file.read(300) or b"").decode(errors="replace").split())
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -134,20 +131,22 @@ def lock(directory: Path, say: Callable[[str], None] = lambda _: None) -> Iterat
             raise StoreError(f"'{directory}' is in use by {who}", "wait for it, or stop that process") from None
         if owner:
             say(f"took over the lock of {owner}, which ended without releasing it")
-        file.truncate(0)
-        file.write(f"pid {os.getpid()} on {socket.gethostname()}")
-        file.flush()
+        with _clear_errors(path):
+            file.truncate(0)
+            file.write(f"pid {os.getpid()} on {socket.gethostname()}".encode())
         try:
             yield
         finally:
-            file.truncate(0)
+            with contextlib.suppress(OSError):  # closing releases the lock; only the owner's name would stay
+                file.truncate(0)
 
 
 def check_new(directory: Path) -> None:
-    """Refuse a run directory that holds something already."""
-    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
-        resume = f"continue it with 'bcl resume {directory}', or " if (directory / "config.toml").exists() else ""
-        raise StoreError(f"'{directory}' exists already", f"{resume}give another --out")
+    """Refuse a run directory that holds something already; what a killed `create_run` left does not count."""
+    with _clear_errors(directory):
+        new = not directory.exists() or (directory.is_dir() and all(_is_leftover(p.name) for p in directory.iterdir()))
+    if not new:
+        raise StoreError(f"'{directory}' exists already", "give another --out")
 
 
 def create_run(directory: Path, config: str, about: Mapping[str, Any]) -> None:
@@ -159,19 +158,45 @@ def create_run(directory: Path, config: str, about: Mapping[str, Any]) -> None:
 
 def open_run(directory: Path) -> str:
     """The configuration text of an existing run."""
-    try:
-        return (directory / "config.toml").read_text()
-    except OSError:
-        raise StoreError(f"'{directory}' is not a run directory", "it has no config.toml; check the path") from None
+    path = directory / "config.toml"
+    with _clear_reads(path):
+        try:
+            return path.read_bytes().decode()
+        except (FileNotFoundError, NotADirectoryError):
+            raise StoreError(f"'{directory}' is not a run directory", "it has no config.toml; check the path") from None
 
 
-def check_same_config(directory: Path, differing: list[str]) -> None:
-    """Refuse to continue a run under another configuration, naming the settings that differ."""
-    if differing:
-        names = ", ".join(differing)
+def resume_run(directory: Path, differing: Callable[[str], list[str]]) -> str:
+    """The configuration text of a run to continue; `differing` names the settings in which the wanted one differs."""
+    stored = open_run(directory)
+    if names := differing(stored):
         raise StoreError(
-            f"'{directory}' was started with other settings ({names})", "resume it without them, or give another --out"
+            f"'{directory}' was started with other settings ({', '.join(names)})",
+            "resume it without them, or give another --out",
         )
+    return stored
+
+
+def _plain(value: Mapping[str, Any]) -> Any:
+    return json.loads(json.dumps(value), parse_constant=lambda _: None)  # NaN is no JSON: other parsers refuse it
+
+
+def _row(path: Path, number: int, line: bytes) -> Json:
+    with contextlib.suppress(ValueError, RecursionError):
+        row = json.loads(line.decode())
+        if isinstance(row, dict):
+            return row
+    raise StoreError(f"line {number} of '{path}' is damaged", "delete that line")
+
+
+def _is_leftover(name: str) -> bool:
+    return name in ("run.json", "lock") or (name.startswith(".") and name.endswith(".tmp"))
+
+
+def _write_all(descriptor: int, data: bytes) -> None:
+    written = 0
+    while written < len(data):  # a full disk writes a part first
+        written += os.write(descriptor, data[written:])
 
 
 def _sync_directory(directory: Path) -> None:
@@ -188,6 +213,16 @@ def _drop_torn_line(path: Path) -> None:
         whole = data.rfind(b"\n") + 1
         if whole < len(data):
             os.truncate(path, whole)
+
+
+@contextlib.contextmanager
+def _clear_reads(path: Path, hint: str = "check the path") -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise StoreError(f"cannot read '{path}': {error.strerror or error}", "check the path") from None
+    except (ValueError, RecursionError) as error:  # not UTF-8, not JSON, or nested too deeply
+        raise StoreError(f"'{path}' is damaged: {error}", hint) from None
 
 
 @contextlib.contextmanager

@@ -170,9 +170,9 @@ def test_gradients_match_finite_differences(method, shape):
 
 def test_certified_and_impossible_need_more_than_rounding():
     margin = torch.tensor([[0.0, 1e-3, 2.0], [0.0, 1e-6, 2.0], [5.0, 0.0, -1.0]])
-    assert certified(margin, torch.tensor([0, 0, 1])).tolist() == [True, False, False]
+    assert certified(margin, torch.tensor([0, 0, 1]), torch.zeros(3, 2)).tolist() == [True, False, False]
     pairs = torch.tensor([[[0.0, 0.5], [-0.9, 0.0]], [[0.0, 1e-6], [-1.0, 0.0]]])
-    assert impossible(pairs).tolist() == [[False, True], [False, False]]
+    assert impossible(pairs, torch.zeros(2, 2)).tolist() == [[False, True], [False, False]]
 
 
 def test_pair_margins_hold_the_margins_of_each_action():

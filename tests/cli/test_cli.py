@@ -135,16 +135,33 @@ def test_debug_shows_the_traceback(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize(
     ("game", "package", "words"),
-    [("pong", "ale_py", "pip install 'bcl[atari]'"), ("fruitbot", "procgen", "--no-deps procgen-mirror")],
+    [("pong", "ale_py", "pip install 'ale-py"), ("fruitbot", "procgen", "--no-deps procgen-mirror")],
 )
 def test_a_missing_extra_names_the_pip_command(
     bcl, monkeypatch: pytest.MonkeyPatch, game: str, package: str, words: str
 ) -> None:
     monkeypatch.setitem(sys.modules, package, None)
-    code, out, _ = bcl("bench", "env", game, "--seconds", "0.1", "--num-envs", "2")
-    assert code == 0
-    assert "skipped" in out
-    assert words in out
+    code, _, err = bcl("bench", "env", game, "--seconds", "0.1", "--num-envs", "2")
+    assert code == 2
+    assert words in err
+
+
+@pytest.mark.parametrize(
+    "flags", [["--num-envs", "0"], ["--seconds", "nan"], ["--seconds", "inf"], ["--threads", "-5"]]
+)
+def test_bench_refuses_nonsense(bcl, flags: list[str]) -> None:
+    assert bcl("bench", "env", "cartpole", *flags)[0] == 2
+
+
+def test_a_full_disk_for_standard_output_is_one_sentence() -> None:
+    if not Path("/dev/full").exists():
+        pytest.skip("no /dev/full on this system")
+    with open("/dev/full", "w") as full:
+        result = subprocess.run(
+            [sys.executable, "-m", "bcl", "presets"], stdout=full, stderr=subprocess.PIPE, text=True
+        )
+    assert result.returncode == 2
+    assert result.stderr == "bcl: No space left on device; check paths and space\n"
 
 
 def test_import_writes_a_policy(bcl, released: Path) -> None:

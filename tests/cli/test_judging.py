@@ -36,7 +36,8 @@ def test_attack_prints_a_table_and_keeps_the_cells(bcl, tmp_path: Path) -> None:
     assert code == 0
     for word in ("no attack", "PGD(steps=10", "0.05", "0.2", "worst attack", "worst per episode", "next: bcl attack"):
         assert word in out
-    cells = sorted((tmp_path / "p.results" / "evals").iterdir())
+    cells = sorted((tmp_path / "p.results" / "evals").glob("eps-*.json"))
+    assert (tmp_path / "p.results" / "evals" / "verdict.json").exists()
     assert len(cells) == 3
     stamps = [c.stat().st_mtime_ns for c in cells]
     assert bcl("attack", "p.safetensors", "--eps", "0.05", "0.2", "--episodes", "4")[1] == out

@@ -144,7 +144,7 @@ def test_given_noops_are_played_and_repeat_the_start() -> None:
     assert envs.noops.tolist() == [17, 30, 5]
     for i, noops in enumerate((17, 30, 5)):
         assert_same_image(first[i], SlowAtari("freeway", 0, noops, "v2", "gray").obs)
-    for wrong in ((1, 2), (1, 2, 31)):
+    for wrong in ((1, 2), (1, 2, 31), (1, 2, -1)):
         with pytest.raises(GameError, match="first_noops"):
             make_env(dataclasses.replace(game, first_noops=wrong), 3)
 
@@ -183,6 +183,45 @@ def test_a_lost_life_plays_the_start_moves_when_asked() -> None:
         step = envs.recv()
         silent += int((~step.playing).sum()) if t > 2 else 0
     assert silent >= 3
+
+
+@pytest.mark.parametrize("pipeline", ["v1", "v2"])
+def test_a_game_that_ends_in_the_moves_after_a_lost_life_ends_its_episode(
+    pipeline: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    envs = make_env(AtariGame("road_runner", pipeline=pipeline, life_reset=True), 3)
+    envs.reset(1)
+    envs._moves_left[:] = (2, 2, 0)
+    envs._steps[:] = (7, 0, 7)  # in the moves after a lost life, in those of a start, in play
+    name = f"_recv_{pipeline}"
+    recv = getattr(envs, name)
+
+    def all_over() -> tuple[np.ndarray, ...]:
+        screens, reward, terminated, lives = recv()
+        return screens, reward + 5, np.ones_like(terminated), lives
+
+    monkeypatch.setattr(envs, name, all_over)
+    envs.send(torch.zeros(3, dtype=torch.long))
+    step = envs.recv()
+    assert step.terminated.tolist() == step.playing.tolist() == [True, False, True]
+    assert step.reward.tolist() == [0, 0, 5]
+    assert len(step.final_obs) == 2
+    assert envs._steps.tolist() == [0, 0, 0]
+    assert envs._moves_left.tolist() == [2, 2, 2]  # all of them start anew
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [({"crop_shift": 22}, "-21 and 21"), ({"crop_shift": -22}, "-21 and 21"), ({"noop_max": 0}, "at least 1")],
+)
+def test_settings_that_cannot_be_played_are_refused(settings: dict[str, int], words: str) -> None:
+    with pytest.raises(GameError, match=words):
+        make_env(AtariGame("pong", **settings), 1)
+
+
+@pytest.mark.parametrize("shift", [-21, 21])
+def test_the_crop_window_reaches_the_edges(shift: int) -> None:
+    assert make_env(AtariGame("pong", crop_shift=shift), 1).reset(0).shape == (1, 1, 84, 84)
 
 
 def trajectory(game: AtariGame, threads: int, seed: int = 11) -> list[Step]:

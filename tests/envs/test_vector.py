@@ -1,8 +1,10 @@
 """What every engine must do the same way."""
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
+from gymnasium.envs.registration import EnvSpec
 
 from bcl.config import resolve
 from bcl.envs import Step, VectorEnv, make_env
@@ -55,6 +57,14 @@ def test_reset_starts_over(name: str) -> None:
     assert all(torch.equal(a.obs, b.obs) for a, b in zip(play(envs, 20), play(envs, 20), strict=True))
 
 
+@pytest.mark.parametrize("name", ENGINES)
+def test_reset_drops_a_step_under_way(name: str) -> None:
+    envs = make_env(resolve(name).game, 2)
+    before = play(envs, 20)
+    envs.send(torch.ones(2, dtype=torch.long))
+    assert all(torch.equal(a.obs, b.obs) for a, b in zip(before, play(envs, 20), strict=True))
+
+
 @pytest.mark.parametrize("name", ["cartpole", "pong"])
 def test_copies_have_consecutive_seeds(name: str) -> None:
     game = resolve(name).game
@@ -71,18 +81,61 @@ def test_an_action_that_does_not_exist_is_refused(name: str, action: int) -> Non
         envs.send(torch.tensor([0, action]))
 
 
-def test_wrong_seeds_are_refused() -> None:
-    envs = make_env(resolve("cartpole").game, 2)
-    for seeds in (-1, [1], [0, 2**40]):
-        with pytest.raises(GameError):
+@pytest.mark.parametrize("name", ENGINES)
+@pytest.mark.parametrize(
+    "actions", [torch.zeros(2), torch.zeros(2, dtype=torch.bool), torch.tensor(0), torch.zeros(3, dtype=torch.long)]
+)
+def test_actions_are_one_integer_per_copy(name: str, actions: torch.Tensor) -> None:
+    envs = make_env(resolve(name).game, 2)
+    envs.reset(0)
+    with pytest.raises(GameError, match="give 2 integers"):
+        envs.send(actions)
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_waiting_for_a_step_that_nobody_started_is_refused(name: str) -> None:
+    envs = make_env(resolve(name).game, 2)
+    with pytest.raises(GameError, match="send actions first"):
+        envs.recv()
+    play(envs, 1)
+    with pytest.raises(GameError, match="send actions first"):
+        envs.recv()
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_wrong_seeds_are_refused(name: str) -> None:
+    envs = make_env(resolve(name).game, 2)
+    for seeds in (-1, 2**31, True, 1.0, None, "12", [1], [0, 2**40], [0, True], [0, 1.5], np.array(3)):
+        with pytest.raises(GameError, match="seed"):
             envs.reset(seeds)
     with pytest.raises(GameError, match="at least 1"):
-        make_env(resolve("cartpole").game, 0)
+        make_env(resolve(name).game, 0)
+    with pytest.raises(GameError, match="threads"):
+        make_env(resolve(name).game, 1, threads=-5)
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_numpy_integers_are_seeds(name: str) -> None:
+    envs = make_env(resolve(name).game, 2)
+    assert torch.equal(envs.reset(np.int64(3)), envs.reset(3))
+    assert torch.equal(envs.reset(np.array([3, 9])), envs.reset([3, 9]))
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_a_copy_depends_only_on_its_own_seed(name: str) -> None:
+    game = resolve(name).game
+    two, one = make_env(game, 2), make_env(game, 1)
+    assert torch.equal(two.reset([5, 9])[1:], one.reset([9]))
+    for action in torch.arange(150) % two.num_actions:
+        two.send(action.repeat(2))
+        one.send(action.repeat(1))
+        a, b = two.recv(), one.recv()
+        assert torch.equal(a.obs[1:], b.obs)
+        assert torch.equal(a.reward[1:], b.reward)
+        assert torch.equal(a.ended[1:], b.ended)
 
 
 def test_cartpole_is_scaled_and_keeps_its_final_observation() -> None:
-    import gymnasium
-
     envs = make_env(resolve("cartpole").game, 1)
     single = gymnasium.make("CartPole-v1")
     obs, _ = single.reset(seed=3)
@@ -109,6 +162,38 @@ def test_time_limits_truncate() -> None:
     assert not steps[-1].terminated.any()
 
 
+class Endless(gymnasium.Env[np.ndarray, np.int64]):
+    """Never ends by itself."""
+
+    observation_space = gymnasium.spaces.Box(-1, 1, (2,), dtype=np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, object] | None = None):
+        return np.zeros(2, dtype=np.float32), {}
+
+    def step(self, action: np.int64):
+        return np.zeros(2, dtype=np.float32), 0.0, False, False, {}
+
+
+def broken() -> gymnasium.Env:
+    raise RuntimeError("first line\nsecond line")
+
+
+@pytest.fixture
+def registered(monkeypatch: pytest.MonkeyPatch) -> None:
+    for id, entry in (("Endless-v0", Endless), ("Broken-v0", broken)):
+        monkeypatch.setitem(gymnasium.registry, id, EnvSpec(id, entry_point=entry))
+    spec = EnvSpec("Limited-v0", entry_point=Endless, max_episode_steps=7)
+    monkeypatch.setitem(gymnasium.registry, spec.id, spec)
+
+
+@pytest.mark.usefixtures("registered")
+@pytest.mark.parametrize(("id", "limit"), [("Endless-v0", 5), ("Limited-v0", 7)])
+def test_max_steps_truncates_only_what_has_no_limit(id: str, limit: int) -> None:
+    steps = play(make_env(GymnasiumGame(id, max_steps=5), 1), 8)
+    assert [t for t, step in enumerate(steps, 1) if step.truncated.any()] == [limit]
+
+
 def test_processes_give_the_same_as_none() -> None:
     game = resolve("cartpole").game
     apart = make_env(GymnasiumGame(game.id, processes=True), 2)
@@ -133,8 +218,11 @@ def test_scales() -> None:
         ("Blackjack-v1", "only Box"),
         ("NoSuch-v0", "cannot make"),
         ("nomodule:X-v0", "cannot make"),
+        (":CartPole-v1", "cannot make"),
+        ("Broken-v0", "first line second line"),
     ],
 )
+@pytest.mark.usefixtures("registered")
 def test_games_we_cannot_play_are_refused(id: str, words: str) -> None:
     with pytest.raises(GameError, match=words) as caught:
         make_env(GymnasiumGame(id), 1)
@@ -178,7 +266,8 @@ def test_procgen_refuses_what_it_does_not_have() -> None:
         make_env(ProcgenGame("doom"), 1)
     with pytest.raises(GameError, match="no mode 'memory'"):
         make_env(ProcgenGame("fruitbot", distribution_mode="memory"), 1)
-    with pytest.raises(GameError, match="one seed"):
-        make_env(ProcgenGame("fruitbot"), 2).reset([1, 2])
+    for levels in ({"num_levels": 10**14}, {"start_level": 2**31}, {"num_levels": -1}, {"start_level": 2**31 - 100}):
+        with pytest.raises(GameError, match="levels lie between"):
+            make_env(ProcgenGame("fruitbot", **levels), 1)
     with pytest.raises(ConfigError, match="is not a choice"):
         resolve("fruitbot", flags={"game": {"distribution_mode": "hrd"}})

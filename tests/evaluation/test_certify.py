@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 import torch
 
-from bcl.attacks import PGD, Square, perturb
+from bcl.attacks import PGD, Ball, Square, perturb
 from bcl.bounds import METHODS, Method, certified, input_box, margins
 from bcl.config import resolve
 from bcl.envs import make_env
@@ -71,15 +71,45 @@ def test_attacks_never_change_a_certified_action(method: Method) -> None:
     proven_any = 0
     for eps in (0.02, 0.1):
         with torch.no_grad():
-            actions = policy(obs).argmax(1)
+            scores = policy(obs)
+            actions = scores.argmax(1)
             lower, upper = input_box(obs, eps, policy.low, policy.high)
-            proven = certified(margins(policy.chain(), lower, upper, actions, method), actions)
+            proven = certified(margins(policy.chain(), lower, upper, actions, method), actions, scores)
         proven_any += int(proven.sum())
         for attack in (PGD(steps=20, step=0.2, random_start=True, restarts=3), Square(queries=200)):
             seen = perturb(attack, policy, obs, eps, torch.Generator().manual_seed(1))
             with torch.no_grad():
                 assert (policy(seen).argmax(1) == actions)[proven].all()
     assert proven_any > 50
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("value", [0.0, 300.0, 1e4, 1e6])
+def test_a_large_value_stream_rounds_and_certifies_nothing_false(method: Method, value: float) -> None:
+    torch.manual_seed(1)
+    policy = Policy(PolicySpec("dueling-mlp", (4,), 3, (-3.0,) * 4, (3.0,) * 4, (32, 32))).eval()
+    with torch.no_grad():
+        policy.network.value[-1].bias.fill_(value)  # cancels in the margins, not in float32
+        obs = torch.randn(2000, 4).clamp(-2.9, 2.9)
+        scores = policy(obs)
+        actions = scores.argmax(1)
+        lower, upper = input_box(obs, 0.01, policy.low, policy.high)
+        proven = certified(margins(policy.chain(), lower, upper, actions, method), actions, scores)
+        for _ in range(50):
+            seen = lower + (upper - lower) * torch.rand_like(obs)
+            assert (policy(seen).argmax(1) == actions)[proven].all()
+    assert proven.any() or value > 1e3
+
+
+def test_attacks_and_certificates_speak_of_the_same_box() -> None:
+    policy = Policy(PolicySpec("plain-mlp", (4,), 2, (-1.0,) * 4, (1.0,) * 4, (8,)))
+    obs = torch.randn(200, 4) * 3  # environments do leave their own boxes
+    for eps in (0.1, 0.7):
+        ball = Ball.around(policy, obs, eps)
+        lower, upper = input_box(obs, eps, policy.low, policy.high)
+        torch.testing.assert_close(ball.lo, lower, atol=1e-6, rtol=0)
+        torch.testing.assert_close(ball.hi, upper, atol=1e-6, rtol=0)
+        assert (lower <= upper).all()
 
 
 def test_one_copy_per_episode_is_asked_for() -> None:

@@ -2,7 +2,11 @@ import errno
 import json
 import multiprocessing
 import os
+import random
+import resource
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -13,54 +17,100 @@ from hypothesis import strategies as st
 from bcl.errors import StoreError
 from bcl.runs import store
 
+FULL = OSError(errno.ENOSPC, "No space left on device")
+STEPS = ["open", "write", "fsync", "replace", "open", "fsync"]  # the last two are the directory's
+
 
 class Crash(BaseException):
     """Stands for a kill: nothing of ours catches it."""
 
 
-def crash_at(monkeypatch: pytest.MonkeyPatch, point: int, error: type[BaseException] | OSError) -> None:
-    """Raise at the n-th system call of a write: open, write, fsync, replace, fsync of the directory."""
-    calls = iter(range(100))
+def crash_at(patch: pytest.MonkeyPatch, point: int, error: BaseException) -> list[str]:
+    """Raise at the n-th of STEPS, a write after half its bytes; after a kill every later call raises too."""
+    made: list[str] = []
 
-    def wrap(owner: object, name: str) -> None:
-        original = getattr(owner, name)
+    def wrap(name: str) -> None:
+        original = getattr(os, name)
 
         def wrapped(*args: object, **kwargs: object) -> object:
-            if next(calls) == point:
+            made.append(name)
+            now = len(made) - 1
+            if now == point and name == "write":
+                original(args[0], args[1][: len(args[1]) // 2])  # type: ignore[index, arg-type]
+            if now == point or (now > point and isinstance(error, Crash)):
                 raise error
             return original(*args, **kwargs)
 
-        monkeypatch.setattr(owner, name, wrapped)
+        patch.setattr(os, name, wrapped)
 
-    for name in ("fsync", "replace", "open", "close"):
-        wrap(os, name)
+    for name in ("open", "write", "fsync", "replace", "unlink"):
+        wrap(name)
+    return made
 
 
-@pytest.mark.parametrize(
-    "error", [Crash(), OSError(errno.ENOSPC, "No space left on device")], ids=["kill", "full disk"]
-)
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(point=st.integers(0, 6), old=st.text(max_size=20), new=st.text(max_size=20))
+@pytest.mark.parametrize("error", [Crash(), FULL], ids=["kill", "full disk"])
+@pytest.mark.parametrize("point", range(len(STEPS) + 1))
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=10, deadline=None)
+@given(old=st.text(max_size=20), new=st.text(max_size=20))
 def test_a_crash_anywhere_leaves_the_old_content_or_the_new(
     tmp_path: Path, error: BaseException, point: int, old: str, new: str
 ) -> None:
     path = tmp_path / "result.json"
     store.write_json(path, {"value": old})
     with pytest.MonkeyPatch.context() as patch:
-        crash_at(patch, point, error)  # type: ignore[arg-type]
+        made = crash_at(patch, point, error)
         try:
             store.write_json(path, {"value": new})
             finished = True
         except (Crash, StoreError):
             finished = False
-    found = store.read_json(path)["value"]
-    assert found == new if finished else found in (old, new)
+    assert made[: point + 1] == STEPS[: point + 1]  # the point was reached
+    assert finished == (point == len(STEPS))
+    assert store.read_json(path) == {"value": old if point <= STEPS.index("replace") else new}
+
+
+def test_the_file_is_on_the_disk_before_it_is_renamed_and_the_name_after(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events: list[object] = []
+    fsync, replace = os.fsync, os.replace
+    monkeypatch.setattr(os, "fsync", lambda fd: (events.append((os.fstat(fd).st_ino, os.fstat(fd).st_size)), fsync(fd)))
+    monkeypatch.setattr(os, "replace", lambda old, new: (events.append("replace"), replace(old, new)))
+    path = tmp_path / "a.txt"
+    store.write_text(path, "whole")
+    file, directory = path.stat(), tmp_path.stat()
+    assert events == [(file.st_ino, 5), "replace", (directory.st_ino, directory.st_size)]
+
+
+WRITER = """
+import sys
+from itertools import count
+from pathlib import Path
+from bcl.runs import store
+for n in count():
+    store.write_json(Path(sys.argv[1]), {"n": n, "again": [n] * 20000})
+"""
+
+
+def test_a_killed_writer_leaves_a_whole_file(tmp_path: Path) -> None:
+    path = tmp_path / "result.json"
+    for _ in range(15):
+        path.unlink(missing_ok=True)
+        with subprocess.Popen([sys.executable, "-c", WRITER, path]) as writer:
+            until = time.monotonic() + 60
+            while not path.exists() and time.monotonic() < until:
+                time.sleep(0.001)
+            time.sleep(random.uniform(0, 0.05))
+            writer.kill()
+        assert writer.returncode == -signal.SIGKILL
+        found = store.read_json(path)
+        assert found["again"] == [found["n"]] * 20000
 
 
 def test_a_full_disk_is_one_sentence_and_leaves_no_litter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "a.json"
     store.write_json(path, {"value": 1})
-    crash_at(monkeypatch, 0, OSError(errno.ENOSPC, "No space left on device"))
+    crash_at(monkeypatch, STEPS.index("write"), FULL)
     with pytest.raises(StoreError, match=r"No space left on device; free some space") as caught:
         store.write_json(path, {"value": 2})
     assert "\n" not in str(caught.value)
@@ -77,7 +127,7 @@ def test_a_full_disk_leaves_whole_rows(tmp_path: Path, monkeypatch: pytest.Monke
         def almost_full(descriptor: int, data: bytes) -> int:
             left = next(room, 0)
             if not left:
-                raise OSError(errno.ENOSPC, "No space left on device")
+                raise FULL
             return write(descriptor, data[:left])
 
         monkeypatch.setattr(os, "write", almost_full)
@@ -109,11 +159,52 @@ def test_once_computes_again_after_a_crash_inside(tmp_path: Path) -> None:
     assert store.once(tmp_path / "r.json", lambda: {"a": 1}) == {"a": 1}
 
 
-@pytest.mark.parametrize("content", ["", "{", "[1]", "\xff"])
+@pytest.mark.parametrize(
+    "content", ["", "{", "[1]", "\xff", '{"a":' + "[" * 100_000], ids=["empty", "cut", "list", "binary", "deep"]
+)
 def test_a_damaged_result_is_refused(tmp_path: Path, content: str) -> None:
     (tmp_path / "r.json").write_text(content, encoding="latin-1")
-    with pytest.raises(StoreError, match="delete it"):
+    with pytest.raises(StoreError, match="delete it") as caught:
         store.read_json(tmp_path / "r.json")
+    assert "\n" not in str(caught.value)
+
+
+def test_numbers_that_json_lacks_become_null(tmp_path: Path) -> None:
+    odd = {"loss": float("nan"), "deep": [1.5, {"low": float("-inf")}]}
+    plain = {"loss": None, "deep": [1.5, {"low": None}]}
+    store.write_json(tmp_path / "r.json", odd)
+    with store.MetricsFile(tmp_path / "m.jsonl") as metrics:
+        metrics.append(odd)
+    assert store.read_json(tmp_path / "r.json") == plain
+    assert store.read_metrics(tmp_path / "m.jsonl") == [plain]
+
+
+def test_a_link_stays_and_its_target_is_written(tmp_path: Path) -> None:
+    target, link = tmp_path / "elsewhere" / "real.txt", tmp_path / "link.txt"
+    link.symlink_to(target)
+    for text in ("made", "replaced"):
+        store.write_text(link, text)
+        assert link.is_symlink()
+        assert target.read_text() == text
+
+
+@pytest.mark.parametrize(
+    "line", [b"{", b"\xff", b"3", b"", b"[" * 100_000], ids=["cut", "binary", "number", "", "deep"]
+)
+def test_a_damaged_row_is_named_by_its_line(tmp_path: Path, line: bytes) -> None:
+    path = tmp_path / "m.jsonl"
+    path.write_bytes(b'{"a": 1}\n{"a": 2}\n' + line + b'\n{"a": 4}\n')
+    with pytest.raises(StoreError, match=r"line 3 of '.*' is damaged; delete that line"):
+        store.read_metrics(path)
+
+
+def test_what_cannot_be_read_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_bytes(b"\xff\xfe")
+    with pytest.raises(StoreError, match=r"config\.toml' is damaged"):
+        store.open_run(tmp_path)
+    with pytest.raises(StoreError, match="Is a directory"):
+        store.read_metrics(tmp_path)
+    assert store.read_metrics(tmp_path / "none.jsonl") == []
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -161,12 +252,33 @@ def test_a_second_process_is_refused_and_a_killed_one_lets_go(tmp_path: Path) ->
     assert len(said) == 1  # a clean release is silent
 
 
+def test_a_lock_file_of_any_bytes_is_taken_over(tmp_path: Path) -> None:
+    (tmp_path / "lock").write_bytes(b"\xff\n\xfe")
+    said: list[str] = []
+    with store.lock(tmp_path, said.append):
+        assert (tmp_path / "lock").read_text().startswith(f"pid {os.getpid()} on ")
+    assert "\n" not in said[0]
+    assert (tmp_path / "lock").read_bytes() == b""
+
+
+def test_a_lock_without_room_for_the_name_is_one_sentence(tmp_path: Path) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))  # files open and truncate, but take no byte
+    try:
+        with pytest.raises(StoreError, match=r"cannot write '.*lock': File too large"), store.lock(tmp_path):
+            pass
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    with store.lock(tmp_path):
+        pass
+
+
 def test_create_and_open(tmp_path: Path) -> None:
     run = tmp_path / "run"
     store.create_run(run, "seed = 1\n", {"version": "x"})
     assert store.open_run(run) == "seed = 1\n"
     assert json.loads((run / "run.json").read_text()) == {"version": "x"}
-    with pytest.raises(StoreError, match="bcl resume"):
+    with pytest.raises(StoreError, match=r"exists already; give another --out$"):
         store.create_run(run, "", {})
     with pytest.raises(StoreError, match="not a run directory"):
         store.open_run(tmp_path)
@@ -180,10 +292,36 @@ def test_another_directory_or_file_in_the_way_is_refused(tmp_path: Path) -> None
     assert (tmp_path / "notes.txt").read_text() == "mine"
 
 
+def test_a_creation_cut_short_can_be_done_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        crash_at(patch, len(STEPS) + STEPS.index("replace"), Crash())  # run.json is there, config.toml is not
+        with pytest.raises(Crash):
+            store.create_run(tmp_path, "seed = 1\n", {"version": "x"})
+    (tmp_path / "lock").touch()
+    assert len(os.listdir(tmp_path)) == 3  # run.json, the temporary config and the lock
+    store.create_run(tmp_path, "seed = 2\n", {"version": "y"})
+    assert store.open_run(tmp_path) == "seed = 2\n"
+
+
+def test_a_name_too_long_is_one_sentence(tmp_path: Path) -> None:
+    path = tmp_path / ("x" * 300)
+    for use in (
+        lambda: store.create_run(path, "", {}),
+        lambda: store.open_run(path),
+        lambda: store.once(path, dict),
+        lambda: store.write_text(path, ""),
+    ):
+        with pytest.raises(StoreError, match="name too long"):
+            use()
+
+
 def test_resume_under_other_settings_names_them(tmp_path: Path) -> None:
-    store.check_same_config(tmp_path, [])
-    with pytest.raises(StoreError, match=r"dqn\.steps, seed"):
-        store.check_same_config(tmp_path, ["dqn.steps", "seed"])
+    store.create_run(tmp_path, "seed = 1\n", {})
+    assert store.resume_run(tmp_path, lambda stored: [] if stored == "seed = 1\n" else ["seed"]) == "seed = 1\n"
+    with pytest.raises(StoreError, match=r"other settings \(dqn\.steps, seed\)"):
+        store.resume_run(tmp_path, lambda _: ["dqn.steps", "seed"])
+    with pytest.raises(StoreError, match="not a run directory"):
+        store.resume_run(tmp_path / "none", lambda _: [])
 
 
 def test_no_permission_is_one_sentence(tmp_path: Path) -> None:

@@ -1,0 +1,61 @@
+"""Descriptions of games: names and plain data."""
+
+import sys
+
+import pytest
+
+from bcl.errors import GameError
+from bcl.games import AtariGame, Game, GymnasiumGame, ProcgenGame, find_game, game_from_dict, game_to_dict
+
+
+@pytest.mark.parametrize(
+    "game",
+    [
+        AtariGame("pong", crop_shift=-3, first_noops=(1, 2)),
+        ProcgenGame("maze", distribution_mode="memory"),
+        GymnasiumGame("CartPole-v1", scale=(1.0, 2.0), max_steps=9),
+    ],
+)
+def test_plain_data_gives_the_game_back(game: Game) -> None:
+    data = game_to_dict(game)
+    assert game_from_dict(data) == game
+    assert game_from_dict({k: list(v) if isinstance(v, tuple) else v for k, v in data.items()}) == game
+
+
+@pytest.mark.parametrize(
+    ("engine", "field", "value"),
+    [
+        ("atari", "pipeline", "zzz"),
+        ("atari", "noop_max", 0),
+        ("atari", "noop_max", True),
+        ("atari", "max_steps", 10.0),
+        ("atari", "first_noops", [3, 0]),
+        ("atari", "fire_reset", 1),
+        ("atari", "id", 5),
+        ("procgen", "num_levels", -1),
+        ("gymnasium", "scale", [1.0, 0.0]),
+        ("gymnasium", "scale", [float("inf")]),
+        ("gymnasium", "scale", 2.0),
+        ("gymnasium", "nonsense", 1),
+        ("engine", "id", "x"),
+    ],
+)
+def test_plain_data_that_is_no_game_is_refused(engine: str, field: str, value: object) -> None:
+    with pytest.raises(GameError):
+        game_from_dict({"engine": engine, "id": "x", field: value})
+
+
+@pytest.mark.parametrize("name", [":", ":CartPole-v1", "module:", "pnog"])
+def test_a_name_that_is_no_game_is_refused(name: str) -> None:
+    with pytest.raises(GameError, match="unknown game"):
+        find_game(name)
+
+
+def test_a_module_may_register_the_game() -> None:
+    assert find_game("module:Env-v0") == GymnasiumGame("module:Env-v0")
+
+
+def test_an_ale_py_that_does_not_import_counts_as_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ale_py", None)
+    with pytest.raises(GameError, match="pip install 'ale-py>="):
+        find_game("zzzz")
