@@ -25,7 +25,8 @@ ALLOWED = {
     "runs": {"errors"},
     "policies": FACTS | {"runs", "__init__"},
     "evaluation": FACTS | {"__init__", "attacks", "bounds", "stats", "envs", "policies", "runs"},
-    "cli": FACTS | {"__init__", "config", "settings", "recipes", "envs", "policies", "attacks", "evaluation", "runs"},
+    "cli": FACTS
+    | {"__init__", "config", "settings", "recipes", "envs", "policies", "attacks", "evaluation", "runs", "stats"},
 }
 
 

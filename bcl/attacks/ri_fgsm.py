@@ -26,9 +26,7 @@ class RIFGSM:
 
 
 @dataclass(frozen=True)
-class Multi:
-    """RI-FGSM from many starts: the first that changes the action, else the first."""
-
+class _ManyStarts:
     starts: int = 1000
     chunk: int = field(default=0, repr=False, compare=False)
     """Images per forward pass, though never less than 64 whole batches; bounds memory, not the result. 0: by device."""
@@ -37,6 +35,11 @@ class Multi:
         demand("at least 1", starts=self.starts)
         demand("at least 0", chunk=self.chunk)
 
+
+@dataclass(frozen=True)
+class Multi(_ManyStarts):
+    """RI-FGSM from many starts: the first that changes the action, else the first."""
+
     def __call__(self, policy: Policy, obs: Tensor, eps: Budget, generator: Generator, /) -> Tensor:
         clean = policy(obs)
         unwanted = torch.zeros_like(clean).scatter(1, clean.argmax(dim=1, keepdim=True), 1)
@@ -44,15 +47,8 @@ class Multi:
 
 
 @dataclass(frozen=True)
-class MultiT:
+class MultiT(_ManyStarts):
     """RI-FGSM from many starts: the first that reaches the action with the lowest clean score of all reached."""
-
-    starts: int = 1000
-    chunk: int = field(default=0, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        demand("at least 1", starts=self.starts)
-        demand("at least 0", chunk=self.chunk)
 
     def __call__(self, policy: Policy, obs: Tensor, eps: Budget, generator: Generator, /) -> Tensor:
         clean = policy(obs)

@@ -12,8 +12,6 @@ from bcl.games import game_to_dict
 from bcl.quantities import format_eps, parse_eps
 from bcl.runs import store
 
-MIN_FOR_INTERVAL = 3
-
 if TYPE_CHECKING:
     from bcl.evaluation import Flag, Score
 
@@ -99,6 +97,8 @@ class Command:
 
 def mean_and_error(score: "Score") -> str:
     """The mean, with its standard error where there are enough episodes for one."""
+    from bcl.stats import MIN_FOR_INTERVAL
+
     return f"{score.mean:.4g} ± {score.sem:.2g}" if len(score.returns) >= MIN_FOR_INTERVAL else f"{score.mean:.4g}"
 
 

@@ -125,9 +125,9 @@ class Decision:
         if obs.device.type != "cuda" or self._attack is None:
             return self._run(obs)
         if self._graph is None:
-            self._capture(obs)
+            self._graph = self._capture(obs)
         self._input.copy_(obs)
-        self._graph.replay()  # type: ignore[union-attr]
+        self._graph.replay()
         return self._output
 
     def _run(self, obs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -142,7 +142,7 @@ class Decision:
             actions = self._choose(self._policy(seen))
         return actions, clean, (seen - clean_obs).abs().flatten(1).amax(dim=1)
 
-    def _capture(self, obs: Tensor) -> None:
+    def _capture(self, obs: Tensor) -> torch.cuda.CUDAGraph:
         self._input = obs.clone()
         stream = torch.cuda.Stream()
         state = self._generator.get_state()
@@ -152,10 +152,11 @@ class Decision:
                 self._run(self._input)
         torch.cuda.current_stream().wait_stream(stream)
         self._generator.set_state(state)
-        self._graph = torch.cuda.CUDAGraph()
-        self._graph.register_generator_state(self._generator)
-        with torch.cuda.graph(self._graph):
+        graph = torch.cuda.CUDAGraph()
+        graph.register_generator_state(self._generator)
+        with torch.cuda.graph(graph):
             self._output = self._run(self._input)
+        return graph
 
     def probe(self, obs: Tensor, actions: Tensor, counting: Tensor) -> None:
         """Look for vanished gradients, for chance in the policy, and for a certified action that was changed."""
