@@ -46,6 +46,8 @@ class DqnConfig:
     """Replayed transitions per agent step, whatever the batch size (the paper: 128 every 4 steps)."""
     learning_rate: Positive = 1.25e-4
     """Adam step size."""
+    learning_rate_scaling: Literal["none", "sqrt", "linear"] = "none"
+    """How the step size grows with `batch_size` / 128."""
     adam_eps: Positive = 1e-8
     """Adam denominator constant."""
     gamma: Share = 0.99
@@ -57,7 +59,9 @@ class DqnConfig:
     replay_initial: Natural = 256
     """Agent steps collected before the first gradient step."""
     target_sync: Count = 4_000
-    """Agent steps between hard copies to the target network."""
+    """Agent steps between updates of the target network."""
+    target_rate: Share = 1.0
+    """How far the target network moves at each: 1 copies the weights (the paper), 0.005 follows them softly."""
     exploration_start: Share = 0.01
     """Share of random actions at the first step."""
     exploration_end: Share = 0.01
@@ -66,8 +70,14 @@ class DqnConfig:
     """Agent steps before exploration begins to decay."""
     exploration_steps: Count = 1
     """Agent steps over which exploration decays linearly."""
+    reward_scale: Positive = 1.0
+    """Stored rewards are multiplied by this, then clamped."""
     reward_clamp: Magnitude = 1.0
-    """Stored rewards are clamped to this magnitude; 0 keeps them raw."""
+    """Stored rewards are clamped to this magnitude; 0 keeps them as they are."""
+    td_loss: Literal["min", "squared", "huber"] = "min"
+    """Of an error x: min(x^2, |x|) as the paper's code, x^2, or Huber's."""
+    radial_approach: Literal["1", "1-reference", "2"] = "2"
+    """RADIAL's loss: 2 weighs overlaps of action bounds; 1 bounds the loss; `1-reference` leaves out the value stream."""
     kappa: Share = 0.8
     """Weight of the standard loss, the robust one has the rest (in the end if `kappa_linear`); `sa`: of the robust."""
     kappa_linear: bool = False
@@ -78,6 +88,18 @@ class DqnConfig:
     """Agent step at which the budget begins to rise; 0: after `replay_initial`."""
     ramp_steps: Count = 4_000_000
     """Agent step at which the budget reaches its end."""
+    precision: Literal["auto", "fp32", "bf16"] = "auto"
+    """Of forward and backward passes; `auto`: bf16 for images on a GPU, else fp32. Bounds and last layers stay fp32."""
+    accelerate: bool = True
+    """On a GPU: CUDA graphs."""
+    log_steps: Count = 10_000
+    """Agent steps between rows of metrics."""
+    checkpoint_minutes: Positive = 10.0
+    """Wall time between checkpoints of a run."""
+    checkpoint_steps: Natural = 0
+    """Agent steps between checkpoints; 0: by time alone. Resuming by steps is repeatable, by time it is not."""
+    checkpoint_replay: bool = False
+    """Keep the replay memory in checkpoints, for exact resuming; without it a resumed run first collects a new one."""
 
     def __post_init__(self) -> None:
         if self.ramp_start >= self.ramp_steps:
@@ -123,12 +145,18 @@ class PpoConfig:
 class AttackConfig:
     """The adversary during training."""
 
-    kind: Literal["ri-fgsm", "pgd", "fresh"] = "ri-fgsm"
-    """`ri-fgsm`: the paper's single step; `pgd`: several steps; `fresh`: recomputed on each replayed batch."""
+    kind: Literal["ri-fgsm", "pgd"] = "ri-fgsm"
+    """`ri-fgsm`: the paper's single step; `pgd`: several steps."""
     steps: Count = 10
     """Iterations of `pgd`."""
     relative_step: Positive = 0.2
     """Step of `pgd` as a share of the budget."""
+    random_start: bool = False
+    """Whether `pgd` starts at a random point of the ball instead of the clean one."""
+    objective: Literal["paper", "cross-entropy", "margin"] = "paper"
+    """What is attacked: the paper's expected value (DQN: softmax(Q) . Q_target), or the action as evaluations do."""
+    fresh: bool = False
+    """Attack each replayed batch anew (DQN) instead of storing what was found when it was collected, as the paper does."""
 
 
 @dataclass(frozen=True)

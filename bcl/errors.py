@@ -33,6 +33,10 @@ class WeightsError(BclError):
     """A weights file that is damaged, foreign, or does not fit."""
 
 
+class TrainingError(BclError):
+    """A training run that cannot go on."""
+
+
 class NotYetError(BclError):
     """Something this version names but does not do."""
 

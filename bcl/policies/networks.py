@@ -26,12 +26,16 @@ class Dueling(nn.Module):
 
     def forward(self, obs: Tensor) -> Tensor:
         features = self.cnn(obs)
-        advantage = self.advantage(features)  # (B, A)
-        return self.value(features) + advantage - advantage.mean(dim=1, keepdim=True)
+        advantage = _last_in_full(self.advantage, features)  # (B, A)
+        return _last_in_full(self.value, features) + advantage - advantage.mean(dim=1, keepdim=True)
 
     def chain(self) -> nn.Sequential:
         """Observation to advantages."""
         return nn.Sequential(*self.cnn, *self.advantage)
+
+    def value_chain(self) -> nn.Sequential:
+        """Observation to the state's value."""
+        return nn.Sequential(*self.cnn, *self.value)
 
 
 class Plain(nn.Module):
@@ -42,7 +46,7 @@ class Plain(nn.Module):
         self.model = layers
 
     def forward(self, obs: Tensor) -> Tensor:
-        return self.model(obs)
+        return _last_in_full(self.model, obs)
 
     def chain(self) -> nn.Sequential:
         """Observation to scores."""
@@ -129,6 +133,16 @@ def plain_mlp(shape: Sequence[int], actions: int, hidden: Sequence[int], activat
     """One stack for vector observations; what agents of other libraries become."""
     kind = {"relu": nn.ReLU, "tanh": nn.Tanh}[activation]
     return Plain(nn.Sequential(nn.Flatten(), *mlp(_size(shape), hidden, actions, kind)))
+
+
+def _last_in_full(layers: nn.Sequential, x: Tensor) -> Tensor:
+    """All layers, the last in full precision even under autocast: half would round differences between actions away."""
+    *body, head = layers
+    assert isinstance(head, nn.Linear)
+    for layer in body:
+        x = layer(x)
+    with torch.autocast(x.device.type, enabled=False):
+        return head(x.to(head.weight.dtype))
 
 
 def _nature_layers(channels: int) -> list[nn.Module]:

@@ -1,0 +1,330 @@
+"""Deep Q-learning on many copies of a game at once: vanilla, RADIAL, adversarial training and SA-DQN, one loop.
+
+Double DQN with uniform replay and a target network, as in the paper's code; docs/dqn.md puts the algorithm beside this
+file and numbers every difference from the paper and its code.
+"""
+
+import copy
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Generator, Tensor
+
+from bcl import losses, schedules
+from bcl.attacks import TargetValue, perturb
+from bcl.bounds import input_box, margins, score_bounds
+from bcl.config import AttackConfig, DqnConfig
+from bcl.envs import VectorEnv
+from bcl.errors import TrainingError
+from bcl.graphs import Graphed
+from bcl.learners.adversary import training_attack
+from bcl.learners.replay import Batch, Replay
+from bcl.learners.timing import Stopwatch
+from bcl.policies import Policy, as_float
+from bcl.policies.networks import Dueling
+from bcl.recipes import Loss
+from bcl.seeds import derive
+
+Metrics = dict[str, float | None]
+State = dict[str, Any]
+REFERENCE_BATCH = 128  # the batch that `learning_rate` is meant for, where it is scaled
+EXPLODED = 1e6  # a loss or Q-value beyond this is no learning
+
+
+@dataclass(frozen=True)
+class Task:
+    """What one training run is asked for."""
+
+    loss: Loss
+    start: float
+    """Budget at the beginning of its ramp, in observation units."""
+    end: float
+    """Budget at the end of its ramp."""
+    seed: int
+
+
+@dataclass(frozen=True)
+class Hooks:
+    """How a run speaks with whoever started it."""
+
+    log: Callable[[Metrics], None] = lambda row: None
+    save: Callable[[State], None] | None = None
+    """Keeps a checkpoint in place of the one before; none: no checkpoints."""
+    progress: Callable[[int, int], None] = lambda done, of: None
+    interrupted: Callable[[], bool] = lambda: False
+    """Asked after every vector step; a run that has to stop saves a checkpoint and raises KeyboardInterrupt."""
+
+
+def train(
+    policy: Policy,
+    env: VectorEnv,
+    config: DqnConfig,
+    attack: AttackConfig,
+    task: Task,
+    hooks: Hooks,
+    state: State | None = None,
+) -> Policy:
+    """Train `policy` in place on `env`; `state` continues a checkpoint of the same task."""
+    learner = Learner(policy, env, config, attack, task)
+    if state:
+        learner.restore(state)
+    obs = learner.restart()
+    logged = saved = learner.step
+    saved_at = time.monotonic()
+    while learner.step < config.steps:
+        actions = learner.act(obs)
+        env.send(actions)  # the emulators step while the learner works
+        seen = learner.attack()
+        learner.update()
+        obs = learner.store(actions, seen)
+
+        done = learner.step >= config.steps
+        if done or learner.step - logged >= config.log_steps:
+            logged = learner.step
+            hooks.log(learner.metrics())
+            hooks.progress(learner.step, config.steps)
+        stop = not done and hooks.interrupted()
+        due = 0 < config.checkpoint_steps <= learner.step - saved
+        late = time.monotonic() - saved_at >= 60 * config.checkpoint_minutes
+        if hooks.save and not done and (due or late or stop):
+            hooks.save(learner.state())
+            saved, saved_at = learner.step, time.monotonic()
+            obs = learner.restart()
+        if stop:
+            raise KeyboardInterrupt
+    return policy
+
+
+class Learner:
+    """All that changes during training. `act`, `attack` and `update` are CUDA graphs where `accelerate` allows."""
+
+    def __init__(self, policy: Policy, env: VectorEnv, config: DqnConfig, attack: AttackConfig, task: Task) -> None:
+        self.policy, self.target = policy, copy.deepcopy(policy).requires_grad_(False)
+        self.env, self.config, self.adversary, self.task = env, config, attack, task
+        self.step = 0
+        device = self.device = next(policy.parameters()).device
+        cuda, image = device.type == "cuda", len(env.obs_shape) == 3
+        self._bf16 = config.precision == "bf16" or (config.precision == "auto" and cuda and image)
+        scale = {"none": 1.0, "sqrt": (config.batch_size / REFERENCE_BATCH) ** 0.5}
+        rate = config.learning_rate * scale.get(config.learning_rate_scaling, config.batch_size / REFERENCE_BATCH)
+        self.optimizer = torch.optim.Adam(
+            policy.parameters(), lr=rate, eps=config.adam_eps, fused=True, capturable=cuda
+        )
+        # Fixed places that graphs read; schedules write into them without the host waiting.
+        dtype = torch.uint8 if image else torch.float32
+        self._obs = torch.zeros(env.num_envs, *env.obs_shape, dtype=dtype, device=device)
+        self._exploration, self._eps, self._kappa = (torch.zeros((), device=device) for _ in range(3))
+        verbs = {"act": self._choose, "attack": self._show, "update": self._improve}
+        self.generators = {name: Generator(device).manual_seed(derive(task.seed, name)) for name in verbs}
+        self._run: dict[str, Graphed[Any]] = {
+            name: Graphed(verb, self.generators[name], enabled=cuda and config.accelerate)
+            for name, verb in verbs.items()
+        }
+        self._stores_attacks = task.loss == "at" and not attack.fresh
+        self.replay = Replay(
+            config.buffer_size, self._obs, n_step=config.n_step, gamma=config.gamma, perturbations=self._stores_attacks
+        )
+        self._owed = 0.0  # updates
+        self._updates = 0  # since the last metrics, as the next three
+        self._sums: dict[str, Tensor] = {}
+        self._finished = torch.zeros(2, device=device)  # sum of returns, number of episodes
+        self._looked = (0, time.perf_counter())
+        self._returns = torch.zeros(env.num_envs, device=device)  # of the episodes being played
+        self._clock = Stopwatch(device)
+
+    def restart(self) -> Tensor:
+        """Start every copy anew, at the beginning and after each checkpoint, and return the first observations.
+
+        Emulators cannot be saved: so that a resumed run equals an uninterrupted one, both start anew at the same step.
+        """
+        self.replay.cut()
+        self._returns.zero_()
+        return self.env.reset(derive(self.task.seed, "episodes", self.step))
+
+    def act(self, obs: Tensor) -> Tensor:
+        """(N,) actions: random for a share of the copies, else greedy on the clean observations."""
+        c, task = self.config, self.task
+        hold, decay = c.exploration_hold, c.exploration_steps
+        begin = c.ramp_start or c.replay_initial
+        self._exploration.fill_(schedules.exploration(self.step, c.exploration_start, c.exploration_end, hold, decay))
+        self._eps.fill_(schedules.budget(self.step, task.start, task.end, begin, c.ramp_steps, c.ramp))
+        self._kappa.fill_(schedules.kappa(self.step, c.kappa, c.kappa_linear, begin, c.ramp_steps))
+        self._obs.copy_(obs)
+        with self._clock.device("act"):
+            return self._run["act"]()
+
+    def attack(self) -> Tensor | None:
+        """What an adversary would have shown instead of the observations just acted on; none if nobody needs it."""
+        if not self._stores_attacks:
+            return None
+        with self._clock.device("attack"):
+            return self._run["attack"]()
+
+    def update(self) -> None:
+        """The gradient steps that are due, and the target network."""
+        c = self.config
+        if len(self.replay) < max(c.replay_initial, 1):
+            return
+        self._owed += self.env.num_envs * c.samples_per_step / c.batch_size
+        with self._clock.device("update"):
+            while self._owed >= 1:
+                self._run["update"]()
+                self._owed -= 1
+                self._updates += 1
+        if passed := (self.step + self.env.num_envs) // c.target_sync - self.step // c.target_sync:
+            rate = 1 - (1 - c.target_rate) ** passed
+            with torch.no_grad():
+                for old, new in zip(self.target.parameters(), self.policy.parameters(), strict=True):
+                    old.lerp_(new, rate)
+
+    def store(self, actions: Tensor, seen: Tensor | None) -> Tensor:
+        """Wait for the emulators, remember the step, and return the next observations."""
+        with self._clock.host("env"):
+            step = self.env.recv()
+        rewards = step.reward * self.config.reward_scale
+        if limit := self.config.reward_clamp:
+            rewards = rewards.clamp(-limit, limit)
+        self.replay.add(self._obs, actions, rewards, step, seen, self._eps)
+        self._returns += step.reward
+        self._finished += torch.stack([(self._returns * step.ended).sum(), step.ended.sum()])
+        self._returns *= ~step.ended
+        self.step += self.env.num_envs
+        return step.obs
+
+    def metrics(self) -> Metrics:
+        """What happened since the last call. The one place where the host waits for the device."""
+        total, episodes = self._finished.tolist()
+        means = {name: (value / max(self._updates, 1)).item() for name, value in self._sums.items()}
+        self._refuse_divergence(means)
+        step, since = self._looked
+        row: Metrics = {
+            "step": self.step,
+            "return": total / episodes if episodes else None,
+            "episodes": episodes,
+            **(means if self._updates else {}),
+            "eps": 0.0 if self.task.loss == "standard" else self._eps.item(),
+            "kappa": self._kappa.item(),
+            "exploration": self._exploration.item(),
+            "updates": self._updates,
+            "steps_per_second": (self.step - step) / (time.perf_counter() - since),
+            **{f"share_{name}": share for name, share in self._clock.shares().items()},
+        }
+        for value in self._sums.values():
+            value.zero_()
+        self._finished.zero_()
+        self._updates, self._looked = 0, (self.step, time.perf_counter())
+        return row
+
+    def state(self) -> State:
+        """All that a checkpoint needs; with the replay memory in it, resuming is exact."""
+        self._refuse_divergence({})
+        return {
+            "step": self.step,
+            "owed": self._owed,
+            "policy": self.policy.state_dict(),
+            "target": self.target.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "generators": {name: generator.get_state() for name, generator in self.generators.items()},
+            "replay": self.replay.state() if self.config.checkpoint_replay else None,
+        }
+
+    def restore(self, state: State) -> None:
+        """Continue from `state`; without a replay memory in it, one is collected before the next update."""
+        self.step, self._owed = state["step"], state["owed"]
+        self.policy.load_state_dict(state["policy"])
+        self.target.load_state_dict(state["target"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        for name, generator in self.generators.items():
+            generator.set_state(state["generators"][name].cpu())
+        if state["replay"] is not None:
+            self.replay.restore(state["replay"])
+        self._looked = (self.step, time.perf_counter())
+
+    def _choose(self) -> Tensor:
+        greedy = self._scores(self.policy, as_float(self._obs)).argmax(dim=1)
+        shape, generator = greedy.shape, self.generators["act"]
+        explores = torch.rand(shape, generator=generator, device=self.device) < self._exploration
+        random = torch.randint(self.env.num_actions, shape, generator=generator, device=self.device)
+        return torch.where(explores, random, greedy)
+
+    def _show(self) -> Tensor:
+        return self._perturbed(as_float(self._obs), self.generators["attack"])
+
+    def _perturbed(self, obs: Tensor, generator: Generator) -> Tensor:
+        attack = training_attack(self.adversary, TargetValue(self._scores(self.target, obs)))
+        with self._autocast():
+            return perturb(attack, self.policy, obs, self._eps, generator, check=False)
+
+    def _improve(self) -> None:
+        batch = self.replay.sample(self.config.batch_size, self.generators["update"])
+        online, target = self._scores(self.policy, batch.next_obs), self._scores(self.target, batch.next_obs)
+        goal = losses.double_q_target(online, target, batch.rewards, batch.discounts)
+        loss, info = self._loss(batch, goal)
+        parameters = list(self.policy.parameters())
+        for parameter, gradient in zip(parameters, torch.autograd.grad(loss, parameters), strict=True):
+            parameter.grad = gradient
+        self.optimizer.step()
+        for name, value in info.items():
+            self._sums.setdefault(name, torch.zeros_like(value)).add_(value)
+
+    def _loss(self, batch: Batch, goal: Tensor) -> tuple[Tensor, losses.Info]:
+        kind, kappa = self.config.td_loss, self._kappa
+        if self.task.loss == "at":
+            seen = self._perturbed(batch.obs, self.generators["update"]) if self.adversary.fresh else batch.seen
+            with self._autocast():
+                q, q_seen = self.policy(torch.cat([batch.obs, seen])).chunk(2)
+            return losses.adversarial(q, q_seen, batch.actions, goal, batch.weights, kappa, kind)
+        with self._autocast():
+            q = self.policy(batch.obs)
+        if self.task.loss == "standard":
+            return losses.standard(q, batch.actions, goal, batch.weights, kind)
+        # Bounds are never computed in bf16: it would round them by as much as small budgets move them.
+        box = input_box(batch.obs, self._eps, self.policy.low, self.policy.high)
+        if self.task.loss == "sa":
+            margin = self._mixed_margins(*box, q.argmax(dim=1))
+            return losses.sa(q, batch.actions, goal, margin, batch.weights, kappa, kind)
+        bounds = self._q_bounds(*box, q.detach())
+        approach = losses.radial_2 if self.config.radial_approach == "2" else losses.radial_1
+        return approach(q, batch.actions, goal, *bounds, batch.weights, kappa, kind)
+
+    def _q_bounds(self, lower: Tensor, upper: Tensor, q: Tensor) -> tuple[Tensor, Tensor]:
+        """Interval bounds (B, A) whose differences between actions bound those of Q; see docs/dqn.md for approach 1."""
+        network, approach = self.policy.network, self.config.radial_approach
+        if not isinstance(network, Dueling):
+            return score_bounds(self.policy.chain(), lower, upper, "ibp")
+        low, high = score_bounds(self.policy.chain(), lower, upper, "ibp", centred=True)
+        if approach == "2":
+            return low, high  # the value stream cancels
+        if approach == "1-reference":
+            value = q.mean(dim=1, keepdim=True)  # centred advantages have mean 0; how the value may move is left out
+            return low + value, high + value
+        value_low, value_high = score_bounds(network.value_chain(), lower, upper, "ibp")
+        return low + value_low, high + value_high
+
+    def _mixed_margins(self, lower: Tensor, upper: Tensor, best: Tensor) -> Tensor:
+        """SA-DQN's: CROWN-IBP at the first budget, intervals at the last, linear in between."""
+        chain = self.policy.chain()
+        span = max(self.task.end - self.task.start, 1e-12)
+        share = ((self.task.end - self._eps) / span).clamp(0, 1)
+        tight, loose = (margins(chain, lower, upper, best, method) for method in ("crown-ibp", "ibp"))
+        return share * tight + (1 - share) * loose
+
+    def _scores(self, network: Policy, obs: Tensor) -> Tensor:
+        with torch.no_grad(), self._autocast():
+            return network(obs)
+
+    def _autocast(self) -> torch.autocast:
+        # A new one each time: weights cast where gradients are off must not be reused where they are on.
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=self._bf16)
+
+    def _refuse_divergence(self, means: dict[str, float]) -> None:
+        weights = sum(parameter.detach().abs().sum() for parameter in self.policy.parameters())
+        if not all(abs(value) < EXPLODED for value in (*means.values(), float(weights) / 1e6)):  # NaN included
+            found = ", ".join(f"{name} {value:.3g}" for name, value in means.items())
+            raise TrainingError(
+                f"training diverged before step {self.step} ({found or 'weights are not finite'})",
+                "continue from the last checkpoint with a lower dqn.learning_rate, or start again with another seed",
+            )

@@ -1,0 +1,150 @@
+"""Losses of Q-learning, plain and robust, as in the paper (arXiv 2206.10057) and its public code jlwu002/BCL.
+
+Pure functions of tensors that never read a value back from the device. Scores (B, A), actions (B,) int64, targets (B,);
+weights (B,) sum to 1 and are 0 on rows that do not count. Targets get no gradient. In formulas a is the replayed action,
+y any action and h the penalty; sums run over y, weighted means over the batch.
+"""
+
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from bcl.errors import ConfigError, did_you_mean
+
+Penalty = Literal["min", "squared", "huber"]
+PENALTIES: tuple[str, ...] = get_args(Penalty)
+Info = dict[str, Tensor]  # for the log: detached, 0-d
+Scalar = float | Tensor
+OVERLAP_CONSTANT = 1e-4  # of the public code's robust loss; it moves the logged loss, no gradient
+
+
+def penalty(error: Tensor, kind: Penalty = "min") -> Tensor:
+    """h, elementwise. `min`: min(x^2, |x|), whose slope falls from 2 to 1 at |x| = 1; `huber`: x^2 / 2, then |x| - 1/2."""
+    if kind == "min":
+        return torch.minimum(error.square(), error.abs())
+    if kind == "squared":
+        return error.square()
+    if kind == "huber":
+        return F.smooth_l1_loss(error, torch.zeros_like(error), reduction="none")
+    raise ConfigError(f"unknown penalty '{kind}'", did_you_mean(kind, PENALTIES, f"one of {', '.join(PENALTIES)}"))
+
+
+def double_q_target(next_online: Tensor, next_target: Tensor, reward: Tensor, discount: Tensor) -> Tensor:
+    """reward + discount * next_target[argmax next_online], (B,), detached; `discount` (B,) is 0 where the game ended."""
+    return (reward + discount * _at(next_target, next_online.argmax(dim=1))).detach()
+
+
+def standard(q: Tensor, actions: Tensor, target: Tensor, weight: Tensor, kind: Penalty = "min") -> tuple[Tensor, Info]:
+    """mean h(Q_a - target). Gradient: q at the actions."""
+    chosen = _at(_wide(q), actions)
+    td = _mean(penalty(chosen - target.detach(), kind), weight)
+    return td, _log(td=td, q=_mean(chosen, weight), loss=td)
+
+
+def radial_2(
+    q: Tensor,
+    actions: Tensor,
+    target: Tensor,
+    lower: Tensor,
+    upper: Tensor,
+    weight: Tensor,
+    kappa: Scalar,
+    kind: Penalty = "min",
+) -> tuple[Tensor, Info]:
+    """RADIAL, approach 2: kappa * standard + (1 - kappa) * (mean sum g_y o_y + 1e-4), from bounds (B, A) of Q.
+
+    g_y = max(0, Q_a - Q_y), without gradient; o_y = max(0, upper_y - lower_a + g_y / 2).
+    Gradient: `standard`'s; upper where g_y > 0 and o_y > 0; lower at the actions.
+    """
+    td, info = standard(q, actions, target, weight, kind)
+    q, lower, upper = _wide(q).detach(), _wide(lower), _wide(upper)
+    lead = (_at(q, actions).unsqueeze(1) - q).clamp(min=0)
+    overlap = (upper - _at(lower, actions).unsqueeze(1) + lead / 2).clamp(min=0)
+    return _mixed(td, _mean((lead * overlap).sum(dim=1), weight) + OVERLAP_CONSTANT, kappa, info)
+
+
+def radial_1(
+    q: Tensor,
+    actions: Tensor,
+    target: Tensor,
+    lower: Tensor,
+    upper: Tensor,
+    weight: Tensor,
+    kappa: Scalar,
+    kind: Penalty = "min",
+) -> tuple[Tensor, Info]:
+    """RADIAL, approach 1: kappa * standard + (1 - kappa) * mean sum h(w_y), from bounds (B, A) of Q.
+
+    w_y = max(|upper_y - c_y|, |lower_y - c_y|) with c_a = target and c_y = Q_y for the others.
+    Gradient: `standard`'s; the farther bound of every action; q at the others, which is not detached.
+    """
+    td, info = standard(q, actions, target, weight, kind)
+    centre = _centre(q, actions, target)
+    worst = torch.maximum((upper - centre).abs(), (lower - centre).abs())
+    return _mixed(td, _mean(penalty(worst, kind).sum(dim=1), weight), kappa, info)
+
+
+def adversarial(
+    q: Tensor, q_seen: Tensor, actions: Tensor, target: Tensor, weight: Tensor, kappa: Scalar, kind: Penalty = "min"
+) -> tuple[Tensor, Info]:
+    """Adversarial training: kappa * standard + (1 - kappa) * mean sum h(q_seen_y - c_y), q_seen being Q under attack.
+
+    c_a = target and c_y = Q_y for the others. Gradient: `standard`'s; q_seen everywhere; q at the others, which is not
+    detached, so that clean and attacked scores move towards each other.
+    """
+    td, info = standard(q, actions, target, weight, kind)
+    robust = _mean(penalty(q_seen - _centre(q, actions, target), kind).sum(dim=1), weight)
+    fooled = _mean(q.argmax(dim=1) != q_seen.argmax(dim=1), weight)
+    return _mixed(td, robust, kappa, info | _log(fooled=fooled))
+
+
+def sa(
+    q: Tensor,
+    actions: Tensor,
+    target: Tensor,
+    margin: Tensor,
+    weight: Tensor,
+    kappa: Scalar,
+    kind: Penalty = "min",
+    ceiling: float = 1.0,
+) -> tuple[Tensor, Info]:
+    """SA-DQN: standard - kappa * mean min(ceiling, min_y margin_y), y other than the greedy action a* = argmax Q.
+
+    `margin` (B, A): lower bounds of Q[a*] - Q[y]; its entry at a* is ignored. Gradient: `standard`'s; the smallest margin
+    of each row while it is below the ceiling. None through the choice of a*.
+    """
+    td, info = standard(q, actions, target, weight, kind)
+    others = margin.scatter(1, q.argmax(dim=1, keepdim=True), torch.inf)
+    robust = -_mean(others.amin(dim=1).clamp(max=ceiling), weight)
+    loss = td + kappa * robust
+    return loss, info | _log(robust=robust, certified=_mean((others > 0).all(dim=1), weight), loss=loss)
+
+
+def _mixed(td: Tensor, robust: Tensor, kappa: Scalar, info: Info) -> tuple[Tensor, Info]:
+    loss = kappa * td + (1 - kappa) * robust
+    return loss, info | _log(robust=robust, loss=loss)
+
+
+def _centre(q: Tensor, actions: Tensor, target: Tensor) -> Tensor:
+    """(B, A): where scores should stay, the target for the replayed actions and the clean score for the others."""
+    replayed = actions.unsqueeze(1) == torch.arange(q.shape[1], device=q.device)
+    return torch.where(replayed, target.detach().unsqueeze(1), _wide(q))
+
+
+def _at(scores: Tensor, actions: Tensor) -> Tensor:
+    return scores.gather(1, actions.unsqueeze(1)).squeeze(1)
+
+
+def _mean(values: Tensor, weight: Tensor) -> Tensor:
+    return (weight * values).sum()  # autocast would round a product written with @
+
+
+def _wide(scores: Tensor) -> Tensor:
+    """At least float32: under autocast scores arrive in half precision, where products of them overflow."""
+    return scores.to(torch.promote_types(scores.dtype, torch.float32))
+
+
+def _log(**values: Tensor) -> Info:
+    return {name: value.detach() for name, value in values.items()}
