@@ -48,6 +48,8 @@ class DqnConfig:
     """Adam step size."""
     learning_rate_scaling: Literal["none", "sqrt", "linear"] = "none"
     """How the step size grows with `batch_size` / 128."""
+    learning_rate_end: Share = 1.0
+    """Share of the step size that is left at the last step, falling linearly; 1: constant, as in the paper."""
     adam_eps: Positive = 1e-8
     """Adam denominator constant."""
     gamma: Share = 0.99
@@ -70,6 +72,8 @@ class DqnConfig:
     """Agent steps before exploration begins to decay."""
     exploration_steps: Count = 1
     """Agent steps over which exploration decays linearly."""
+    exploration_repeat: Count = 1
+    """Random actions are held for 1 to this many steps, n or more with probability 1/n; 1: as in the paper."""
     reward_scale: Positive = 1.0
     """Stored rewards are multiplied by this, then clamped."""
     reward_clamp: Magnitude = 1.0
@@ -90,8 +94,8 @@ class DqnConfig:
     """Agent step at which the budget reaches its end."""
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     """Of forward and backward passes; `auto`: bf16 for images on a GPU, else fp32. Bounds and last layers stay fp32."""
-    accelerate: bool = True
-    """On a GPU: CUDA graphs."""
+    accelerate: Literal["none", "graphs", "full"] = "graphs"
+    """On a GPU: every step one CUDA graph; `full` also compiles the networks, which pays off in millions of steps."""
     log_steps: Count = 10_000
     """Agent steps between rows of metrics."""
     checkpoint_minutes: Positive = 10.0

@@ -41,4 +41,5 @@ class PatchConv(nn.Conv2d):
         kernel = kernel.permute(0, 1, 3, 5, 2, 4).flatten(1, 3)  # (out, in * block * block, 2, 2)
         blocks = x.view(batch, channels, height // block, block, width // block, block).permute(0, 2, 4, 1, 3, 5)
         blocks = blocks.reshape(batch, height // block, width // block, -1).permute(0, 3, 1, 2)  # channels last
-        return F.conv2d(blocks, kernel.contiguous(memory_format=torch.channels_last), self.bias)
+        with torch.autocast(x.device.type, enabled=False):  # bf16 would round a perturbation of 1/255 away
+            return F.conv2d(blocks, kernel.contiguous(memory_format=torch.channels_last), self.bias)

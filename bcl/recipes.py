@@ -219,7 +219,9 @@ RECIPES: dict[str, Recipe] = {
 }
 
 # Stages this version can train. `bcl train` refuses the others before it touches anything.
-TRAINABLE: frozenset[tuple[str, Loss]] = frozenset()
+TRAINABLE: frozenset[tuple[str, Loss]] = frozenset(
+    {("dqn", "standard"), ("dqn", "radial"), ("dqn", "at"), ("dqn", "sa")}
+)
 
 
 def find_recipe(name: str) -> Recipe:
@@ -259,6 +261,11 @@ def check_trainable(name: str, algo: str, bootstrap: str = "auto") -> None:
             f"recipe '{name}' is defined for {' and '.join(recipe.algos)} only", f"choose another with {algo}"
         )
     for stage, _ in stages_of(name, algo, "", bootstrap):
+        needs = ""
         if (algo, stage.loss) not in TRAINABLE:
-            what = f"recipe '{name}' needs {algo.upper()} training with the '{stage.loss}' loss"
-            raise NotYetError(f"{what}, which this version does not have yet", "see CHANGELOG.md for what it has")
+            needs = f"{algo.upper()} training with the '{stage.loss}' loss"
+        elif stage.strategy != "none":
+            needs = "a curriculum"
+        if needs:
+            what = f"recipe '{name}' needs {needs}, which this version does not have yet"
+            raise NotYetError(what, "see CHANGELOG.md for what it has")

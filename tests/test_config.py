@@ -17,7 +17,7 @@ from bcl.config import (
     resolve,
     resolve_stages,
 )
-from bcl.errors import BclError, ConfigError, GameError
+from bcl.errors import BclError, ConfigError, GameError, NotYetError
 from bcl.games import AtariGame, GymnasiumGame, ProcgenGame
 from bcl.quantities import format_eps, parse_eps
 from bcl.recipes import RECIPES, check_trainable
@@ -326,8 +326,12 @@ def test_difference_names_the_fields() -> None:
 
 
 def test_what_cannot_be_trained_is_refused_by_name() -> None:
-    with pytest.raises(BclError, match="'standard' loss"):
-        check_trainable("vanilla", "dqn")
+    for name in ("vanilla", "radial", "at", "sa"):
+        check_trainable(name, "dqn")
+    with pytest.raises(NotYetError, match="PPO training with the 'standard' loss"):
+        check_trainable("vanilla", "ppo")
+    with pytest.raises(NotYetError, match="needs a curriculum"):
+        check_trainable("bcl-mos-at", "dqn")
     with pytest.raises(ConfigError, match="dqn only"):
         check_trainable("sa", "ppo")
 

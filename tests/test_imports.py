@@ -22,11 +22,22 @@ ALLOWED = {
     "bounds": {"errors", "layers"},
     "envs": FACTS,
     "stats": set(),
+    "seeds": set(),
+    "schedules": set(),
+    "graphs": set(),
+    "losses": {"errors"},
+    "curriculum": {"errors"},
     "runs": {"errors"},
     "policies": FACTS | {"runs", "__init__"},
-    "evaluation": FACTS | {"__init__", "attacks", "bounds", "stats", "envs", "policies", "runs"},
+    "evaluation": FACTS | {"__init__", "attacks", "bounds", "graphs", "stats", "envs", "policies", "runs"},
+    "learners": FACTS
+    | {"attacks", "bounds", "config", "envs", "graphs", "losses", "policies", "recipes", "schedules", "seeds"},
+    "experiment": FACTS
+    | {"__init__", "attacks", "config", "curriculum", "envs", "evaluation", "learners", "policies", "recipes", "runs"}
+    | {"seeds", "settings"},
     "cli": FACTS
-    | {"__init__", "config", "settings", "recipes", "envs", "policies", "attacks", "evaluation", "runs", "stats"},
+    | {"__init__", "config", "settings", "recipes", "envs", "policies", "attacks", "evaluation", "runs", "stats"}
+    | {"experiment"},
 }
 
 

@@ -27,7 +27,14 @@ class CornerNoise:
 
 def uniform(obs: Tensor, eps: Budget, generator: Generator) -> Tensor:
     """Independent U(-eps, eps) in the shape of `obs`."""
-    return torch.empty(obs.shape, dtype=obs.dtype, device=obs.device).uniform_(-1, 1, generator=generator).mul_(eps)
+    return fill_uniform(torch.empty(obs.shape, dtype=obs.dtype, device=obs.device), eps, generator)
+
+
+def fill_uniform(out: Tensor, eps: Budget, generator: Generator) -> Tensor:
+    """Overwrite a tensor with independent U(-eps, eps)."""
+    if isinstance(eps, Tensor):
+        return out.uniform_(-1, 1, generator=generator).mul_(eps)
+    return out.uniform_(-eps, eps, generator=generator)  # one pass over the memory instead of two
 
 
 def signs(shape: Sequence[int], like: Tensor, generator: Generator) -> Tensor:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Generator, Tensor
 
-from bcl.attacks.noise import uniform
+from bcl.attacks.noise import fill_uniform, uniform
 from bcl.attacks.objectives import CrossEntropy, Objective, ascent
 from bcl.attacks.threat import Ball, Budget, Policy, demand, per_sample
 
@@ -76,8 +76,7 @@ def _scan(
         # Drawn DRAW starts at a time, whatever the chunk, so that the chunk cannot change the result.
         noise = obs.new_empty(count, *obs.shape)
         for part in noise.split(DRAW):
-            part.uniform_(-1, 1, generator=generator)
-        noise.mul_(eps)
+            fill_uniform(part, eps, generator)
         clean_copies = clean.expand(count, batch, actions).flatten(0, 1)
         _, _, gradient = ascent(CrossEntropy(), policy, (obs + noise).flatten(0, 1), clean_copies)
         found = ball.project(_step(obs, noise, gradient.view_as(noise)))

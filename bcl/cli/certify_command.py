@@ -18,12 +18,12 @@ class Command:
 
     policy: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN|FILE")]
     """A run directory or a policy file."""
-    eps: tuple[str, ...] = ("1/255",)
-    """Budgets."""
+    eps: tuple[str, ...] = ()
+    """Budgets, such as 1/255; by default those of the run, or of the game's preset."""
     method: Literal["ibp", "crown-ibp", "crown"] = "ibp"
     """Interval bounds, CROWN on intervals, or CROWN throughout: each tighter and slower than the one before."""
-    episodes: int = 20
-    """Episodes, all played at once."""
+    episodes: int | None = None
+    """Episodes, all played at once; by default as the run or the game's preset says."""
     seed: int = 0
     """Seed of the games."""
     env_set: Literal["train", "eval"] | None = None
@@ -44,9 +44,11 @@ class Command:
         from bcl.evaluation import Plan, game_for_evaluation, run_certificates
 
         target = find_target(self.policy, self.device)
-        starts = paper_starts(self.seed, self.episodes)
+        budgets = budgets or list(target.defaults.eps)
+        episodes = target.defaults.episodes if self.episodes is None else self.episodes
+        starts = paper_starts(self.seed, episodes)
         game = game_for_evaluation(target.game, self.env_set, target.defaults.max_steps, starts)
-        plan = Plan(game, self.episodes, self.seed, num_envs=self.episodes)
+        plan = Plan(game, episodes, self.seed, num_envs=episodes)
         folder = target.results / "certs"
         proofs = []
         with console.progress(len(budgets), quiet=self.json) as bar:
@@ -58,7 +60,7 @@ class Command:
         if self.json:
             print(json.dumps(proofs))
             return
-        title = f"{game.id}: certificates by {self.method}, {self.episodes} episodes, seed {self.seed}"
+        title = f"{game.id}: certificates by {self.method}, {episodes} episodes, seed {self.seed}"
         table = Table(
             "eps", "actions proven (ACR)", "greedy worst case (GWC)", "nominal", title=title, title_justify="left"
         )
@@ -69,4 +71,4 @@ class Command:
         console.out.print(table)
         print(f"results: {folder}")
         if self.method != "crown":
-            print(f"next: bcl certify {self.policy} --eps {' '.join(self.eps)} --method crown")
+            print(f"next: bcl certify {self.policy} --eps {' '.join(map(format_eps, budgets))} --method crown")

@@ -16,6 +16,7 @@ from bcl.errors import BclError, ConfigError, did_you_mean
 # Command -> what it does; its code is bcl.cli.NAME_command.
 COMMANDS = {
     "train": "train an agent: bcl train GAME [--recipe R] [--out DIR] [--section.key value]",
+    "resume": "continue a run after a kill or Ctrl-C: bcl resume RUN",
     "attack": "judge an agent under attack: bcl attack RUN|FILE [--suite quick|paper|strong] [--eps 1/255 3/255]",
     "certify": "prove what no attack can change: bcl certify RUN|FILE [--eps 1/255] [--method ibp|crown]",
     "presets": "list games and recipes, or print one game's whole configuration",
@@ -37,8 +38,8 @@ def main(arguments: list[str] | None = None) -> NoReturn:
             raise
         _complain(f"bcl: {error}")
         sys.exit(USER_MISTAKE)
-    except KeyboardInterrupt:
-        _complain("bcl: interrupted")
+    except KeyboardInterrupt as stop:
+        _complain("; ".join(["bcl: interrupted", *map(str, stop.args)]))
         sys.exit(INTERRUPTED)
     except BrokenPipeError:  # the reader, such as `head`, has what it wanted
         _silence_stdout()

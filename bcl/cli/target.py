@@ -5,6 +5,7 @@ from pathlib import Path
 
 from bcl.config import EvaluationConfig, preset_names, resolve
 from bcl.errors import ConfigError, StoreError, WeightsError
+from bcl.experiment import read_config
 from bcl.games import REFERENCE_NOOPS, Game
 from bcl.policies import Policy
 from bcl.policies.files import load
@@ -30,6 +31,9 @@ def find_target(path: Path, device: str) -> Target:
     else:
         file, results = path, path.with_suffix(".results")
     policy = load(file, pick_device(device))
+    if (path / "config.toml").exists():
+        config = read_config(path)
+        return Target(policy, config.game, config.evaluation, results)
     if policy.spec.game is None:
         raise WeightsError(f"'{file}' does not say which game it plays", "save it with a game in its spec")
     return Target(policy, policy.spec.game, evaluation_defaults(policy.spec.game), results)

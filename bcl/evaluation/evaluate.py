@@ -13,6 +13,7 @@ from bcl.bounds import Method, certified, full_precision, input_box, margins
 from bcl.envs import VectorEnv
 from bcl.errors import BclError
 from bcl.evaluation.score import NO_ATTACK, Score
+from bcl.graphs import Graphed
 from bcl.policies import Policy, as_float
 
 Protocol = Literal["fixed", "first"]
@@ -116,7 +117,7 @@ class Decision:
         self._policy, self._searched, self._attack, self._eps = policy, searched, attack, eps
         self._generator = generator
         self._choose = choose or (lambda scores: scores.argmax(dim=1))
-        self._graph: torch.cuda.CUDAGraph | None = None
+        self._graph: Graphed[tuple[Tensor, Tensor, Tensor]] | None = None
         self.probed = self.zero_gradients = 0
         self.stochastic = False
 
@@ -125,10 +126,10 @@ class Decision:
         if obs.device.type != "cuda" or self._attack is None:
             return self._run(obs)
         if self._graph is None:
-            self._graph = self._capture(obs)
+            self._input = torch.empty_like(obs)  # the fixed place from which the graph reads
+            self._graph = Graphed(lambda: self._run(self._input), self._generator, enabled=True)
         self._input.copy_(obs)
-        self._graph.replay()
-        return self._output
+        return self._graph()
 
     def _run(self, obs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         clean_obs = as_float(obs)
@@ -141,22 +142,6 @@ class Decision:
         with torch.no_grad(), full_precision():
             actions = self._choose(self._policy(seen))
         return actions, clean, (seen - clean_obs).abs().flatten(1).amax(dim=1)
-
-    def _capture(self, obs: Tensor) -> torch.cuda.CUDAGraph:
-        self._input = obs.clone()
-        stream = torch.cuda.Stream()
-        state = self._generator.get_state()
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):  # a warm-up off the main stream, as capturing asks for
-            for _ in range(2):
-                self._run(self._input)
-        torch.cuda.current_stream().wait_stream(stream)
-        self._generator.set_state(state)
-        graph = torch.cuda.CUDAGraph()
-        graph.register_generator_state(self._generator)
-        with torch.cuda.graph(graph):
-            self._output = self._run(self._input)
-        return graph
 
     def probe(self, obs: Tensor, actions: Tensor, counting: Tensor) -> None:
         """Look for vanished gradients, for chance in the policy, and for a certified action that was changed."""

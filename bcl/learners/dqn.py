@@ -21,6 +21,7 @@ from bcl.envs import VectorEnv
 from bcl.errors import TrainingError
 from bcl.graphs import Graphed
 from bcl.learners.adversary import training_attack
+from bcl.learners.player import Player
 from bcl.learners.replay import Batch, Replay
 from bcl.learners.timing import Stopwatch
 from bcl.policies import Policy, as_float
@@ -72,20 +73,18 @@ def train(
     if state:
         learner.restore(state)
     obs = learner.restart()
-    logged = saved = learner.step
+    saved = learner.step
     saved_at = time.monotonic()
     while learner.step < config.steps:
-        actions = learner.act(obs)
-        env.send(actions)  # the emulators step while the learner works
-        seen = learner.attack()
+        actions = learner.play(obs)  # the emulators step from here on, while the learner works
+        seen = learner.attack(obs)
         learner.update()
-        obs = learner.store(actions, seen)
+        obs = learner.store(obs, actions, seen)
 
         done = learner.step >= config.steps
-        if done or learner.step - logged >= config.log_steps:
-            logged = learner.step
+        if done or learner.step % config.log_steps < env.num_envs:
             hooks.log(learner.metrics())
-            hooks.progress(learner.step, config.steps)
+        hooks.progress(learner.step, config.steps)
         stop = not done and hooks.interrupted()
         due = 0 < config.checkpoint_steps <= learner.step - saved
         late = time.monotonic() - saved_at >= 60 * config.checkpoint_minutes
@@ -98,8 +97,16 @@ def train(
     return policy
 
 
+def learning_rate(config: DqnConfig, step: int) -> float:
+    """Adam's step size: scaled with the batch, falling linearly over the run."""
+    batches = config.batch_size / REFERENCE_BATCH
+    scale = {"none": 1.0, "sqrt": batches**0.5, "linear": batches}[config.learning_rate_scaling]
+    left = 1 - (1 - config.learning_rate_end) * step / config.steps
+    return config.learning_rate * scale * left
+
+
 class Learner:
-    """All that changes during training. `act`, `attack` and `update` are CUDA graphs where `accelerate` allows."""
+    """All that changes during training. Acting, attack and update are CUDA graphs where `accelerate` allows."""
 
     def __init__(self, policy: Policy, env: VectorEnv, config: DqnConfig, attack: AttackConfig, task: Task) -> None:
         self.policy, self.target = policy, copy.deepcopy(policy).requires_grad_(False)
@@ -108,21 +115,26 @@ class Learner:
         device = self.device = next(policy.parameters()).device
         cuda, image = device.type == "cuda", len(env.obs_shape) == 3
         self._bf16 = config.precision == "bf16" or (config.precision == "auto" and cuda and image)
-        scale = {"none": 1.0, "sqrt": (config.batch_size / REFERENCE_BATCH) ** 0.5}
-        rate = config.learning_rate * scale.get(config.learning_rate_scaling, config.batch_size / REFERENCE_BATCH)
+        self._rate = torch.zeros((), device=device)
         self.optimizer = torch.optim.Adam(
-            policy.parameters(), lr=rate, eps=config.adam_eps, fused=True, capturable=cuda
+            policy.parameters(), lr=self._rate, eps=config.adam_eps, fused=True, capturable=cuda
         )
+        compiles = cuda and config.accelerate == "full"
+        self._online, self._delayed = (torch.compile(net) if compiles else net for net in (policy, self.target))
         # Fixed places that graphs read; schedules write into them without the host waiting.
         dtype = torch.uint8 if image else torch.float32
         self._obs = torch.zeros(env.num_envs, *env.obs_shape, dtype=dtype, device=device)
-        self._exploration, self._eps, self._kappa = (torch.zeros((), device=device) for _ in range(3))
-        verbs = {"act": self._choose, "attack": self._show, "update": self._improve}
-        self.generators = {name: Generator(device).manual_seed(derive(task.seed, name)) for name in verbs}
-        self._run: dict[str, Graphed[Any]] = {
-            name: Graphed(verb, self.generators[name], enabled=cuda and config.accelerate)
-            for name, verb in verbs.items()
+        self._eps, self._kappa = torch.zeros((), device=device), torch.zeros((), device=device)
+        graphed = cuda and config.accelerate != "none"
+        self.generators = {
+            name: Generator(device).manual_seed(derive(task.seed, name)) for name in ("act", "attack", "update")
         }
+        self._show = Graphed(self._perturb_obs, self.generators["attack"], enabled=graphed)
+        self._improve = Graphed(self._take_gradient_step, self.generators["update"], enabled=graphed)
+        self.player = Player(
+            policy, env, self.generators["act"],
+            longest=config.exploration_repeat, graphed=graphed, autocast=self._autocast,
+        )  # fmt: skip
         self._stores_attacks = task.loss == "at" and not attack.fresh
         self.replay = Replay(
             config.buffer_size, self._obs, n_step=config.n_step, gamma=config.gamma, perturbations=self._stores_attacks
@@ -142,36 +154,37 @@ class Learner:
         """
         self.replay.cut()
         self._returns.zero_()
-        return self.env.reset(derive(self.task.seed, "episodes", self.step))
+        self.player.follow(self.policy)
+        return self.player.reset(derive(self.task.seed, "episodes", self.step))
 
-    def act(self, obs: Tensor) -> Tensor:
-        """(N,) actions: random for a share of the copies, else greedy on the clean observations."""
+    def play(self, obs: Tensor) -> Tensor:
+        """(N,) actions: random for a share of the copies, else greedy on the clean observations; starts their step."""
+        with self._clock.host("act"):
+            return self.player.play(obs, self.exploration)
+
+    def attack(self, obs: Tensor) -> Tensor | None:
+        """What an adversary would have shown instead of the observations acted on; none if nobody needs it."""
         c, task = self.config, self.task
-        hold, decay = c.exploration_hold, c.exploration_steps
         begin = c.ramp_start or c.replay_initial
-        self._exploration.fill_(schedules.exploration(self.step, c.exploration_start, c.exploration_end, hold, decay))
         self._eps.fill_(schedules.budget(self.step, task.start, task.end, begin, c.ramp_steps, c.ramp))
         self._kappa.fill_(schedules.kappa(self.step, c.kappa, c.kappa_linear, begin, c.ramp_steps))
-        self._obs.copy_(obs)
-        with self._clock.device("act"):
-            return self._run["act"]()
-
-    def attack(self) -> Tensor | None:
-        """What an adversary would have shown instead of the observations just acted on; none if nobody needs it."""
         if not self._stores_attacks:
             return None
+        self._obs.copy_(obs)
         with self._clock.device("attack"):
-            return self._run["attack"]()
+            return self._show()
 
     def update(self) -> None:
         """The gradient steps that are due, and the target network."""
         c = self.config
-        if len(self.replay) < max(c.replay_initial, 1):
+        self.player.follow(self.policy)
+        if len(self.replay) < min(max(c.replay_initial, 1), self.replay.capacity):
             return
+        self._rate.fill_(learning_rate(c, self.step))
         self._owed += self.env.num_envs * c.samples_per_step / c.batch_size
         with self._clock.device("update"):
             while self._owed >= 1:
-                self._run["update"]()
+                self._improve()
                 self._owed -= 1
                 self._updates += 1
         if passed := (self.step + self.env.num_envs) // c.target_sync - self.step // c.target_sync:
@@ -180,19 +193,27 @@ class Learner:
                 for old, new in zip(self.target.parameters(), self.policy.parameters(), strict=True):
                     old.lerp_(new, rate)
 
-    def store(self, actions: Tensor, seen: Tensor | None) -> Tensor:
+    def store(self, obs: Tensor, actions: Tensor, seen: Tensor | None) -> Tensor:
         """Wait for the emulators, remember the step, and return the next observations."""
         with self._clock.host("env"):
-            step = self.env.recv()
+            step = self.player.wait()
         rewards = step.reward * self.config.reward_scale
         if limit := self.config.reward_clamp:
             rewards = rewards.clamp(-limit, limit)
-        self.replay.add(self._obs, actions, rewards, step, seen, self._eps)
+        self.replay.add(obs, actions, rewards, step, seen, self._eps)
         self._returns += step.reward
         self._finished += torch.stack([(self._returns * step.ended).sum(), step.ended.sum()])
         self._returns *= ~step.ended
         self.step += self.env.num_envs
         return step.obs
+
+    @property
+    def exploration(self) -> float:
+        """Share of copies that begin a random action."""
+        c = self.config
+        return schedules.exploration(
+            self.step, c.exploration_start, c.exploration_end, c.exploration_hold, c.exploration_steps
+        )
 
     def metrics(self) -> Metrics:
         """What happened since the last call. The one place where the host waits for the device."""
@@ -207,7 +228,7 @@ class Learner:
             **(means if self._updates else {}),
             "eps": 0.0 if self.task.loss == "standard" else self._eps.item(),
             "kappa": self._kappa.item(),
-            "exploration": self._exploration.item(),
+            "exploration": self.exploration,
             "updates": self._updates,
             "steps_per_second": (self.step - step) / (time.perf_counter() - since),
             **{f"share_{name}": share for name, share in self._clock.shares().items()},
@@ -237,20 +258,14 @@ class Learner:
         self.policy.load_state_dict(state["policy"])
         self.target.load_state_dict(state["target"])
         self.optimizer.load_state_dict(state["optimizer"])
+        self.optimizer.param_groups[0]["lr"] = self._rate  # the fixed place again, not the copy that was saved
         for name, generator in self.generators.items():
             generator.set_state(state["generators"][name].cpu())
         if state["replay"] is not None:
             self.replay.restore(state["replay"])
         self._looked = (self.step, time.perf_counter())
 
-    def _choose(self) -> Tensor:
-        greedy = self._scores(self.policy, as_float(self._obs)).argmax(dim=1)
-        shape, generator = greedy.shape, self.generators["act"]
-        explores = torch.rand(shape, generator=generator, device=self.device) < self._exploration
-        random = torch.randint(self.env.num_actions, shape, generator=generator, device=self.device)
-        return torch.where(explores, random, greedy)
-
-    def _show(self) -> Tensor:
+    def _perturb_obs(self) -> Tensor:
         return self._perturbed(as_float(self._obs), self.generators["attack"])
 
     def _perturbed(self, obs: Tensor, generator: Generator) -> Tensor:
@@ -258,14 +273,13 @@ class Learner:
         with self._autocast():
             return perturb(attack, self.policy, obs, self._eps, generator, check=False)
 
-    def _improve(self) -> None:
+    def _take_gradient_step(self) -> None:
         batch = self.replay.sample(self.config.batch_size, self.generators["update"])
-        online, target = self._scores(self.policy, batch.next_obs), self._scores(self.target, batch.next_obs)
+        online, target = (self._scores(network, batch.next_obs) for network in (self._online, self._delayed))
         goal = losses.double_q_target(online, target, batch.rewards, batch.discounts)
         loss, info = self._loss(batch, goal)
-        parameters = list(self.policy.parameters())
-        for parameter, gradient in zip(parameters, torch.autograd.grad(loss, parameters), strict=True):
-            parameter.grad = gradient
+        self.optimizer.zero_grad()
+        loss.backward()
         self.optimizer.step()
         for name, value in info.items():
             self._sums.setdefault(name, torch.zeros_like(value)).add_(value)
@@ -275,10 +289,10 @@ class Learner:
         if self.task.loss == "at":
             seen = self._perturbed(batch.obs, self.generators["update"]) if self.adversary.fresh else batch.seen
             with self._autocast():
-                q, q_seen = self.policy(torch.cat([batch.obs, seen])).chunk(2)
+                q, q_seen = self._online(torch.cat([batch.obs, seen])).chunk(2)
             return losses.adversarial(q, q_seen, batch.actions, goal, batch.weights, kappa, kind)
         with self._autocast():
-            q = self.policy(batch.obs)
+            q = self._online(batch.obs)
         if self.task.loss == "standard":
             return losses.standard(q, batch.actions, goal, batch.weights, kind)
         # Bounds are never computed in bf16: it would round them by as much as small budgets move them.
@@ -312,7 +326,7 @@ class Learner:
         tight, loose = (margins(chain, lower, upper, best, method) for method in ("crown-ibp", "ibp"))
         return share * tight + (1 - share) * loose
 
-    def _scores(self, network: Policy, obs: Tensor) -> Tensor:
+    def _scores(self, network: Callable[[Tensor], Tensor], obs: Tensor) -> Tensor:
         with torch.no_grad(), self._autocast():
             return network(obs)
 

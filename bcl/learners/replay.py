@@ -13,7 +13,7 @@ from bcl.envs import Step
 from bcl.policies import as_float
 
 LEVELS = 127
-ROUNDING = 1e-3  # of a level: keeps corners corners where the division rounds down
+ROUNDING = 2.4e-7  # two float32 steps at 1: keeps corners corners where adding them to the observation rounded
 
 
 @dataclass(frozen=True)
@@ -56,6 +56,11 @@ class Replay:
         return max(min(self._added, self._rows) - self._n_step + 1, 0) * self._obs.shape[1]
 
     @property
+    def capacity(self) -> int:
+        """Transitions that can be sampled once it is full; less than what was asked for, by what is no whole step."""
+        return (self._rows - self._n_step + 1) * self._obs.shape[1]
+
+    @property
     def nbytes(self) -> int:
         """Memory held."""
         return sum(tensor.nbytes for tensor in self._tensors().values())
@@ -95,7 +100,8 @@ class Replay:
         # float64: float32 could not tell apart the transitions of a large buffer
         draw = torch.rand(2, size, dtype=torch.float64, generator=generator, device=device)
         first = (self._oldest + (draw[0] * self._span).long()) % self._rows
-        env = (draw[1] * self._obs.shape[1]).long()
+        copies = self._obs.shape[1]
+        env = (draw[1] * copies).long()
         rewards = torch.zeros(size, device=device)
         discounts = torch.ones(size, device=device)
         going = torch.ones(size, dtype=torch.bool, device=device)
@@ -107,16 +113,18 @@ class Replay:
             going = going & ~self._ended[row, env]
             row = (row + 1) % self._rows
         playing = self._playing[first, env].float()
-        obs = as_float(self._obs[first, env])
+        index = first * copies + env  # index_select moves whole images, several times faster than indexing by pairs
+        obs = as_float(self._obs.flatten(0, 1).index_select(0, index))
         seen = obs
         if self._offsets is not None:
-            seen = obs + unpack(self._offsets[first, env], self._budgets[first, env])
+            offsets = self._offsets.flatten(0, 1).index_select(0, index)
+            seen = obs + unpack(offsets, self._budgets[first, env])
         return Batch(
             obs=obs,
             seen=seen,
             actions=self._actions[first, env],
             rewards=rewards,
-            next_obs=as_float(self._next_obs[last, env]),
+            next_obs=as_float(self._next_obs.flatten(0, 1).index_select(0, last * copies + env)),
             discounts=discounts * ~self._terminated[last, env],
             weights=playing / playing.sum().clamp(min=1),
         )
@@ -124,7 +132,9 @@ class Replay:
     def state(self) -> dict[str, Tensor | int]:
         """What a checkpoint needs to continue exactly."""
         filled = min(self._added, self._rows)
-        tensors = {name: tensor[:filled] if tensor.dim() else tensor for name, tensor in self._tensors().items()}
+        # Copies where the memory is not full: a view would be written to disk with all that lies behind it.
+        part = {name: tensor[:filled].clone() for name, tensor in self._tensors().items() if tensor.dim()}
+        tensors = self._tensors() if filled == self._rows else self._tensors() | part
         return {**tensors, "added": self._added}
 
     def restore(self, state: dict[str, Tensor | int]) -> None:
@@ -141,9 +151,8 @@ class Replay:
 
 def pack(perturbation: Tensor, budget: Tensor) -> Tensor:
     """(N, *shape) perturbations inside the budget, 0-d, as signed bytes."""
-    levels = perturbation * (LEVELS / budget.clamp(min=1e-30))  # a budget of 0 has perturbations of 0
-    magnitude = (levels.abs() + ROUNDING).floor().clamp(max=LEVELS)
-    return (magnitude * levels.sign()).to(torch.int8)
+    levels = (perturbation.abs() + ROUNDING) * (LEVELS / budget.clamp(min=1e-30))
+    return (levels.floor().clamp(max=LEVELS) * perturbation.sign()).to(torch.int8)  # 0, all a budget of 0 has, stays 0
 
 
 def unpack(packed: Tensor, budgets: Tensor) -> Tensor:

@@ -64,7 +64,7 @@ class Policy(nn.Module):
 
 def as_float(obs: Tensor) -> Tensor:
     """Observations as networks and attacks take them: bytes become [0, 1]; vectors are scaled already."""
-    return obs.float() / 255 if obs.dtype == torch.uint8 else obs
+    return obs / 255 if obs.dtype == torch.uint8 else obs
 
 
 def default_kind(obs_shape: tuple[int, ...], algo: str) -> Kind:

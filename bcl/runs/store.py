@@ -7,37 +7,69 @@ A result that exists is finished; resuming is running again and skipping what ex
 import contextlib
 import errno
 import fcntl
+import io
 import json
 import os
 import socket
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bcl.errors import StoreError
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
 
 Json = dict[str, Any]
 
 
-def write_bytes(path: Path, data: bytes) -> None:
-    """Replace a file atomically and durably; on failure the old content stays. A link stays, its target is replaced."""
+class Sink(io.FileIO):
+    """A file being written, for whoever writes it piece by piece."""
+
+    failure: BaseException | None = None
+
+    def write(self, data: "ReadableBuffer", /) -> int:
+        """Write all of `data`."""
+        try:
+            _write_all(self.fileno(), data)
+        except BaseException as error:
+            self.failure = error
+            raise
+        return memoryview(data).nbytes
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[Sink]:
+    """Replace a file atomically and durably by what is written in the block; on failure the old content stays.
+
+    A link stays, its target is replaced.
+    """
     with _clear_errors(path):
         target = Path(os.path.realpath(path))  # unlike Path.resolve, never raises on a loop of links
         temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
         target.parent.mkdir(parents=True, exist_ok=True)
         try:
             descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+            sink = Sink(descriptor, "wb", closefd=False)
             try:
-                _write_all(descriptor, data)
+                yield sink
                 os.fsync(descriptor)  # before the rename, or a power cut can leave an empty file under the name
             finally:
                 os.close(descriptor)
+                if sink.failure:  # torch.save hides it behind an error of its own
+                    raise sink.failure from None
             os.replace(temporary, target)
         except BaseException:
             with contextlib.suppress(OSError):
                 temporary.unlink()
             raise
         _sync_directory(target.parent)
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """`replacing` for bytes at hand."""
+    with replacing(path) as file:
+        file.write(data)
 
 
 def write_text(path: Path, text: str) -> None:
@@ -68,6 +100,19 @@ def once(path: Path, compute: Callable[[], Mapping[str, Any]]) -> Json:
     return read_json(path)
 
 
+def remove(path: Path) -> None:
+    """Delete a file that may be there."""
+    with _clear_errors(path):
+        path.unlink(missing_ok=True)
+
+
+def sweep(directory: Path) -> None:
+    """Delete what killed writers left in a directory that nobody else writes to."""
+    with _clear_errors(directory):
+        for path in directory.glob(".*.tmp"):
+            path.unlink()
+
+
 class MetricsFile:
     """Appends one JSON object per line; a row is whole in the file once `append` returns, and absent if it raises."""
 
@@ -91,10 +136,15 @@ class MetricsFile:
                 raise
         self._size += len(line)
 
-    def close(self) -> None:
-        """Flush to the disk and close."""
+    def sync(self) -> None:
+        """Flush to the disk."""
         with _clear_errors(self._path):
             os.fsync(self._descriptor)
+
+    def close(self) -> None:
+        """Flush to the disk and close."""
+        self.sync()
+        with _clear_errors(self._path):
             os.close(self._descriptor)
 
     def __enter__(self) -> "MetricsFile":
@@ -102,6 +152,13 @@ class MetricsFile:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def keep_metrics(path: Path, keep: Callable[[Json], bool]) -> None:
+    """Drop the rows that `keep` refuses."""
+    rows = read_metrics(path)
+    if not all(map(keep, rows)):
+        write_text(path, "".join(json.dumps(row) + "\n" for row in rows if keep(row)))
 
 
 def read_metrics(path: Path) -> list[Json]:
@@ -117,6 +174,7 @@ def lock(directory: Path, say: Callable[[str], None] = lambda _: None) -> Iterat
     """Hold the directory for this process; the kernel lets go when the process dies, however it dies."""
     path = directory / "lock"
     with _clear_errors(path):
+        directory.mkdir(parents=True, exist_ok=True)
         file = open(path, "a+b", buffering=0)  # noqa: SIM115 # with a buffer, closing on a full disk would write again
     with file:
         with _clear_errors(path):
@@ -144,15 +202,20 @@ def lock(directory: Path, say: Callable[[str], None] = lambda _: None) -> Iterat
 def check_new(directory: Path) -> None:
     """Refuse a run directory that holds something already; what a killed `create_run` left does not count."""
     with _clear_errors(directory):
-        new = not directory.exists() or (directory.is_dir() and all(_is_leftover(p.name) for p in directory.iterdir()))
+        new = not directory.exists() or (directory.is_dir() and all(_is_leftover(p) for p in directory.iterdir()))
     if not new:
         raise StoreError(f"'{directory}' exists already", "give another --out")
 
 
-def create_run(directory: Path, config: str, about: Mapping[str, Any]) -> None:
-    """Make a new run directory from its resolved configuration and its provenance; config.toml comes last."""
+def create_run(
+    directory: Path, config: str, about: Mapping[str, Any], files: Mapping[str, bytes] | None = None
+) -> None:
+    """Make a new run directory from its resolved configuration, its provenance and more files under `stages` and
+    `init`; config.toml comes last."""
     check_new(directory)
     write_json(directory / "run.json", about)
+    for name, data in (files or {}).items():
+        write_bytes(directory / name, data)
     write_text(directory / "config.toml", config)
 
 
@@ -189,14 +252,21 @@ def _row(path: Path, number: int, line: bytes) -> Json:
     raise StoreError(f"line {number} of '{path}' is damaged", "delete that line")
 
 
-def _is_leftover(name: str) -> bool:
-    return name in ("run.json", "lock") or (name.startswith(".") and name.endswith(".tmp"))
+def _is_leftover(path: Path) -> bool:
+    if path.name in ("stages", "init") and path.is_dir():
+        inside = [p for p in path.rglob("*") if not p.is_dir() and not _is_temporary(p)]
+        return all(p.name in ("config.toml", "policy.safetensors") for p in inside)  # nothing was trained
+    return path.name in ("run.json", "lock") or _is_temporary(path)
 
 
-def _write_all(descriptor: int, data: bytes) -> None:
-    written = 0
-    while written < len(data):  # a full disk writes a part first
-        written += os.write(descriptor, data[written:])
+def _is_temporary(path: Path) -> bool:
+    return path.name.startswith(".") and path.name.endswith(".tmp")
+
+
+def _write_all(descriptor: int, data: "ReadableBuffer") -> None:
+    left = memoryview(data)
+    while left:  # a full disk writes a part first
+        left = left[os.write(descriptor, left) :]
 
 
 def _sync_directory(directory: Path) -> None:

@@ -1,0 +1,296 @@
+"""bcl train and bcl resume as a person meets them, and as a scheduler kills them."""
+
+import json
+import multiprocessing
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import bcl as package
+from bcl.cli import console
+from bcl.cli.main import main
+from bcl.config import config_from_toml, resolve_stages
+from bcl.policies.files import fingerprint
+from bcl.runs import store
+from bcl.settings import parse_flags
+
+TINY = [
+    *("--network.hidden=16", "--dqn.steps=320", "--dqn.num_envs=8", "--dqn.batch_size=16", "--dqn.samples_per_step=4"),
+    *("--dqn.buffer_size=200", "--dqn.replay_initial=32", "--dqn.ramp_steps=300", "--dqn.log_steps=40"),
+    *("--dqn.checkpoint_steps=80", "--dqn.checkpoint_replay=true", "--evaluation.episodes=2", "--device=cpu"),
+]
+
+
+@pytest.fixture
+def bcl(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Run a command line in an empty folder; gives exit code, stdout, stderr."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*words: str) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as exit:
+            main(list(words))
+        out, err = capsys.readouterr()
+        return int(exit.value.code or 0), out, err
+
+    return run
+
+
+def files(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+
+
+def best(run: Path) -> str:
+    return fingerprint(package.load(run / "best" / "policy.safetensors"))
+
+
+def numbers(path: Path) -> list[dict]:
+    """The rows of metrics without their timings."""
+    rows = store.read_metrics(path)
+    return [{k: v for k, v in row.items() if k != "steps_per_second" and "share" not in k} for row in rows]
+
+
+@pytest.mark.parametrize(
+    ("recipe", "stages"),
+    [
+        ("vanilla", ["1-vanilla"]),
+        ("radial", ["1-vanilla", "2-radial"]),
+        ("at", ["1-vanilla", "2-at"]),
+        ("sa", ["1-sa"]),
+    ],
+)
+def test_a_recipe_from_start_to_end(bcl, recipe: str, stages: list[str]) -> None:
+    code, out, err = bcl("train", "cartpole", "--recipe", recipe, "--seed", "5", *TINY)
+    assert (code, "Traceback" in err) == (0, False)
+    run = Path("runs") / f"cartpole-{recipe}-s5"
+    verdict, *attacked, last = out.splitlines()
+    assert re.match(r"mean return over 2 episodes without attack: \d", verdict)
+    assert [("PGD(steps=10" in line, " at 0.1: " in line) for line in attacked] == [(True, True)] * (
+        recipe != "vanilla"
+    )
+    assert last == f"next: bcl attack {run} --suite paper"
+
+    per_stage = {"config.toml", "metrics.jsonl", "policy.safetensors", "result.json"}
+    found = files(run)
+    cells = {name for name in found if name.startswith("evals/")}
+    own = {"config.toml", "run.json", "lock", "result.json", "best/policy.safetensors"}
+    assert found - cells == own | {f"stages/{stage}/{name}" for stage in stages for name in per_stage}
+    assert len(cells) == len(attacked) + 1
+
+    results = [store.read_json(run / "stages" / stage / "result.json") for stage in stages]
+    assert [result["parent"] for result in results] == ["", *(result["policy"] for result in results[:-1])]
+    assert best(run) == results[-1]["policy"]
+    assert (results[-1]["start"], results[-1]["end"]) == (0.0, 0.0 if recipe == "vanilla" else 0.1)
+    seeds = [result["seed"] for result in results]
+    judged = {store.read_json(run / cell)["seed"] for cell in cells}
+    assert len(judged) == 1
+    assert len({*seeds, *judged}) == len(seeds) + 1
+
+    wanted = resolve_stages("cartpole", recipe=recipe, flags=parse_flags([*TINY[:-1], "--seed", "5"]))
+    for stage, (_, config) in zip(stages, wanted, strict=True):
+        assert config_from_toml((run / "stages" / stage / "config.toml").read_text()) == config
+    assert config_from_toml((run / "config.toml").read_text()) == wanted[-1][1]
+    about = store.read_json(run / "run.json")
+    assert about["seed"] == 5
+    assert about.keys() == {"version", "commit", "command", "seed", "init", "date", "machine"}
+    assert about["machine"].keys() == {"platform", "cpus", "device", "python", "torch"}
+
+
+def test_a_finished_run(bcl) -> None:
+    words = ("cartpole", "--out", "run", *TINY)
+    assert bcl("train", *words)[0] == 0
+    before = {name: (Path("run") / name).stat().st_mtime_ns for name in files(Path("run")) - {"lock"}}
+
+    code, out, err = bcl("train", *words)
+    assert (code, out) == (2, "")
+    assert err == "bcl: 'run' is a run already; continue it with 'bcl resume run', or give another --out\n"
+    code, out, _ = bcl("resume", "run", "--dqn.steps", "320")
+    assert code == 0
+    assert out.startswith("'run' is finished\nmean return")
+    code, _, err = bcl("resume", "run", "--dqn.steps", "400", "--seed", "1")
+    assert code == 2
+    assert "started with other settings (dqn.steps, seed)" in err
+    assert {name: (Path("run") / name).stat().st_mtime_ns for name in before} == before
+
+    # judged as its own configuration says, and not as the preset of the game does
+    code, out, _ = bcl("attack", "run", "--device", "cpu", "--json", "--eps", "0.1")
+    assert code == 0
+    assert [score["episodes"] for score in json.loads(out)["scores"]] == [2, 2]
+    code, out, _ = bcl("certify", "run", "--device", "cpu", "--json")
+    assert [(proof["eps"], proof["episodes"]) for proof in json.loads(out)] == [(0.03, 2), (0.06, 2), (0.1, 2)]
+
+
+def test_a_second_process_is_refused(bcl) -> None:
+    bcl("train", "cartpole", "--out", "run", *TINY)
+    with store.lock(Path("run")):
+        code, _, err = bcl("resume", "run")
+    assert code == 2
+    assert f"in use by pid {os.getpid()}" in err
+
+
+def test_what_stops_a_run_names_the_way_on(bcl) -> None:
+    bcl("train", "cartpole", "--out", "run", *TINY)
+    for name in ("result.json", "stages/1-vanilla/result.json"):
+        Path("run", name).unlink()
+    Path("run/stages/1-vanilla/checkpoint.pt").write_text("damaged")
+    code, out, err = bcl("resume", "run", "--device", "cpu")
+    assert (code, out, "Traceback" in err) == (2, "", False)
+    last = err.splitlines()[-1]
+    assert re.match(
+        r"bcl: 'run/stages/1-vanilla/checkpoint.pt' is damaged .*; delete it .*; continue with: bcl resume run$", last
+    )
+
+
+def test_divergence_is_one_sentence_with_the_way_out(bcl) -> None:
+    code, out, err = bcl("train", "cartpole", "--out", "run", *TINY, "--dqn.learning_rate", "1e30")
+    assert (code, out) == (2, "")
+    last = err.splitlines()[-1]
+    assert re.match(r"bcl: training diverged before step \d+ .*'bcl resume run' goes back to the last checkpoint", last)
+    assert "lower dqn.learning_rate" in last
+    assert "Traceback" not in err
+
+
+def test_starting_from_an_agent(bcl, tmp_path: Path) -> None:
+    assert bcl("train", "cartpole", "--out", "first", *TINY)[0] == 0
+    init = ("--init", "first/best/policy.safetensors")
+    assert bcl("train", "cartpole", "--recipe", "at", *init, "--out", "second", *TINY)[0] == 0
+    assert os.listdir("second/stages") == ["2-at"]
+    assert store.read_json(Path("second/stages/2-at/result.json"))["parent"] == best(Path("first"))
+    assert store.read_json(Path("second/run.json"))["init"] == best(Path("first"))
+
+    for name in ("result.json", "best/policy.safetensors", "stages/2-at/result.json"):
+        Path("second", name).unlink()
+    Path("first").rename("elsewhere")  # the run holds all that it needs
+    assert bcl("resume", "second", "--device", "cpu")[0] == 0
+
+    init = ("--init", "elsewhere/best/policy.safetensors")
+    for words, expected in (
+        (["cartpole", *init, "--network.hidden", "8"], "give --network.hidden 16"),
+        (["Acrobot-v1", *init], "plays 'CartPole-v1'"),
+        (["cartpole", "--init", "none.safetensors"], "does not exist"),
+    ):
+        code, _, err = bcl("train", *words, "--out", "third")
+        assert (code, err.count("\n")) == (2, 1), err
+        assert expected in err
+    assert not (tmp_path / "third").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["resume", "none"], "'none' is not a run directory"),
+        (["resume"], "RUN"),
+        (["train", "cartpole", "--device", "tpu"], "auto, cpu or cuda"),
+        (["train", "cartpole", "--network.kind", "dueling-cnn"], "cannot read observations"),
+        (["train", "Blackjack-v1"], "only Box observations"),
+        (["train", "fruitbot"], "PPO training with the 'standard' loss"),
+        (["train", "cartpole", "--recipe", "ncl-at"], "needs a curriculum"),
+    ],
+)
+def test_mistakes_leave_nothing_behind(bcl, tmp_path: Path, words: list[str], expected: str) -> None:
+    code, out, err = bcl(*words)
+    assert (code, out, err.count("\n")) == (2, "", 1), err
+    assert expected in err
+    assert not any(tmp_path.iterdir())
+
+
+def start(*words: str) -> multiprocessing.process.BaseProcess:
+    """A command line in a process of its own, forked from one that has imported everything."""
+    context = multiprocessing.get_context("forkserver")
+    names = ("attack_command", "train_command", "resume_command", "target")
+    slow = ["bcl.experiment", "bcl.envs.gymnasium", "torch._dynamo"]  # the last one comes with the first optimizer
+    context.set_forkserver_preload([*slow, *(f"bcl.cli.{name}" for name in names)])
+    process = context.Process(target=main, args=(list(words),))
+    process.start()
+    return process
+
+
+def test_kills_at_any_moment_change_nothing(bcl, tmp_path: Path) -> None:
+    assert bcl("train", "cartpole", "--recipe", "radial", "--out", "whole", *TINY)[0] == 0
+    whole, cut, kills, code = tmp_path / "whole", tmp_path / "cut", 0, None
+    start("--version").join()  # the server imports
+    while code is None:
+        new = not (cut / "config.toml").exists()
+        words = ["train", "cartpole", "--recipe", "radial", "--out", str(cut), *TINY] if new else ["resume", str(cut)]
+        process = start(*words)
+        process.join(random.uniform(0.2, 0.9 + 0.2 * kills))  # longer each time, so that there is an end
+        if process.is_alive():
+            process.kill()
+            process.join()
+            kills += 1
+        else:
+            code = process.exitcode
+    assert code == 0
+    assert kills >= 2
+    assert best(cut) == best(whole)
+    for stage in ("1-vanilla", "2-radial"):
+        path = Path("stages") / stage / "metrics.jsonl"
+        assert numbers(cut / path) == numbers(whole / path)
+    assert {name for name in files(cut) if not name.endswith(".tmp")} == files(whole)  # but for litter of cut writes
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    until = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.02)
+
+
+def test_ctrl_c_and_sigterm_leave_a_run_to_resume(bcl, tmp_path: Path) -> None:
+    stage = tmp_path / "run" / "stages" / "1-vanilla"
+    words = [sys.executable, "-m", "bcl", "train", "cartpole", "--out", "run", *TINY, "--dqn.steps", "10000000"]
+    with subprocess.Popen(words, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        wait_until(lambda: (stage / "checkpoint.pt").exists() or process.poll() is not None)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (130, ""), err
+    assert "Traceback" not in err
+    assert err.splitlines()[-1] == "bcl: interrupted; continue with: bcl resume run"
+    assert store.read_json(tmp_path / "run" / "run.json")["command"].startswith("bcl train cartpole --out run")
+
+    rows = len(store.read_metrics(stage / "metrics.jsonl"))
+    again = start("resume", str(tmp_path / "run"), "--device", "cpu")
+    wait_until(lambda: len(store.read_metrics(stage / "metrics.jsonl")) > rows or not again.is_alive())
+    again.terminate()
+    again.join(60)
+    assert again.exitcode == 130
+    steps = [row["step"] for row in store.read_metrics(stage / "metrics.jsonl")]
+    assert len(steps) > rows
+    assert steps == sorted({*steps})
+
+
+def test_lines_without_a_terminal(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    bar = console.training()
+    bar.begin("radial up to 0.1")
+    for second in range(1, 26):
+        now[0] = second
+        bar.log({"step": 100 * second, "return": 12.345, "eps": 0.05, "steps_per_second": 100.0})
+        bar.progress(100 * second, 10_000)
+    bar.begin("nominal")
+    now[0] = 40
+    bar.progress(1, 2)
+    assert capsys.readouterr().err.splitlines() == [
+        "radial up to 0.1: 1,000 of 10,000, return 12.35, eps 0.05, 100 steps/s, 0:01:30 left",
+        "radial up to 0.1: 2,000 of 10,000, return 12.35, eps 0.05, 100 steps/s, 0:01:20 left",
+        "nominal: 1 of 2",
+    ]
+
+
+def test_a_second_request_ends_at_once() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    with console.stop_requests() as asked:
+        assert not asked()
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert asked()
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+    assert signal.getsignal(signal.SIGTERM) is before

@@ -1,0 +1,332 @@
+"""One training run in a folder: finished, cut short, continued, refused."""
+
+import dataclasses
+import errno
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from bcl import experiment
+from bcl.config import Config, resolve, resolve_stages
+from bcl.envs import make_env
+from bcl.errors import MissingExtra, StoreError, TrainingError, WeightsError
+from bcl.experiment import Watch, train_run
+from bcl.learners.dqn import Task
+from bcl.policies import Policy, PolicySpec
+from bcl.policies.files import fingerprint, load
+from bcl.runs import store
+from bcl.settings import parse_flags
+
+TINY = [
+    *("--network.hidden=16", "--dqn.steps=320", "--dqn.num_envs=8", "--dqn.batch_size=16", "--dqn.samples_per_step=4"),
+    *("--dqn.buffer_size=200", "--dqn.replay_initial=32", "--dqn.ramp_steps=300", "--dqn.log_steps=40"),
+    *("--dqn.checkpoint_steps=80", "--dqn.checkpoint_replay=true", "--evaluation.episodes=2"),
+]
+TASK = Task("standard", 0.0, 0.0, seed=3)
+
+
+class Crash(BaseException):
+    """Stands for a kill: nothing of ours catches it."""
+
+
+def tiny(*more: str) -> Config:
+    return resolve("cartpole", flags=parse_flags([*TINY, *more]))
+
+
+def crash_at(step: int) -> Watch:
+    def progress(done: int, of: int) -> None:
+        if done >= step:
+            raise Crash
+
+    return Watch(progress=progress)
+
+
+def numbers(folder: Path) -> list[dict]:
+    """The rows of metrics without their timings."""
+    rows = store.read_metrics(folder / "metrics.jsonl")
+    return [{k: v for k, v in row.items() if k != "steps_per_second" and "share" not in k} for row in rows]
+
+
+@pytest.fixture
+def cut(tmp_path: Path) -> Path:
+    """A run that was killed at step 120, after its checkpoint at 80."""
+    with pytest.raises(Crash):
+        train_run(tmp_path / "cut", tiny(), TASK, None, "cpu", crash_at(120))
+    return tmp_path / "cut"
+
+
+def test_a_finished_run_is_read_and_not_trained_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = torch.get_rng_state()
+    torch.set_num_threads(2)
+    policy = train_run(tmp_path, tiny(), TASK, None, "cpu")
+    assert torch.get_num_threads() == 1  # a small network is trained by one
+    assert torch.equal(torch.get_rng_state(), before)  # randomness is an argument
+    assert sorted(os.listdir(tmp_path)) == ["metrics.jsonl", "policy.safetensors", "result.json"]
+    result = store.read_json(tmp_path / "result.json")
+    assert (result["policy"], result["parent"], result["seed"]) == (fingerprint(policy), "", 3)
+    assert [row["step"] for row in numbers(tmp_path)] == list(range(40, 321, 40))
+    (tmp_path / "checkpoint.pt").write_text("left by a kill right after result.json")
+    monkeypatch.setattr("bcl.learners.dqn.train", lambda *_: pytest.fail("trained again"))
+    assert fingerprint(train_run(tmp_path, tiny(), TASK, None, "cpu")) == fingerprint(policy)
+    assert not (tmp_path / "checkpoint.pt").exists()
+
+
+def test_the_result_follows_from_the_arguments(tmp_path: Path) -> None:
+    def train(name: str, task: Task, parent: Policy | None = None) -> str:
+        return fingerprint(train_run(tmp_path / name, tiny(), task, parent, "cpu"))
+
+    first = train("a", TASK)
+    torch.manual_seed(99)
+    assert train("b", TASK) == first
+    assert train("c", dataclasses.replace(TASK, seed=4)) != first
+    parent = load(tmp_path / "a" / "policy.safetensors")
+    assert train("d", TASK, parent) != first
+    assert fingerprint(parent) == first  # the parent itself is left as it was
+    assert load(tmp_path / "d" / "policy.safetensors").spec.parent == first
+
+
+@pytest.mark.parametrize("loss", ["standard", "radial", "at", "sa"])
+def test_a_killed_run_ends_as_if_it_had_not_been(tmp_path: Path, loss: str) -> None:
+    task = dataclasses.replace(TASK, loss=loss, end=0.1)
+    whole = train_run(tmp_path / "whole", tiny(), task, None, "cpu")
+    said: list[str] = []
+    (tmp_path / "cut").mkdir()
+    (tmp_path / "cut" / ".checkpoint.pt.1.tmp").write_text("left by a kill inside its writing")
+    for step in (40, 120, 160, 240):  # before the first checkpoint, between two, and when one is due
+        with pytest.raises(Crash):
+            train_run(tmp_path / "cut", tiny(), task, None, "cpu", crash_at(step))
+    again = train_run(tmp_path / "cut", tiny(), task, None, "cpu", Watch(say=said.append))
+    assert said == ["continues at step 160"]  # 240 was killed before its own
+    assert fingerprint(again) == fingerprint(whole)
+    assert numbers(tmp_path / "cut") == numbers(tmp_path / "whole")
+    assert sorted(os.listdir(tmp_path / "cut")) == sorted(os.listdir(tmp_path / "whole"))
+
+
+def test_without_its_replay_memory_a_run_completes_and_says_so(tmp_path: Path) -> None:
+    config, said = tiny("--dqn.checkpoint_replay", "false"), list[str]()
+    with pytest.raises(Crash):
+        train_run(tmp_path, config, TASK, None, "cpu", crash_at(120))
+    train_run(tmp_path, config, TASK, None, "cpu", Watch(say=said.append))
+    assert "continues at step 80" in said[0]
+    assert "collected anew" in said[0]
+    assert [row["step"] for row in numbers(tmp_path)] == list(range(40, 321, 40))
+
+
+def test_a_stop_request_leaves_a_checkpoint_of_that_step(tmp_path: Path) -> None:
+    asked = iter([False] * 12 + [True])  # asked once per vector step
+    with pytest.raises(KeyboardInterrupt):
+        train_run(tmp_path, tiny(), TASK, None, "cpu", Watch(interrupted=lambda: next(asked)))
+    said: list[str] = []
+    train_run(tmp_path, tiny(), TASK, None, "cpu", Watch(say=said.append))
+    assert said == ["continues at step 104"]
+
+
+def test_a_stop_request_during_the_verdict_loses_no_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stages = resolve_stages("cartpole", flags=parse_flags(TINY))
+    experiment.create(tmp_path, stages, "cpu", None)
+    labels: list[str] = []
+    monkeypatch.setattr(sys.modules["bcl.evaluation.evaluate"], "PROBE_EVERY", 1)  # asked every step
+    with pytest.raises(KeyboardInterrupt):
+        experiment.finish(tmp_path, "cpu", Watch(begin=labels.append, interrupted=lambda: "nominal" in labels))
+    assert labels == ["vanilla", "nominal"]
+    assert not (tmp_path / "result.json").exists()
+    assert len(experiment.finish(tmp_path, "cpu", Watch(begin=labels.append))) == 1
+    assert labels == ["vanilla", "nominal", "nominal"]
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_a_run_killed_on_a_gpu_continues_there_and_only_there(tmp_path: Path) -> None:
+    with pytest.raises(Crash):
+        train_run(tmp_path, tiny(), TASK, None, "cuda", crash_at(120))
+    with pytest.raises(StoreError, match="made on cuda; take --device cuda"):
+        train_run(tmp_path, tiny(), TASK, None, "cpu")
+    policy = train_run(tmp_path, tiny(), TASK, None, "cuda")
+    assert fingerprint(load(tmp_path / "policy.safetensors")) == fingerprint(policy)
+    assert [row["step"] for row in numbers(tmp_path)] == list(range(40, 321, 40))
+
+
+def flip(data: bytes, folder: Path) -> bytes:
+    """One bit of one weight; a file whose frame is intact."""
+    weights = torch.load(folder / "checkpoint.pt", weights_only=True)["state"]["policy"]
+    at = data.index(max(weights.values(), key=torch.Tensor.numel).numpy().tobytes())
+    return data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
+
+
+DAMAGES: dict[str, Callable[[bytes, Path], bytes]] = {
+    "empty": lambda data, _: b"",
+    "cut": lambda data, _: data[: len(data) // 2],
+    "garbage": lambda data, _: b"PK\x03\x04 garbage",
+    "one bit": flip,
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_checkpoint_is_refused(cut: Path, damage: str) -> None:
+    path = cut / "checkpoint.pt"
+    path.write_bytes(DAMAGES[damage](path.read_bytes(), cut))
+    with pytest.raises(StoreError, match=r"checkpoint\.pt' is damaged .*; delete it") as caught:
+        train_run(cut, tiny(), TASK, None, "cpu")
+    assert "\n" not in str(caught.value)
+    path.unlink()
+    train_run(cut, tiny(), TASK, None, "cpu")
+    assert [row["step"] for row in numbers(cut)] == list(range(40, 321, 40))
+
+
+def test_a_checkpoint_runs_nothing_it_carries(cut: Path) -> None:
+    ran = cut / "ran"
+
+    class Evil:
+        def __reduce__(self) -> tuple:
+            return os.mkdir, (str(ran),)
+
+    torch.save({"identity": Evil(), "device": "cpu", "state": {}}, cut / "checkpoint.pt")
+    with pytest.raises(StoreError, match="damaged"):
+        train_run(cut, tiny(), TASK, None, "cpu")
+    assert not ran.exists()
+
+
+def test_a_foreign_checkpoint_is_refused(cut: Path, tmp_path: Path) -> None:
+    parent = train_run(tmp_path / "parent", tiny(), TASK, None, "cpu")
+    for config, task, start in (
+        (tiny("--dqn.learning_rate", "1e-3"), TASK, None),
+        (tiny(), dataclasses.replace(TASK, seed=4), None),
+        (tiny(), TASK, parent),
+    ):
+        with pytest.raises(StoreError, match="other settings, or from another agent; delete it"):
+            train_run(cut, config, task, start, "cpu")
+    kept = torch.load(cut / "checkpoint.pt", weights_only=True)
+    torch.save(kept | {"device": "cuda"}, cut / "checkpoint.pt")
+    with pytest.raises(StoreError, match="made on cuda; take --device cuda, or delete it"):
+        train_run(cut, tiny(), TASK, None, "cpu")
+
+
+def test_a_full_disk_keeps_the_old_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, old = tmp_path / "cut" / "checkpoint.pt", list[bytes]()
+    write, room = os.write, [2000]  # bytes
+
+    def almost_full(descriptor: int, data: memoryview) -> int:
+        if not room[0]:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        room[0] -= (written := write(descriptor, data[: room[0]]))
+        return written
+
+    def progress(done: int, of: int) -> None:
+        if done == 160:  # its row is written, its checkpoint is not
+            old.append(path.read_bytes())
+            monkeypatch.setattr(os, "write", almost_full)
+
+    with pytest.raises(StoreError, match=r"checkpoint\.pt': No space left on device; free some space"):
+        train_run(path.parent, tiny(), TASK, None, "cpu", Watch(progress=progress))
+    monkeypatch.undo()
+    assert path.read_bytes() == old[0]
+    assert sorted(os.listdir(path.parent)) == ["checkpoint.pt", "metrics.jsonl"]
+    whole = train_run(tmp_path / "whole", tiny(), TASK, None, "cpu")
+    assert fingerprint(train_run(path.parent, tiny(), TASK, None, "cpu")) == fingerprint(whole)
+
+
+def test_divergence_leaves_the_last_checkpoint(tmp_path: Path) -> None:
+    config = tiny("--dqn.learning_rate", "1e30", "--dqn.replay_initial", "100", "--dqn.buffer_size", "400")
+    with pytest.raises(TrainingError, match="diverged"):
+        train_run(tmp_path, config, TASK, None, "cpu")
+    state = torch.load(tmp_path / "checkpoint.pt", weights_only=True)["state"]
+    assert state["step"] == 80
+    assert all(tensor.isfinite().all() for tensor in state["policy"].values())
+    assert not (tmp_path / "result.json").exists()
+
+
+def agent(plays: str = "CartPole-v1", **changes: object) -> Policy:
+    env = make_env(resolve(plays).game, 1)
+    spec = PolicySpec("dueling-mlp", env.obs_shape, env.num_actions, env.low, env.high, (16,), game=env.game)
+    return Policy(dataclasses.replace(spec, **changes))
+
+
+@pytest.mark.parametrize(
+    ("policy", "flags", "expected"),
+    [
+        (agent("Acrobot-v1"), (), "plays 'Acrobot-v1'; give one made for 'CartPole-v1'"),
+        (agent("Acrobot-v1", game=None), (), r"observes \(6,\) instead of \(4,\)"),
+        (agent(num_actions=3), (), "has 3 actions instead of 2"),
+        (agent(), ("--game.scale", "1 1 1 1"), "on another scale"),
+        (agent(kind="actor-critic-mlp"), (), "was made for ppo and not for dqn"),
+        (agent(kind="plain-mlp"), ("--network.kind", "dueling-mlp"), "leave out --network.kind"),
+        (agent(hidden=(8, 4)), (), "has hidden layers 8,4; give --network.hidden 8,4"),
+        (agent(), (), None),
+        (agent(game=None), (), None),
+        (agent(kind="plain-mlp"), (), None),
+    ],
+)
+def test_an_agent_to_start_from_must_fit(policy: Policy, flags: tuple[str, ...], expected: str | None) -> None:
+    stages = resolve_stages("cartpole", recipe="at", flags=parse_flags([*TINY, *flags]))
+    if expected is None:
+        experiment.check(stages, "cpu", policy)
+        return
+    with pytest.raises(WeightsError, match=expected):
+        experiment.check(stages, "cpu", policy)
+
+
+def test_a_creation_cut_short_can_be_done_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stages = resolve_stages("cartpole", recipe="at", flags=parse_flags(TINY))
+    for files in range(4):  # run.json, init, the stage's configuration, then config.toml
+        replace, left = os.replace, [files]
+
+        def killed(*args: str, replace: Callable = replace, left: list[int] = left) -> None:
+            if not left[0]:
+                raise Crash
+            left[0] -= 1
+            replace(*args)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "replace", killed)
+            with pytest.raises(Crash):
+                experiment.create(tmp_path, stages, "cpu", agent())
+        with pytest.raises(StoreError, match="not a run directory"):
+            experiment.read_config(tmp_path)
+    experiment.create(tmp_path, stages, "cpu", agent())
+    assert experiment.read_config(tmp_path / "stages" / "2-at") == stages[1][1]
+    assert not (tmp_path / "stages" / "1-vanilla").exists()
+    with pytest.raises(StoreError, match="exists already"):
+        experiment.create(tmp_path, stages, "cpu", agent())
+
+
+def test_a_folder_of_someone_else_is_not_taken_for_a_creation_cut_short(tmp_path: Path) -> None:
+    (tmp_path / "stages").mkdir()
+    (tmp_path / "stages" / "thesis.tex").touch()
+    with pytest.raises(StoreError, match="exists already"):
+        store.check_new(tmp_path)
+
+
+def test_a_damaged_configuration_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text("[dqn")
+    with pytest.raises(StoreError, match=r"config\.toml' is damaged"):
+        experiment.read_config(tmp_path)
+
+
+def test_a_checkpoint_is_written_piece_by_piece(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tensor, write, sizes = torch.arange(100_000), os.write, list[int]()
+    monkeypatch.setattr(os, "write", lambda descriptor, data: (sizes.append(len(data)), write(descriptor, data))[1])
+    with store.replacing(tmp_path / "t.pt") as file:
+        torch.save({"a": tensor, "b": tensor + 1}, file)
+    assert max(sizes) == tensor.nbytes  # never the whole file
+    assert torch.equal(torch.load(tmp_path / "t.pt", weights_only=True)["a"], tensor)
+
+
+def test_tensorboard_shows_what_the_metrics_hold(tmp_path: Path) -> None:
+    reader = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    mirrored = dataclasses.replace(crash_at(120), tensorboard=True)
+    with pytest.raises(Crash):
+        train_run(tmp_path, tiny(), TASK, None, "cpu", mirrored)
+    train_run(tmp_path, tiny(), TASK, None, "cpu", Watch(tensorboard=True))
+    events = reader.EventAccumulator(str(tmp_path / "tensorboard")).Reload()
+    rows = numbers(tmp_path)
+    assert [(e.step, e.value) for e in events.Scalars("updates")] == [(row["step"], row["updates"]) for row in rows]
+
+
+def test_missing_tensorboard_names_the_pip_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    with pytest.raises(MissingExtra, match="pip install 'tensorboard"):
+        experiment.check([], "cpu", None, tensorboard=True)
