@@ -68,17 +68,14 @@ class Player:
             self._obs.copy_(obs)
             actions = self._choose().clone()
             self._env.send(actions)
+        self._lend(actions)
         return actions
 
     def wait(self) -> Step:
         """What came of the step."""
         with self._beside():
             step = self._env.recv()
-        if self._stream:
-            learner = torch.cuda.current_stream()
-            learner.wait_stream(self._stream)
-            for tensor in (step.obs, step.reward, step.terminated, step.truncated, step.playing, step.final_obs):
-                tensor.record_stream(learner)  # the player must not reuse their memory while the learner reads them
+        self._lend(step.obs, step.reward, step.terminated, step.truncated, step.playing, step.final_obs)
         return step
 
     def _choose_actions(self) -> Tensor:
@@ -94,6 +91,14 @@ class Player:
         actions = torch.where(self._left > 0, self._held, greedy)
         self._left.sub_(1).clamp_(min=0)
         return actions
+
+    def _lend(self, *tensors: Tensor) -> None:
+        """The learner may read these from here on, and the player must not reuse their memory while it does."""
+        if self._stream:
+            learner = torch.cuda.current_stream()
+            learner.wait_stream(self._stream)
+            for tensor in tensors:
+                tensor.record_stream(learner)
 
     def _beside(self) -> AbstractContextManager[object]:
         return torch.cuda.stream(self._stream) if self._stream else nullcontext()
