@@ -32,6 +32,10 @@ class PatchConv(nn.Conv2d):
         super().__init__(in_channels, out_channels, 2 * stride, stride=stride)
 
     def forward(self, x: Tensor) -> Tensor:
+        with torch.autocast(x.device.type, enabled=False):  # bf16 would round a perturbation of 1/255 away
+            return self._convolve(x)
+
+    def _convolve(self, x: Tensor) -> Tensor:
         block = self.stride[0]
         gains = x.is_cuda or (torch.is_grad_enabled() and x.requires_grad)
         if not gains or x.shape[-1] % block or x.shape[-2] % block:
@@ -41,5 +45,4 @@ class PatchConv(nn.Conv2d):
         kernel = kernel.permute(0, 1, 3, 5, 2, 4).flatten(1, 3)  # (out, in * block * block, 2, 2)
         blocks = x.view(batch, channels, height // block, block, width // block, block).permute(0, 2, 4, 1, 3, 5)
         blocks = blocks.reshape(batch, height // block, width // block, -1).permute(0, 3, 1, 2)  # channels last
-        with torch.autocast(x.device.type, enabled=False):  # bf16 would round a perturbation of 1/255 away
-            return F.conv2d(blocks, kernel.contiguous(memory_format=torch.channels_last), self.bias)
+        return F.conv2d(blocks, kernel.contiguous(memory_format=torch.channels_last), self.bias)

@@ -53,6 +53,8 @@ class Player:
 
     def follow(self, policy: Policy) -> None:
         """From the next `play` on act as `policy` does now."""
+        if self._stream:
+            torch.cuda.current_stream().wait_stream(self._stream)  # it may still be choosing with the old weights
         with torch.no_grad():
             for mine, new in zip(self._policy.parameters(), policy.parameters(), strict=True):
                 mine.copy_(new)
