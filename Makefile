@@ -28,7 +28,7 @@ lint: install
 
 # One PyTorch thread per worker: the tests run side by side instead.
 test: lint
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadgroup
 
 bench: install
 	$(BIN)/bcl bench env

@@ -70,7 +70,7 @@ _SA_DQN: Settings = {
     "dqn": {
         "steps": 6_000_000, "buffer_size": 200_000, "replay_initial": 80_000,
         "batch_size": 32, "samples_per_step": 32.0, "target_sync": 2_000,  # one update per agent step
-        "learning_rate": 6.25e-5, "adam_eps": 1.5e-4, "kappa": 0.005,
+        "learning_rate": 6.25e-5, "adam_eps": 1.5e-4, "kappa": 0.005, "td_loss": "huber",
         "exploration_start": 1.0, "exploration_end": 0.05, "exploration_hold": 80_000, "exploration_steps": 1_500_000,
         "ramp_start": 1_500_000, "ramp_steps": 5_500_000,
     }
@@ -90,8 +90,29 @@ _V1: dict[str, dict[Loss, Settings]] = {
     }
 }
 
-VANILLA = Stage("standard", settings=_VANILLA_DQN)
-RADIAL = Stage("radial", settings=_RADIAL_DQN, games={"road_runner": _ADAM_RR})
+# CartPole's robust stages, ours: a longer horizon than its vanilla training, since what breaks an attacked agent is that the
+# cart drifts away, and for AT much random play, since a good agent sees no state from which it has to return.
+_CARTPOLE: Settings = {
+    "batch_size": 512, "learning_rate": 5e-4, "learning_rate_end": 0.02, "gamma": 0.99, "kappa": 0.5, "kappa_linear": False,
+    "exploration_start": 0.05, "exploration_end": 0.05,
+}  # fmt: skip
+_CARTPOLE_RADIAL: Settings = {"dqn": _CARTPOLE | {"steps": 25_000, "ramp_steps": 6_000}, "curriculum": {"target": 0.06}}
+_CARTPOLE_AT: Settings = {
+    "dqn": _CARTPOLE | {"exploration_start": 0.2, "exploration_end": 0.2, "exploration_repeat": 4},
+    "attack": {"kind": "pgd", "steps": 3, "relative_step": 0.6},
+    "curriculum": {"target": 0.06},
+}
+
+# Ours, and faster: 20.8 after 1.4M steps, 20 greedy episodes of one seed; the paper's vanilla agents took 6M.
+_PONG_VANILLA: Settings = {
+    "dqn": {
+        "steps": 1_400_000, "num_envs": 128, "batch_size": 512, "learning_rate": 2.5e-4, "learning_rate_end": 0.05,
+        "n_step": 3, "buffer_size": 400_000, "replay_initial": 20_000, "exploration_steps": 300_000,
+    }
+}  # fmt: skip
+
+VANILLA = Stage("standard", settings=_VANILLA_DQN, games={"pong": _PONG_VANILLA})
+RADIAL = Stage("radial", settings=_RADIAL_DQN, games={"road_runner": _ADAM_RR, "cartpole": _CARTPOLE_RADIAL})
 OPEN_RADIAL = Stage(
     "radial",
     "open",
@@ -120,6 +141,7 @@ NAIVE_AT = Stage(
         "road_runner": _curriculum(0, 15, 1, 1),
         "fruitbot": _curriculum(0, 20, 1, 1),
         "jumper": _curriculum(0, 40, 1, 1),
+        "cartpole": _CARTPOLE_AT,
     },
 )
 MOS_AT = Stage(

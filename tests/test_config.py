@@ -142,9 +142,10 @@ def test_defaults_are_the_papers() -> None:
 
 def test_vanilla_and_sa_have_their_own_numbers() -> None:
     names = ["steps", "buffer_size", "replay_initial", "exploration_start", "exploration_end", "exploration_steps"]
-    numbers = [getattr(resolve("pong").dqn, name) for name in names]
+    numbers = [getattr(resolve("freeway").dqn, name) for name in names]
     assert numbers == [6_000_000, 200_000, 50_000, 1.0, 0.01, 500_000]
-    assert resolve("cartpole").dqn.steps == 60_000  # the preset wins over the stage
+    assert [getattr(resolve("pong").dqn, name) for name in names] == [1_400_000, 400_000, 20_000, 1.0, 0.01, 300_000]
+    assert resolve("cartpole").dqn.steps == 30_000  # the preset wins over the stage
     sa = resolve("pong", recipe="sa").dqn
     assert [getattr(sa, name) for name in names] == [6_000_000, 200_000, 80_000, 1.0, 0.05, 1_500_000]
     assert (sa.batch_size, sa.samples_per_step, sa.target_sync, sa.exploration_hold) == (32, 32, 2_000, 80_000)
@@ -196,7 +197,7 @@ def test_presets_names_earlier_stages_in_comments(capsys: pytest.CaptureFixture[
     presets_command.Command("pong", "bcl-mos-at").run([])
     out = capsys.readouterr().out
     assert "# stage 1 of 3, loss standard, strategy none:" in out
-    assert "#   dqn.steps = 6000000\n" in out
+    assert "#   dqn.steps = 1400000\n" in out
     assert '#   curriculum.target = "1/255"\n' in out
     assert config_from_toml(out) == resolve("pong", recipe="bcl-mos-at")
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Generator, Tensor
+from torch import Generator, Tensor, nn
 
 from bcl import losses, schedules
 from bcl.attacks import TargetValue, perturb
@@ -21,6 +21,7 @@ from bcl.envs import VectorEnv
 from bcl.errors import TrainingError
 from bcl.graphs import Graphed
 from bcl.learners.adversary import training_attack
+from bcl.learners.memory import keep_freed_memory
 from bcl.learners.player import Player
 from bcl.learners.replay import Batch, Replay
 from bcl.learners.timing import Stopwatch
@@ -69,6 +70,7 @@ def train(
     state: State | None = None,
 ) -> Policy:
     """Train `policy` in place on `env`; `state` continues a checkpoint of the same task."""
+    keep_freed_memory()
     learner = Learner(policy, env, config, attack, task)
     if state:
         learner.restore(state)
@@ -109,11 +111,14 @@ class Learner:
     """All that changes during training. Acting, attack and update are CUDA graphs where `accelerate` allows."""
 
     def __init__(self, policy: Policy, env: VectorEnv, config: DqnConfig, attack: AttackConfig, task: Task) -> None:
+        image = len(env.obs_shape) == 3
+        if image:
+            nn.utils.convert_conv2d_weight_memory_format(policy, torch.channels_last)  # fastest, on CPUs too
         self.policy, self.target = policy, copy.deepcopy(policy).requires_grad_(False)
         self.env, self.config, self.adversary, self.task = env, config, attack, task
         self.step = 0
         device = self.device = next(policy.parameters()).device
-        cuda, image = device.type == "cuda", len(env.obs_shape) == 3
+        cuda = device.type == "cuda"
         self._bf16 = config.precision == "bf16" or (config.precision == "auto" and cuda and image)
         self._rate = torch.zeros((), device=device)
         self.optimizer = torch.optim.Adam(
@@ -166,8 +171,10 @@ class Learner:
         """What an adversary would have shown instead of the observations acted on; none if nobody needs it."""
         c, task = self.config, self.task
         begin = c.ramp_start or c.replay_initial
-        self._eps.fill_(schedules.budget(self.step, task.start, task.end, begin, c.ramp_steps, c.ramp))
-        self._kappa.fill_(schedules.kappa(self.step, c.kappa, c.kappa_linear, begin, c.ramp_steps))
+        eps = schedules.budget(self.step, task.start, task.end, begin, c.ramp_steps, c.ramp)
+        kappa = schedules.kappa(self.step, c.kappa, c.kappa_linear, begin, c.ramp_steps)
+        self._eps.fill_(eps)
+        self._kappa.fill_(0.0 if task.loss == "sa" and eps == 0 else kappa)  # SA-DQN regularises from its ramp on
         if not self._stores_attacks:
             return None
         self._obs.copy_(obs)

@@ -1,0 +1,253 @@
+"""Training a DQN: agent steps per second of the real learner, beside the emulators alone and a one-environment loop.
+
+    python benchmarks/dqn.py [--device cuda|cpu] [--game pong] [--num-envs 64] [--batch 128] [--seconds 30]
+                             [--losses standard at radial] [--out benchmarks/results/dqn-NAME.json]
+
+The learner is `bcl.learners.dqn.train` itself, read through its rows of metrics. Its replay memory is first filled a little,
+then come updates in which kernels are chosen, compiled and captured; neither is measured. Rows span whole rounds, in which
+exactly 32 transitions are replayed per agent step as in the paper; with another `--samples-per-step` no ratio is given.
+
+Shares are of the wall time. `act` and `env` are the host's: until the actions were chosen and sent, and how long it then
+waited for the emulators. `attack` and `update` are the host's too on a CPU, and the device's on a GPU, where they go on while the
+emulators step and the next actions are chosen: shares overlap there, and add up to more than 1 where both are kept busy.
+
+Memory is the peak of PyTorch's allocator on a GPU. On a CPU it is the process's peak, which a later loss inherits from an
+earlier one. `with paper's replay` exchanges the memory measured for the one of the paper: 50,000 transitions with
+perturbations for AT, 200,000 without for the others.
+
+The loop in reference_loop.py is our own, in the style of the public code jlwu002/BCL, run here on the same machine. The
+public code itself, adversarial training on Pong, ran at 168 agent steps/s on a machine with an H200 and 16 cores, and at 11.4
+on 2 CPU cores; the rows called `public code` are only meaningful on machines like these.
+"""
+
+import argparse
+import gc
+import json
+import math
+import os
+import resource
+import shutil
+import sys
+import time
+from collections import defaultdict
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import reference_loop
+import torch
+from provenance import provenance
+
+from bcl.config import AttackConfig, DqnConfig, resolve
+from bcl.envs import VectorEnv, make_env
+from bcl.evaluation.speed import untrained_policy
+from bcl.games import AtariGame
+from bcl.learners.dqn import Hooks, Metrics, Task, train
+from bcl.learners.replay import Replay
+from bcl.recipes import Loss
+
+PAPER_RATIO = 32.0  # replayed transitions per agent step
+PAPER_REPLAY: dict[Loss, int] = {"standard": 200_000, "radial": 200_000, "at": 50_000}
+PUBLIC_CODE = {"cuda": (168.0, "H200, 16 cores"), "cpu": (11.4, "2 CPU cores")}  # agent steps/s of AT
+START, END = 3 / 255, 4 / 255  # budgets; they change nothing about the speed
+WARM_UP = 8  # updates; graphs are captured at the third
+ROW = 4_096  # agent steps per row on a GPU, about: at the end of each the host waits for the device
+MIB = 2**20
+Row = dict[str, Any]
+
+
+def emulators_alone(game: AtariGame, num_envs: int, device: str, seconds: float) -> float:
+    """Agent steps per second under random actions, drawn and observed on the learner's device."""
+    env = make_env(game, num_envs, device)
+    env.reset(0)
+    steps, start = -5, time.perf_counter()
+    while steps < 1 or time.perf_counter() - start < seconds:
+        env.send(torch.randint(env.num_actions, (num_envs,), device=device))
+        env.recv()
+        steps += 1
+        if steps == 0:  # warmed up
+            start = time.perf_counter()
+    rate = num_envs * steps / (time.perf_counter() - start)
+    env.close()
+    return rate
+
+
+@dataclass
+class Meter:
+    """Sums up the rows that training logs, from the first after the warm-up until the time is up."""
+
+    seconds: float
+    start: float = 0.0
+    steps: int = 0
+    last: tuple[int, float] = (0, 0.0)
+    updates: int = 0
+    warm: int = 0
+    sums: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+
+    def log(self, row: Metrics) -> None:
+        """One row; it comes after the host has waited for the device."""
+        step, now = int(row["step"] or 0), time.perf_counter()
+        updates, length = int(row["updates"] or 0), now - self.last[1]
+        if self.warm >= WARM_UP:
+            self.start = self.start or self.last[1]
+            self.steps += step - self.last[0]
+            self.updates += updates
+            for name, value in row.items():
+                if name.startswith("share_"):
+                    self.sums[name] += (value or 0) * length
+        self.warm += updates
+        self.last = (step, now)
+
+    def done(self) -> bool:
+        """Whether enough was measured."""
+        return self.start > 0 and self.elapsed >= self.seconds
+
+    @property
+    def elapsed(self) -> float:
+        return self.last[1] - self.start
+
+
+def measure(game: AtariGame, loss: Loss, config: DqnConfig, device: str, seconds: float) -> Row:
+    """Rate, shares and memory of `train`."""
+    cuda = device == "cuda"
+    gc.collect()  # the learner before this one
+    if cuda:
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+    env = make_env(game, config.num_envs, device)
+    policy = untrained_policy(game, device).train()
+    meter = Meter(seconds)
+    with suppress(KeyboardInterrupt):  # how a run that is asked to stop ends
+        task = Task(loss, START, END, seed=0)
+        train(policy, env, config, AttackConfig(), task, Hooks(log=meter.log, interrupted=meter.done))
+    env.close()
+    peak = torch.cuda.max_memory_allocated() if cuda else process_peak()
+    kept, paper = (replay_bytes(env, loss, size) for size in (config.buffer_size, PAPER_REPLAY[loss]))
+    return {
+        "loss": loss,
+        "steps_per_second": meter.steps / meter.elapsed,
+        "steps": meter.steps,
+        "seconds": meter.elapsed,
+        "samples_per_step": meter.updates * config.batch_size / meter.steps,
+        **{name: value / meter.elapsed for name, value in meter.sums.items()},
+        "peak_mib": peak / MIB,
+        "replay_mib": kept / MIB,
+        "paper_replay_mib": paper / MIB,
+        "peak_with_paper_replay_mib": (peak - kept + paper) / MIB,
+    }
+
+
+def process_peak() -> int:
+    """Most bytes this process ever held."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else 1024 * peak  # macOS counts bytes
+
+
+def round_length(num_envs: int, batch: int, samples_per_step: int) -> int:
+    """Agent steps of the shortest stretch of whole vector steps with a whole number of updates."""
+    return num_envs * batch // math.gcd(batch, num_envs * samples_per_step)
+
+
+def replay_bytes(env: VectorEnv, loss: Loss, capacity: int) -> int:
+    """What a replay memory would hold; nothing is allocated."""
+    like = torch.empty(env.num_envs, *env.obs_shape, dtype=torch.uint8, device="meta")
+    return Replay(capacity, like, n_step=1, gamma=0.99, perturbations=loss == "at").nbytes
+
+
+def compare(row: Row, emulators: float, single: float | None, device: str) -> Row:
+    """Ratios to the emulators, to the one-environment loop and to the public code, where the work was the same."""
+    rate = row["steps_per_second"]
+    same = math.isclose(row["samples_per_step"], PAPER_RATIO)
+    public, machine = PUBLIC_CODE[device] if row["loss"] == "at" else (None, None)
+    return row | {
+        "emulators_alone": emulators,
+        "share_of_emulators": rate / emulators,
+        "one_environment": single,
+        "times_one_environment": rate / single if same and single else None,
+        "public_code": public,
+        "public_code_machine": machine,
+        "times_public_code": rate / public if same and public else None,
+    }
+
+
+def table(rows: list[Row]) -> str:
+    """One column per loss."""
+    lines = {
+        "agent steps/s": "steps_per_second", "replayed per step": "samples_per_step",
+        "emulators alone": "emulators_alone", "share of emulators": "share_of_emulators",
+        "one-environment loop": "one_environment", "times that loop": "times_one_environment",
+        "public code": "public_code", "times public code": "times_public_code",
+        "share env": "share_env", "share act": "share_act", "share attack": "share_attack",
+        "share update": "share_update", "peak MiB": "peak_mib", "replay MiB": "replay_mib",
+        "paper's replay MiB": "paper_replay_mib", "with paper's replay": "peak_with_paper_replay_mib",
+    }  # fmt: skip
+
+    def cell(value: float | None) -> str:
+        if value is None:
+            return "-"
+        return f"{value:,.0f}" if value >= 1000 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+
+    text = [f"{'':<22}" + "".join(f"{row['loss']:>12}" for row in rows)]
+    text += [f"{label:<22}" + "".join(f"{cell(row.get(key)):>12}" for row in rows) for label, key in lines.items()]
+    return "\n".join(text)
+
+
+def main() -> None:
+    """Measure, print, store."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--game", default="pong")
+    parser.add_argument("--num-envs", type=int, default=64)
+    parser.add_argument("--batch", type=int, default=128)
+    parser.add_argument("--samples-per-step", type=int, default=int(PAPER_RATIO))
+    parser.add_argument("--seconds", type=float, default=30.0, help="time per measurement")
+    parser.add_argument("--losses", nargs="+", choices=list(PAPER_REPLAY), default=["standard", "at", "radial"])
+    parser.add_argument("--precision", choices=["auto", "fp32", "bf16"], default="auto")
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    parser.add_argument(
+        "--accelerate", choices=["none", "graphs", "full"], default="full" if compiler else "graphs",
+        help="on a GPU; compiling, part of full, needs a C compiler",
+    )  # fmt: skip
+    parser.add_argument("--fill", type=int, default=256, help="transitions before the first update")
+    parser.add_argument("--buffer", type=int, default=20_000, help="transitions kept")
+    parser.add_argument("--no-reference", action="store_true", help="leave out the one-environment loop")
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+
+    game = resolve(options.game).game
+    if not isinstance(game, AtariGame):
+        parser.error(f"'{options.game}' is not an Atari game")
+    device, seconds = options.device, options.seconds
+    shortest = round_length(options.num_envs, options.batch, options.samples_per_step)
+    config = DqnConfig(
+        num_envs=options.num_envs, batch_size=options.batch, samples_per_step=float(options.samples_per_step),
+        buffer_size=options.buffer, replay_initial=options.fill,
+        precision=options.precision, accelerate=options.accelerate,
+        log_steps=shortest * max(1, ROW // shortest) if device == "cuda" else shortest,
+    )  # fmt: skip
+    emulators = emulators_alone(game, options.num_envs, device, min(seconds, 5.0))
+    rows = []
+    for loss in options.losses:
+        row = measure(game, loss, config, device, seconds)
+        single = None
+        if not options.no_reference:
+            single = reference_loop.steps_per_second(
+                game, loss, device, START, seconds, max(options.fill, reference_loop.BATCH)
+            )
+        rows.append(compare(row, emulators, single, device))
+        print(f"{loss}: {rows[-1]['steps_per_second']:,.1f} agent steps/s", flush=True)
+    print(f"\n{options.game}, {device}, {options.num_envs} environments, batch {options.batch}\n\n{table(rows)}")
+    if options.out:
+        about = provenance(device) | {
+            "game": options.game, "num_envs": options.num_envs, "batch_size": options.batch,
+            "precision": options.precision, "accelerate": options.accelerate, "torch_threads": torch.get_num_threads(),
+            "images_of_one_environment_loop": reference_loop.IMAGES, "load_average": os.getloadavg()[0],
+            "unit": "agent steps/s",
+        }  # fmt: skip
+        options.out.parent.mkdir(parents=True, exist_ok=True)
+        options.out.write_text(json.dumps(about | {"rows": rows}, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,135 @@
+"""The benchmarks run, at sizes that measure nothing; the one-environment loop computes what the library does."""
+
+import importlib
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from bcl import losses
+from bcl.config import resolve
+from bcl.envs import frames
+
+pytest.importorskip("ale_py")
+LOSSES = ("standard", "at", "radial")
+EPS = 3 / 255
+
+
+@pytest.fixture
+def benchmark(monkeypatch):
+    """A script of the folder by its name; `python benchmarks/x.py` finds its neighbours in the same way."""
+    monkeypatch.syspath_prepend(Path(__file__).parents[1] / "benchmarks")
+    return importlib.import_module
+
+
+def test_dqn_prints_a_table_and_stores_where_its_numbers_come_from(benchmark, monkeypatch, tmp_path, capsys):
+    dqn, loop = benchmark("dqn"), benchmark("reference_loop")
+    monkeypatch.setattr(loop, "BATCH", 8)
+    monkeypatch.setattr(loop, "WARM_UP", 4)
+    monkeypatch.setattr(dqn, "WARM_UP", 1)
+    out = tmp_path / "results" / "dqn.json"
+    sizes = "--device cpu --num-envs 2 --batch 32 --seconds 0.01 --fill 8 --buffer 64 --losses at radial"
+    monkeypatch.setattr(sys, "argv", ["dqn.py", *sizes.split(), "--out", str(out)])
+    dqn.main()
+
+    result = json.loads(out.read_text())
+    assert {"command", "commit", "date", "machine", "torch", "game", "num_envs", "batch_size"} <= result.keys()
+    rows = {row["loss"]: row for row in result["rows"]}
+    assert tuple(rows) == ("at", "radial")
+    for row in rows.values():
+        assert row["samples_per_step"] == 32
+        assert min(row["steps_per_second"], row["one_environment"], row["emulators_alone"]) > 0
+        assert row["times_one_environment"] == pytest.approx(row["steps_per_second"] / row["one_environment"])
+        assert 0 < row["share_update"] <= 1
+    assert rows["at"]["times_public_code"] == pytest.approx(rows["at"]["steps_per_second"] / 11.4)
+    assert rows["radial"]["times_public_code"] is None
+    # bytes of a transition: images, action, reward, three flags, budget; 64 of them
+    assert rows["radial"]["replay_mib"] == pytest.approx(64 * (2 * 84 * 84 + 8 + 4 + 3 + 4) / 2**20, rel=1e-4)
+    assert rows["at"]["paper_replay_mib"] == pytest.approx(50_000 * (3 * 84 * 84 + 19) / 2**20, rel=1e-4)
+    printed = capsys.readouterr().out
+    assert all(f"{name} " in printed for name in ("agent steps/s", "times that loop", "share update", "peak MiB"))
+
+
+def test_no_ratio_where_the_work_differs(benchmark):
+    dqn = benchmark("dqn")
+    row = {"loss": "at", "steps_per_second": 100.0, "samples_per_step": 8.0}
+    compared = dqn.compare(row, emulators=1000.0, single=10.0, device="cuda")
+    assert compared["times_one_environment"] is None
+    assert compared["times_public_code"] is None
+    compared = dqn.compare(row | {"samples_per_step": 32.0}, emulators=1000.0, single=10.0, device="cuda")
+    assert compared["times_one_environment"] == 10
+    assert compared["times_public_code"] == pytest.approx(100 / 168)
+
+
+@pytest.mark.parametrize(("num_envs", "batch"), [(64, 128), (64, 4096), (8, 512), (5, 96), (1, 128)])
+def test_rounds_are_whole(benchmark, num_envs, batch):
+    steps = benchmark("dqn").round_length(num_envs, batch, 32)
+    assert steps % num_envs == 0
+    assert steps * 32 % batch == 0
+    assert not any(n * 32 % batch == 0 for n in range(num_envs, steps, num_envs))
+
+
+def test_rows_of_the_warm_up_are_not_measured(benchmark, monkeypatch):
+    dqn = benchmark("dqn")
+    now = iter([10.0, 20.0, 22.0, 24.0])
+    monkeypatch.setattr(dqn.time, "perf_counter", lambda: next(now))
+    meter = dqn.Meter(seconds=3.0)
+    rows = [(64, 0), (128, dqn.WARM_UP), (192, 16), (256, 16)]
+    finished = []
+    for step, updates in rows:
+        meter.log({"step": step, "updates": updates, "share_env": 0.25})
+        finished.append(meter.done())
+    assert finished == [False, False, False, True]
+    assert (meter.steps, meter.updates, meter.elapsed) == (128, 32, 4.0)
+    assert meter.sums == {"share_env": 1.0}
+
+
+@pytest.mark.parametrize("images", ["OpenCV", "NumPy"])
+def test_the_loops_images_are_the_environments(benchmark, monkeypatch, images):
+    loop = benchmark("reference_loop")
+    if images == "OpenCV":
+        pytest.importorskip("cv2")
+    monkeypatch.setattr(loop, "IMAGES", images)
+    rgb = np.random.default_rng(0).integers(256, size=(210, 160, 3), dtype=np.uint8)
+    expected = frames.crop_v2(torch.from_numpy(rgb)[None], crop_shift=10)[0, 0]
+    assert np.array_equal(loop.warp(rgb, frames.MARGIN + 10), expected.numpy())
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_the_loops_loss_is_the_librarys(benchmark, loss):
+    loop = benchmark("reference_loop")
+    trainer = loop.Trainer(resolve("pong").game, loss, "cpu", EPS, replay_initial=8)
+    draw = torch.Generator().manual_seed(0)
+    obs, next_obs = torch.rand(2, 6, 1, 84, 84, generator=draw)
+    delta = EPS * torch.sign(torch.rand(obs.shape, generator=draw) - 0.5)
+    actions = torch.randint(4, (6,), generator=draw)
+    rewards, over = torch.tensor([0.0, 1, -1, 0, 1, 0]), torch.tensor([0.0, 0, 1, 0, 1, 0])
+    online, target = trainer._online, trainer._target
+    online.centre()
+    found = trainer._error(obs, actions, rewards, next_obs, over, delta)
+
+    goal = losses.double_q_target(online(next_obs), target(next_obs), rewards, 0.99 * (1 - over))
+    q, weight = online(obs), torch.full((6,), 1 / 6)
+    if loss == "standard":
+        expected, _ = losses.standard(q, actions, goal, weight)
+    elif loss == "at":
+        expected, _ = losses.adversarial(q, online(obs + delta), actions, goal, weight, kappa=0.8)
+    else:
+        bounds = online.bounds(obs - EPS, obs + EPS)
+        expected, _ = losses.radial_2(q, actions, goal, *bounds, weight, kappa=0.8)
+    assert found.item() == pytest.approx(expected.item(), rel=1e-5)
+    trainer.emulator.close()
+
+
+def test_the_loops_attack_keeps_ball_and_box(benchmark):
+    trainer = benchmark("reference_loop").Trainer(resolve("pong").game, "at", "cpu", EPS, replay_initial=8)
+    obs = torch.rand(1, 1, 84, 84, generator=torch.Generator().manual_seed(0))
+    delta = trainer._perturbation(obs)
+    assert delta.abs().max() <= EPS + 1e-6
+    assert 0 <= (obs + delta).min() <= (obs + delta).max() <= 1
+    corners = torch.minimum((delta.abs() - EPS).abs(), torch.minimum(obs + delta, 1 - obs - delta).abs()) < 1e-6
+    assert corners.float().mean() > 0.99
+    trainer.emulator.close()
