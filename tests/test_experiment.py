@@ -193,7 +193,7 @@ def test_a_checkpoint_runs_nothing_it_carries(cut: Path) -> None:
 def test_a_foreign_checkpoint_is_refused(cut: Path, tmp_path: Path) -> None:
     parent = train_run(tmp_path / "parent", tiny(), TASK, None, "cpu")
     for config, task, start in (
-        (tiny("--dqn.learning_rate", "1e-3"), TASK, None),
+        (tiny("--dqn.learning_rate", "2e-3"), TASK, None),
         (tiny(), dataclasses.replace(TASK, seed=4), None),
         (tiny(), TASK, parent),
     ):

@@ -71,10 +71,10 @@ def test_a_recipe_from_start_to_end(bcl, recipe: str, stages: list[str]) -> None
     assert (code, "Traceback" in err) == (0, False)
     run = Path("runs") / f"cartpole-{recipe}-s5"
     verdict, *attacked, last = out.splitlines()
+    target = {"vanilla": 0.0, "radial": 0.06, "at": 0.06, "sa": 0.1}[recipe]
     assert re.match(r"mean return over 2 episodes without attack: \d", verdict)
-    assert [("PGD(steps=10" in line, " at 0.1: " in line) for line in attacked] == [(True, True)] * (
-        recipe != "vanilla"
-    )
+    attacks = [("PGD(steps=10" in line, f" at {target}: " in line) for line in attacked]
+    assert attacks == [(True, True)] * (recipe != "vanilla")
     assert last == f"next: bcl attack {run} --suite paper"
 
     per_stage = {"config.toml", "metrics.jsonl", "policy.safetensors", "result.json"}
@@ -87,7 +87,7 @@ def test_a_recipe_from_start_to_end(bcl, recipe: str, stages: list[str]) -> None
     results = [store.read_json(run / "stages" / stage / "result.json") for stage in stages]
     assert [result["parent"] for result in results] == ["", *(result["policy"] for result in results[:-1])]
     assert best(run) == results[-1]["policy"]
-    assert (results[-1]["start"], results[-1]["end"]) == (0.0, 0.0 if recipe == "vanilla" else 0.1)
+    assert (results[-1]["start"], results[-1]["end"]) == (0.0, target)
     seeds = [result["seed"] for result in results]
     judged = {store.read_json(run / cell)["seed"] for cell in cells}
     assert len(judged) == 1
