@@ -12,9 +12,6 @@ class BclError(Exception):
         self.message = message
         self.hint = hint
 
-    def __reduce__(self) -> tuple[type["BclError"], tuple[str, str]]:
-        return type(self), (self.message, self.hint)  # errors travel between processes
-
 
 class ConfigError(BclError):
     """A setting that is unknown, ill-typed or out of range."""

@@ -33,7 +33,7 @@ from bcl.seeds import derive
 Metrics = dict[str, float | None]
 State = dict[str, Any]
 REFERENCE_BATCH = 128  # the batch that `learning_rate` is meant for, where it is scaled
-EXPLODED = 1e6  # a loss or Q-value beyond this is no learning
+EXPLODED = 1e6  # a loss, Q-value or weight beyond this is no learning
 
 
 @dataclass(frozen=True)
@@ -342,10 +342,11 @@ class Learner:
         return torch.autocast(self.device.type, torch.bfloat16, enabled=self._bf16)
 
     def _refuse_divergence(self, means: dict[str, float]) -> None:
-        weights = sum(parameter.detach().abs().sum() for parameter in self.policy.parameters())
-        if not all(abs(value) < EXPLODED for value in (*means.values(), float(weights) / 1e6)):  # NaN included
-            found = ", ".join(f"{name} {value:.3g}" for name, value in means.items())
+        largest = max(float(parameter.detach().abs().amax()) for parameter in self.policy.parameters())
+        found = means | {"largest weight": largest}
+        if not all(abs(value) < EXPLODED for value in found.values()):  # NaN included
+            numbers = ", ".join(f"{name} {value:.3g}" for name, value in found.items())
             raise TrainingError(
-                f"training diverged before step {self.step} ({found or 'weights are not finite'})",
-                "continue from the last checkpoint with a lower dqn.learning_rate, or start again with another seed",
+                f"training diverged before step {self.step} ({numbers})",
+                "start again with a lower dqn.learning_rate or another seed",
             )

@@ -113,7 +113,7 @@ class Replay:
             going = going & ~self._ended[row, env]
             row = (row + 1) % self._rows
         playing = self._playing[first, env].float()
-        index = first * copies + env  # index_select moves whole images, several times faster than indexing by pairs
+        index = first * copies + env  # for index_select, which moves whole images
         obs = as_float(self._obs.flatten(0, 1).index_select(0, index))
         seen = obs
         if self._offsets is not None:
@@ -132,9 +132,9 @@ class Replay:
     def state(self) -> dict[str, Tensor | int]:
         """What a checkpoint needs to continue exactly."""
         filled = min(self._added, self._rows)
-        # Copies where the memory is not full: a view would be written to disk with all that lies behind it.
-        part = {name: tensor[:filled].clone() for name, tensor in self._tensors().items() if tensor.dim()}
-        tensors = self._tensors() if filled == self._rows else self._tensors() | part
+        tensors = self._tensors()
+        if filled < self._rows:  # copies: a view would be written to disk with all that lies behind it
+            tensors |= {name: tensor[:filled].clone() for name, tensor in tensors.items() if tensor.dim()}
         return {**tensors, "added": self._added}
 
     def restore(self, state: dict[str, Tensor | int]) -> None:

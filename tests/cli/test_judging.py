@@ -7,28 +7,20 @@ import pytest
 import torch
 
 import bcl as package
-from bcl.cli.main import main
 from bcl.config import resolve
 from bcl.envs import make_env
 from bcl.policies import Policy, PolicySpec
 
 
 @pytest.fixture
-def bcl(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def bcl(in_folder):
     """Run a command line in a folder with a small CartPole agent, p.safetensors."""
-    monkeypatch.chdir(tmp_path)
     torch.manual_seed(0)
     game = resolve("cartpole").game
     env = make_env(game, 1)
     package.save(Policy(PolicySpec("dueling-mlp", (4,), 2, env.low, env.high, (16, 16), game=game)), "p.safetensors")
 
-    def run(*words: str) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as exit:
-            main(list(words))
-        out, err = capsys.readouterr()
-        return int(exit.value.code or 0), out, err
-
-    return run
+    return in_folder
 
 
 def test_attack_prints_a_table_and_keeps_the_cells(bcl, tmp_path: Path) -> None:

@@ -30,17 +30,9 @@ TINY = [
 
 
 @pytest.fixture
-def bcl(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def bcl(in_folder):
     """Run a command line in an empty folder; gives exit code, stdout, stderr."""
-    monkeypatch.chdir(tmp_path)
-
-    def run(*words: str) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as exit:
-            main(list(words))
-        out, err = capsys.readouterr()
-        return int(exit.value.code or 0), out, err
-
-    return run
+    return in_folder
 
 
 def files(folder: Path) -> set[str]:
