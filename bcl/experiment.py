@@ -30,7 +30,7 @@ from bcl.envs import VectorEnv, make_env
 from bcl.errors import MissingExtra, NotYetError, StoreError, WeightsError
 from bcl.evaluation import Cell, Plan, Score, cells, game_for_evaluation, run_suite
 from bcl.learners import dqn
-from bcl.learners.dqn import Hooks, Metrics, State, Task
+from bcl.learners.task import Hooks, Metrics, State, Task
 from bcl.policies import Policy, PolicySpec
 from bcl.policies.files import fingerprint, load, save, to_bytes
 from bcl.policies.networks import ActorCritic

@@ -15,7 +15,7 @@ from bcl.config import Config, resolve, resolve_stages
 from bcl.envs import make_env
 from bcl.errors import MissingExtra, StoreError, TrainingError, WeightsError
 from bcl.experiment import Watch, train_run
-from bcl.learners.dqn import Task
+from bcl.learners.task import Task
 from bcl.policies import Policy, PolicySpec
 from bcl.policies.files import fingerprint, load
 from bcl.runs import store

@@ -7,8 +7,6 @@ file and numbers every difference from the paper and its code.
 import copy
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Generator, Tensor, nn
@@ -24,40 +22,14 @@ from bcl.learners.adversary import training_attack
 from bcl.learners.memory import keep_freed_memory
 from bcl.learners.player import Player
 from bcl.learners.replay import Batch, Replay
+from bcl.learners.task import Hooks, Metrics, State, Task
 from bcl.learners.timing import Stopwatch
 from bcl.policies import Policy, as_float
 from bcl.policies.networks import Dueling
-from bcl.recipes import Loss
 from bcl.seeds import derive
 
-Metrics = dict[str, float | None]
-State = dict[str, Any]
 REFERENCE_BATCH = 128  # the batch that `learning_rate` is meant for, where it is scaled
 EXPLODED = 1e6  # a loss, Q-value or weight beyond this is no learning
-
-
-@dataclass(frozen=True)
-class Task:
-    """What one training run is asked for."""
-
-    loss: Loss
-    start: float
-    """Budget at the beginning of its ramp, in observation units."""
-    end: float
-    """Budget at the end of its ramp."""
-    seed: int
-
-
-@dataclass(frozen=True)
-class Hooks:
-    """How a run speaks with whoever started it."""
-
-    log: Callable[[Metrics], None] = lambda row: None
-    save: Callable[[State], None] | None = None
-    """Keeps a checkpoint in place of the one before; none: no checkpoints."""
-    progress: Callable[[int, int], None] = lambda done, of: None
-    interrupted: Callable[[], bool] = lambda: False
-    """Asked after every vector step; a run that has to stop saves a checkpoint and raises KeyboardInterrupt."""
 
 
 def train(

@@ -10,7 +10,8 @@ from torch import Tensor
 from bcl.config import AttackConfig, DqnConfig
 from bcl.envs import Step
 from bcl.games import GymnasiumGame
-from bcl.learners.dqn import Learner, Task
+from bcl.learners.dqn import Learner
+from bcl.learners.task import Task
 from bcl.policies import Policy, PolicySpec
 
 STATES = 5

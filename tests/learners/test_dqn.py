@@ -10,7 +10,8 @@ import torch
 from bcl import losses
 from bcl.config import AttackConfig
 from bcl.errors import TrainingError
-from bcl.learners.dqn import Hooks, train
+from bcl.learners.dqn import train
+from bcl.learners.task import Hooks
 
 every_form = pytest.mark.parametrize(
     ("loss", "form"),
