@@ -161,6 +161,9 @@ class AttackConfig:
     """What is attacked: the paper's expected value (DQN: softmax(Q) . Q_target), or the action as evaluations do."""
     fresh: bool = False
     """Attack each replayed batch anew (DQN) instead of storing what was found when it was collected, as the paper does."""
+    in_play: Share = 0.0
+    """Share of the copies that act on what the adversary shows (DQN), so that the agent knows where it gets driven to;
+    0: all act on clean observations, as in the paper."""
 
 
 @dataclass(frozen=True)

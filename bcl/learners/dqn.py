@@ -50,8 +50,7 @@ def train(
     saved = learner.step
     saved_at = time.monotonic()
     while learner.step < config.steps:
-        actions = learner.play(obs)  # the emulators step from here on, while the learner works
-        seen = learner.attack(obs)
+        actions, seen = learner.play(obs)  # the emulators step from here on, while the learner works
         learner.update()
         obs = learner.store(obs, actions, seen)
 
@@ -108,18 +107,20 @@ class Learner:
         }
         self._show = Graphed(self._perturb_obs, self.generators["attack"], enabled=graphed)
         self._improve = Graphed(self._take_gradient_step, self.generators["update"], enabled=graphed)
+        self._stores_attacks = task.loss == "at" and not attack.fresh
+        driven = 0 if task.loss == "standard" else round(attack.in_play * env.num_envs)
+        self._drives, self._driven = driven > 0, torch.arange(env.num_envs, device=device) < driven
         self.player = Player(
             policy, env, self.generators["act"],
-            longest=config.exploration_repeat, graphed=graphed, autocast=self._autocast,
+            longest=config.exploration_repeat, graphed=graphed, autocast=self._autocast, attacked=self._drives,
         )  # fmt: skip
-        self._stores_attacks = task.loss == "at" and not attack.fresh
         self.replay = Replay(
             config.buffer_size, self._obs, n_step=config.n_step, gamma=config.gamma, perturbations=self._stores_attacks
         )
         self._owed = 0.0  # updates
         self._updates = 0  # since the last metrics, as the next three
         self._sums: dict[str, Tensor] = {}
-        self._finished = torch.zeros(2, device=device)  # sum of returns, number of episodes
+        self._finished = torch.zeros(2, 2, device=device)  # sums of returns and of episodes; played clean, attacked
         self._looked = (0, time.perf_counter())
         self._returns = torch.zeros(env.num_envs, device=device)  # of the episodes being played
         self._clock = Stopwatch(device)
@@ -134,21 +135,34 @@ class Learner:
         self.player.follow(self.policy)
         return self.player.reset(derive(self.task.seed, "episodes", self.step))
 
-    def play(self, obs: Tensor) -> Tensor:
-        """(N,) actions: random for a share of the copies, else greedy on the clean observations; starts their step."""
-        with self._clock.host("act"):
-            return self.player.play(obs, self.exploration)
+    def play(self, obs: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Start the next step: (N,) actions, a share of them random, else greedy; and what the adversary shows, if asked.
 
-    def attack(self, obs: Tensor) -> Tensor | None:
-        """What an adversary would have shown instead of the observations acted on; none if nobody needs it."""
+        Actions are those for clean observations, except on copies with the adversary in play. These have to wait for it;
+        else it is computed while the emulators step.
+        """
+        self.set_schedules()
+        seen, shown = None, obs
+        if self._drives:
+            seen = self.attack(obs)
+            shown = torch.where(self._driven.view(-1, *[1] * (obs.dim() - 1)), seen, as_float(obs))
+        with self._clock.host("act"):
+            actions = self.player.play(shown, self.exploration)
+        if not self._stores_attacks:
+            return actions, None
+        return actions, self.attack(obs) if seen is None else seen
+
+    def set_schedules(self) -> None:
+        """Budget and kappa of this step."""
         c, task = self.config, self.task
         begin = c.ramp_start or c.replay_initial
         eps = schedules.budget(self.step, task.start, task.end, begin, c.ramp_steps, c.ramp)
         kappa = schedules.kappa(self.step, c.kappa, c.kappa_linear, begin, c.ramp_steps)
         self._eps.fill_(eps)
         self._kappa.fill_(0.0 if task.loss == "sa" and eps == 0 else kappa)  # SA-DQN regularises from its ramp on
-        if not self._stores_attacks:
-            return None
+
+    def attack(self, obs: Tensor) -> Tensor:
+        """What the adversary shows instead of `obs`."""
         self._obs.copy_(obs)
         with self._clock.device("attack"):
             return self._show()
@@ -181,7 +195,8 @@ class Learner:
             rewards = rewards.clamp(-limit, limit)
         self.replay.add(obs, actions, rewards, step, seen, self._eps)
         self._returns += step.reward
-        self._finished += torch.stack([(self._returns * step.ended).sum(), step.ended.sum()])
+        over = torch.stack([step.ended & ~self._driven, step.ended & self._driven]).float()  # (2, N)
+        self._finished += torch.stack([over @ self._returns, over.sum(dim=1)])
         self._returns *= ~step.ended
         self.step += self.env.num_envs
         return step.obs
@@ -196,14 +211,15 @@ class Learner:
 
     def metrics(self) -> Metrics:
         """What happened since the last call. The one place where the host waits for the device."""
-        total, episodes = self._finished.tolist()
+        (total, total_attacked), (episodes, attacked) = self._finished.tolist()
         means = {name: (value / max(self._updates, 1)).item() for name, value in self._sums.items()}
         self._refuse_divergence(means)
         step, since = self._looked
         row: Metrics = {
             "step": self.step,
             "return": total / episodes if episodes else None,
-            "episodes": episodes,
+            **({"return_attacked": total_attacked / attacked if attacked else None} if self._drives else {}),
+            "episodes": episodes + attacked,
             **(means if self._updates else {}),
             "eps": 0.0 if self.task.loss == "standard" else self._eps.item(),
             "kappa": self._kappa.item(),

@@ -28,15 +28,18 @@ class Player:
         longest: int,
         graphed: bool,
         autocast: Callable[[], AbstractContextManager[None]],
+        attacked: bool = False,
     ) -> None:
-        """`longest`: a random action is held for 1 to so many steps, n or more with probability 1/n (Dabney et al. 2021)."""
+        """`longest`: a random action is held for 1 to so many steps, n or more with probability 1/n (Dabney et al. 2021);
+        `attacked`: observations are floats that the learner made, and have to be waited for."""
         self._policy = copy.deepcopy(policy).requires_grad_(False)
         self._env, self._generator, self._longest, self._autocast = env, generator, longest, autocast
         device = self._device = generator.device
         cuda = device.type == "cuda"
         self._stream = torch.cuda.Stream() if cuda else None
         self._followed = torch.cuda.Event() if cuda else None
-        dtype = torch.uint8 if len(env.obs_shape) == 3 else torch.float32
+        self._attacked = attacked
+        dtype = torch.uint8 if len(env.obs_shape) == 3 and not attacked else torch.float32
         self._obs = torch.zeros(env.num_envs, *env.obs_shape, dtype=dtype, device=device)
         self._share = torch.zeros((), device=device)  # of random actions
         self._held = torch.zeros(env.num_envs, dtype=torch.long, device=device)
@@ -63,6 +66,9 @@ class Player:
 
     def play(self, obs: Tensor, share: float) -> Tensor:
         """(N,) actions, a share of them random; the emulators step from here on."""
+        if self._stream and self._attacked:
+            self._stream.wait_stream(torch.cuda.current_stream())
+            obs.record_stream(self._stream)
         with self._beside():
             if self._stream and self._followed:
                 self._stream.wait_event(self._followed)

@@ -131,8 +131,7 @@ def play() -> Callable[..., Tensor]:
     def run(learner: Learner, steps: int, obs: Tensor | None = None) -> Tensor:
         obs = learner.restart() if obs is None else obs
         for _ in range(steps):
-            actions = learner.play(obs)
-            seen = learner.attack(obs)
+            actions, seen = learner.play(obs)
             learner.update()
             obs = learner.store(obs, actions, seen)
         return obs

@@ -132,7 +132,7 @@ def test_exploration_reaches_the_actions(make, share):
     obs = learner.restart()
     with torch.no_grad():
         greedy = learner.policy(obs).argmax(dim=1)
-    other = (learner.play(obs) != greedy).float().mean().item()
+    other = (learner.play(obs)[0] != greedy).float().mean().item()
     assert other == pytest.approx(share / 2, abs=0.03 * share)  # half of the random actions are the greedy one
 
 
@@ -142,7 +142,7 @@ def test_actions_come_from_the_weights_of_one_pass_ago(make):
 
     def plays():
         learner.env._sent = None
-        return learner.play(obs)
+        return learner.play(obs)[0]
 
     before = plays()
     with torch.no_grad():
@@ -158,14 +158,14 @@ def test_schedules_follow_the_step(make):
                    exploration_start=1.0, exploration_end=0.2, exploration_hold=60, exploration_steps=200)  # fmt: skip
     rows = []
     for learner.step in (0, 64, 160, 360):
-        learner.attack(learner.restart())
+        learner.set_schedules()
         rows.append(learner.metrics())
     assert [row["eps"] for row in rows] == pytest.approx([0.1, 0.2, 0.3, 0.3])  # 55/110 of the way at 64
     assert [row["kappa"] for row in rows] == pytest.approx([1, 0.75, 0.5, 0.5])
     assert [row["exploration"] for row in rows] == pytest.approx([1, 0.984, 0.6, 0.2])
     learner = make("at", start=0.1, end=0.3, replay_initial=10, ramp_steps=110)
     learner.step = 64
-    learner.attack(learner.restart())
+    learner.set_schedules()
     assert learner.metrics()["eps"] == pytest.approx(0.2)  # without a start of its own, after what is collected first
 
 

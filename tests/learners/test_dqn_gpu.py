@@ -74,14 +74,16 @@ def test_graphs_follow_the_schedules(make, play):
     clean = obs / 255
 
     learner.step = 0
+    learner.set_schedules()
     assert torch.equal(learner.attack(obs), clean)  # no budget yet
     assert learner.metrics()["eps"] == 0
     learner.step = 400
+    learner.set_schedules()
     seen = learner.attack(obs).clone()
     assert (seen - clean).abs().max().item() == pytest.approx(0.2, abs=1e-6)
     before = scores(learner)
     learner.player.follow(learner.policy)
-    actions = learner.play(obs)
+    actions, _ = learner.play(obs)
     learner.update()  # of size 0 by now
     assert torch.equal(scores(learner), before)
     with torch.no_grad():
@@ -91,7 +93,7 @@ def test_graphs_follow_the_schedules(make, play):
     assert (kept.seen - kept.obs).abs().max().item() == pytest.approx(0.2, abs=1e-6)
 
     learner.step = 0
-    learner.attack(obs)
+    learner.set_schedules()
     learner.update()
     assert not torch.equal(scores(learner), before)
 
@@ -103,8 +105,7 @@ def test_actions_come_from_the_weights_of_one_pass_ago(make):
     shadow, decided, changed = copy.deepcopy(learner.policy), 0, 0
     for _ in range(30):
         past = [past[1], copy.deepcopy(learner.policy.state_dict())]
-        actions = learner.play(obs)
-        learner.attack(obs)
+        actions, _ = learner.play(obs)
         learner.update()
         choices = []
         for weights in (past[0], learner.policy.state_dict()):

@@ -94,9 +94,9 @@ def test_fresh_attacks_see_the_weights_of_now(make, play):
         learner.policy.load_state_dict(before)
         with torch.no_grad():
             learner.policy.network.advantage[-1].weight.mul_(sign)
-        assert learner.attack(obs) is None
         learner.update()
     (first, seen), (second, seen_by_opposite) = shown
+    assert learner.play(obs)[1] is None
     assert torch.equal(first, second)
     moved = (seen - first).abs() > 0
     assert (seen_by_opposite != seen)[moved].float().mean() > 0.5
@@ -126,7 +126,7 @@ def bounded(make, play):
 
     def build(loss="radial", **settings):
         learner = make(loss, start=0.1, end=0.1, hidden=(6, 8), **settings)
-        learner.attack(play(learner, 10))
+        play(learner, 10)
         return learner
 
     return build
