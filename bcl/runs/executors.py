@@ -1,0 +1,240 @@
+"""Where work happens: here, in processes of this machine, or on a Ray cluster (`ray_executor`).
+
+A job is a function and a folder. It writes its results into the folder, each file whole or not at all, and called again over
+what an earlier call left there it finishes what that one began. So a job can be cancelled, lost or run elsewhere, and only
+its folder matters.
+"""
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, Protocol
+
+from bcl.errors import BclError
+
+POLL = 0.1  # seconds between looks at running jobs
+PATIENCE = 120.0  # seconds in which jobs that were told to stop have to write their checkpoints
+
+
+def no_tick() -> None:
+    pass
+
+
+@dataclass(frozen=True)
+class Job:
+    """`work(folder, *args, stop)`, where `stop()` tells that it should keep a checkpoint and raise KeyboardInterrupt.
+
+    `work` is a function of a module and `args` are plain data, so that both can travel.
+    """
+
+    folder: Path
+    work: Callable[..., None]
+    args: tuple[Any, ...]
+
+
+class JobFailed(Exception):
+    """A job's work raised what is no BclError: a bug. The text ends with the traceback from where it ran."""
+
+
+class JobKilled(BclError):
+    """A job's process ended without a word."""
+
+
+class Executor(Protocol):
+    """Runs jobs."""
+
+    def run(self, jobs: Sequence[Job], stop: Callable[[], bool], tick: Callable[[], None] = no_tick) -> Iterator[None]:
+        """Yield once per job, in their order, when it is done; closing the iterator cancels the others.
+
+        Where `stop()` becomes true, jobs keep checkpoints and KeyboardInterrupt is raised. A job's error is raised here,
+        after the jobs before it were yielded. `tick` is called several times a second.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class Here:
+    """One job after the other in this process, each begun when its result is asked for."""
+
+    def run(self, jobs: Sequence[Job], stop: Callable[[], bool], tick: Callable[[], None] = no_tick) -> Iterator[None]:
+        """See Executor; `tick` is called whenever a job asks whether to stop."""
+
+        def asked() -> bool:
+            tick()
+            return stop()
+
+        for job in jobs:
+            job.work(job.folder, *job.args, asked)
+            yield
+
+
+@dataclass(frozen=True)
+class Processes:
+    """Up to `parallel` jobs at once, each in a process of its own that does not outlive this one."""
+
+    parallel: int
+
+    def run(self, jobs: Sequence[Job], stop: Callable[[], bool], tick: Callable[[], None] = no_tick) -> Iterator[None]:
+        """See Executor."""
+        return in_order(jobs, Child, self.parallel, stop, tick)
+
+
+class Begun(Protocol):
+    """A job under way somewhere."""
+
+    def ended(self) -> bool:
+        """Whether it is over, well or not; asked several times a second."""
+        ...
+
+    def error(self) -> BaseException | None:
+        """What went wrong in one that ended."""
+        ...
+
+    def interrupt(self) -> None:
+        """Let it keep a checkpoint and end."""
+        ...
+
+    def cancel(self) -> None:
+        """Begin to end it at once; what it has written stays."""
+        ...
+
+    def join(self) -> None:
+        """Wait until one that was cancelled is gone."""
+        ...
+
+
+def in_order(
+    jobs: Sequence[Job],
+    begin: Callable[[Job], Begun],
+    parallel: int,
+    stop: Callable[[], bool],
+    tick: Callable[[], None],
+) -> Iterator[None]:
+    """Executor.run for jobs that `begin` begins."""
+    begun: list[Begun] = []
+    try:
+        for number in range(len(jobs)):
+            while True:
+                if stop():
+                    _interrupt(begun, tick)
+                    raise KeyboardInterrupt
+                ended = [one.ended() for one in begun]
+                if number < len(begun) and ended[number]:
+                    break
+                failed = any(over and one.error() for over, one in zip(ended, begun, strict=True))
+                if len(begun) < len(jobs) and ended.count(False) < parallel and not failed:
+                    begun.append(begin(jobs[len(begun)]))
+                    continue
+                tick()
+                time.sleep(POLL)
+            if error := begun[number].error():
+                if isinstance(
+                    error, KeyboardInterrupt
+                ):  # somebody told the job itself; the others may have checkpoints
+                    _interrupt(begun, tick)
+                raise error
+            yield
+    finally:
+        for one in begun:
+            one.cancel()
+        for one in begun:
+            one.join()
+
+
+def _interrupt(begun: Sequence[Begun], tick: Callable[[], None]) -> None:
+    for one in begun:
+        one.interrupt()
+    deadline = time.monotonic() + PATIENCE
+    while [one for one in begun if not one.ended()] and time.monotonic() < deadline:
+        tick()
+        time.sleep(POLL)
+
+
+class Child:
+    """A job in a process of its own, which dies with this one however this one dies."""
+
+    def __init__(self, job: Job) -> None:
+        context = multiprocessing.get_context("spawn")  # a fork would inherit threads and CUDA in unknown states
+        self._folder = job.folder
+        self._said: list[BaseException | None] = []
+        self._outcome, theirs = context.Pipe(duplex=False)
+        self._process = context.Process(target=_work, args=(job, theirs), daemon=True)
+        # Ctrl-C reaches the whole group: a child that still imports would print a traceback. It inherits the mask.
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            self._process.start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        theirs.close()
+
+    def ended(self) -> bool:
+        """See Begun."""
+        works = self._process.is_alive()
+        # Read while it works too: it cannot exit before a long traceback has left the pipe.
+        with contextlib.suppress(EOFError, OSError):
+            if not self._said and self._outcome.poll():
+                self._said.append(self._outcome.recv())
+        return not works
+
+    def error(self) -> BaseException | None:
+        """See Begun."""
+        if self._said:
+            return self._said[0]
+        code = self._process.exitcode or 0
+        how = f"was killed by {_signal_name(-code)}" if code < 0 else f"ended without a result (exit code {code})"
+        return JobKilled(f"the process working in '{self._folder}' {how}", "often that is a lack of memory")
+
+    def interrupt(self) -> None:
+        """See Begun."""
+        if self._process.is_alive():
+            self._process.terminate()
+
+    def cancel(self) -> None:
+        """See Begun."""
+        if self._process.is_alive():
+            self._process.kill()
+
+    def join(self) -> None:
+        """See Begun."""
+        self._process.join()
+        self._outcome.close()
+
+    def wait(self, seconds: float) -> None:
+        """Until it ends, or for this long."""
+        self._process.join(seconds)
+
+
+def _signal_name(number: int) -> str:
+    return signal.Signals(number).name if number in list(signal.Signals) else f"signal {number}"
+
+
+def _work(job: Job, outcome: Connection) -> None:
+    """The child's whole life."""
+    told: list[int] = []  # no Event: a second signal inside its `set` would wait for itself
+    signal.signal(signal.SIGTERM, lambda number, _: told.append(number))
+    threading.Thread(target=_die_with_parent, daemon=True).start()
+    error: BaseException | None = None
+    try:
+        job.work(job.folder, *job.args, lambda: bool(told))
+    except BclError as caught:
+        error = caught
+    except KeyboardInterrupt:
+        error = KeyboardInterrupt()
+    except BaseException:  # as text: not every exception survives the journey
+        error = JobFailed(f"the work in '{job.folder}' failed\n\n{traceback.format_exc()}")
+    with contextlib.suppress(OSError):
+        outcome.send(error)
+
+
+def _die_with_parent() -> None:
+    if parent := multiprocessing.parent_process():
+        parent.join()
+        os._exit(1)

@@ -1,0 +1,298 @@
+"""Jobs on a Ray cluster whose machines share no files with this one.
+
+A job's files travel to the machine that Ray chose, the work happens in a temporary folder there, and files come back as they
+change. A job whose machine is lost begins anew on another one with the files that came back, its last checkpoint among them.
+"""
+
+import contextlib
+import fcntl
+import importlib
+import logging
+import os
+import shutil
+import signal
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from bcl.errors import BclError, MissingExtra, StoreError
+from bcl.runs import store
+from bcl.runs.executors import Child, Job, JobFailed, JobKilled, in_order, no_tick
+
+LOOK = 0.7  # seconds that a machine waits before it looks for changed files again
+GOODBYE = 10.0  # seconds for a machine to delete its temporary folder
+RETRIES = 5
+AGAIN = "run the same command again; it continues from the last checkpoints"
+
+Listing = dict[str, tuple[int, int, int]]
+"""By file: inode, mtime, size."""
+Changes = list[tuple[str, bytes | None]]
+"""New contents, None for deleted files, in the order in which to write them."""
+
+
+@dataclass(frozen=True)
+class RayCluster:
+    """As many jobs at once as the cluster has room for."""
+
+    address: str | None
+    """`auto`, `host:port` or `ray://host:port`; None starts a cluster of this machine alone."""
+    cpus: float
+    """Per job."""
+    gpus: float
+    """Per job."""
+    autoscaling: bool = False
+    """Machines that can hold a job may join later: wait for them."""
+
+    def run(self, jobs: Sequence[Job], stop: Callable[[], bool], tick: Callable[[], None] = no_tick) -> Iterator[None]:
+        """See Executor."""
+        ray = _import_ray()
+        mine = not ray.is_initialized()
+        try:
+            if mine:
+                self._connect(ray)
+            self._check_room(ray)
+            site = ray.remote(num_cpus=self.cpus, num_gpus=self.gpus, max_restarts=0, max_task_retries=0)(_Site)
+            yield from in_order(jobs, lambda job: _Remote(ray, site.remote, job), max(len(jobs), 1), stop, tick)
+        except ConnectionError as error:
+            raise BclError(f"the connection to the Ray cluster was lost ({_line(error)})", AGAIN) from None
+        finally:
+            if mine:
+                ray.shutdown()
+
+    def _connect(self, ray: Any) -> None:
+        if self.address is None:
+            os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # a cluster of ours reports to nobody
+        options = {} if self.address else {"include_dashboard": False}
+        handler = signal.getsignal(signal.SIGTERM)
+        try:
+            ray.init(self.address or "local", log_to_driver=False, logging_level=logging.ERROR, **options)
+        except (ConnectionError, RuntimeError, ValueError) as error:  # nobody there, another version, no address at all
+            what = f"cannot use the Ray cluster '{self.address or 'local'}' ({_line(error)})"
+            raise BclError(what, "check the address, and that it runs this version of Ray and Python") from None
+        if callable(handler) and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, handler)  # Ray takes it for itself
+
+    def _check_room(self, ray: Any) -> None:
+        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        fits = any(node.get("CPU", 0.0) >= self.cpus and node.get("GPU", 0.0) >= self.gpus for node in nodes)
+        if not fits and not self.autoscaling:  # Ray would wait forever
+            what = f"no machine of the Ray cluster has {self.cpus:g} CPUs and {self.gpus:g} GPUs for a job"
+            raise BclError(what, "ask for less per job, or add a machine")
+
+
+class _Remote:
+    """A job on the cluster, seen from here."""
+
+    def __init__(self, ray: Any, new_site: Callable[[], Any], job: Job) -> None:
+        self._ray, self._new_site, self._job = ray, new_site, job
+        self._losses, self._told, self._over = 0, False, False
+        self._error: BaseException | None = None
+        self._goodbyes: list[Any] = []
+        self._submit()
+
+    def ended(self) -> bool:
+        """See Begun."""
+        if not self._over and self._ready():
+            try:
+                self._go_on(self._ray.get(self._call))
+            except self._ray.exceptions.RayTaskError as error:  # not the work: what is around it
+                self._end(_setup_error(self._job, error))
+            except self._ray.exceptions.RayError as error:
+                self._lost(_line(error))
+        return self._over
+
+    def _ready(self) -> bool:
+        # With fetch_local, each wait that ends without the whole of a big file would begin its journey anew.
+        return bool(self._ray.wait([self._call], timeout=0, fetch_local=False)[0])
+
+    def error(self) -> BaseException | None:
+        """See Begun."""
+        return self._error
+
+    def interrupt(self) -> None:
+        """See Begun."""
+        if not self._over:
+            self._told = True
+            if self._at_work:
+                self._site.interrupt.remote()
+            else:
+                self._end(KeyboardInterrupt())
+
+    def cancel(self) -> None:
+        """See Begun."""
+        if not self._over:
+            self._end(KeyboardInterrupt())
+
+    def join(self) -> None:
+        """See Begun."""
+        if self._goodbyes:  # or the temporary folders would stay there
+            self._ray.wait(self._goodbyes, num_returns=len(self._goodbyes), timeout=GOODBYE)
+
+    def _submit(self) -> None:
+        self._site, self._at_work = self._new_site(), False
+        self._call = self._site.ready.remote()  # the files follow when a machine was found
+
+    def _go_on(self, answer: "tuple[Changes, bool, BaseException | None] | None") -> None:
+        if answer is None:
+            self._at_work = True
+            self._call = self._site.begin.remote(self._job, _contents(self._job.folder))
+            return
+        changes, ended, error = answer
+        for name, data in changes:
+            if data is None:
+                store.remove(self._job.folder / name)
+            else:
+                store.write_bytes(self._job.folder / name, data)
+        if not ended:
+            self._call = self._site.look.remote()
+        elif isinstance(error, JobKilled | KeyboardInterrupt):  # by us, or with the machine
+            self._lost(str(error))
+        else:
+            self._end(error)
+
+    def _lost(self, reason: str) -> None:
+        self._losses += 1
+        if self._told:
+            self._end(KeyboardInterrupt())
+        elif self._losses > RETRIES:
+            what = f"the work in '{self._job.folder}' was lost {self._losses} times, at last because: {reason}"
+            self._end(BclError(what, f"look into the cluster, then {AGAIN}"))
+        else:
+            self._leave()
+            self._submit()
+
+    def _end(self, error: BaseException | None) -> None:
+        self._over, self._error = True, error
+        self._leave()
+
+    def _leave(self) -> None:
+        if self._at_work:
+            self._goodbyes.append(self._site.close.remote())
+        else:
+            self._ray.kill(self._site)
+        self._site = None  # an actor whose handle is gone ends after its last call, and makes room for another
+
+
+class _Site:
+    """The actor: a job in a process of its own and a temporary folder, on the machine that Ray chose."""
+
+    def ready(self) -> None:
+        """Answers when there is room for the job."""
+
+    def begin(self, job: Job, files: dict[str, bytes]) -> tuple[Changes, bool, BaseException | None]:
+        """Begin the job with these files, then `look`."""
+        self._job = job
+        self._held = contextlib.ExitStack()
+        self._folder = self._held.enter_context(_temporary_folder())
+        for name, data in files.items():
+            path = self._folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(data)
+        self._sent = _listing(self._folder)
+        self._child = Child(Job(self._folder, job.work, job.args))
+        return self.look()
+
+    def look(self) -> tuple[Changes, bool, BaseException | None]:
+        """What changed since the last look, whether the job has ended, and its error."""
+        self._child.wait(LOOK)
+        ended = self._child.ended()  # before the files, or the last of them could be missed
+        changes, self._sent = _changes(self._folder, self._sent)
+        return changes, ended, self._error() if ended else None
+
+    def interrupt(self) -> None:
+        """See Begun."""
+        self._child.interrupt()
+
+    def close(self) -> None:
+        """End the job at once and leave nothing behind."""
+        if hasattr(self, "_child"):
+            self._child.cancel()
+            self._child.join()
+        if hasattr(self, "_held"):
+            self._held.close()
+
+    def _error(self) -> BaseException | None:
+        """With the folder that the user knows."""
+        error = self._child.error()
+        here, there = str(self._folder), str(self._job.folder)
+        if isinstance(error, BclError):
+            return type(error)(error.message.replace(here, there), error.hint.replace(here, there))
+        return JobFailed(str(error).replace(here, there)) if isinstance(error, JobFailed) else error
+
+
+@contextlib.contextmanager
+def _temporary_folder() -> Iterator[Path]:
+    """A folder to work in; those of actors that were killed, gigabytes perhaps, are deleted first."""
+    root = Path(tempfile.gettempdir()) / f"bcl-jobs-{os.getuid()}"
+    root.mkdir(mode=0o700, exist_ok=True)
+    with contextlib.ExitStack() as held:
+        with open(root / "lock", "wb") as turn:
+            fcntl.flock(turn, fcntl.LOCK_EX)  # nobody deletes a folder that is not locked yet
+            for old in (path for path in root.iterdir() if path.is_dir()):
+                with contextlib.suppress(StoreError), store.lock(old):
+                    shutil.rmtree(old, ignore_errors=True)
+            mine = Path(tempfile.mkdtemp(dir=root))
+            held.enter_context(store.lock(mine))
+        (mine / "work").mkdir()
+        yield mine / "work"
+        shutil.rmtree(mine, ignore_errors=True)
+
+
+def _listing(folder: Path) -> Listing:
+    found = {}
+    for path in folder.rglob("*"):
+        with contextlib.suppress(FileNotFoundError):  # replaced or deleted since
+            facts = path.stat()
+            half_written = path.name.startswith(".") and path.name.endswith(".tmp")
+            if not path.is_dir() and not half_written:
+                found[path.relative_to(folder).as_posix()] = (facts.st_ino, facts.st_mtime_ns, facts.st_size)
+    return found
+
+
+def _changes(folder: Path, sent: Listing) -> tuple[Changes, Listing]:
+    """What changed since `sent`, as it was at one moment: a checkpoint never comes without the metrics before it."""
+    with contextlib.ExitStack() as files:
+        while True:
+            found, opened = _listing(folder), dict[str, BinaryIO]()
+            with contextlib.suppress(FileNotFoundError):
+                for name in (name for name in found if found[name] != sent.get(name)):
+                    opened[name] = files.enter_context(open(folder / name, "rb"))
+                if _inodes(found) == _inodes(_listing(folder)):
+                    break  # nothing was replaced, and what is open stays; files that only grow may do so
+            files.close()
+        # Those that grew first, then by age: whoever is killed while writing them has no file without those before it.
+        grown = {name for name in opened if name in sent and sent[name][0] == found[name][0]}
+        order = sorted(opened, key=lambda name: (name not in grown, found[name][1]))
+        changes: Changes = [(name, opened[name].read()) for name in order]
+    return changes + [(name, None) for name in sent if name not in found], found
+
+
+def _inodes(listing: Listing) -> dict[str, int]:
+    return {name: inode for name, (inode, _, _) in listing.items()}
+
+
+def _contents(folder: Path) -> dict[str, bytes]:
+    return {name: (folder / name).read_bytes() for name in _listing(folder)}
+
+
+def _setup_error(job: Job, error: BaseException) -> BaseException:
+    if "No module named" in str(error):
+        module = str(error).split("No module named")[-1].split()[0].strip("'\"")
+        what = f"the Ray cluster cannot import '{module}'"
+        return BclError(what, "install bcl and what the job needs on each of its machines, in this version")
+    return JobFailed(f"the work in '{job.folder}' failed around its beginning or end\n\n{error}")
+
+
+def _import_ray() -> Any:
+    try:
+        return importlib.import_module("ray")
+    except ImportError:
+        raise MissingExtra("a Ray cluster needs Ray", "pip install 'ray>=2.40'") from None
+
+
+def _line(error: BaseException) -> str:
+    """An error's first line; Ray's have pages."""
+    return next(iter(str(error).strip().splitlines()), type(error).__name__).strip().rstrip(".:")

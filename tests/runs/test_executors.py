@@ -1,0 +1,174 @@
+"""Jobs in this process and in others. The same promises on a Ray cluster: test_ray_executor.py."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bcl.errors import ConfigError
+from bcl.runs import executors, store
+from bcl.runs.executors import Executor, Here, Job, JobFailed, JobKilled, Processes
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT))  # spawned processes import the jobs by this path
+from tests.runs import jobs_for_tests as work  # noqa: E402
+
+
+def never() -> bool:
+    return False
+
+
+def counting(root: Path, *steps: int, pause: float = 0.03) -> list[Job]:
+    return [Job(root / str(i), work.count, (n, pause)) for i, n in enumerate(steps)]
+
+
+def steps_of(job: Job) -> list[int]:
+    return store.read_json(job.folder / "result.json")["steps"]
+
+
+def wait_for(what: Callable[[], Any], seconds: float = 20) -> None:
+    deadline = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < deadline, "it never happened"
+        time.sleep(0.02)
+
+
+def alive(pid: int) -> bool:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")")[-1].split()[0] != "Z"
+    return False
+
+
+@pytest.mark.parametrize("executor", [Here(), Processes(3)], ids=["here", "processes"])
+def test_results_come_in_order_and_running_again_finds_them(executor: Executor, tmp_path: Path) -> None:
+    jobs, ticks = counting(tmp_path, 12, 2, 5), []
+    results = executor.run(jobs, never, lambda: ticks.append(time.time()))
+    for job in jobs:
+        next(results)
+        assert steps_of(job) == list(range(1, job.args[0] + 1))
+    assert next(results, "end") == "end"
+    assert len(ticks) > 3
+    before = [job.folder.joinpath("result.json").stat() for job in jobs]
+    assert len(list(executor.run(jobs, never))) == 3
+    assert [job.folder.joinpath("result.json").stat() for job in jobs] == before
+
+
+def test_processes_work_at_the_same_time_but_not_more_than_parallel(tmp_path: Path) -> None:
+    jobs = counting(tmp_path, 20, 20, 20)
+    assert len(list(Processes(2).run(jobs, never))) == 3
+    rows = [store.read_metrics(job.folder / "sub" / "metrics.jsonl") for job in jobs]
+    spans = [(r[0]["time"], r[-1]["time"]) for r in rows]
+    together = [sum(a <= begin <= b for a, b in spans) for begin, _ in spans]
+    assert max(together) == 2
+
+
+def test_closing_kills_at_once(tmp_path: Path) -> None:
+    jobs = [*counting(tmp_path, 1), Job(tmp_path / "deaf", work.deaf, (2.0,))]
+    results = Processes(2).run(jobs, never)
+    next(results)
+    wait_for((tmp_path / "deaf" / "pid").exists)
+    began = time.monotonic()
+    results.close()  # type: ignore[attr-defined]
+    assert time.monotonic() - began < 2
+    assert not alive(int((tmp_path / "deaf" / "pid").read_text()))
+    time.sleep(2)
+    assert not (tmp_path / "deaf" / "marker").exists()
+
+
+@pytest.mark.parametrize("executor", [Here(), Processes(2)], ids=["here", "processes"])
+def test_stop_keeps_checkpoints_and_running_again_continues(executor: Executor, tmp_path: Path) -> None:
+    jobs = counting(tmp_path, 30, 25)
+    with pytest.raises(KeyboardInterrupt):
+        list(executor.run(jobs, (tmp_path / "0" / "checkpoint").exists))
+    at = int((tmp_path / "0" / "checkpoint").read_text())
+    assert 1 <= at < 30
+    assert len(list(executor.run(jobs, never))) == 2
+    assert (tmp_path / "0" / f"begun-at-{at}").exists()
+    assert [steps_of(job) for job in jobs] == [list(range(1, 31)), list(range(1, 26))]
+
+
+def test_stop_waits_only_so_long_for_the_deaf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(executors, "PATIENCE", 0.5)
+    with pytest.raises(KeyboardInterrupt):
+        list(Processes(1).run([Job(tmp_path, work.deaf, (60.0,))], (tmp_path / "pid").exists))
+    assert not alive(int((tmp_path / "pid").read_text()))
+
+
+def test_stop_before_the_beginning_begins_nothing(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        list(Processes(2).run(counting(tmp_path, 3), lambda: True))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_job_that_was_told_by_others_interrupts_all(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        list(Processes(1).run([Job(tmp_path, work.told_itself, ())], never))
+
+
+def test_a_mistake_is_raised_as_itself_after_the_jobs_before_it(tmp_path: Path) -> None:
+    late = tmp_path / "late"
+    jobs = [*counting(tmp_path, 40), Job(tmp_path / "bad", work.mistake, ()), Job(late, work.deaf, (0.0,))]
+    results = Processes(2).run(jobs, never)
+    next(results)
+    assert steps_of(jobs[0]) == list(range(1, 41))
+    with pytest.raises(ConfigError) as caught:
+        next(results)
+    assert (caught.value.message, caught.value.hint) == (f"a mistake in '{tmp_path / 'bad'}'", "a way out")
+    assert not late.exists(), "nothing begins after a failure"
+
+
+def test_a_failed_early_job_cancels_the_rest(tmp_path: Path) -> None:
+    jobs = [Job(tmp_path / "bad", work.mistake, ()), Job(tmp_path / "deaf", work.deaf, (2.0,))]
+    began = time.monotonic()
+    with pytest.raises(ConfigError):
+        next(Processes(2).run(jobs, never))
+    time.sleep(max(0.0, began + 3 - time.monotonic()))
+    assert not (tmp_path / "deaf" / "marker").exists()
+
+
+def test_a_bug_comes_with_its_traceback_though_its_exception_cannot_travel(tmp_path: Path) -> None:
+    with pytest.raises(JobFailed, match=r"(?s)jobs_for_tests.*in deep.*Unpicklable") as caught:
+        list(Processes(1).run([Job(tmp_path, work.bug, ())], never))
+    assert str(tmp_path) in str(caught.value)
+    assert len(str(caught.value)) > 200_000
+
+
+@pytest.mark.parametrize(("how", "words"), [(work.killed, "SIGKILL"), (work.silent_exit, "exit code 3")])
+def test_a_killed_process_is_one_sentence(how: Callable[..., None], words: str, tmp_path: Path) -> None:
+    with pytest.raises(JobKilled, match=words) as caught:
+        list(Processes(1).run([Job(tmp_path, how, ())], never))
+    assert str(tmp_path) in caught.value.message
+    assert "\n" not in str(caught.value)
+
+
+PARENT = """
+import sys; from pathlib import Path
+from bcl.runs.executors import Job, Processes
+from tests.runs import jobs_for_tests as work
+if __name__ == "__main__":
+    root = Path(sys.argv[1])
+    list(Processes(2).run([Job(root / name, work.deaf, (60.0,)) for name in "ab"], lambda: False))
+"""
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+def test_no_child_outlives_its_parent(how: signal.Signals, tmp_path: Path) -> None:
+    script = tmp_path / "parent.py"
+    script.write_text(PARENT)
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    parent = subprocess.Popen([sys.executable, script, tmp_path], cwd=tmp_path, env=env, stderr=subprocess.PIPE)
+    pids = [tmp_path / name / "pid" for name in "ab"]
+    wait_for(lambda: all(pid.exists() for pid in pids))
+    children = [int(pid.read_text()) for pid in pids]
+    assert all(map(alive, children))
+    parent.send_signal(how)
+    _, said = parent.communicate()
+    wait_for(lambda: not any(map(alive, children)), 5)
+    assert said.count(b"Traceback") == (how == signal.SIGINT), said  # the parent's own
