@@ -4,9 +4,11 @@ Order of precedence: defaults < the stage's own settings < preset of the game < 
 stage < `--config FILE` < flags.
 """
 
+import functools
+import math
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
@@ -15,7 +17,7 @@ from bcl import recipes
 from bcl.errors import ConfigError
 from bcl.games import Game, engine_of, find_game
 from bcl.quantities import Count, Eps, Magnitude, Natural, Positive, Share, format_eps
-from bcl.settings import build, difference, merge, read_toml
+from bcl.settings import build, difference, merge, read_toml, to_toml
 
 
 @dataclass(frozen=True)
@@ -181,11 +183,35 @@ class CurriculumConfig:
     min_runs: Count = 1
     """Runs before a phase may stop early on success (K_min)."""
     nominal_threshold: float | None = None
-    """Return without attack that counts as solved; none: no such condition."""
+    """Return without attack that counts as solved (V_nom); none: no such condition."""
     attacked_threshold: float | None = None
-    """Return under attack at the phase's budget that counts as robust; none: no such condition."""
-    failed_phases: Count = 2
-    """An open-ended curriculum stops after this many failing phases in a row (M)."""
+    """Return under attack at the phase's budget that counts as robust (V_adv); none: no such condition."""
+    adaptive: bool = False
+    """Read both thresholds as shares of the bootstrap's nominal return, counted from `floor`."""
+    floor: float = 0.0
+    """The game's lowest return (Pong: -21), from which shares and normalised values count."""
+    value: Literal["raw", "normalised", "nominal"] = "raw"
+    """What the best run of a phase is chosen by: R_nominal + (R_adv at this budget + R_adv at the one before) / 2; the
+    same with each return as a share of its threshold; or R_nominal alone."""
+    judged_by: Literal["pgd-30", "quick", "paper", "strong"] = "pgd-30"
+    """The attack, or the suite whose worst counts, behind R_adv inside the curriculum."""
+    skip: Share = 0.0
+    """Share of the budgets found robust that is skipped: 0 none (NCL, BCL-C), 1 all (MOS)."""
+    robust_to: Literal["every", "any"] = "every"
+    """Skip up to the smallest budget that is not robust (the paper's box), or past the largest robust one (its text)."""
+    ratchet: bool = False
+    """The agent a phase starts from competes with its runs, so that no phase makes it worse; not in the paper."""
+    keep: Literal["last", "met", "best"] = "last"
+    """Which agent comes out: the last phase's (Algorithm 1), the last that met its thresholds, or that with the highest
+    R_nominal + mean R_adv at `evaluation.eps`."""
+    failed_phases: Natural = 0
+    """Stop after this many failing phases in a row (M); under the ratchet, without progress; 0: never."""
+    toothless: Share = 0.0
+    """Stop when the training attack leaves this share of the nominal return at the target; 0: never (PPO's rule)."""
+    max_runs: Natural = 0
+    """Stop after this many training runs; 0: no limit."""
+    max_hours: Magnitude = 0.0
+    """Stop when this much wall time was spent on the curriculum; 0: no limit."""
 
     def __post_init__(self) -> None:
         if self.min_runs > self.runs:
@@ -205,10 +231,21 @@ class EvaluationConfig:
     """Agent steps after which an evaluation episode stops and its return counts as it is."""
     eps: tuple[Eps, ...] = (1 / 255, 3 / 255)
     """Budgets of the final evaluation."""
+    score_eps: tuple[Eps, ...] = ()
+    """Budgets of the final score R_nominal + mean R_adv, by which the paper takes the median of repeats; empty: `eps`."""
+    suite: Literal["quick", "paper", "strong"] = "quick"
+    """Attacks of the final evaluation."""
 
     def __post_init__(self) -> None:
         if not self.eps:
             raise ConfigError("evaluation.eps is empty", "give at least one budget such as 3/255")
+        if not {*self.score_eps} <= {*self.eps}:
+            raise ConfigError("evaluation.score_eps has budgets that evaluation.eps has not", "add them there")
+
+    @property
+    def scored(self) -> tuple[float, ...]:
+        """Budgets of the final score."""
+        return self.score_eps or self.eps
 
 
 @dataclass(frozen=True)
@@ -224,6 +261,8 @@ class Config:
     """What the BCL-AT recipes start from; `auto` is the paper's: radial for DQN, vanilla for PPO."""
     seed: Natural = 0
     """Root of every random draw of the run."""
+    budget: Literal["full", "small"] = "full"
+    """`small`: a quick look with few steps, runs, phases and episodes; its result says nothing about the method."""
     network: NetworkConfig = field(default_factory=NetworkConfig)
     dqn: DqnConfig = field(default_factory=DqnConfig)
     ppo: PpoConfig = field(default_factory=PpoConfig)
@@ -259,10 +298,10 @@ def resolve_stages(
             raise ConfigError(what, "name the game you mean on the command line, so that its preset is taken")
 
     def config(stage: recipes.Stage, rows: list[recipes.Settings], *own: Mapping[str, Any]) -> Config:
-        merged: dict[str, Any] = {}
-        for layer in (stage.settings, preset, *rows, *own, {"recipe": name}):
-            merged = merge(merged, layer)
-        return config_from_dict(merged)
+        merged: Mapping[str, Any] = functools.reduce(merge, (stage.settings, preset, *rows))
+        if top.get("budget") == "small":
+            merged = tomllib.loads(to_toml(small(config_from_dict(merged))))
+        return config_from_dict(functools.reduce(merge, (*own, {"recipe": name}), merged))
 
     last = config(*stages[-1], written, flags)
     _check_budgets(stages[-1][0], last)
@@ -270,6 +309,31 @@ def resolve_stages(
     changes = _only(difference(config(*stages[-1]), last), written)
     before = [(s, config(s, rows, _earlier(s, changes), _earlier(s, flags))) for s, rows in stages[:-1]]
     return [*before, (stages[-1][0], last)]
+
+
+def small(config: Config) -> Config:
+    """The same for a quick look: at most 10,000 steps a run, 2 runs a phase, 4 phases, 3 short episodes a score."""
+    d, c, e = config.dqn, config.curriculum, config.evaluation
+    share = min(1.0, 10_000 / d.steps)
+    names = (
+        "steps",
+        "buffer_size",
+        "replay_initial",
+        "exploration_hold",
+        "exploration_steps",
+        "ramp_start",
+        "ramp_steps",
+    )
+    steps = {name: math.ceil(getattr(d, name) * share) for name in names}
+    quarter = (c.target - c.start) / 4
+    return replace(
+        config,
+        budget="small",
+        dqn=replace(d, **steps, num_envs=min(d.num_envs, 16), log_steps=min(d.log_steps, 1_000)),
+        ppo=replace(config.ppo, steps=min(config.ppo.steps, 40_000)),
+        curriculum=replace(c, runs=min(c.runs, 2), min_runs=min(c.min_runs, 2), increment=max(c.increment, quarter)),
+        evaluation=replace(e, episodes=min(e.episodes, 3), max_steps=min(e.max_steps, 1_000)),
+    )
 
 
 def _only(names: list[str], data: Mapping[str, Any]) -> dict[str, Any]:

@@ -148,11 +148,12 @@ def bcl(
     train: Callable[[P, Phase], Iterator[P]],
     score: Score[P],
     decided: Callable[[Decision], None] = lambda decision: None,
-    out_of_budget: Callable[[], str | None] = lambda: None,
+    out_of_budget: Callable[[int, int], str | None] = lambda phase, run: None,
     training_score: Score[P] | None = None,
 ) -> Result[P]:
-    """Algorithm 1. `train` yields the K runs in order and is closed once no more are wanted; `out_of_budget` gives a
-    reason to stop; `training_score`, returns under the training attack, adds PPO's rule: stop when it has no teeth."""
+    """Algorithm 1. `train` yields the K runs in order and is closed once no more are wanted. `out_of_budget` gives a
+    reason to stop; it is asked after run k of phase i, if another could follow, and after a phase (k = 0).
+    `training_score`, returns under the training attack, adds PPO's rule: stop when it has no teeth."""
     f = best = _Agent(bootstrap, score)
     rules = _fixed(rules, f)
     eps, L, K, K_min, M = rules.eps, len(rules.eps) - 1, rules.runs, rules.min_runs, rules.give_up or inf
@@ -170,7 +171,7 @@ def bcl(
                 stop = TARGET_MISSED if i == L and kept.met is False else TARGET_REACHED
             elif training_score and i > 0:
                 stop = _toothless(f, training_score, rules, tried)
-        stop = stop or out_of_budget()
+        stop = stop or out_of_budget(i, 0)
         thresholds, after = (rules.nominal, rules.attacked), None if stop else following
         decisions += [Decision(phase, thresholds, candidates, kept.run, best_phase, tuple(tried), after, stop)]
         decided(decisions[-1])
@@ -185,7 +186,7 @@ def bcl(
                 runs[k] = _Agent(f_k, score)
                 if k >= K_min and _meets(runs[k], phase.eps, rules):
                     break
-                if k < K and (cut := out_of_budget()):
+                if k < K and (cut := out_of_budget(phase.index, k)):
                     break
         finally:
             getattr(trained, "close", lambda: None)()

@@ -12,6 +12,10 @@ class BclError(Exception):
         self.message = message
         self.hint = hint
 
+    def __reduce__(self) -> tuple[type["BclError"], tuple[str, str]]:
+        """So that it can travel between processes: by default the whole sentence would become the message."""
+        return type(self), (self.message, self.hint)
+
 
 class ConfigError(BclError):
     """A setting that is unknown, ill-typed or out of range."""

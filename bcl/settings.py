@@ -85,7 +85,7 @@ def to_toml(config: Any, *, comments: bool = False) -> str:
 
     def emit(value: Any, kind: Any) -> None:
         documented = docstring_parser.parse_from_object(kind).params if comments else []
-        help_of = {parameter.arg_name: parameter.description for parameter in documented}
+        help_of = {p.arg_name: " ".join((p.description or "").split()) for p in documented}
         hints = typing.get_type_hints(kind, include_extras=True)
         for f in dataclasses.fields(value):
             item = getattr(value, f.name)

@@ -327,12 +327,10 @@ def test_difference_names_the_fields() -> None:
 
 
 def test_what_cannot_be_trained_is_refused_by_name() -> None:
-    for name in ("vanilla", "radial", "at", "sa"):
+    for name in RECIPES:
         check_trainable(name, "dqn")
     with pytest.raises(NotYetError, match="PPO training with the 'standard' loss"):
         check_trainable("vanilla", "ppo")
-    with pytest.raises(NotYetError, match="needs a curriculum"):
-        check_trainable("bcl-mos-at", "dqn")
     with pytest.raises(ConfigError, match="dqn only"):
         check_trainable("sa", "ppo")
 

@@ -273,7 +273,7 @@ def test_open_ended_run_that_only_fails_reports_its_bootstrap() -> None:
 def asked(*answers: str | None) -> Any:
     """An `out_of_budget` with these answers; one question too many fails."""
     pending = iter(answers)
-    return lambda: next(pending)
+    return lambda phase, run: next(pending)
 
 
 def test_out_of_budget_before_any_training() -> None:

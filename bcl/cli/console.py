@@ -5,18 +5,31 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from datetime import timedelta
+from pathlib import Path
 from types import FrameType, TracebackType
+from typing import TYPE_CHECKING
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+if TYPE_CHECKING:
+    from bcl.experiment.status import Piece
 
 out = Console(soft_wrap=not sys.stdout.isatty())
 err = Console(stderr=True, soft_wrap=True)
 
 Report = Callable[[int, int], None]
-SECONDS_PER_LINE = 10.0
+SECONDS_PER_LOOK, SECONDS_PER_LINE = 0.5, 10.0
 
 
 class progress:
@@ -55,48 +68,66 @@ def say(line: str) -> None:
     err.print(line, markup=False, highlight=False)
 
 
-class training:
-    """One bar for the work at hand; without a terminal, a line on stderr now and then."""
+class live:
+    """A bar for every piece of a run's work that is under way; without a terminal, a line each now and then."""
 
-    def __init__(self) -> None:
+    def __init__(self, run: Path) -> None:
         columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[numbers]}"))
+        self._run, self._since = run, time.time()
         self._bars = Progress(*columns, console=err, transient=True, disable=not err.is_terminal)
-        self._bar = self._bars.add_task("", total=None, visible=False, numbers="")
-        self._printed = time.monotonic()
+        self._tasks: dict[str, TaskID] = {}
+        self._looked = self._printed = time.monotonic()
 
-    def __enter__(self) -> "training":
+    def __enter__(self) -> "live":
         self._bars.start()
         return self
 
     def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
         self._bars.stop()
 
-    def begin(self, label: str) -> None:
-        """The next piece of work."""
-        self._label, self._row = label, dict[str, float | None]()
-        self._bars.reset(self._bar, total=None, description=label, visible=True, numbers="")
+    def say(self, line: str) -> None:
+        """A line that stays."""
+        say(line)
 
-    def log(self, row: Mapping[str, float | None]) -> None:
-        """What the next lines are to show of training."""
-        self._row = dict(row)
+    def tick(self) -> None:
+        """Look how far the work is; may be called at any rate."""
+        now = time.monotonic()
+        if now - self._looked < SECONDS_PER_LOOK:
+            return
+        self._looked = now
+        if not err.is_terminal and now - self._printed < SECONDS_PER_LINE:
+            return
+        self._printed = now
+        from bcl.experiment.status import incumbent, pieces
 
-    def progress(self, done: int, of: int) -> None:
-        """How far it is; may be called at any rate."""
-        numbers = _numbers(done, of, self._row)
-        self._bars.update(self._bar, completed=done, total=of, numbers=numbers)
-        if not err.is_terminal and time.monotonic() - self._printed >= SECONDS_PER_LINE:
-            self._printed = time.monotonic()
-            say(f"{self._label}: {numbers}")
+        found = {piece.name: piece for piece in pieces(self._run, self._since)}
+        if not err.is_terminal:
+            for piece in found.values():
+                say(piece_line(piece))
+            return
+        best = incumbent(self._run)
+        for name in self._tasks.keys() - found.keys():
+            self._bars.remove_task(self._tasks.pop(name))
+        for name, piece in found.items():
+            if name not in self._tasks:
+                self._tasks[name] = self._bars.add_task(name, total=None, numbers="")
+            numbers = _numbers(piece) + (f"  (best so far: {best})" if best else "")
+            self._bars.update(self._tasks[name], completed=piece.done, total=piece.of, numbers=numbers)
 
 
-def _numbers(done: int, of: int, row: Mapping[str, float | None]) -> str:
-    words = [f"{done:,} of {of:,}"]
-    if (mean := row.get("return")) is not None:
-        words.append(f"return {mean:.4g}")
-    if eps := row.get("eps"):
-        words.append(f"eps {eps:.3g}")
+def piece_line(piece: "Piece") -> str:
+    """A piece of work under way, in one line."""
+    return f"{piece.name}: {_numbers(piece)}"
+
+
+def _numbers(piece: "Piece") -> str:
+    row = piece.row
+    words = [f"{piece.doing} {piece.done:,} of {piece.of:,}"]
+    for name, label in (("return", "return"), ("return_attacked", "attacked"), ("eps", "eps")):
+        if (value := row.get(name)) is not None and (value or name != "eps"):
+            words.append(f"{label} {value:.4g}")
     if rate := row.get("steps_per_second"):
-        words += [f"{rate:,.0f} steps/s", f"{timedelta(seconds=round((of - done) / rate))} left"]
+        words += [f"{rate:,.0f} steps/s", f"{timedelta(seconds=round((piece.of - piece.done) / rate))} left"]
     return ", ".join(words)
 
 

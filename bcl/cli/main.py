@@ -17,6 +17,7 @@ from bcl.errors import BclError, ConfigError, did_you_mean
 COMMANDS = {
     "train": "train an agent: bcl train GAME [--recipe R] [--out DIR] [--section.key value]",
     "resume": "continue a run after a kill or Ctrl-C: bcl resume RUN",
+    "status": "tell where a run stands, also while it is at work: bcl status RUN",
     "attack": "judge an agent under attack: bcl attack RUN|FILE [--suite quick|paper|strong] [--eps 1/255 3/255]",
     "certify": "prove what no attack can change: bcl certify RUN|FILE [--eps 1/255] [--method ibp|crown]",
     "presets": "list games and recipes, or print one game's whole configuration",

@@ -1,59 +1,93 @@
 """bcl resume, and what `bcl train` does once its run exists."""
 
+import functools
 import shlex
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import tyro
 
+from bcl.cli.workers import Workers
 from bcl.config import config_from_dict
-from bcl.errors import BclError, TrainingError
+from bcl.errors import BclError, StoreError, TrainingError
 from bcl.quantities import format_eps
 from bcl.runs import store
 from bcl.settings import difference, merge, parse_flags
 
+if TYPE_CHECKING:
+    from bcl.experiment import Verdict
 
-@dataclass(frozen=True)
-class Command:
+
+@dataclass(frozen=True, kw_only=True)
+class Command(Workers):
     """Continue a run after a kill or Ctrl-C, under the settings it was started with. A finished run says so."""
 
     takes_settings: ClassVar[bool] = True
 
     folder: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
     """The run directory."""
-    device: str = "auto"
-    """auto, cpu or cuda."""
-    tensorboard: bool = False
-    """Mirror the metrics for TensorBoard, in the folder tensorboard of every stage."""
 
     def run(self, settings: list[str]) -> None:
         """Check, then do what is left."""
-        flags = parse_flags(settings)
-        store.resume_run(self.folder, lambda stored: _differing(self.folder, flags))
+        flags, repeated = parse_flags(settings), store.repeats(self.folder)
+        for folder in repeated or [self.folder]:
+            store.resume_run(folder, functools.partial(_differing, folder, flags))
 
         from bcl.cli import console
-        from bcl.cli.target import pick_device
 
-        device = pick_device(self.device)
         with store.lock(self.folder, console.say):
+            if repeated:
+                finish_repeats(self.folder, self)
+                return
             if (self.folder / "result.json").exists():
                 print(f"'{self.folder}' is finished")
-            finish(self.folder, device, self.tensorboard)
+            finish(self.folder, self)
 
 
-def finish(run: Path, device: str, tensorboard: bool) -> None:
+def finish(run: Path, workers: Workers) -> None:
     """Do what is left of a run that this process has locked; print its verdict and the next command."""
+    verdict = _do(run, run, workers)
+    _print(run, verdict)
+    print(f"next: bcl attack {shlex.quote(str(run))} --suite paper")
+
+
+def finish_repeats(group: Path, workers: Workers) -> None:
+    """`finish` for every repeat; then the median by the paper's final score, and the IQM beside it."""
+    runs = store.repeats(group)
+    if not runs:
+        raise StoreError(f"'{group / store.REPEATS}' names no runs", "start anew with another --out")
+    from bcl import stats
+    from bcl.cli import console
+
+    verdicts = []
+    for run in runs:
+        console.say(f"run: {run}")
+        with store.lock(run, console.say):
+            verdicts.append(_do(run, group, workers))
+        _print(run, verdicts[-1])
+    finals = [verdict.final_score for verdict in verdicts]
+    middle = stats.median_run(finals)
+    summary = {
+        "final_scores": dict(zip((run.name for run in runs), finals, strict=True)),
+        "median": runs[middle].name,
+        "iqm": stats.iqm(finals),
+    }
+    store.write_json(group / "result.json", summary)
+    print(f"{len(runs)} repeats: final scores {' '.join(f'{score:.4g}' for score in finals)}, IQM {summary['iqm']:.4g}")
+    print(f"the median is {runs[middle]} with {finals[middle]:.4g}")
+    print(f"next: bcl attack {shlex.quote(str(runs[middle]))} --suite paper")
+
+
+def _do(run: Path, whole: Path, workers: Workers) -> "Verdict":
     from bcl import experiment
     from bcl.cli import console
-    from bcl.cli.attack_command import mean_and_error
 
-    resume = f"bcl resume {shlex.quote(str(run))}"
+    resume = f"bcl resume {shlex.quote(str(whole))}"
     try:
-        with console.stop_requests() as interrupted, console.training() as bar:
-            watch = experiment.Watch(console.say, bar.begin, bar.log, bar.progress, interrupted, tensorboard)
-            scores = experiment.finish(run, device, watch)
+        with console.stop_requests() as interrupted, console.live(run) as view:
+            return experiment.finish(run, workers.crew(interrupted, view.tick, view.say))
     except KeyboardInterrupt:
         raise KeyboardInterrupt(f"continue with: {resume}") from None
     except TrainingError as error:
@@ -61,14 +95,31 @@ def finish(run: Path, device: str, tensorboard: bool) -> None:
         raise TrainingError(error.message, f"'{resume}' goes back to the last checkpoint; {way_out}") from None
     except BclError as error:
         raise type(error)(error.message, "; ".join(filter(None, (error.hint, f"continue with: {resume}")))) from None
-    for score in scores:
-        under = f"under {score.attack} at {format_eps(score.eps)}" if score.eps else "without attack"
-        print(f"mean return over {len(score.returns)} episodes {under}: {mean_and_error(score)}")
-    print(f"next: bcl attack {shlex.quote(str(run))} --suite paper")
 
 
-def _differing(folder: Path, flags: dict[str, Any]) -> list[str]:
+def _print(run: Path, verdict: "Verdict") -> None:
+    from bcl.cli.attack_command import mean_and_error
+    from bcl.evaluation import worst
     from bcl.experiment import read_config
 
-    stored = read_config(folder)
-    return difference(stored, config_from_dict(merge(tomllib.loads(store.open_run(folder)), flags)))
+    for score in verdict.scores:
+        under = f"under {score.attack} at {format_eps(score.eps)}" if score.eps else "without attack"
+        print(f"mean return over {len(score.returns)} episodes {under}: {mean_and_error(score)}")
+    for flag in verdict.flags:
+        print(f"flag {flag}")
+    config = read_config(run)
+    words = [f"{config.recipe} on {config.game.id}: return {verdict.scores[0].mean:.4g} without attack"]
+    lowest = worst(verdict.scores)
+    if verdict.reached in lowest:
+        words.append(f"{lowest[verdict.reached].mean:.4g} under the worst attack at {format_eps(verdict.reached)}")
+    if verdict.curriculum:
+        words.append(f"curriculum: {verdict.curriculum}")
+    if config.budget == "small":
+        words.append("a quick look, not the paper's protocol")
+    print(f"verdict: {'; '.join(words)}")
+
+
+def _differing(folder: Path, flags: dict[str, Any], stored: str) -> list[str]:
+    from bcl.experiment import read_config
+
+    return difference(read_config(folder), config_from_dict(merge(tomllib.loads(stored), flags)))

@@ -4,7 +4,16 @@ from bcl.evaluation.certify import Certificate, certify
 from bcl.evaluation.evaluate import evaluate
 from bcl.evaluation.flags import Flag, flags
 from bcl.evaluation.score import Score, Worst, worst
-from bcl.evaluation.suite import Cell, Plan, cells, game_for_evaluation, run_certificates, run_floor, run_suite
+from bcl.evaluation.suite import (
+    Cell,
+    Plan,
+    cell_file,
+    cells,
+    game_for_evaluation,
+    run_certificates,
+    run_floor,
+    run_suite,
+)
 
 __all__ = [
     "Cell",
@@ -13,6 +22,7 @@ __all__ = [
     "Plan",
     "Score",
     "Worst",
+    "cell_file",
     "cells",
     "certify",
     "evaluate",

@@ -92,7 +92,7 @@ def run_suite(
 ) -> Iterator[Score]:
     """Yield every score; cells found in `folder` are read, the others played and written there when done."""
     device = next(policy.parameters()).device
-    identity = _identity(policy)
+    identity = fingerprint(policy)
     env: VectorEnv | None = None
     for cell in wanted:
 
@@ -110,11 +110,15 @@ def run_suite(
                 precision=plan.precision,
                 progress=progress(cell),
             )
-            about = {"game": game_to_dict(plan.game), "num_envs": plan.copies(), "policy": identity}
+            about = {
+                "game": game_to_dict(plan.game),
+                "num_envs": plan.copies(),
+                "policy": f"{identity} on {device.type}",
+            }
             versions = {"bcl": bcl.__version__, "torch": torch.__version__, "device": str(device)}
             return score.to_dict() | about | versions
 
-        yield Score.from_dict(store.once(folder / _cell_name(cell, plan, identity), play))
+        yield Score.from_dict(store.once(cell_file(folder, cell, plan, identity, device.type), play))
     if env is not None:
         env.close()
 
@@ -160,8 +164,10 @@ def _identity(policy: Policy) -> str:
     return f"{fingerprint(policy)} on {next(policy.parameters()).device.type}"
 
 
-def _cell_name(cell: Cell, plan: Plan, policy: str) -> str:
-    return _file_name(NO_ATTACK if cell.attack is None else repr(cell.attack), cell.eps, plan, policy)
+def cell_file(folder: Path, cell: Cell, plan: Plan, policy: str, device: str) -> Path:
+    """Where `run_suite` keeps a cell: `policy` is a fingerprint, `device` the type of the one that plays it."""
+    attack = NO_ATTACK if cell.attack is None else repr(cell.attack)
+    return folder / _file_name(attack, cell.eps, plan, f"{policy} on {device}")
 
 
 def _file_name(what: str, eps: float, plan: Plan, policy: str) -> str:

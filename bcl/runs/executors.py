@@ -13,10 +13,11 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from bcl.errors import BclError
 
@@ -51,6 +52,15 @@ class JobKilled(BclError):
 class Executor(Protocol):
     """Runs jobs."""
 
+    @property
+    def width(self) -> int:
+        """Into how many jobs it is worth to divide work that can be divided."""
+        ...
+
+    def session(self) -> AbstractContextManager[None]:
+        """Hold open what is needed for several calls of `run`."""
+        ...
+
     def run(self, jobs: Sequence[Job], stop: Callable[[], bool], tick: Callable[[], None] = no_tick) -> Iterator[None]:
         """Yield once per job, in their order, when it is done; closing the iterator cancels the others.
 
@@ -63,6 +73,12 @@ class Executor(Protocol):
 @dataclass(frozen=True)
 class Here:
     """One job after the other in this process, each begun when its result is asked for."""
+
+    width: ClassVar[int] = 1
+
+    def session(self) -> AbstractContextManager[None]:
+        """See Executor."""
+        return contextlib.nullcontext()
 
     def run(self, jobs: Sequence[Job], stop: Callable[[], bool], tick: Callable[[], None] = no_tick) -> Iterator[None]:
         """See Executor; `tick` is called whenever a job asks whether to stop."""
@@ -81,6 +97,15 @@ class Processes:
     """Up to `parallel` jobs at once, each in a process of its own that does not outlive this one."""
 
     parallel: int
+
+    @property
+    def width(self) -> int:
+        """See Executor."""
+        return self.parallel
+
+    def session(self) -> AbstractContextManager[None]:
+        """See Executor."""
+        return contextlib.nullcontext()
 
     def run(self, jobs: Sequence[Job], stop: Callable[[], bool], tick: Callable[[], None] = no_tick) -> Iterator[None]:
         """See Executor."""
@@ -161,8 +186,12 @@ def _interrupt(begun: Sequence[Begun], tick: Callable[[], None]) -> None:
 class Child:
     """A job in a process of its own, which dies with this one however this one dies."""
 
-    def __init__(self, job: Job) -> None:
-        context = multiprocessing.get_context("spawn")  # a fork would inherit threads and CUDA in unknown states
+    def __init__(self, job: Job, *, served: bool = True) -> None:
+        """`served`: forked from a server that has imported the job's module and done nothing else. A fork of this process
+        would inherit threads and CUDA in unknown states; a fresh one, without a server, imports PyTorch for seconds."""
+        context = multiprocessing.get_context("forkserver") if served else multiprocessing.get_context("spawn")
+        if served:
+            context.set_forkserver_preload([job.work.__module__])  # counts when the server starts, with the first job
         self._folder = job.folder
         self._said: list[BaseException | None] = []
         self._outcome, theirs = context.Pipe(duplex=False)

@@ -45,22 +45,31 @@ class RayCluster:
     """Per job."""
     autoscaling: bool = False
     """Machines that can hold a job may join later: wait for them."""
+    width: int = 4
 
-    def run(self, jobs: Sequence[Job], stop: Callable[[], bool], tick: Callable[[], None] = no_tick) -> Iterator[None]:
-        """See Executor."""
+    @contextlib.contextmanager
+    def session(self) -> Iterator[None]:
+        """One connection, or one cluster of this machine, for several calls of `run`."""
         ray = _import_ray()
         mine = not ray.is_initialized()
         try:
             if mine:
                 self._connect(ray)
             self._check_room(ray)
-            site = ray.remote(num_cpus=self.cpus, num_gpus=self.gpus, max_restarts=0, max_task_retries=0)(_Site)
-            yield from in_order(jobs, lambda job: _Remote(ray, site.remote, job), max(len(jobs), 1), stop, tick)
-        except ConnectionError as error:
-            raise BclError(f"the connection to the Ray cluster was lost ({_line(error)})", AGAIN) from None
+            yield
         finally:
             if mine:
                 ray.shutdown()
+
+    def run(self, jobs: Sequence[Job], stop: Callable[[], bool], tick: Callable[[], None] = no_tick) -> Iterator[None]:
+        """See Executor."""
+        with self.session():
+            ray = _import_ray()
+            site = ray.remote(num_cpus=self.cpus, num_gpus=self.gpus, max_restarts=0, max_task_retries=0)(_Site)
+            try:
+                yield from in_order(jobs, lambda job: _Remote(ray, site.remote, job), max(len(jobs), 1), stop, tick)
+            except ConnectionError as error:
+                raise BclError(f"the connection to the Ray cluster was lost ({_line(error)})", AGAIN) from None
 
     def _connect(self, ray: Any) -> None:
         if self.address is None:
@@ -192,7 +201,7 @@ class _Site:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(data)
         self._sent = _listing(self._folder)
-        self._child = Child(Job(self._folder, job.work, job.args))
+        self._child = Child(Job(self._folder, job.work, job.args), served=False)
         return self.look()
 
     def look(self) -> tuple[Changes, bool, BaseException | None]:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
 Json = dict[str, Any]
+REPEATS = "repeats.json"
 
 
 class Sink(io.FileIO):
@@ -199,6 +200,20 @@ def lock(directory: Path, say: Callable[[str], None] = lambda _: None) -> Iterat
                 file.truncate(0)
 
 
+def owner(directory: Path) -> str | None:
+    """Who holds the directory's lock, as it presented itself; none if nobody does."""
+    path = directory / "lock"
+    with _clear_reads(path):
+        if not path.exists():
+            return None
+        with open(path, "rb") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except OSError:
+                return " ".join(file.read(300).decode(errors="replace").split()) or "another process"
+    return None
+
+
 def check_new(directory: Path) -> None:
     """Refuse a run directory that holds something already; what a killed `create_run` left does not count."""
     with _clear_errors(directory):
@@ -217,6 +232,15 @@ def create_run(
     for name, data in (files or {}).items():
         write_bytes(directory / name, data)
     write_text(directory / "config.toml", config)
+
+
+def repeats(directory: Path) -> list[Path]:
+    """The run directories of repeats, if it is a directory of such."""
+    path = directory / REPEATS
+    if not path.is_file():
+        return []
+    names = read_json(path).get("runs")
+    return [directory / str(name) for name in names] if isinstance(names, list) else []
 
 
 def open_run(directory: Path) -> str:

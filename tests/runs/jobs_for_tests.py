@@ -32,6 +32,16 @@ def count(folder: Path, steps: int, pause: float, stop: Stop) -> None:
     store.remove(checkpoint)
 
 
+def meet(folder: Path, partner: str, stop: Stop) -> None:
+    """Ends once the partner has begun too; notes how many were at work when it began."""
+    running = folder.parent / f"running-{folder.name}"
+    store.write_text(running, "")
+    store.write_text(folder / "at work", str(len(list(folder.parent.glob("running-*")))))
+    while not (folder.parent / partner / "at work").exists():
+        time.sleep(0.01)
+    running.unlink()
+
+
 def mistake(folder: Path, stop: Stop) -> None:
     raise ConfigError(f"a mistake in '{folder}'", "a way out")
 

@@ -61,24 +61,19 @@ def test_results_come_in_order_and_running_again_finds_them(executor: Executor, 
 
 
 def test_processes_work_at_the_same_time_but_not_more_than_parallel(tmp_path: Path) -> None:
-    jobs = counting(tmp_path, 20, 20, 20)
+    partners = {"a": "b", "b": "a", "c": "a"}  # the first two end only once both have begun
+    jobs = [Job(tmp_path / name, work.meet, (partners[name],)) for name in partners]
     assert len(list(Processes(2).run(jobs, never))) == 3
-    rows = [store.read_metrics(job.folder / "sub" / "metrics.jsonl") for job in jobs]
-    spans = [(r[0]["time"], r[-1]["time"]) for r in rows]
-    together = [sum(a <= begin <= b for a, b in spans) for begin, _ in spans]
-    assert max(together) == 2
+    assert max(int((tmp_path / name / "at work").read_text()) for name in partners) == 2
 
 
 def test_closing_kills_at_once(tmp_path: Path) -> None:
-    jobs = [*counting(tmp_path, 1), Job(tmp_path / "deaf", work.deaf, (2.0,))]
+    jobs = [*counting(tmp_path, 1), Job(tmp_path / "deaf", work.deaf, (60.0,))]
     results = Processes(2).run(jobs, never)
     next(results)
     wait_for((tmp_path / "deaf" / "pid").exists)
-    began = time.monotonic()
     results.close()  # type: ignore[attr-defined]
-    assert time.monotonic() - began < 2
     assert not alive(int((tmp_path / "deaf" / "pid").read_text()))
-    time.sleep(2)
     assert not (tmp_path / "deaf" / "marker").exists()
 
 
@@ -125,11 +120,9 @@ def test_a_mistake_is_raised_as_itself_after_the_jobs_before_it(tmp_path: Path) 
 
 
 def test_a_failed_early_job_cancels_the_rest(tmp_path: Path) -> None:
-    jobs = [Job(tmp_path / "bad", work.mistake, ()), Job(tmp_path / "deaf", work.deaf, (2.0,))]
-    began = time.monotonic()
+    jobs = [Job(tmp_path / "bad", work.mistake, ()), Job(tmp_path / "deaf", work.deaf, (60.0,))]
     with pytest.raises(ConfigError):
         next(Processes(2).run(jobs, never))
-    time.sleep(max(0.0, began + 3 - time.monotonic()))
     assert not (tmp_path / "deaf" / "marker").exists()
 
 

@@ -14,7 +14,7 @@ from bcl import experiment
 from bcl.config import Config, resolve, resolve_stages
 from bcl.envs import make_env
 from bcl.errors import MissingExtra, StoreError, TrainingError, WeightsError
-from bcl.experiment import Watch, train_run
+from bcl.experiment import Crew, Watch, train_run
 from bcl.learners.task import Task
 from bcl.policies import Policy, PolicySpec
 from bcl.policies.files import fingerprint, load
@@ -93,26 +93,26 @@ def test_the_result_follows_from_the_arguments(tmp_path: Path) -> None:
 def test_a_killed_run_ends_as_if_it_had_not_been(tmp_path: Path, loss: str) -> None:
     task = dataclasses.replace(TASK, loss=loss, end=0.1)
     whole = train_run(tmp_path / "whole", tiny(), task, None, "cpu")
-    said: list[str] = []
+    steps: list[int] = []
     (tmp_path / "cut").mkdir()
     (tmp_path / "cut" / ".checkpoint.pt.1.tmp").write_text("left by a kill inside its writing")
     for step in (40, 120, 160, 240):  # before the first checkpoint, between two, and when one is due
         with pytest.raises(Crash):
             train_run(tmp_path / "cut", tiny(), task, None, "cpu", crash_at(step))
-    again = train_run(tmp_path / "cut", tiny(), task, None, "cpu", Watch(say=said.append))
-    assert said == ["continues at step 160"]  # 240 was killed before its own
+    watch = Watch(progress=lambda done, of: steps.append(done))
+    again = train_run(tmp_path / "cut", tiny(), task, None, "cpu", watch)
+    assert steps[0] == 168  # 240 was killed before its own
     assert fingerprint(again) == fingerprint(whole)
     assert numbers(tmp_path / "cut") == numbers(tmp_path / "whole")
     assert sorted(os.listdir(tmp_path / "cut")) == sorted(os.listdir(tmp_path / "whole"))
 
 
-def test_without_its_replay_memory_a_run_completes_and_says_so(tmp_path: Path) -> None:
-    config, said = tiny("--dqn.checkpoint_replay", "false"), list[str]()
+def test_without_its_replay_memory_a_run_completes(tmp_path: Path) -> None:
+    config, done = tiny("--dqn.checkpoint_replay", "false"), list[int]()
     with pytest.raises(Crash):
         train_run(tmp_path, config, TASK, None, "cpu", crash_at(120))
-    train_run(tmp_path, config, TASK, None, "cpu", Watch(say=said.append))
-    assert "continues at step 80" in said[0]
-    assert "collected anew" in said[0]
+    train_run(tmp_path, config, TASK, None, "cpu", Watch(progress=lambda step, of: done.append(step)))
+    assert done[0] == 88
     assert [row["step"] for row in numbers(tmp_path)] == list(range(40, 321, 40))
 
 
@@ -120,22 +120,21 @@ def test_a_stop_request_leaves_a_checkpoint_of_that_step(tmp_path: Path) -> None
     asked = iter([False] * 12 + [True])  # asked once per vector step
     with pytest.raises(KeyboardInterrupt):
         train_run(tmp_path, tiny(), TASK, None, "cpu", Watch(interrupted=lambda: next(asked)))
-    said: list[str] = []
-    train_run(tmp_path, tiny(), TASK, None, "cpu", Watch(say=said.append))
-    assert said == ["continues at step 104"]
+    done: list[int] = []
+    train_run(tmp_path, tiny(), TASK, None, "cpu", Watch(progress=lambda step, of: done.append(step)))
+    assert done[0] == 112
 
 
 def test_a_stop_request_during_the_verdict_loses_no_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stages = resolve_stages("cartpole", flags=parse_flags(TINY))
     experiment.create(tmp_path, stages, "cpu", None)
-    labels: list[str] = []
     monkeypatch.setattr(sys.modules["bcl.evaluation.evaluate"], "PROBE_EVERY", 1)  # asked every step
     with pytest.raises(KeyboardInterrupt):
-        experiment.finish(tmp_path, "cpu", Watch(begin=labels.append, interrupted=lambda: "nominal" in labels))
-    assert labels == ["vanilla", "nominal"]
+        experiment.finish(tmp_path, Crew(interrupted=(tmp_path / "progress.json").exists))
     assert not (tmp_path / "result.json").exists()
-    assert len(experiment.finish(tmp_path, "cpu", Watch(begin=labels.append))) == 1
-    assert labels == ["vanilla", "nominal", "nominal"]
+    trained = (tmp_path / "stages" / "1-vanilla" / "result.json").stat()
+    assert len(experiment.finish(tmp_path, Crew()).scores) == 1
+    assert (tmp_path / "stages" / "1-vanilla" / "result.json").stat() == trained
 
 
 @pytest.mark.gpu

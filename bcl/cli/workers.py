@@ -1,0 +1,71 @@
+"""The options of commands that train: who does the work, and on what."""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from bcl.errors import ConfigError
+
+if TYPE_CHECKING:
+    from bcl.experiment import Crew
+    from bcl.runs.executors import Executor
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workers:
+    """Where training runs and evaluations happen; what comes out does not depend on it."""
+
+    device: str = "auto"
+    """auto, cpu or cuda."""
+    executor: Literal["local", "ray"] = "local"
+    """This machine, or a Ray cluster."""
+    parallel: int = 1
+    """Runs and evaluations at once on this machine; they share its GPU."""
+    ray_address: str | None = None
+    """`auto`, host:port or ray://host:port; without it a cluster of this machine alone is started."""
+    ray_cpus: float = 1.0
+    """CPUs per run on the cluster."""
+    ray_gpus: float = 0.0
+    """GPUs per run on the cluster; a part such as 0.25 shares one."""
+    tensorboard: bool = False
+    """Mirror the metrics for TensorBoard, in a folder tensorboard beside them."""
+
+    @property
+    def local(self) -> bool:
+        """Whether this machine does the work."""
+        return self.executor == "local"
+
+    def worker_device(self) -> str:
+        """The device that agents are trained on, here or on the cluster."""
+        from bcl.cli.target import pick_device
+
+        if self.parallel < 1 or (self.parallel > 1 and not self.local):
+            raise ConfigError(
+                f"--parallel {self.parallel} is not possible here", "1 or more; a cluster decides by itself"
+            )
+        if self.local:
+            return pick_device(self.device)
+        wanted = "cuda" if self.ray_gpus > 0 else "cpu"
+        if self.device not in ("auto", wanted):
+            raise ConfigError(f"--device {self.device} does not fit --ray-gpus {self.ray_gpus:g}", "leave one out")
+        return wanted
+
+    def crew(self, interrupted: Callable[[], bool], tick: Callable[[], None], say: Callable[[str], None]) -> "Crew":
+        """Those who do the work."""
+        from bcl.experiment import Crew
+
+        return Crew(self._executor(), self.worker_device(), interrupted, tick, say, self.tensorboard)
+
+    def _executor(self) -> "Executor":
+        from bcl.runs.executors import Here, Processes
+
+        if not self.local:
+            from bcl.runs.ray_executor import RayCluster
+
+            return RayCluster(self.ray_address, self.ray_cpus, self.ray_gpus)
+        if self.parallel == 1:
+            return Here()
+        # Workers would each take all cores, and wait for each other.
+        os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // self.parallel)))
+        return Processes(self.parallel)

@@ -1,0 +1,83 @@
+"""Getting work done: orders go to an executor, agents and scores are read from the run directory."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from bcl.evaluation import Cell, Plan, Score, cell_file
+from bcl.experiment import work
+from bcl.experiment.work import CHECKPOINT, EVALS, POLICY, RESULT, Judging, Training
+from bcl.policies.files import fingerprint, load
+from bcl.runs import store
+from bcl.runs.executors import Executor, Here, Job, no_tick
+
+
+@dataclass(frozen=True)
+class Agent:
+    """A trained policy, by where it lies."""
+
+    file: Path
+    folder: Path
+    """Its scores are kept here."""
+    fingerprint: str
+
+
+def agent_in(folder: Path) -> Agent:
+    """What a finished run left in its folder."""
+    return Agent(folder / POLICY, folder, str(store.read_json(folder / RESULT).get("policy")))
+
+
+def agent_of(file: Path, folder: Path) -> Agent:
+    """A policy file of any origin, whose scores are to lie in `folder`."""
+    return Agent(file, folder, fingerprint(load(file)))
+
+
+@dataclass(frozen=True)
+class Crew:
+    """Who works, and whom to tell."""
+
+    executor: Executor = Here()  # frozen
+    device: str = "cpu"
+    """Of the workers."""
+    interrupted: Callable[[], bool] = lambda: False
+    tick: Callable[[], None] = no_tick
+    """Called several times a second while work is under way."""
+    say: Callable[[str], None] = lambda line: None
+    tensorboard: bool = False
+
+    def train(self, orders: Sequence[tuple[Path, Training]]) -> Iterator[Agent]:
+        """Agents in the order of `orders`, each when it is done; closing cancels the others."""
+        jobs = {folder: Job(folder, work.train, (order,)) for folder, order in orders if not self._done(folder, order)}
+        for folder in jobs:
+            if (folder / CHECKPOINT).exists():
+                self.say(f"{folder.name}: continues from its checkpoint")
+        working = self.executor.run([*jobs.values()], self.interrupted, self.tick)
+        try:
+            for folder, _ in orders:
+                if folder in jobs:
+                    next(working)
+                yield agent_in(folder)
+        finally:
+            working.close()  # type: ignore[attr-defined] # a generator
+
+    def scores(self, agent: Agent, plan: Plan, cells: Sequence[Cell], ahead: Sequence[Cell] = ()) -> list[Score]:
+        """Scores of the cells, those that are missing played; `ahead`: worth playing along with them."""
+        missing = [cell for cell in cells if not self._file(agent, plan, cell).exists()]
+        if missing:
+            missing += [cell for cell in ahead if not self._file(agent, plan, cell).exists()]
+            policy, width = agent.file.read_bytes(), self.executor.width
+            shares = [missing[i::width] for i in range(min(width, len(missing)))]
+            orders = [Judging(policy, plan, tuple(share), self.device) for share in shares]
+            jobs = [Job(agent.folder, work.judge, (order,)) for order in orders]
+            for _ in self.executor.run(jobs, self.interrupted, self.tick):
+                pass
+        return [Score.from_dict(store.read_json(self._file(agent, plan, cell))) for cell in cells]
+
+    def _done(self, folder: Path, order: Training) -> bool:
+        if not (folder / RESULT).exists() or (folder / CHECKPOINT).exists():
+            return False
+        agent, plan = agent_in(folder), order.plan
+        return plan is None or all(self._file(agent, plan, cell).exists() for cell in order.cells)
+
+    def _file(self, agent: Agent, plan: Plan, cell: Cell) -> Path:
+        return cell_file(agent.folder / EVALS, cell, plan, agent.fingerprint, self.device)

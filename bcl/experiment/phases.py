@@ -1,0 +1,191 @@
+"""A stage that is a curriculum: `bcl.curriculum` decides, a crew trains and plays, every decision is kept.
+
+Running it again over the same folder makes the same decisions from what is stored there, and goes on where nothing is.
+"""
+
+import dataclasses
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from bcl import curriculum
+from bcl.attacks import PGD, RIFGSM, Attack, suite
+from bcl.config import Config
+from bcl.curriculum import Decision, Phase, Result, Rules, budgets
+from bcl.errors import StoreError
+from bcl.evaluation import Cell, Plan, game_for_evaluation
+from bcl.experiment.crew import Agent, Crew
+from bcl.experiment.work import Training
+from bcl.learners.task import Task
+from bcl.quantities import format_eps
+from bcl.recipes import Stage
+from bcl.runs import store
+from bcl.seeds import derive
+
+DECISION = "decision.json"
+
+
+def rules_of(stage: Stage, config: Config, start: float) -> Rules:
+    """What decides in this stage, the budgets beginning at `start`; refuses settings that contradict each other."""
+    c = config.curriculum
+    return Rules(
+        eps=budgets(start, None if stage.strategy == "open" else c.target, c.increment),
+        runs=c.runs,
+        min_runs=c.min_runs,
+        nominal=c.nominal_threshold,
+        attacked=c.attacked_threshold,
+        adaptive=c.adaptive,
+        floor=c.floor,
+        value=c.value,
+        skip=c.skip,
+        robust_to=c.robust_to,
+        give_up=c.failed_phases or None,
+        ratchet=c.ratchet,
+        toothless=c.toothless or 1.0,
+        judge_at=config.evaluation.scored if c.keep == "best" else (),
+    )
+
+
+def plan_of(config: Config, purpose: str) -> Plan:
+    """Episodes for one purpose: those that agents are chosen by are not those that are reported."""
+    game = game_for_evaluation(config.game, None, config.evaluation.max_steps)
+    return Plan(game, config.evaluation.episodes, derive(config.seed, purpose))
+
+
+def train_phases(
+    folder: Path, number: int, stage: Stage, config: Config, start: float, bootstrap: Agent, crew: Crew
+) -> Result[Agent]:
+    """The whole curriculum of stage `number`."""
+    c, rules, plan = config.curriculum, rules_of(stage, config, start), plan_of(config, "selection")
+    attacks: tuple[Attack, ...] = (PGD(steps=30, step=0.1),) if c.judged_by == "pgd-30" else suite(c.judged_by)
+    clock, runs_done = _Clock(folder), 0
+
+    def cells(eps: float) -> tuple[Cell, ...]:
+        return tuple(Cell(attack, eps) for attack in attacks) if eps > 0 else (Cell(None, 0.0),)
+
+    def train(parent: Agent, phase: Phase) -> Iterator[Agent]:
+        nonlocal runs_done
+        # What the phase will ask of each run, so that workers play it: the thresholds' returns, and those of V_k.
+        compared = phase.runs > 1 or rules.ratchet
+        asked = [0.0] if compared or rules.nominal is not None else []
+        asked += [phase.eps] if rules.attacked is not None else []
+        asked += [phase.eps, phase.start] if compared and rules.value != "nominal" else []
+        judged = tuple(cell for eps in dict.fromkeys(asked) for cell in cells(eps))
+        orders = []
+        for k in range(1, phase.runs + 1):
+            seed = derive(config.seed, "stage", number, "phase", phase.index, "run", k)
+            task = Task(stage.loss, phase.start, phase.eps, seed)
+            order = Training(config, task, parent.file.read_bytes(), crew.device, crew.tensorboard, plan, judged)
+            orders.append((_phase_folder(folder, phase.index) / f"run{k}", order))
+        working = crew.train(orders)
+        try:
+            for agent in working:
+                runs_done += 1
+                clock.keep()
+                yield agent
+        finally:
+            working.close()  # type: ignore[attr-defined] # a generator
+
+    def score(agent: Agent, eps: float) -> float:
+        above = [cell for more in rules.eps if more > eps for cell in cells(more)] if rules.skip else []
+        return min(s.mean for s in crew.scores(agent, plan, cells(eps), above[: crew.executor.width - 1]))
+
+    def training_score(agent: Agent, eps: float) -> float:
+        a = config.attack
+        attack: Attack = RIFGSM() if a.kind == "ri-fgsm" else PGD(a.steps, a.relative_step, random_start=a.random_start)
+        return crew.scores(agent, plan, [Cell(attack, eps)])[0].mean
+
+    def out_of_budget(phase: int, run: int) -> str | None:
+        if c.max_runs and runs_done >= c.max_runs:
+            return f"{runs_done} runs were allowed"
+        # What began earlier was within its time: on resuming, the clock must not undo it.
+        begun = (_phase_folder(folder, phase) / f"run{run + 1}").exists() if run else _began_after(folder, phase)
+        hours = clock.seconds() / 3600
+        return f"{c.max_hours:g} hours were allowed" if c.max_hours and hours >= c.max_hours and not begun else None
+
+    def decided(decision: Decision) -> None:
+        path = _phase_folder(folder, decision.phase.index) / DECISION
+        plain: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(decision)))
+        stored = store.once(path, lambda: {"decision": plain, "seconds": clock.keep()})
+        if stored.get("decision") != plain:
+            what = f"'{path}' holds another decision than the results beside it lead to"
+            raise StoreError(what, "restore what was changed by hand, or delete that file and the phases after it")
+        before = [
+            row["seconds"] for row in decisions(folder) if row["decision"]["phase"]["index"] < decision.phase.index
+        ]
+        crew.say(phase_line(plain, rules.eps, stored["seconds"] - max(before, default=0.0)))
+
+    return curriculum.bcl(
+        bootstrap,
+        rules,
+        train=train,
+        score=score,
+        decided=decided,
+        out_of_budget=out_of_budget,
+        training_score=training_score if c.toothless else None,
+    )
+
+
+def phase_of(agent: Agent) -> int:
+    """The phase in which `train_phases` had this agent trained; 0: before."""
+    return int(agent.folder.parent.name) if agent.folder.name.startswith("run") else 0
+
+
+def decisions(folder: Path) -> list[dict[str, Any]]:
+    """What was decided so far in a stage's folder, phase by phase."""
+    return [store.read_json(path) for path in sorted((folder / "phases").glob(f"*/{DECISION}"))]
+
+
+def phase_line(decision: dict[str, Any], eps: tuple[float, ...], seconds: float) -> str:
+    """One line for people: what the runs reached at the phase's budget, which was kept, what comes next."""
+    phase, after = decision["phase"], decision["next"]
+    scores = [candidate["scores"] for candidate in decision["candidates"]]
+    shown = [f"{_shown(score, phase['eps']):.4g}" for score in scores if score]
+    if phase["index"] == 0:
+        robust = [t["eps"] for t in decision["tried"] if t["robust"] and t["eps"] > 0]
+        known = f"  nominal {shown[0]}" if shown else ""
+        words = [f"bootstrap{known}" + (f"  robust at {format_eps(max(robust))}" if robust else "")]
+    else:
+        incumbent = decision["candidates"][0]["run"] == curriculum.INCUMBENT
+        runs = shown[1:] if incumbent else shown
+        kept = "the old one" if decision["kept"] == curriculum.INCUMBENT else decision["kept"]
+        words = [f"phase {phase['index']}", format_eps(phase["eps"]), f"runs {' '.join(runs) or '-'}", f"kept {kept}"]
+    if after is None:
+        words.append(f"stop: {decision['stop']}")
+    else:
+        words.append(f"{'skip' if after > phase['index'] + 1 else 'next'} -> {format_eps(eps[after])}")
+    return "  ".join([*words, f"{seconds / 60:.0f} min" if seconds >= 60 else f"{seconds:.0f} s"])
+
+
+def _shown(scores: dict[str, float], eps: float) -> float:
+    """The return at the phase's budget, or else without attack."""
+    return scores.get(str(eps), scores.get("0.0", next(iter(scores.values()))))
+
+
+def _phase_folder(folder: Path, index: int) -> Path:
+    return folder / "phases" / f"{index:03d}"
+
+
+def _began_after(folder: Path, phase: int) -> bool:
+    return any(path.parent.name > f"{phase:03d}" for path in (folder / "phases").glob("*/run*"))
+
+
+class _Clock:
+    """Seconds spent on a stage by all processes that worked on it, each counted up to its last `keep`."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / "clock.json"
+        kept = store.read_json(self._path).get("seconds") if self._path.exists() else 0.0
+        self._before = float(kept) if isinstance(kept, int | float) else 0.0
+        self._began = time.monotonic()
+
+    def seconds(self) -> float:
+        return self._before + time.monotonic() - self._began
+
+    def keep(self) -> float:
+        """The seconds so far."""
+        spent = self.seconds()
+        store.write_json(self._path, {"seconds": spent})
+        return spent

@@ -1,0 +1,229 @@
+"""The only wiring: configuration + run directory + crew -> a finished run.
+
+Resuming is running again: what has a result.json is read, what has a checkpoint continues, the rest begins.
+"""
+
+import contextlib
+import os
+import platform
+import shlex
+import subprocess
+import sys
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import bcl
+from bcl import recipes
+from bcl.attacks import suite
+from bcl.config import Config, config_from_toml
+from bcl.curriculum import TARGET_REACHED
+from bcl.envs import make_env
+from bcl.errors import StoreError
+from bcl.evaluation import Cell, Score, cells, flags, worst
+from bcl.experiment.crew import Agent, Crew, agent_in, agent_of
+from bcl.experiment.phases import phase_of, plan_of, rules_of, train_phases
+from bcl.experiment.work import POLICY, RESULT, Training, check_fits, spec_of, summary_writer
+from bcl.learners.task import Task
+from bcl.policies import Policy
+from bcl.policies.files import fingerprint, to_bytes
+from bcl.quantities import format_eps
+from bcl.recipes import Stage
+from bcl.runs import store
+from bcl.seeds import derive
+from bcl.settings import to_toml
+
+Stages = Sequence[tuple[Stage, Config]]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """How a run ended."""
+
+    scores: list[Score]
+    """Of nominal play and, if the agent was made robust, of every attack at every budget."""
+    final_score: float
+    """The paper's: R_nominal + the mean over the table's budgets of the return under the worst attack."""
+    flags: list[str]
+    """Reasons to distrust the scores."""
+    curriculum: str
+    """Why the last curriculum stopped; empty without one."""
+    reached: float
+    """The budget that the agent was trained up to, or found robust at."""
+
+
+def check(stages: Stages, device: str, init: Policy | None, tensorboard: bool = False) -> None:
+    """Refuse, before anything is written, what would fail later: games, networks, rules, an agent that does not fit."""
+    if tensorboard:
+        summary_writer()
+    for number in _numbers(stages[-1][1].recipe, len(stages), init is not None):
+        stage, config = stages[number - 1]
+        if stage.strategy != "none":
+            rules_of(stage, config, config.curriculum.start)
+        with contextlib.closing(make_env(config.game, 1, device)) as env:
+            if init:
+                check_fits(init, config, env)
+            else:
+                Policy(spec_of(config, env))
+
+
+def create(run: Path, stages: Stages, device: str, init: Policy | None) -> None:
+    """Make the run directory, with all that `finish` needs: every stage's configuration, and the agent to start from."""
+    config = stages[-1][1]
+    files = {f"init/{POLICY}": to_bytes(init)} if init else {}
+    for number in _numbers(config.recipe, len(stages), init is not None):
+        stage, own = stages[number - 1]
+        files[f"{_folder(number, stage)}/config.toml"] = to_toml(own).encode()
+    store.create_run(run, to_toml(config), _provenance(config, device, init), files)
+
+
+def finish(run: Path, crew: Crew) -> Verdict:
+    """Do what is left of a run; what is finished is only read."""
+
+    def work() -> dict[str, Any]:
+        with crew.executor.session():
+            agent, stage, config, about = _train_stages(run, crew)
+            store.write_bytes(run / "best" / POLICY, agent.file.read_bytes())
+            return about | _judge(agent, stage, config, about["reached"], run, crew)
+
+    data = store.once(run / RESULT, work)
+    try:
+        scores = [Score.from_dict(score) for score in data["scores"]]
+        return Verdict(scores, data["final_score"], data["flags"], data["curriculum"], data["reached"])
+    except (KeyError, TypeError):
+        raise StoreError(f"'{run / RESULT}' is not a result of this version", "delete it and resume the run") from None
+
+
+def read_config(folder: Path) -> Config:
+    """The configuration that lies in a run, or in a stage of it."""
+    text = store.open_run(folder)
+    try:
+        return config_from_toml(text)
+    except tomllib.TOMLDecodeError as error:
+        raise StoreError(f"'{folder / 'config.toml'}' is damaged: {error}", "restore it, or start a new run") from None
+
+
+def stage_folders(run: Path) -> list[tuple[int, Stage, Path]]:
+    """The stages of a run that are or will be trained, with their numbers and folders."""
+    config = read_config(run)
+    stages = [stage for stage, _ in recipes.stages_of(config.recipe, config.algo, "", config.bootstrap)]
+    numbers = _numbers(config.recipe, len(stages), (run / "init" / POLICY).exists())
+    return [(number, stages[number - 1], run / _folder(number, stages[number - 1])) for number in numbers]
+
+
+def _numbers(recipe: str, stages: int, init: bool) -> range:
+    """Which stages are trained, counted from 1: an agent to start from stands for all but the recipe's own."""
+    own = max(len(recipes.find_recipe(recipe).stages), 1)
+    return range(stages - own + 1 if init else 1, stages + 1)
+
+
+def _train_stages(run: Path, crew: Crew) -> tuple[Agent, Stage, Config, dict[str, Any]]:
+    """Every stage from the agent of the one before."""
+    init = run / "init" / POLICY
+    agent = agent_of(init, run / "init") if init.exists() else None
+    reached, ended, open_ended = 0.0, "", False
+    for number, stage, folder in stage_folders(run):
+        config = read_config(folder)
+        start, end = config.curriculum.start, config.curriculum.target
+        if stage.strategy == "none":
+            start, end = (0.0, 0.0) if stage.loss == "standard" else (start, end)
+            task = Task(stage.loss, start, end, derive(config.seed, "stage", number))
+            if not (folder / RESULT).exists():
+                steps = config.dqn.steps
+                crew.say(f"stage {number}: {_name(stage)}, {steps:,} steps on {crew.device}")
+            parent = agent.file.read_bytes() if agent else None
+            order = Training(config, task, parent, crew.device, crew.tensorboard)
+            agent, reached = next(crew.train([(folder, order)])), end
+            continue
+        assert agent, "a curriculum has a bootstrap"
+        # After an open-ended curriculum the next one takes over where it ended.
+        start = reached if open_ended else start
+        if open_ended and reached >= end:
+            crew.say(f"stage {number}: nothing to do, the agent was trained up to {format_eps(reached)} already")
+            continue
+        crew.say(f"stage {number}: curriculum, {_name(stage)} from {format_eps(start)}{_target(stage, end)}")
+        agent, reached, ended = _curriculum(folder, number, stage, config, start, agent, crew)
+        open_ended = stage.strategy == "open"
+    assert agent, "a recipe has stages"
+    return agent, stage, config, {"policy": agent.fingerprint, "reached": reached, "curriculum": ended}
+
+
+def _curriculum(
+    folder: Path, number: int, stage: Stage, config: Config, start: float, bootstrap: Agent, crew: Crew
+) -> tuple[Agent, float, str]:
+    """The agent that the stage hands on, the budget it was trained up to, and why the curriculum stopped."""
+
+    def work() -> dict[str, Any]:
+        result = train_phases(
+            folder, number, stage, config, start, Agent(bootstrap.file, folder, bootstrap.fingerprint), crew
+        )
+        kept = result.policy if config.curriculum.keep == "last" else result.best
+        store.write_bytes(folder / POLICY, kept.file.read_bytes())
+        reached = rules_of(stage, config, start).eps[phase_of(kept)]
+        if result.stopped == TARGET_REACHED and kept is result.policy:
+            reached = max(reached, config.curriculum.target)  # robust there, whatever it was trained at last
+        return {"policy": kept.fingerprint, "reached": reached, "stopped": result.stopped}
+
+    about = store.once(folder / RESULT, work)
+    agent, reached = agent_in(folder), float(about["reached"])
+    if stage.loss == "radial" and reached > 0:  # its gradients may be hidden, and adversarial training needs them
+        plan, attack = plan_of(config, "selection"), suite("paper")[0]
+        for flag in flags(crew.scores(agent, plan, [Cell(None, 0.0), Cell(attack, reached)])):
+            crew.say(f"flag {flag.name}: {flag.message}")
+    return agent, reached, str(about["stopped"])
+
+
+def _judge(agent: Agent, stage: Stage, config: Config, reached: float, run: Path, crew: Crew) -> dict[str, Any]:
+    table = config.evaluation.scored
+    budgets = [] if stage.loss == "standard" else sorted({*config.evaluation.eps, reached} - {0.0})
+    wanted = cells(suite(config.evaluation.suite), budgets)
+    reported = Agent(run / "best" / POLICY, run, agent.fingerprint)
+    scores = crew.scores(reported, plan_of(config, "evaluation"), wanted)
+    lowest = worst(scores)
+    attacked = sum(lowest[eps].mean for eps in table) / len(table) if budgets else 0.0
+    return {
+        "scores": [score.to_dict() for score in scores],
+        "final_score": scores[0].mean + attacked,
+        "flags": [f"{flag.name}: {flag.message}" for flag in flags(scores)],
+    }
+
+
+def _folder(number: int, stage: Stage) -> str:
+    return f"stages/{number}-{_name(stage)}"
+
+
+def _name(stage: Stage) -> str:
+    return "vanilla" if stage.loss == "standard" else stage.loss
+
+
+def _target(stage: Stage, end: float) -> str:
+    return ", open-ended" if stage.strategy == "open" else f" to {format_eps(end)}"
+
+
+def _provenance(config: Config, device: str, init: Policy | None) -> dict[str, Any]:
+    root = Path(bcl.__file__).parents[1]
+    commit = None
+    if (root / ".git").exists():  # not that of a repository which merely contains an installation
+        with contextlib.suppress(OSError):
+            git = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+            commit = subprocess.run(git, capture_output=True, text=True).stdout.strip() or None
+    return {
+        "version": bcl.__version__,
+        "commit": commit,
+        "command": shlex.join(["bcl", *sys.argv[1:]]),
+        "seed": config.seed,
+        "init": init and fingerprint(init),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "machine": {
+            "platform": platform.platform(),
+            "cpus": os.cpu_count(),
+            "device": torch.cuda.get_device_name() if device == "cuda" else "cpu",
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+        },
+    }

@@ -1,0 +1,101 @@
+"""Where a run stands, read from its files: the same for its own live view and for somebody in another terminal."""
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from bcl.config import Config
+from bcl.errors import StoreError
+from bcl.experiment.phases import decisions, phase_line, rules_of
+from bcl.experiment.run import read_config, stage_folders
+from bcl.experiment.work import METRICS, PROGRESS, RESULT
+from bcl.learners.task import Metrics
+from bcl.quantities import format_eps
+from bcl.recipes import Stage
+from bcl.runs import store
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A piece of work under way."""
+
+    name: str
+    """Such as `vanilla`, or `phase 3 run 2`."""
+    doing: str
+    """`training`, or the attack and budget being played."""
+    done: int
+    of: int
+    row: Metrics
+    """The last row of metrics, where it trains."""
+
+
+@dataclass(frozen=True)
+class Status:
+    """A run at one moment."""
+
+    config: Config
+    state: Literal["finished", "at work", "stopped"]
+    owner: str
+    """The process at work, if one is."""
+    lines: tuple[str, ...]
+    """Stages and phases that are finished, and where the curriculum is."""
+    pieces: tuple[Piece, ...]
+
+
+def status(run: Path) -> Status:
+    """Where a run stands."""
+    config, owner = read_config(run), store.owner(run)
+    lines = [line for _, stage, folder in stage_folders(run) for line in _stage_lines(stage, folder)]
+    since = (run / "lock").stat().st_mtime if owner else float("inf")
+    state: Literal["finished", "at work", "stopped"] = "at work" if owner else "stopped"
+    finished = (run / RESULT).exists()
+    return Status(config, "finished" if finished else state, owner or "", tuple(lines), tuple(pieces(run, since)))
+
+
+def pieces(run: Path, since: float) -> Iterator[Piece]:
+    """What has told of progress after a time (of the file system's clock), and has not ended."""
+    for path in sorted(run.rglob(PROGRESS)):
+        with contextlib.suppress(FileNotFoundError, StoreError, KeyError, TypeError, ValueError):  # it ends as we look
+            if path.stat().st_mtime < since:
+                continue
+            told = store.read_json(path)
+            rows = store.read_metrics(path.parent / METRICS) if told["doing"] == "training" else []
+            yield Piece(
+                _name(run, path.parent), str(told["doing"]), int(told["done"]), int(told["of"]), (rows or [{}])[-1]
+            )
+
+
+def incumbent(run: Path) -> str:
+    """The best agent of the curriculum at work, in a few words; empty where none is known."""
+    for _, stage, folder in reversed(stage_folders(run)):
+        if stage.strategy != "none" and (made := decisions(folder)) and not (folder / RESULT).exists():
+            last = made[-1]["decision"]
+            kept = next(c for c in last["candidates"] if c["run"] == last["kept"])
+            scores = {float(eps): score for eps, score in kept["scores"].items()}
+            words = [f"nominal {scores[0.0]:.4g}"] if 0.0 in scores else []
+            words += [f"{score:.4g} at {format_eps(eps)}" for eps, score in sorted(scores.items()) if eps > 0][-1:]
+            return ", ".join(words)
+    return ""
+
+
+def _stage_lines(stage: Stage, folder: Path) -> Iterator[str]:
+    name = folder.name[2:]
+    if stage.strategy == "none":
+        if (folder / RESULT).exists():
+            yield f"{name}: trained"
+        return
+    made, seconds = decisions(folder), 0.0
+    for one in made:
+        budgets = rules_of(stage, read_config(folder), made[0]["decision"]["phase"]["eps"]).eps
+        yield f"{name}: {phase_line(one['decision'], budgets, one['seconds'] - seconds)}"
+        seconds = one["seconds"]
+
+
+def _name(run: Path, folder: Path) -> str:
+    parts = folder.relative_to(run).parts
+    if "phases" in parts:
+        phase, work = parts[parts.index("phases") + 1 :][:2]
+        return f"phase {int(phase)} {work.replace('run', 'run ')}"
+    return parts[1][2:] if parts[:1] == ("stages",) else "verdict"

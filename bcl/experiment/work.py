@@ -1,0 +1,261 @@
+"""What a worker does: one training run, or cells of an evaluation, each in a folder of its own.
+
+Work done again over what an earlier call left in its folder finishes what that one began: a run that has a result.json is
+read, one with a checkpoint continues, scores that are stored are not played.
+"""
+
+import contextlib
+import copy
+import dataclasses
+import hashlib
+import tempfile
+import time
+import zipfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from bcl.config import Config
+from bcl.envs import VectorEnv, make_env
+from bcl.errors import MissingExtra, StoreError, WeightsError
+from bcl.evaluation import Cell, Plan, run_suite
+from bcl.learners import dqn
+from bcl.learners.task import Hooks, Metrics, State, Task
+from bcl.policies import Policy, PolicySpec
+from bcl.policies.files import fingerprint, load, save
+from bcl.policies.networks import ActorCritic
+from bcl.policies.policy import default_kind
+from bcl.runs import store
+from bcl.seeds import derive
+
+POLICY, RESULT, CHECKPOINT, METRICS = "policy.safetensors", "result.json", "checkpoint.pt", "metrics.jsonl"
+EVALS, PROGRESS = "evals", "progress.json"
+FORMAT = 1  # of checkpoints
+Stop = Callable[[], bool]
+
+
+@dataclass(frozen=True)
+class Watch:
+    """How a training run speaks with whoever started it; by default it is silent."""
+
+    progress: Callable[[int, int], None] = lambda done, of: None
+    interrupted: Stop = lambda: False
+    tensorboard: bool = False
+    """Mirror the metrics for TensorBoard."""
+
+
+SILENT = Watch()
+
+
+@dataclass(frozen=True)
+class Judging:
+    """An order to play cells of an evaluation, as data that can travel."""
+
+    policy: bytes = field(repr=False)
+    """A policy file's content."""
+    plan: Plan
+    cells: tuple[Cell, ...]
+    device: str
+
+
+@dataclass(frozen=True)
+class Training:
+    """An order for a training run, as data that can travel."""
+
+    config: Config
+    task: Task
+    parent: bytes | None = field(repr=False)
+    """Content of the policy file to start from; none: fresh weights."""
+    device: str
+    tensorboard: bool = False
+    plan: Plan | None = None
+    """How the outcome is judged, where it is."""
+    cells: tuple[Cell, ...] = ()
+
+
+def train(folder: Path, order: Training, stop: Stop) -> None:
+    """A job: the run, then the scores that will be asked for."""
+    parent = _unpack(order.parent, order.device) if order.parent else None
+    watch = Watch(_progress_file(folder, "training"), stop, order.tensorboard)
+    policy = train_run(folder, order.config, order.task, parent, order.device, watch)
+    if order.plan:
+        _play(policy, order.plan, order.cells, folder, stop)
+    store.remove(folder / PROGRESS)
+
+
+def judge(folder: Path, order: Judging, stop: Stop) -> None:
+    """A job: the scores of a policy that lies elsewhere."""
+    _play(_unpack(order.policy, order.device), order.plan, order.cells, folder, stop)
+    store.remove(folder / PROGRESS)
+
+
+def _play(policy: Policy, plan: Plan, cells: tuple[Cell, ...], folder: Path, stop: Stop) -> None:
+    def begin(cell: Cell) -> Callable[[int, int], None]:
+        progress = _progress_file(folder, cell.label)
+
+        def report(done: int, of: int) -> None:
+            if stop():
+                raise KeyboardInterrupt
+            progress(done, of)
+
+        return report
+
+    for _ in run_suite(policy, plan, cells, folder / EVALS, begin):
+        if stop():
+            raise KeyboardInterrupt
+
+
+def _progress_file(folder: Path, doing: str) -> Callable[[int, int], None]:
+    """Tells whoever looks into the folder how far the work is, once a second."""
+    told = 0.0
+
+    def progress(done: int, of: int) -> None:
+        nonlocal told
+        if time.monotonic() - told >= 1:
+            told = time.monotonic()
+            store.write_json(folder / PROGRESS, {"doing": doing, "done": done, "of": of})
+
+    return progress
+
+
+def _unpack(policy: bytes, device: str) -> Policy:
+    with tempfile.NamedTemporaryFile(suffix=".safetensors") as file:
+        file.write(policy)
+        file.flush()
+        return load(file.name, device)
+
+
+def train_run(
+    folder: Path, config: Config, task: Task, parent: Policy | None, device: str, watch: Watch = SILENT
+) -> Policy:
+    """One training run in a folder of its own, from the parent's weights or fresh ones; the unit of all work.
+
+    The result depends on the arguments alone. A run that is finished is read; one with a checkpoint continues.
+    """
+    checkpoint = folder / CHECKPOINT
+    if (folder / RESULT).exists():
+        store.remove(checkpoint)  # a kill may have come before
+        return load(folder / POLICY, device)
+    store.sweep(folder)  # a kill inside the writing of a checkpoint leaves gigabytes
+    with contextlib.closing(make_env(config.game, config.dqn.num_envs, device)) as env:
+        if len(env.obs_shape) == 1:
+            torch.set_num_threads(1)  # on small matrices threads only wait for each other
+        policy = _child(parent, config, env) if parent else _fresh(config, env, derive(task.seed, "weights"))
+        facts = (FORMAT, config, task, policy.spec.parent)
+        identity = hashlib.sha256(repr(facts).encode()).hexdigest()[:16]
+        state = _read_checkpoint(checkpoint, identity, device)
+        step = int(state["step"]) if state else 0
+        store.keep_metrics(folder / METRICS, lambda row: row["step"] <= step)
+        with store.MetricsFile(folder / METRICS) as metrics, _mirror(folder, step, watch) as mirror:
+
+            def log(row: Metrics) -> None:
+                metrics.append(row)
+                mirror(row)
+
+            def keep(state: State) -> None:
+                metrics.sync()  # rows up to the checkpoint must be there with it
+                with store.replacing(checkpoint) as file:
+                    torch.save({"identity": identity, "device": device, "state": state}, file)
+
+            hooks = Hooks(log, keep, watch.progress, watch.interrupted)
+            dqn.train(policy.to(device), env, config.dqn, config.attack, task, hooks, state)
+    save(policy, folder / POLICY)
+    last = store.read_metrics(folder / METRICS)[-1]
+    about = {"policy": fingerprint(policy), "parent": policy.spec.parent, **dataclasses.asdict(task), "last": last}
+    store.write_json(folder / RESULT, about)
+    store.remove(checkpoint)
+    return policy.eval()
+
+
+def check_fits(policy: Policy, config: Config, env: VectorEnv) -> None:
+    """Refuse to train on from an agent that is not one of this game, learner and network."""
+    spec, game, network = policy.spec, policy.spec.game, config.network
+    learner = "ppo" if isinstance(policy.network, ActorCritic) else "dqn"
+    hidden = ",".join(map(str, spec.hidden))
+    other = f"give one made for '{config.game.id}' with these [game] settings"
+    for fits, what, hint in (
+        (
+            not game or (type(game), game.id) == (type(config.game), config.game.id),
+            f"plays '{game and game.id}'",
+            other,
+        ),
+        (spec.obs_shape == env.obs_shape, f"observes {spec.obs_shape} instead of {env.obs_shape}", other),
+        (spec.num_actions == env.num_actions, f"has {spec.num_actions} actions instead of {env.num_actions}", other),
+        ((spec.low, spec.high) == (env.low, env.high), "sees observations on another scale", other),
+        (learner == config.algo, f"was made for {learner} and not for {config.algo}", "give another"),
+        (network.kind in ("auto", spec.kind), f"has network.kind '{spec.kind}'", "leave out --network.kind"),
+        (spec.hidden in ((), network.hidden), f"has hidden layers {hidden}", f"give --network.hidden {hidden}"),
+    ):
+        if not fits:
+            raise WeightsError(f"the agent to start from {what}", hint)
+
+
+def spec_of(config: Config, env: VectorEnv) -> PolicySpec:
+    """What a fresh policy is made of."""
+    kind = default_kind(env.obs_shape, config.algo) if config.network.kind == "auto" else config.network.kind
+    hidden = config.network.hidden if kind.endswith("mlp") else ()
+    return PolicySpec(kind, env.obs_shape, env.num_actions, env.low, env.high, hidden, game=config.game)
+
+
+def _fresh(config: Config, env: VectorEnv, seed: int) -> Policy:
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        return Policy(spec_of(config, env))
+
+
+def _child(parent: Policy, config: Config, env: VectorEnv) -> Policy:
+    check_fits(parent, config, env)
+    policy = copy.deepcopy(parent)
+    policy.spec = dataclasses.replace(parent.spec, game=config.game, parent=fingerprint(parent))
+    return policy
+
+
+def _read_checkpoint(path: Path, identity: str, device: str) -> State | None:
+    if not path.exists():
+        return None
+    again = f"delete it to have '{path.parent}' trained from its start"
+    try:
+        with zipfile.ZipFile(path) as archive:  # PyTorch does not check the sums that it writes
+            intact = archive.testzip() is None
+        # Mapped: gigabytes of replay memory are read as they are copied, not held a second time.
+        found = torch.load(path, map_location="cpu", mmap=True, weights_only=True) if intact else {}
+        if found.keys() != {"identity", "device", "state"}:
+            raise ValueError("its content does not fit")
+    except OSError as error:
+        raise StoreError(f"cannot read '{path}': {error.strerror}", "check its permissions") from None
+    except Exception as error:  # whatever damaged bytes make zipfile, pickle and PyTorch stumble over
+        reason = " ".join(str(error).split())[:80]
+        raise StoreError(f"'{path}' is damaged ({reason})", again) from None
+    if found["identity"] != identity:
+        raise StoreError(f"'{path}' was made under other settings, or from another agent", again)
+    if found["device"] != device:
+        raise StoreError(f"'{path}' was made on {found['device']}", f"take --device {found['device']}, or {again}")
+    return found["state"]
+
+
+def summary_writer() -> Any:
+    """TensorBoard's, if it is installed."""
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        raise MissingExtra("--tensorboard needs TensorBoard", "pip install 'tensorboard>=2.17'") from None
+    return SummaryWriter
+
+
+@contextlib.contextmanager
+def _mirror(folder: Path, step: int, watch: Watch) -> Iterator[Callable[[Metrics], None]]:
+    """Rows of metrics for TensorBoard, which is told to forget those after `step`."""
+    if not watch.tensorboard:
+        yield lambda row: None
+        return
+    with summary_writer()(str(folder / "tensorboard"), purge_step=step + 1) as writer:
+
+        def mirror(row: Metrics) -> None:
+            for name, value in row.items():
+                if value is not None and name != "step":
+                    writer.add_scalar(name, value, row["step"])
+
+        yield mirror
