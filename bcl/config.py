@@ -324,7 +324,7 @@ def small(config: Config) -> Config:
         "ramp_start",
         "ramp_steps",
     )
-    steps = {name: math.ceil(getattr(d, name) * share) for name in names}
+    steps = {name: min(math.ceil(getattr(d, name) * share), 10_000) for name in names}
     quarter = (c.target - c.start) / 4
     return replace(
         config,

@@ -1,9 +1,16 @@
 import os
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import settings
+
+from bcl.cli.main import main
+
+ROOT = Path(__file__).parents[1]
 
 # The same examples in every run of continuous integration; fresh ones at home. No deadlines: machines are shared.
 settings.register_profile("default", deadline=None, derandomize="CI" in os.environ)
@@ -22,3 +29,40 @@ def released() -> Path:
     if not folder or not Path(folder).is_dir():
         pytest.skip("no released weights: set BCL_RELEASED_WEIGHTS to their folder")
     return Path(folder)
+
+
+@pytest.fixture
+def in_folder(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., tuple[int, str, str]]:
+    """Run a command line in an empty folder; gives exit code, stdout, stderr."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*words: str) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as exit:
+            main(list(words))
+        out, err = capsys.readouterr()
+        return int(exit.value.code or 0), out, err
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[Any]:
+    """A head without room for jobs and two machines with room for one each; their temporary files lie apart."""
+    ray = pytest.importorskip("ray", reason="needs the extra 'ray'")
+    from ray.cluster_utils import Cluster
+
+    # Under /tmp: the names of sockets have no room for pytest's paths.
+    with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory(prefix="ray-", dir="/tmp") as temporary:
+        patch.setenv("TMPDIR", temporary)
+        patch.setenv("PYTHONPATH", str(ROOT))  # stands for an installation
+        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        faster = {"health_check_period_ms": 500, "health_check_failure_threshold": 3}
+        head = {"num_cpus": 0, "include_dashboard": False, "_system_config": faster}
+        cluster = Cluster(initialize_head=True, head_node_args=head)
+        cluster.add_node(num_cpus=1)
+        cluster.add_node(num_cpus=1)
+        yield cluster
+        ray.shutdown()
+        cluster.shutdown()

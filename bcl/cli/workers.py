@@ -58,6 +58,7 @@ class Workers:
         return Crew(self._executor(), self.worker_device(), interrupted, tick, say, self.tensorboard)
 
     def _executor(self) -> "Executor":
+        from bcl.experiment.work import MODULES
         from bcl.runs.executors import Here, Processes
 
         if not self.local:
@@ -68,4 +69,4 @@ class Workers:
             return Here()
         # Workers would each take all cores, and wait for each other.
         os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // self.parallel)))
-        return Processes(self.parallel)
+        return Processes(self.parallel, MODULES)

@@ -34,6 +34,11 @@ from bcl.seeds import derive
 POLICY, RESULT, CHECKPOINT, METRICS = "policy.safetensors", "result.json", "checkpoint.pt", "metrics.jsonl"
 EVALS, PROGRESS = "evals", "progress.json"
 FORMAT = 1  # of checkpoints
+MODULES = (
+    "bcl.experiment.work",
+    "gymnasium",
+    "torch._dynamo",
+)  # what workers import; the last with the first optimizer
 Stop = Callable[[], bool]
 
 

@@ -97,6 +97,8 @@ class Processes:
     """Up to `parallel` jobs at once, each in a process of its own that does not outlive this one."""
 
     parallel: int
+    preload: tuple[str, ...] = ()
+    """Modules that jobs will import, imported once for all of them."""
 
     @property
     def width(self) -> int:
@@ -109,7 +111,7 @@ class Processes:
 
     def run(self, jobs: Sequence[Job], stop: Callable[[], bool], tick: Callable[[], None] = no_tick) -> Iterator[None]:
         """See Executor."""
-        return in_order(jobs, Child, self.parallel, stop, tick)
+        return in_order(jobs, lambda job: Child(job, self.preload), self.parallel, stop, tick)
 
 
 class Begun(Protocol):
@@ -186,12 +188,12 @@ def _interrupt(begun: Sequence[Begun], tick: Callable[[], None]) -> None:
 class Child:
     """A job in a process of its own, which dies with this one however this one dies."""
 
-    def __init__(self, job: Job, *, served: bool = True) -> None:
-        """`served`: forked from a server that has imported the job's module and done nothing else. A fork of this process
-        would inherit threads and CUDA in unknown states; a fresh one, without a server, imports PyTorch for seconds."""
-        context = multiprocessing.get_context("forkserver") if served else multiprocessing.get_context("spawn")
-        if served:
-            context.set_forkserver_preload([job.work.__module__])  # counts when the server starts, with the first job
+    def __init__(self, job: Job, preload: Sequence[str] = ()) -> None:
+        # A fork of this process would inherit threads and CUDA in unknown states, and a fresh one may import for seconds:
+        # with modules to preload, it is forked from a server that has imported them and done nothing else.
+        context = multiprocessing.get_context("forkserver") if preload else multiprocessing.get_context("spawn")
+        if preload:
+            context.set_forkserver_preload([*preload])  # counts when the server starts, with the first job
         self._folder = job.folder
         self._said: list[BaseException | None] = []
         self._outcome, theirs = context.Pipe(duplex=False)

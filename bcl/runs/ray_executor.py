@@ -201,7 +201,7 @@ class _Site:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(data)
         self._sent = _listing(self._folder)
-        self._child = Child(Job(self._folder, job.work, job.args), served=False)
+        self._child = Child(Job(self._folder, job.work, job.args))
         return self.look()
 
     def look(self) -> tuple[Changes, bool, BaseException | None]:

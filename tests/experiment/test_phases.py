@@ -1,0 +1,321 @@
+"""Whole curricula on a small game: every recipe, killed, resumed, in parallel, out of budget."""
+
+import json
+import multiprocessing
+import os
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bcl import experiment
+from bcl.config import resolve_stages
+from bcl.curriculum import TARGET_MISSED
+from bcl.errors import StoreError
+from bcl.experiment import Crew, Verdict
+from bcl.experiment.phases import decisions
+from bcl.experiment.status import incumbent, status
+from bcl.experiment.work import MODULES
+from bcl.policies.files import fingerprint, load
+from bcl.runs import store
+from bcl.runs.executors import Processes
+from bcl.settings import parse_flags
+
+TINY = [
+    *("--network.hidden=16", "--dqn.steps=320", "--dqn.num_envs=8", "--dqn.batch_size=16", "--dqn.samples_per_step=4"),
+    *("--dqn.buffer_size=200", "--dqn.replay_initial=32", "--dqn.ramp_steps=300", "--dqn.log_steps=40"),
+    *("--dqn.checkpoint_steps=80", "--dqn.checkpoint_replay=true", "--evaluation.episodes=2"),
+    *("--evaluation.max_steps=60", "--curriculum.increment=0.05", "--curriculum.target=0.1"),
+]
+# Thresholds that nothing so small can meet: every phase does all its runs.
+HARD = ["--curriculum.adaptive=false", "--curriculum.nominal_threshold=9", "--curriculum.attacked_threshold=400"]
+
+FAILS = ["--curriculum.adaptive=false", "--curriculum.nominal_threshold=400"]
+
+
+def make(run: Path, recipe: str, *flags: str, game: str = "cartpole") -> Path:
+    stages = resolve_stages(game, recipe=recipe, flags=parse_flags([*TINY, *flags]))
+    experiment.check(stages, "cpu", None)
+    experiment.create(run, stages, "cpu", None)
+    return run
+
+
+def whole(run: Path, recipe: str, *flags: str, **crew: Any) -> Verdict:
+    return experiment.finish(make(run, recipe, *flags), Crew(**crew))
+
+
+def best(run: Path) -> str:
+    return fingerprint(load(run / "best" / "policy.safetensors"))
+
+
+def decided(run: Path, stage: str = "2-at") -> list[dict]:
+    return [made["decision"] for made in decisions(run / "stages" / stage)]
+
+
+def indices(made: list[dict]) -> list[int]:
+    return [decision["phase"]["index"] for decision in made]
+
+
+# --- every recipe
+
+
+@pytest.mark.parametrize(
+    ("recipe", "flags", "stages", "runs"),
+    [
+        ("ncl-at", (), ["1-vanilla", "2-at"], [1, 1]),
+        ("ncl-radial", FAILS, ["1-vanilla", "2-radial", "3-radial"], None),
+        ("bcl-c-at", (), ["1-vanilla", "2-radial", "3-at"], [3, 3]),
+        ("bcl-mos-at", HARD, ["1-vanilla", "2-radial", "3-at"], [3, 3]),
+        ("bcl-mos-at", [*HARD, "--bootstrap=vanilla"], ["1-vanilla", "2-at"], [3, 3]),
+        ("bcl-radial", FAILS, ["1-vanilla", "2-radial", "3-radial"], None),
+        ("bcl-radial+at", FAILS, ["1-vanilla", "2-radial", "3-radial", "4-at"], None),
+        ("bcl-ratchet-at", [*HARD, "--bootstrap=vanilla"], ["1-vanilla", "2-at"], [3, 3]),
+    ],
+)
+def test_a_recipe_from_start_to_end(
+    tmp_path: Path, recipe: str, flags: tuple[str, ...], stages: list[str], runs: list[int] | None
+) -> None:
+    verdict = whole(tmp_path, recipe, *flags)
+    assert sorted(os.listdir(tmp_path / "stages")) == stages
+    assert verdict.curriculum
+    made = decided(tmp_path, stages[-1])
+    if runs is not None:
+        trained = [[c["run"] for c in d["candidates"] if c["run"] != "incumbent"] for d in made[1:]]
+        assert trained == [list(range(1, n + 1)) for n in runs]
+        assert indices(made) == [0, 1, 2]
+    assert all(score.eps in (0.0, 0.03, 0.06, 0.1, verdict.reached) for score in verdict.scores)
+    kept = store.read_json(tmp_path / "stages" / stages[-1] / "result.json")["policy"]
+    assert best(tmp_path) == kept
+    chosen = {store.read_json(p)["seed"] for p in (tmp_path / "stages").rglob("evals/*.json")}
+    reported = {score.seed for score in verdict.scores}
+    assert not chosen & reported, "those that choose are not those that are reported"
+
+
+def test_runs_of_a_phase_start_from_its_incumbent_with_seeds_of_their_own(tmp_path: Path) -> None:
+    whole(tmp_path, "bcl-mos-at", "--bootstrap=vanilla", *HARD)
+    stage, made = tmp_path / "stages" / "2-at", decided(tmp_path)
+    bootstrap = store.read_json(tmp_path / "stages" / "1-vanilla" / "result.json")
+    runs = {p.parent: store.read_json(p) for p in stage.glob("phases/*/run*/result.json")}
+    assert len({run["seed"] for run in runs.values()} | {bootstrap["seed"]}) == 7
+    kept = runs[stage / "phases" / "001" / f"run{made[1]['kept']}"]["policy"]
+    for folder, run in runs.items():
+        first = folder.parent.name == "001"
+        assert run["parent"] == (bootstrap["policy"] if first else kept)
+        assert (run["start"], run["end"]) == ((0.0, 0.05) if first else (0.05, 0.1))
+    # V_k by hand, from the scores that lie beside the runs
+    for decision in made[1:]:
+        for candidate in decision["candidates"]:
+            at = {float(eps): score for eps, score in candidate["scores"].items()}
+            around = at[decision["phase"]["eps"]] + at[decision["phase"]["start"]]
+            assert candidate["value"] == pytest.approx(at[0.0] + around / 2)
+            folder = stage / "phases" / f"{decision['phase']['index']:03d}" / f"run{candidate['run']}" / "evals"
+            stored = [store.read_json(path) for path in folder.glob("*.json")]
+            assert {(s["eps"], s["mean"]) for s in stored} >= set(at.items())
+        values = [candidate["value"] for candidate in decision["candidates"]]
+        assert decision["kept"] == values.index(max(values)) + 1
+
+
+def test_a_robust_bootstrap_skips_ahead(tmp_path: Path) -> None:
+    flags = ["--curriculum.adaptive=false", "--curriculum.nominal_threshold=1", "--curriculum.attacked_threshold=1"]
+    verdict = whole(tmp_path, "bcl-mos-at", "--bootstrap=vanilla", *flags)
+    assert (verdict.curriculum, verdict.reached) == ("target reached", 0.1)
+    assert indices(decided(tmp_path)) == [0]
+    assert best(tmp_path) == store.read_json(tmp_path / "stages" / "1-vanilla" / "result.json")["policy"]
+
+
+def test_the_ratchet_never_keeps_what_is_worse(tmp_path: Path) -> None:
+    verdict = whole(tmp_path, "bcl-ratchet-at", "--bootstrap=vanilla", *HARD, "--dqn.learning_rate=0.3")
+    for decision in decided(tmp_path)[1:]:
+        values = {candidate["run"]: candidate["value"] for candidate in decision["candidates"]}
+        assert values[decision["kept"]] == max(values.values())
+        assert "incumbent" in values
+    assert verdict.curriculum == TARGET_MISSED
+
+
+def test_adversarial_training_takes_over_where_radial_ended(tmp_path: Path) -> None:
+    easy = ["--curriculum.adaptive=false", "--curriculum.nominal_threshold=1", "--curriculum.max_runs=1"]
+    whole(tmp_path, "bcl-radial+at", *easy)
+    radial, at = (store.read_json(tmp_path / "stages" / s / "result.json") for s in ("3-radial", "4-at"))
+    assert (radial["stopped"], radial["reached"]) == ("1 runs were allowed", 0.05)
+    first = decided(tmp_path, "4-at")[0]["phase"]
+    assert first["eps"] == 0.05
+    assert at["reached"] == 0.1
+
+
+# --- budgets
+
+
+def test_a_budget_of_runs(tmp_path: Path) -> None:
+    verdict = whole(tmp_path, "bcl-mos-at", "--bootstrap=vanilla", *HARD, "--curriculum.max_runs=2")
+    assert verdict.curriculum == "2 runs were allowed"
+    assert [len(decision["candidates"]) for decision in decided(tmp_path)] == [1, 2]
+
+
+def test_a_budget_of_time_is_asked_once(tmp_path: Path) -> None:
+    run = make(tmp_path, "bcl-mos-at", "--bootstrap=vanilla", *HARD, "--curriculum.max_hours=1")
+    trained = tmp_path / "stages" / "2-at" / "phases" / "001" / "run1" / "result.json"
+    with pytest.raises(KeyboardInterrupt):
+        experiment.finish(run, Crew(interrupted=trained.exists))
+    store.write_json(tmp_path / "stages" / "2-at" / "clock.json", {"seconds": 3601})
+    verdict = experiment.finish(run, Crew())
+    assert verdict.curriculum == "1 hours were allowed"
+    first = decided(tmp_path)
+    assert indices(first) == [0, 1]
+    (tmp_path / "result.json").unlink()
+    (tmp_path / "stages" / "2-at" / "result.json").unlink()
+    experiment.finish(run, Crew())  # replayed: what was within its time stays so
+    assert decided(tmp_path) == first
+
+
+def test_a_quick_look_is_small(tmp_path: Path) -> None:
+    for game in ("pong", "cartpole", "freeway"):
+        for _, config in resolve_stages(game, recipe="bcl-mos-at", flags={"budget": "small"}):
+            assert config.budget == "small"
+            assert config.dqn.steps <= 10_000
+            assert config.dqn.ramp_steps <= 10_000
+            assert config.dqn.replay_initial < config.dqn.ramp_steps
+            assert config.curriculum.runs <= 2
+            assert (config.curriculum.target - config.curriculum.start) / config.curriculum.increment < 4.001
+            assert config.evaluation.episodes <= 3
+    flags = {"budget": "small", "dqn": {"steps": 77_000}}
+    assert resolve_stages("pong", recipe="bcl-mos-at", flags=flags)[-1][1].dqn.steps == 77_000
+
+
+# --- never lose work
+
+
+def child(run: Path) -> None:
+    experiment.finish(run, Crew())
+
+
+def test_forty_kills_change_nothing(tmp_path: Path) -> None:
+    flags = ("bcl-mos-at", "--bootstrap=vanilla", *HARD)
+    whole(tmp_path / "whole", *flags)
+    cut = make(tmp_path / "cut", *flags)
+    context, kills, finished = multiprocessing.get_context("fork"), 0, dict[Path, os.stat_result]()
+    draw, patience = random.Random(0), 0.0
+    while True:
+        process = context.Process(target=child, args=(cut,))
+        process.start()
+        # Short lives until there were 40 kills, then longer ones, so that there is an end.
+        patience = 0.0 if kills < 40 else patience + 0.5
+        process.join(draw.uniform(0.02, 0.5) + patience)
+        if process.is_alive():
+            process.kill()
+            process.join()
+            kills += 1
+        else:
+            assert process.exitcode == 0
+            break
+        for path, before in finished.items():
+            assert path.stat().st_mtime_ns == before.st_mtime_ns, "no finished training is done twice"
+        finished |= {path: path.stat() for path in cut.rglob("run*/result.json") if path not in finished}
+        if (cut / "result.json").exists():
+            break
+    assert kills >= 40, "the run was over before"
+    assert best(cut) == best(tmp_path / "whole")
+    assert decided(cut) == decided(tmp_path / "whole")
+    paths = [path.relative_to(cut) for path in cut.rglob("run*/policy.safetensors")]
+    assert len(paths) == 6
+    for path in paths:
+        assert fingerprint(load(cut / path)) == fingerprint(load(tmp_path / "whole" / path))
+
+
+def test_a_decision_that_does_not_follow_from_the_results_is_refused(tmp_path: Path) -> None:
+    whole(tmp_path, "bcl-mos-at", "--bootstrap=vanilla", *HARD)
+    for name in ("result.json", "stages/2-at/result.json"):
+        (tmp_path / name).unlink()
+    path = tmp_path / "stages" / "2-at" / "phases" / "001" / "decision.json"
+    made = store.read_json(path)
+    made["decision"]["kept"] = 1 + made["decision"]["kept"] % 3
+    store.write_json(path, made)
+    with pytest.raises(StoreError, match=r"001/decision\.json' holds another decision .*; restore"):
+        experiment.finish(tmp_path, Crew())
+
+
+def test_processes_decide_as_one_does(tmp_path: Path) -> None:
+    flags = ("bcl-mos-at", "--bootstrap=vanilla", *HARD)
+    ticks: list[int] = []
+    whole(tmp_path / "one", *flags)
+    whole(tmp_path / "two", *flags, executor=Processes(2, MODULES), tick=lambda: ticks.append(1))
+    assert decided(tmp_path / "one") == decided(tmp_path / "two")
+    assert best(tmp_path / "one") == best(tmp_path / "two")
+    assert ticks
+
+
+def test_an_early_success_cancels_the_other_runs(tmp_path: Path) -> None:
+    flags = ["--curriculum.adaptive=false", "--curriculum.nominal_threshold=1", "--curriculum.attacked_threshold=1"]
+    always_next = ["--curriculum.skip=0", "--curriculum.runs=3"]
+    whole(tmp_path, "bcl-mos-at", "--bootstrap=vanilla", *flags, *always_next, executor=Processes(3, MODULES))
+    assert [len(decision["candidates"]) for decision in decided(tmp_path)] == [1, 1, 1]
+    assert [decision["kept"] for decision in decided(tmp_path)[1:]] == [1, 1]
+
+
+# --- what a person sees
+
+
+def test_status_from_outside(tmp_path: Path) -> None:
+    run = make(tmp_path, "bcl-mos-at", "--bootstrap=vanilla", *HARD)
+    assert (status(run).state, status(run).lines) == ("stopped", ())
+    seen: list[Any] = []
+    said: list[str] = []
+
+    def look() -> None:
+        seen.append((status(run), incumbent(run)))
+
+    with store.lock(run):
+        experiment.finish(run, Crew(tick=look, say=said.append))
+    assert {now.state for now, _ in seen} == {"at work"}
+    assert {piece.name for now, _ in seen for piece in now.pieces} >= {"vanilla", "phase 1 run 1", "phase 2 run 3"}
+    assert any("nominal" in best for _, best in seen)
+    now = status(run)
+    assert (now.state, now.owner, now.pieces) == ("finished", "", ())
+    assert [line.split()[:2] for line in now.lines] == [
+        *(["vanilla:", "trained"], ["at:", "bootstrap"], ["at:", "phase"], ["at:", "phase"])
+    ]
+    phases = [line for line in said if line.startswith("phase")]
+    assert [f"at: {line}" for line in phases] == list(now.lines[2:])
+    kept = decided(run)[1]["kept"]
+    assert f"phase 1  0.05  runs {' '.join(shown(decided(run)[1]))}  kept {kept}  next -> 0.1" in phases[0]
+
+
+def shown(decision: dict) -> list[str]:
+    return [f"{c['scores'][str(decision['phase']['eps'])]:.4g}" for c in decision["candidates"]]
+
+
+def test_repeats_are_runs_of_their_own(in_folder: Callable[..., tuple[int, str, str]]) -> None:
+    words = ("cartpole", "--recipe", "ncl-at", "--repeats", "3", "--seed", "4", "--out", "all", "--device", "cpu")
+    code, out, _ = in_folder("train", *words, *TINY, "--curriculum.increment=0.1")
+    assert code == 0
+    summary = store.read_json(Path("all/result.json"))
+    finals = summary["final_scores"]
+    assert finals.keys() == {"seed4", "seed5", "seed6"}
+    assert finals[summary["median"]] == sorted(finals.values())[1]
+    for name, final in finals.items():
+        scores = store.read_json(Path("all", name, "result.json"))["scores"]
+        at = {score["eps"]: score["mean"] for score in scores}
+        assert final == pytest.approx(at[0.0] + (at[0.03] + at[0.06] + at[0.1]) / 3)
+    assert out.splitlines()[-1] == f"next: bcl attack all/{summary['median']} --suite paper"
+    Path("all/result.json").unlink()
+    code, again, _ = in_folder("resume", "all", "--device", "cpu")
+    assert (code, again) == (0, out)
+    code, out, _ = in_folder("status", "all")
+    assert (code, out.count("finished")) == (0, 3)
+    code, _, err = in_folder("train", *words, *TINY)
+    assert (code, "is a run already" in err) == (2, True)
+    code, _, err = in_folder("resume", "all", "--curriculum.runs", "2")
+    assert (code, "curriculum.runs" in err) == (2, True)
+
+
+def test_the_command_line_ends_with_the_verdict(in_folder: Callable[..., tuple[int, str, str]]) -> None:
+    words = ("cartpole", "--recipe", "ncl-at", "--out", "run", "--budget", "small", "--device", "cpu")
+    code, out, err = in_folder("train", *words, *TINY)
+    assert code == 0
+    assert "not the paper's protocol" in err
+    verdict, after = out.splitlines()[-2:]
+    assert verdict.startswith("verdict: ncl-at on CartPole-v1: return ")
+    assert verdict.endswith("not the paper's protocol")
+    assert after == "next: bcl attack run --suite paper"
+    assert json.loads(Path("run/result.json").read_text())["curriculum"] == "target reached"

@@ -1,0 +1,68 @@
+"""A curriculum on a Ray cluster of two machines, one of which is lost in mid-phase, decides as it does at home."""
+
+import contextlib
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bcl import experiment
+from bcl.config import resolve_stages
+from bcl.envs import make_env
+from bcl.experiment import Crew
+from bcl.experiment.phases import decisions
+from bcl.experiment.work import spec_of
+from bcl.policies import Policy
+from bcl.policies.files import fingerprint, load
+from bcl.runs.ray_executor import RayCluster
+from bcl.settings import parse_flags
+
+ray = pytest.importorskip("ray", reason="needs the extra 'ray'")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::ResourceWarning"),
+    pytest.mark.xdist_group("ray"),  # one worker, one cluster
+]
+FLAGS = [
+    *("--network.hidden=16", "--dqn.steps=480", "--dqn.num_envs=8", "--dqn.batch_size=16", "--dqn.samples_per_step=4"),
+    *("--dqn.buffer_size=200", "--dqn.replay_initial=32", "--dqn.ramp_steps=300", "--dqn.log_steps=40"),
+    *("--dqn.checkpoint_steps=80", "--dqn.checkpoint_replay=true", "--evaluation.episodes=2", "--bootstrap=vanilla"),
+    *("--evaluation.max_steps=60", "--curriculum.increment=0.1", "--curriculum.target=0.1", "--curriculum.runs=2"),
+    *(
+        "--curriculum.adaptive=false",
+        "--curriculum.nominal_threshold=9",
+        "--curriculum.attacked_threshold=400",
+        "--evaluation.eps=0.1",
+    ),
+]
+
+
+def test_a_machine_is_lost_in_mid_phase(cluster: Any, tmp_path: Path) -> None:
+    stages = resolve_stages("cartpole", recipe="bcl-mos-at", flags=parse_flags(FLAGS))
+    with contextlib.closing(make_env(stages[0][1].game, 1)) as env:
+        bootstrap = Policy(spec_of(stages[0][1], env))
+    for name in ("here", "there"):
+        experiment.create(tmp_path / name, stages, "cpu", bootstrap)
+    experiment.finish(tmp_path / "here", Crew())
+
+    if not ray.is_initialized():
+        ray.init(cluster.address, log_to_driver=False, logging_level=logging.ERROR)
+    phase, lost = tmp_path / "there" / "stages" / "2-at" / "phases" / "001", list[str]()
+
+    def lose_one() -> None:
+        runs = [phase / "run1", phase / "run2"]
+        if not lost and all((run / "metrics.jsonl").exists() for run in runs):
+            lost.extend(run.name for run in runs if not (run / "result.json").exists())
+            cluster.remove_node(next(iter(cluster.worker_nodes)), allow_graceful=False)
+
+    try:
+        experiment.finish(tmp_path / "there", Crew(RayCluster(cluster.address, 1, 0), tick=lose_one))
+    finally:
+        cluster.add_node(num_cpus=1)
+    assert lost, "it was over before a machine could be lost"
+    here, there = (
+        [made["decision"] for made in decisions(tmp_path / n / "stages" / "2-at")] for n in ("here", "there")
+    )
+    assert here == there
+    best = [fingerprint(load(tmp_path / name / "best" / "policy.safetensors")) for name in ("here", "there")]
+    assert best[0] == best[1]
