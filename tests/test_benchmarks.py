@@ -133,3 +133,16 @@ def test_the_loops_attack_keeps_ball_and_box(benchmark):
     corners = torch.minimum((delta.abs() - EPS).abs(), torch.minimum(obs + delta, 1 - obs - delta).abs()) < 1e-6
     assert corners.float().mean() > 0.99
     trainer.emulator.close()
+
+
+def test_curriculum_compares_the_same_runs(benchmark, monkeypatch, tmp_path, capsys):
+    curriculum, out = benchmark("curriculum"), tmp_path / "curriculum.json"
+    sizes = "--device cpu --runs 2 --parallel 2 --dqn.steps=64 --dqn.num_envs=4 --dqn.batch_size=8 --network.hidden=8"
+    more = "--dqn.samples_per_step=2 --dqn.buffer_size=64 --dqn.replay_initial=16 --dqn.log_steps=16 --evaluation.episodes=1"
+    monkeypatch.setattr(sys, "argv", ["curriculum.py", *sizes.split(), *more.split(), "--out", str(out)])
+    curriculum.main()
+    result = json.loads(out.read_text())
+    assert {"command", "commit", "date", "machine", "serial_seconds", "parallel_seconds"} <= result.keys()
+    assert result["same_agents"]
+    assert result["ratio"] == result["serial_seconds"] / result["parallel_seconds"]
+    assert "2 at once" in capsys.readouterr().out

@@ -11,6 +11,8 @@ from bcl.policies.files import fingerprint, load
 from bcl.runs import store
 from bcl.runs.executors import Executor, Here, Job, no_tick
 
+REFILL = ", which was kept without its replay memory: that is collected anew first"
+
 
 @dataclass(frozen=True)
 class Agent:
@@ -48,9 +50,10 @@ class Crew:
     def train(self, orders: Sequence[tuple[Path, Training]]) -> Iterator[Agent]:
         """Agents in the order of `orders`, each when it is done; closing cancels the others."""
         jobs = {folder: Job(folder, work.train, (order,)) for folder, order in orders if not self._done(folder, order)}
-        for folder in jobs:
+        for folder, order in orders:
             if (folder / CHECKPOINT).exists():
-                self.say(f"{folder.name}: continues from its checkpoint")
+                refill = order.config.algo == "dqn" and not order.config.dqn.checkpoint_replay
+                self.say(f"{order.name}: continues from its checkpoint{REFILL if refill else ''}")
         working = self.executor.run([*jobs.values()], self.interrupted, self.tick)
         try:
             for folder, _ in orders:
@@ -60,14 +63,16 @@ class Crew:
         finally:
             working.close()  # type: ignore[attr-defined] # a generator
 
-    def scores(self, agent: Agent, plan: Plan, cells: Sequence[Cell], ahead: Sequence[Cell] = ()) -> list[Score]:
+    def scores(
+        self, name: str, agent: Agent, plan: Plan, cells: Sequence[Cell], ahead: Sequence[Cell] = ()
+    ) -> list[Score]:
         """Scores of the cells, those that are missing played; `ahead`: worth playing along with them."""
         missing = [cell for cell in cells if not self._file(agent, plan, cell).exists()]
         if missing:
             missing += [cell for cell in ahead if not self._file(agent, plan, cell).exists()]
             policy, width = agent.file.read_bytes(), self.executor.width
             shares = [missing[i::width] for i in range(min(width, len(missing)))]
-            orders = [Judging(policy, plan, tuple(share), self.device) for share in shares]
+            orders = [Judging(name, policy, plan, tuple(share), self.device) for share in shares]
             jobs = [Job(agent.folder, work.judge, (order,)) for order in orders]
             for _ in self.executor.run(jobs, self.interrupted, self.tick):
                 pass

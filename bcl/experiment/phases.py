@@ -77,7 +77,8 @@ def train_phases(
         for k in range(1, phase.runs + 1):
             seed = derive(config.seed, "stage", number, "phase", phase.index, "run", k)
             task = Task(stage.loss, phase.start, phase.eps, seed)
-            order = Training(config, task, parent.file.read_bytes(), crew.device, crew.tensorboard, plan, judged)
+            name = f"phase {phase.index} up to {format_eps(phase.eps)}, run {k} of {phase.runs}"
+            order = Training(name, config, task, parent.file.read_bytes(), crew.device, crew.tensorboard, plan, judged)
             orders.append((_phase_folder(folder, phase.index) / f"run{k}", order))
         working = crew.train(orders)
         try:
@@ -90,12 +91,12 @@ def train_phases(
 
     def score(agent: Agent, eps: float) -> float:
         above = [cell for more in rules.eps if more > eps for cell in cells(more)] if rules.skip else []
-        return min(s.mean for s in crew.scores(agent, plan, cells(eps), above[: crew.executor.width - 1]))
+        return min(s.mean for s in crew.scores("choosing", agent, plan, cells(eps), above[: crew.executor.width - 1]))
 
     def training_score(agent: Agent, eps: float) -> float:
         a = config.attack
         attack: Attack = RIFGSM() if a.kind == "ri-fgsm" else PGD(a.steps, a.relative_step, random_start=a.random_start)
-        return crew.scores(agent, plan, [Cell(attack, eps)])[0].mean
+        return crew.scores("choosing", agent, plan, [Cell(attack, eps)])[0].mean
 
     def out_of_budget(phase: int, run: int) -> str | None:
         if c.max_runs and runs_done >= c.max_runs:

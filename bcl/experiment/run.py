@@ -137,7 +137,7 @@ def _train_stages(run: Path, crew: Crew) -> tuple[Agent, Stage, Config, dict[str
                 steps = config.dqn.steps
                 crew.say(f"stage {number}: {_name(stage)}, {steps:,} steps on {crew.device}")
             parent = agent.file.read_bytes() if agent else None
-            order = Training(config, task, parent, crew.device, crew.tensorboard)
+            order = Training(_name(stage), config, task, parent, crew.device, crew.tensorboard)
             agent, reached = next(crew.train([(folder, order)])), end
             continue
         assert agent, "a curriculum has a bootstrap"
@@ -173,7 +173,7 @@ def _curriculum(
     agent, reached = agent_in(folder), float(about["reached"])
     if stage.loss == "radial" and reached > 0:  # its gradients may be hidden, and adversarial training needs them
         plan, attack = plan_of(config, "selection"), suite("paper")[0]
-        for flag in flags(crew.scores(agent, plan, [Cell(None, 0.0), Cell(attack, reached)])):
+        for flag in flags(crew.scores(_name(stage), agent, plan, [Cell(None, 0.0), Cell(attack, reached)])):
             crew.say(f"flag {flag.name}: {flag.message}")
     return agent, reached, str(about["stopped"])
 
@@ -183,7 +183,7 @@ def _judge(agent: Agent, stage: Stage, config: Config, reached: float, run: Path
     budgets = [] if stage.loss == "standard" else sorted({*config.evaluation.eps, reached} - {0.0})
     wanted = cells(suite(config.evaluation.suite), budgets)
     reported = Agent(run / "best" / POLICY, run, agent.fingerprint)
-    scores = crew.scores(reported, plan_of(config, "evaluation"), wanted)
+    scores = crew.scores("verdict", reported, plan_of(config, "evaluation"), wanted)
     lowest = worst(scores)
     attacked = sum(lowest[eps].mean for eps in table) / len(table) if budgets else 0.0
     return {

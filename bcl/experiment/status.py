@@ -10,7 +10,7 @@ from bcl.config import Config
 from bcl.errors import StoreError
 from bcl.experiment.phases import decisions, phase_line, rules_of
 from bcl.experiment.run import read_config, stage_folders
-from bcl.experiment.work import METRICS, PROGRESS, RESULT
+from bcl.experiment.work import METRICS, PROGRESS, RESULT, TRAINING
 from bcl.learners.task import Metrics
 from bcl.quantities import format_eps
 from bcl.recipes import Stage
@@ -22,7 +22,7 @@ class Piece:
     """A piece of work under way."""
 
     name: str
-    """Such as `vanilla`, or `phase 3 run 2`."""
+    """Such as `vanilla`, or `phase 3 up to 4/255, run 2 of 3`."""
     doing: str
     """`training`, or the attack and budget being played."""
     done: int
@@ -61,10 +61,8 @@ def pieces(run: Path, since: float) -> Iterator[Piece]:
             if path.stat().st_mtime < since:
                 continue
             told = store.read_json(path)
-            rows = store.read_metrics(path.parent / METRICS) if told["doing"] == "training" else []
-            yield Piece(
-                _name(run, path.parent), str(told["doing"]), int(told["done"]), int(told["of"]), (rows or [{}])[-1]
-            )
+            rows = store.read_metrics(path.parent / METRICS) if told["doing"] == TRAINING else []
+            yield Piece(str(told["name"]), str(told["doing"]), int(told["done"]), int(told["of"]), (rows or [{}])[-1])
 
 
 def incumbent(run: Path) -> str:
@@ -91,11 +89,3 @@ def _stage_lines(stage: Stage, folder: Path) -> Iterator[str]:
         budgets = rules_of(stage, read_config(folder), made[0]["decision"]["phase"]["eps"]).eps
         yield f"{name}: {phase_line(one['decision'], budgets, one['seconds'] - seconds)}"
         seconds = one["seconds"]
-
-
-def _name(run: Path, folder: Path) -> str:
-    parts = folder.relative_to(run).parts
-    if "phases" in parts:
-        phase, work = parts[parts.index("phases") + 1 :][:2]
-        return f"phase {int(phase)} {work.replace('run', 'run ')}"
-    return parts[1][2:] if parts[:1] == ("stages",) else "verdict"

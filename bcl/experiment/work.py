@@ -33,6 +33,7 @@ from bcl.seeds import derive
 
 POLICY, RESULT, CHECKPOINT, METRICS = "policy.safetensors", "result.json", "checkpoint.pt", "metrics.jsonl"
 EVALS, PROGRESS = "evals", "progress.json"
+TRAINING = "training"
 FORMAT = 1  # of checkpoints
 MODULES = (
     "bcl.experiment.work",
@@ -59,6 +60,8 @@ SILENT = Watch()
 class Judging:
     """An order to play cells of an evaluation, as data that can travel."""
 
+    name: str
+    """For people who watch."""
     policy: bytes = field(repr=False)
     """A policy file's content."""
     plan: Plan
@@ -70,6 +73,8 @@ class Judging:
 class Training:
     """An order for a training run, as data that can travel."""
 
+    name: str
+    """For people who watch."""
     config: Config
     task: Task
     parent: bytes | None = field(repr=False)
@@ -84,22 +89,22 @@ class Training:
 def train(folder: Path, order: Training, stop: Stop) -> None:
     """A job: the run, then the scores that will be asked for."""
     parent = _unpack(order.parent, order.device) if order.parent else None
-    watch = Watch(_progress_file(folder, "training"), stop, order.tensorboard)
+    watch = Watch(_progress_file(folder, order.name, TRAINING), stop, order.tensorboard)
     policy = train_run(folder, order.config, order.task, parent, order.device, watch)
     if order.plan:
-        _play(policy, order.plan, order.cells, folder, stop)
+        _play(policy, order.name, order.plan, order.cells, folder, stop)
     store.remove(folder / PROGRESS)
 
 
 def judge(folder: Path, order: Judging, stop: Stop) -> None:
     """A job: the scores of a policy that lies elsewhere."""
-    _play(_unpack(order.policy, order.device), order.plan, order.cells, folder, stop)
+    _play(_unpack(order.policy, order.device), order.name, order.plan, order.cells, folder, stop)
     store.remove(folder / PROGRESS)
 
 
-def _play(policy: Policy, plan: Plan, cells: tuple[Cell, ...], folder: Path, stop: Stop) -> None:
+def _play(policy: Policy, name: str, plan: Plan, cells: tuple[Cell, ...], folder: Path, stop: Stop) -> None:
     def begin(cell: Cell) -> Callable[[int, int], None]:
-        progress = _progress_file(folder, cell.label)
+        progress = _progress_file(folder, name, cell.label)
 
         def report(done: int, of: int) -> None:
             if stop():
@@ -113,7 +118,7 @@ def _play(policy: Policy, plan: Plan, cells: tuple[Cell, ...], folder: Path, sto
             raise KeyboardInterrupt
 
 
-def _progress_file(folder: Path, doing: str) -> Callable[[int, int], None]:
+def _progress_file(folder: Path, name: str, doing: str) -> Callable[[int, int], None]:
     """Tells whoever looks into the folder how far the work is, once a second."""
     told = 0.0
 
@@ -121,7 +126,7 @@ def _progress_file(folder: Path, doing: str) -> Callable[[int, int], None]:
         nonlocal told
         if time.monotonic() - told >= 1:
             told = time.monotonic()
-            store.write_json(folder / PROGRESS, {"doing": doing, "done": done, "of": of})
+            store.write_json(folder / PROGRESS, {"name": name, "doing": doing, "done": done, "of": of})
 
     return progress
 

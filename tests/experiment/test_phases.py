@@ -268,7 +268,9 @@ def test_status_from_outside(tmp_path: Path) -> None:
     with store.lock(run):
         experiment.finish(run, Crew(tick=look, say=said.append))
     assert {now.state for now, _ in seen} == {"at work"}
-    assert {piece.name for now, _ in seen for piece in now.pieces} >= {"vanilla", "phase 1 run 1", "phase 2 run 3"}
+    assert {piece.name for now, _ in seen for piece in now.pieces} >= {
+        *("vanilla", "phase 1 up to 0.05, run 1 of 3", "phase 2 up to 0.1, run 3 of 3")
+    }
     assert any("nominal" in best for _, best in seen)
     now = status(run)
     assert (now.state, now.owner, now.pieces) == ("finished", "", ())

@@ -244,3 +244,36 @@ def test_the_step_size_reaches_the_optimizer(make, play):
         pairs = zip(before, weights(learner.policy), strict=True)
         moved.append(max((old - new).abs().max().item() for old, new in pairs))  # Adam's first step is the step size
     assert moved == pytest.approx([0.25e-3, 0.25e-3 * 0.75], rel=1e-3)
+
+
+# --- the adversary in play
+
+
+def test_driven_copies_act_on_what_the_adversary_shows(make):
+    attack = AttackConfig(in_play=0.5)
+    greedy = {"exploration_start": 0.0, "exploration_end": 0.0}
+    learner = make("at", start=0.5, end=0.5, num_envs=8, hidden=(16, 16), attack=attack, **greedy)
+    fooled = 0
+    obs = learner.restart()
+    for _ in range(20):
+        acting = copy.deepcopy(learner.player._policy)
+        actions, seen = learner.play(obs)
+        with torch.no_grad():
+            clean, shown = (acting(x).argmax(dim=1) for x in (obs, seen))
+        assert torch.equal(actions, torch.cat([shown[:4], clean[4:]]))
+        fooled += int((shown != clean)[:4].sum())
+        learner.update()
+        obs = learner.store(obs, actions, seen)
+    assert fooled > 0
+    row = learner.metrics()
+    assert row["episodes"] > 0
+    assert "return_attacked" in row
+
+
+@pytest.mark.parametrize("loss", ["radial", "sa"])
+def test_other_losses_can_be_driven_too_but_keep_nothing_of_it(make, play, loss):
+    learner = make(loss, start=0.1, end=0.1, attack=AttackConfig(in_play=1.0))
+    obs = play(learner, 10)
+    assert learner.play(obs)[1] is None
+    assert learner.metrics()["return"] is None  # no copy plays undisturbed
+    assert "return_attacked" not in make("standard", attack=AttackConfig(in_play=1.0)).metrics()
