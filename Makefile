@@ -19,7 +19,7 @@ $(STAMP): pyproject.toml constraints.txt
 	touch $@
 
 demo: install
-	$(BIN)/python examples/first_look.py
+	$(BIN)/python examples/demo.py
 
 lint: install
 	$(BIN)/ruff check .

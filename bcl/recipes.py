@@ -118,6 +118,17 @@ _CARTPOLE_AT: Settings = {
     "curriculum": {"target": 0.06},
 }
 
+# Acrobot's, ours: most copies act on what the adversary shows, else the agent never learns to get out of where it is driven.
+_ACROBOT_AT: Settings = {
+    "dqn": {
+        "steps": 12_000, "ramp_steps": 6_000, "batch_size": 512, "learning_rate": 5e-4, "n_step": 10, "kappa": 0.5,
+        "kappa_linear": False, "buffer_size": 12_000, "exploration_start": 0.05, "exploration_end": 0.05,
+        "exploration_repeat": 1,
+    },
+    "attack": {"kind": "pgd", "steps": 3, "relative_step": 0.6, "objective": "cross-entropy", "in_play": 0.75},
+}  # fmt: skip
+_ACROBOT_THRESHOLDS: Settings = {"adaptive": False, "nominal_threshold": -130.0, "attacked_threshold": -150.0}
+
 # Ours, and faster: 20.8 after 1.4M steps, 20 greedy episodes of one seed; the paper's vanilla agents took 6M.
 _PONG_VANILLA: Settings = {
     "dqn": {
@@ -157,6 +168,7 @@ NAIVE_AT = Stage(
         "fruitbot": _curriculum(0, 20, 1, 1),
         "jumper": _curriculum(0, 40, 1, 1),
         "cartpole": _CARTPOLE_AT,
+        "acrobot": _ACROBOT_AT,
     },
 )
 MOS_AT = Stage(
@@ -171,6 +183,8 @@ MOS_AT = Stage(
         # Stops too when RI-FGSM at the target leaves "near" the nominal return; the paper has no number.
         "fruitbot": _curriculum(6, 20, 1, 1, attacked=25.0, toothless=0.95),
         "jumper": _curriculum(9, 40, 1, 1, attacked=6.0),
+        "cartpole": _CARTPOLE_AT,
+        "acrobot": _ACROBOT_AT | {"curriculum": _ACROBOT_THRESHOLDS},
     },
 )
 _VANILLA_STARTS = {"jumper": 1 / 255}  # eps_0 of a vanilla bootstrap; 0 elsewhere
@@ -218,6 +232,8 @@ RECIPES: dict[str, Recipe] = {
                     "freeway": _curriculum(3, 20, 3, 3),
                     "bank_heist": _curriculum(3, 15, 5, 5),
                     "road_runner": _curriculum(3, 15, 3, 3),
+                    "cartpole": _CARTPOLE_AT,
+                    "acrobot": _ACROBOT_AT,
                 },
             ),
         ),
