@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bcl.attacks import PGD, RIFGSM
-from bcl.evaluation import Score, cells, worst
+from bcl.evaluation import Cell, Score, cells, worst
 from bcl.experiment import Crew, read_config
 from bcl.experiment.crew import agent_of
 from bcl.experiment.phases import plan_of
@@ -30,17 +30,21 @@ from matplotlib import pyplot
 
 ATTACKS = (PGD(steps=30, step=0.1), RIFGSM())
 BUDGETS = (0.01, 0.02, 0.03, 0.04, 0.05)  # scaled units
+QUICK_ATTACKS, QUICK_BUDGETS = (PGD(steps=3, step=0.4), RIFGSM()), (0.05,)
 QUICK = [
-    "--budget",
-    "small",
-    "--dqn.steps",
-    "200",
-    "--dqn.replay_initial",
-    "64",
-    "--dqn.ramp_steps",
-    "100",
-    "--curriculum.max_runs",
-    "1",
+    *(
+        "--budget=small",
+        "--dqn.steps=200",
+        "--dqn.replay_initial=64",
+        "--dqn.ramp_steps=100",
+        "--curriculum.max_runs=1",
+    ),
+    *(
+        "--curriculum.increment=0.05",
+        "--curriculum.judged_by=quick",
+        "--evaluation.episodes=1",
+        "--evaluation.eps=0.05",
+    ),
 ]
 Curve = dict[float, float]
 
@@ -57,11 +61,9 @@ def train(out: Path, options: argparse.Namespace) -> None:
         sys.exit(code)
 
 
-def judged(name: str, file: Path, out: Path, crew: Crew) -> list[Score]:
+def judged(name: str, file: Path, out: Path, wanted: list[Cell], crew: Crew) -> list[Score]:
     """Nominal play and every attack at every budget, played once and kept."""
-    config = read_config(out)
-    agent = agent_of(file, out / "demo" / name)
-    return crew.scores(name, agent, plan_of(config, "demo"), cells(ATTACKS, BUDGETS))
+    return crew.scores(name, agent_of(file, out / "demo" / name), plan_of(read_config(out), "demo"), wanted)
 
 
 def curve(scores: list[Score]) -> Curve:
@@ -96,22 +98,24 @@ def main() -> None:
     options = parser.parse_args()
 
     out = options.out
+    attacks, budgets = (QUICK_ATTACKS, QUICK_BUDGETS) if options.quick else (ATTACKS, BUDGETS)
     train(out, options)
     console = Console()
     files = {"vanilla": out / "stages/1-vanilla/policy.safetensors", "bcl-mos-at": out / "best/policy.safetensors"}
     executor = Processes(options.parallel, MODULES) if options.parallel > 1 else Here()
-    with console.status("attacking both agents"):
-        scores = {name: judged(name, file, out, Crew(executor)) for name, file in files.items()}
+    wanted = cells(attacks, budgets)
+    with console.status(f"attacking both agents, {2 * len(wanted)} scores"):
+        scores = {name: judged(name, file, out, wanted, Crew(executor)) for name, file in files.items()}
     curves, floor = {name: curve(found) for name, found in scores.items()}, read_config(out).curriculum.floor
     episodes = len(scores["vanilla"][0].returns)
     table = Table("eps", *curves, title=f"return under the worse of PGD-30 and RI-FGSM, {episodes} episodes")
-    for eps in (0.0, *BUDGETS):
+    for eps in (0.0, *budgets):
         shown = [f"{returns[eps]:.0f}  ({kept(returns, eps, floor):.0%})" for returns in curves.values()]
         table.add_row(f"{eps}", *shown)
     console.print(table)
     figure = out / "demo" / "return-against-budget.png"
     draw(curves, figure)
-    broken = [eps for eps in BUDGETS if kept(curves["vanilla"], eps, floor) <= 0.5]
+    broken = [eps for eps in budgets if kept(curves["vanilla"], eps, floor) <= 0.5]
     held = [eps for eps in broken if kept(curves["bcl-mos-at"], eps, floor) >= 0.8]
     if held:
         vanilla, robust = (kept(curves[name], held[-1], floor) for name in curves)

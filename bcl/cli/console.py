@@ -100,7 +100,7 @@ class live:
         self._printed = now
         from bcl.experiment.status import incumbent, pieces
 
-        found = {piece.name: piece for piece in pieces(self._run, self._since)}
+        found = {f"{piece.name} {piece.doing}": piece for piece in pieces(self._run, self._since)}
         if not err.is_terminal:
             for piece in found.values():
                 say(piece_line(piece))
@@ -110,7 +110,7 @@ class live:
             self._bars.remove_task(self._tasks.pop(name))
         for name, piece in found.items():
             if name not in self._tasks:
-                self._tasks[name] = self._bars.add_task(name, total=None, numbers="")
+                self._tasks[name] = self._bars.add_task(piece.name, total=None, numbers="")
             numbers = _numbers(piece) + (f"  (best so far: {best})" if best else "")
             self._bars.update(self._tasks[name], completed=piece.done, total=piece.of, numbers=numbers)
 

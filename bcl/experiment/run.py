@@ -138,7 +138,7 @@ def _train_stages(run: Path, crew: Crew) -> tuple[Agent, Stage, Config, dict[str
                 crew.say(f"stage {number}: {_name(stage)}, {steps:,} steps on {crew.device}")
             parent = agent.file.read_bytes() if agent else None
             order = Training(_name(stage), config, task, parent, crew.device, crew.tensorboard)
-            agent, reached = next(crew.train([(folder, order)])), end
+            [agent], reached = crew.train([(folder, order)]), end
             continue
         assert agent, "a curriculum has a bootstrap"
         # After an open-ended curriculum the next one takes over where it ended.

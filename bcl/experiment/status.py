@@ -56,7 +56,7 @@ def status(run: Path) -> Status:
 
 def pieces(run: Path, since: float) -> Iterator[Piece]:
     """What has told of progress after a time (of the file system's clock), and has not ended."""
-    for path in sorted(run.rglob(PROGRESS)):
+    for path in sorted(run.rglob(f"*{PROGRESS}")):
         with contextlib.suppress(FileNotFoundError, StoreError, KeyError, TypeError, ValueError):  # it ends as we look
             if path.stat().st_mtime < since:
                 continue

@@ -89,27 +89,31 @@ class Training:
 def train(folder: Path, order: Training, stop: Stop) -> None:
     """A job: the run, then the scores that will be asked for."""
     parent = _unpack(order.parent, order.device) if order.parent else None
-    watch = Watch(_progress_file(folder, order.name, TRAINING), stop, order.tensorboard)
+    progress = folder / PROGRESS
+    watch = Watch(_tell(progress, order.name, TRAINING), stop, order.tensorboard)
     policy = train_run(folder, order.config, order.task, parent, order.device, watch)
     if order.plan:
-        _play(policy, order.name, order.plan, order.cells, folder, stop)
-    store.remove(folder / PROGRESS)
+        _play(policy, order.name, order.plan, order.cells, folder, progress, stop)
+    store.remove(progress)
 
 
-def judge(folder: Path, order: Judging, stop: Stop) -> None:
-    """A job: the scores of a policy that lies elsewhere."""
-    _play(_unpack(order.policy, order.device), order.name, order.plan, order.cells, folder, stop)
-    store.remove(folder / PROGRESS)
+def judge(folder: Path, order: Judging, part: int, stop: Stop) -> None:
+    """A job: scores of a policy that lies elsewhere; `part`: which of several in this folder, told apart by progress."""
+    progress = folder / f"{part}-{PROGRESS}"
+    _play(_unpack(order.policy, order.device), order.name, order.plan, order.cells, folder, progress, stop)
+    store.remove(progress)
 
 
-def _play(policy: Policy, name: str, plan: Plan, cells: tuple[Cell, ...], folder: Path, stop: Stop) -> None:
+def _play(
+    policy: Policy, name: str, plan: Plan, cells: tuple[Cell, ...], folder: Path, progress: Path, stop: Stop
+) -> None:
     def begin(cell: Cell) -> Callable[[int, int], None]:
-        progress = _progress_file(folder, name, cell.label)
+        tell = _tell(progress, name, cell.label)
 
         def report(done: int, of: int) -> None:
             if stop():
                 raise KeyboardInterrupt
-            progress(done, of)
+            tell(done, of)
 
         return report
 
@@ -118,17 +122,17 @@ def _play(policy: Policy, name: str, plan: Plan, cells: tuple[Cell, ...], folder
             raise KeyboardInterrupt
 
 
-def _progress_file(folder: Path, name: str, doing: str) -> Callable[[int, int], None]:
+def _tell(progress: Path, name: str, doing: str) -> Callable[[int, int], None]:
     """Tells whoever looks into the folder how far the work is, once a second."""
     told = 0.0
 
-    def progress(done: int, of: int) -> None:
+    def tell(done: int, of: int) -> None:
         nonlocal told
         if time.monotonic() - told >= 1:
             told = time.monotonic()
-            store.write_json(folder / PROGRESS, {"name": name, "doing": doing, "done": done, "of": of})
+            store.write_json(progress, {"name": name, "doing": doing, "done": done, "of": of})
 
-    return progress
+    return tell
 
 
 def _unpack(policy: bytes, device: str) -> Policy:
