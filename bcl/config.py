@@ -143,14 +143,51 @@ class PpoConfig:
     """Gradient norm clip."""
     kappa: Share = 0.5
     """Weight of the standard surrogate; the robust one has the rest."""
+    learning_rate_end: Share = 1.0
+    """Share of the step size that is left at the last step, falling linearly; 1: constant, as in the paper."""
+    normalise_returns: bool = True
+    """Divide rewards by the running deviation of discounted returns, then clamp them."""
+    return_gamma: Share = 0.99
+    """Discount of the returns whose deviation is taken; the paper's code does not take `gamma`."""
+    reward_clamp: Magnitude = 10.0
+    """Rewards are clamped to this magnitude; 0 keeps them as they are."""
+    keep_return_statistics: bool = False
+    """Begin with the deviation that the agent to start from ended with; the paper's code begins anew."""
+    ramp: Literal["exponential", "smooth", "linear"] = "exponential"
+    """How the budget rises inside a run: exponential then linear, quartic then linear, or linear."""
+    ramp_start: Share = 0.1
+    """Share of the run's updates after which the budget begins to rise."""
+    ramp_end: Share = 0.8
+    """Share of the run's updates after which the budget has reached its end."""
+    precision: Literal["auto", "fp32", "bf16"] = "auto"
+    """Of forward and backward passes; `auto`: bf16 for images on a GPU, else fp32. Bounds and last layers stay fp32."""
+    accelerate: Literal["none", "graphs", "full"] = "graphs"
+    """On a GPU: every step one CUDA graph; `full` also compiles the network, which pays off in millions of steps."""
+    log_steps: Count = 50_000
+    """Agent steps between rows of metrics, at least one rollout."""
+    checkpoint_minutes: Positive = 10.0
+    """Wall time between checkpoints of a run."""
+    checkpoint_steps: Natural = 0
+    """Agent steps between checkpoints; 0: by time alone. Resuming by steps is repeatable, by time it is not."""
+
+    def __post_init__(self) -> None:
+        samples = self.num_envs * self.rollout
+        if samples % self.batch_size:
+            what = f"ppo.num_envs {self.num_envs} x ppo.rollout {self.rollout} is no multiple of ppo.batch_size {self.batch_size}"
+            raise ConfigError(what, "change one of them: every update takes a whole batch of the rollout")
+        if self.ramp_start >= self.ramp_end:
+            what = f"ppo.ramp_start {self.ramp_start} is not before ppo.ramp_end {self.ramp_end}"
+            raise ConfigError(what, "both are shares of the run's updates")
 
 
 @dataclass(frozen=True)
 class AttackConfig:
     """The adversary during training."""
 
-    kind: Literal["ri-fgsm", "pgd"] = "ri-fgsm"
-    """`ri-fgsm`: the paper's single step; `pgd`: several steps."""
+    kind: Literal[
+        "ri-fgsm", "pgd", "fgsm", "apgd", "mad", "multi", "multi-t", "worst-action", "square", "noise", "corner-noise"
+    ] = "ri-fgsm"
+    """`ri-fgsm`: the paper's single step; `pgd`: several steps; the others as evaluations run them, which is costly."""
     steps: Count = 10
     """Iterations of `pgd`."""
     relative_step: Positive = 0.2
@@ -158,9 +195,11 @@ class AttackConfig:
     random_start: bool = False
     """Whether `pgd` starts at a random point of the ball instead of the clean one."""
     objective: Literal["paper", "cross-entropy", "margin"] = "paper"
-    """What is attacked: the paper's expected value (DQN: softmax(Q) . Q_target), or the action as evaluations do."""
+    """Of `ri-fgsm` and `pgd`: the action as evaluations attack it, or as the paper's code: the expected value (DQN:
+    softmax(Q) . Q_target, PPO: softmax(z) . z), and for PPO's `pgd` the cross-entropy of the action that was taken."""
     fresh: bool = False
-    """Attack each replayed batch anew (DQN) instead of storing what was found when it was collected, as the paper does."""
+    """DQN: attack each replayed batch anew instead of storing what was found when it was collected, as the paper does.
+    PPO always attacks each batch anew, as the paper does."""
 
 
 @dataclass(frozen=True)
@@ -227,6 +266,11 @@ class Config:
     attack: AttackConfig = field(default_factory=AttackConfig)
     curriculum: CurriculumConfig = field(default_factory=CurriculumConfig)
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
+
+    @property
+    def learner(self) -> DqnConfig | PpoConfig:
+        """The settings of the learner in use."""
+        return self.ppo if self.algo == "ppo" else self.dqn
 
 
 def preset_names() -> tuple[str, ...]:

@@ -1,6 +1,6 @@
 """The adversary a learner trains against."""
 
-from bcl.attacks import PGD, RIFGSM, Attack, CrossEntropy, Margin, Objective
+from bcl.attacks import PGD, RIFGSM, Attack, CrossEntropy, Margin, Objective, attack_by_name
 from bcl.config import AttackConfig
 
 
@@ -14,4 +14,6 @@ def training_attack(config: AttackConfig, paper_objective: Objective) -> Attack:
     objective = objectives[config.objective]
     if config.kind == "ri-fgsm":
         return RIFGSM(objective)
-    return PGD(config.steps, config.relative_step, random_start=config.random_start, objective=objective)
+    if config.kind == "pgd":
+        return PGD(config.steps, config.relative_step, random_start=config.random_start, objective=objective)
+    return attack_by_name(config.kind)
