@@ -27,14 +27,14 @@ from bcl import recipes
 from bcl.attacks import suite
 from bcl.config import Config, config_from_toml
 from bcl.envs import VectorEnv, make_env
-from bcl.errors import MissingExtra, NotYetError, StoreError, WeightsError
+from bcl.errors import ConfigError, MissingExtra, NotYetError, StoreError, WeightsError
 from bcl.evaluation import Cell, Plan, Score, cells, game_for_evaluation, run_suite
-from bcl.learners import dqn
+from bcl.learners import dqn, ppo
 from bcl.learners.task import Hooks, Metrics, State, Task
 from bcl.policies import Policy, PolicySpec
 from bcl.policies.files import fingerprint, load, save, to_bytes
 from bcl.policies.networks import ActorCritic
-from bcl.policies.policy import default_kind
+from bcl.policies.policy import ACTOR_CRITICS, default_kind
 from bcl.quantities import format_eps
 from bcl.recipes import Stage
 from bcl.runs import store
@@ -75,7 +75,7 @@ def train_run(
         return load(folder / POLICY, device)
     store.sweep(folder)  # a kill inside the writing of a checkpoint leaves gigabytes
     watch.begin(_label(task))
-    with contextlib.closing(make_env(config.game, config.dqn.num_envs, device)) as env:
+    with contextlib.closing(make_env(config.game, config.learner.num_envs, device)) as env:
         if len(env.obs_shape) == 1:
             torch.set_num_threads(1)  # on small matrices threads only wait for each other
         policy = _child(parent, config, env) if parent else _fresh(config, env, derive(task.seed, "weights"))
@@ -84,7 +84,8 @@ def train_run(
         state = _read_checkpoint(checkpoint, identity, device)
         step = int(state["step"]) if state else 0
         if state:
-            refill = "" if state["replay"] else "; its replay memory was not kept and is collected anew first"
+            whole = state.get("replay", True)  # PPO has none
+            refill = "" if whole else "; its replay memory was not kept and is collected anew first"
             watch.say(f"continues at step {step:,}{refill}")
         store.keep_metrics(folder / METRICS, lambda row: row["step"] <= step)
         with store.MetricsFile(folder / METRICS) as metrics, _mirror(folder, step, watch) as mirror:
@@ -100,7 +101,10 @@ def train_run(
                     torch.save({"identity": identity, "device": device, "state": state}, file)
 
             hooks = Hooks(log, keep, watch.progress, watch.interrupted)
-            dqn.train(policy.to(device), env, config.dqn, config.attack, task, hooks, state)
+            if config.algo == "ppo":
+                ppo.train(policy.to(device), env, config.ppo, config.attack, task, hooks, state)
+            else:
+                dqn.train(policy.to(device), env, config.dqn, config.attack, task, hooks, state)
     save(policy, folder / POLICY)
     last = store.read_metrics(folder / METRICS)[-1]
     about = {"policy": fingerprint(policy), "parent": policy.spec.parent, **dataclasses.asdict(task), "last": last}
@@ -195,7 +199,7 @@ def _train_stages(run: Path, device: str, watch: Watch) -> tuple[Policy, Stage, 
         folder = run / _folder(number, stage)
         config = read_config(folder)
         if not (folder / RESULT).exists():
-            watch.say(f"stage {number} of {len(stages)}: {folder.name[2:]}, {config.dqn.steps:,} steps on {device}")
+            watch.say(f"stage {number} of {len(stages)}: {folder.name[2:]}, {config.learner.steps:,} steps on {device}")
         start, end = (0.0, 0.0) if stage.loss == "standard" else (config.curriculum.start, config.curriculum.target)
         task = Task(stage.loss, start, end, derive(config.seed, "stage", number))
         policy = train_run(folder, config, task, policy, device, watch)
@@ -230,6 +234,8 @@ def _label(task: Task) -> str:
 
 def _spec(config: Config, env: VectorEnv) -> PolicySpec:
     kind = default_kind(env.obs_shape, config.algo) if config.network.kind == "auto" else config.network.kind
+    if (config.algo == "ppo") != (kind in ACTOR_CRITICS):
+        raise ConfigError(f"{config.algo} cannot train network.kind '{kind}'", "leave out --network.kind")
     hidden = config.network.hidden if kind.endswith("mlp") else ()
     return PolicySpec(kind, env.obs_shape, env.num_actions, env.low, env.high, hidden, game=config.game)
 
