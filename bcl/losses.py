@@ -152,10 +152,9 @@ def gae(
     """
     with torch.no_grad():
         errors = rewards + gamma * next_values * ~terminated - values
-        carried = gamma * decay * ~ended
         found = [errors[-1]]
-        for error, share in zip(errors[:-1].flip(0), carried[:-1].flip(0), strict=True):
-            found.append(error + share * found[-1])
+        for error, over in zip(errors[:-1].flip(0), ended[:-1].flip(0), strict=True):
+            found.append(error + torch.where(over, 0, gamma * decay * found[-1]))
         return torch.stack(found[::-1])
 
 
