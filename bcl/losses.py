@@ -154,7 +154,7 @@ def gae(
         errors = rewards + gamma * next_values * ~terminated - values
         found = [errors[-1]]
         for error, over in zip(errors[:-1].flip(0), ended[:-1].flip(0), strict=True):
-            found.append(error + torch.where(over, 0, gamma * decay * found[-1]))
+            found.append(error + (gamma * decay * found[-1]).masked_fill(over, 0))
         return torch.stack(found[::-1])
 
 

@@ -167,8 +167,8 @@ class Learner:
         with clock.device("update"):
             self._estimate()
         for _ in range(c.epochs):
-            draws = self.generators["order"]
-            self._order.copy_(torch.randperm(len(self._order), generator=draws, device=self.device))
+            draws = torch.rand(len(self._order), generator=self.generators["order"], device=self.device)
+            self._order.copy_(draws.argsort())
             self._batch.copy_(torch.arange(c.batch_size, device=self.device))
             for _ in range(len(self._order) // c.batch_size):
                 self._eps.fill_(self.eps)

@@ -204,7 +204,7 @@ def test_each_update_has_its_own_budget(make_ppo, monkeypatch):
 def test_values_and_choices_by_hand_past_limits_but_not_past_ends(make_ppo, loss):
     """Right pays only out of state 4: worth 1, 1/2, 1/4, ... backwards at gamma 1/2."""
     learner = make_ppo(
-        loss, end=0.01, steps=19_200, num_envs=16, rollout=12, epochs=6, batch_size=64, learning_rate=0.01,
+        loss, end=0.01, steps=9_600, num_envs=16, rollout=12, epochs=6, batch_size=64, learning_rate=0.01,
         learning_rate_end=0.02, hidden=(32,), entropy_coef=0.0, world={"limits": (0, 2, 3)}, clip=0.3,
     )  # fmt: skip
     policy = run(learner)
