@@ -194,9 +194,9 @@ class AttackConfig:
     """Step of `pgd` as a share of the budget."""
     random_start: bool = False
     """Whether `pgd` starts at a random point of the ball instead of the clean one."""
-    objective: Literal["paper", "cross-entropy", "margin"] = "paper"
-    """Of `ri-fgsm` and `pgd`: the action as evaluations attack it, or as the paper's code: the expected value (DQN:
-    softmax(Q) . Q_target, PPO: softmax(z) . z), and for PPO's `pgd` the cross-entropy of the action that was taken."""
+    objective: Literal["paper", "value", "cross-entropy", "margin"] = "paper"
+    """Of `ri-fgsm` and `pgd`. `value`: the expected value (DQN: softmax(Q) . Q_target, PPO: softmax(z) . z);
+    `cross-entropy`, `margin`: the best action, as evaluations; `paper`: `value`, but for PPO's `pgd` the action taken."""
     fresh: bool = False
     """DQN: attack each replayed batch anew instead of storing what was found when it was collected, as the paper does.
     PPO always attacks each batch anew, as the paper does."""

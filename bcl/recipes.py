@@ -242,9 +242,11 @@ RECIPES: dict[str, Recipe] = {
 
 # Stages this version can train. `bcl train` refuses the others before it touches anything.
 TRAINABLE: frozenset[tuple[str, Loss]] = frozenset(
-    {("dqn", "standard"), ("dqn", "radial"), ("dqn", "at"), ("dqn", "sa")}
-    | {("ppo", "standard"), ("ppo", "radial"), ("ppo", "at")}
-)
+    {
+        ("dqn", "standard"), ("dqn", "radial"), ("dqn", "at"), ("dqn", "sa"),
+        ("ppo", "standard"), ("ppo", "radial"), ("ppo", "at"),
+    }
+)  # fmt: skip
 
 
 def find_recipe(name: str) -> Recipe:

@@ -4,10 +4,11 @@ from bcl.attacks import PGD, RIFGSM, Attack, CrossEntropy, Margin, Objective, at
 from bcl.config import AttackConfig
 
 
-def training_attack(config: AttackConfig, paper_objective: Objective) -> Attack:
-    """The configured attack; `paper_objective` is what the learner's own attack in the paper descends."""
+def training_attack(config: AttackConfig, value: Objective, paper: Objective | None = None) -> Attack:
+    """The configured attack; `value` is the learner's expected value, `paper` what the paper attacks if not that."""
     objectives: dict[str, Objective] = {
-        "paper": paper_objective,
+        "paper": paper or value,
+        "value": value,
         "cross-entropy": CrossEntropy(),
         "margin": Margin(),
     }

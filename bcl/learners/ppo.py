@@ -14,7 +14,7 @@ from bcl import losses, schedules
 from bcl.attacks import AwayFromActions, OwnValue, perturb
 from bcl.bounds import input_box, score_bounds
 from bcl.config import AttackConfig, PpoConfig
-from bcl.envs import VectorEnv
+from bcl.envs import Step, VectorEnv
 from bcl.errors import ConfigError, NotYetError
 from bcl.graphs import Graphed
 from bcl.learners.adversary import training_attack
@@ -73,13 +73,18 @@ class Rollout:
     @classmethod
     def empty(cls, steps: int, like: Tensor) -> "Rollout":
         """`like`: observations (N, *obs_shape) of all copies."""
-        shape, device = (steps, len(like)), like.device
-        numbers = [torch.zeros(shape, device=device) for _ in range(6)]
-        flags = [torch.zeros(shape, dtype=torch.bool, device=device) for _ in range(3)]
+
+        def zeros(dtype: torch.dtype) -> Tensor:
+            return torch.zeros(steps, len(like), dtype=dtype, device=like.device)
+
+        numbers = ("log_probs", "values", "next_values", "rewards", "advantages", "targets")
+        flags = ("terminated", "ended", "playing")
         return cls(
-            like.new_zeros(*shape, *like.shape[1:]), torch.zeros(shape, dtype=torch.long, device=device),
-            *numbers[:4], *flags, *numbers[4:],
-        )  # fmt: skip
+            obs=like.new_zeros(steps, *like.shape),
+            actions=zeros(torch.long),
+            **{name: zeros(torch.float32) for name in numbers},
+            **{name: zeros(torch.bool) for name in flags},
+        )
 
 
 class Learner:
@@ -103,8 +108,8 @@ class Learner:
         self.optimizer = torch.optim.Adam(
             policy.parameters(), lr=self._rate, eps=config.adam_eps, fused=True, capturable=cuda
         )
-        # Acting stays as it is: a compiled network would be compiled anew for its number of copies.
-        self._act_network = self._network = network.logits_and_value
+        # Acting takes the plain network: a compiled one would be compiled anew for its number of copies.
+        self._plain = self._network = network.logits_and_value
         if cuda and config.accelerate == "full":
             self._network = torch.compile(network.logits_and_value, dynamic=False)
         # Fixed places that graphs read; schedules write into them without the host waiting.
@@ -141,19 +146,21 @@ class Learner:
     def rollout(self, obs: Tensor) -> tuple[Rollout, Tensor]:
         """Play on from `obs` with sampled actions; what happened, and the observations to play on from."""
         memory, clock, last_obs = self._memory, self.tally.clock, []
+        step: Step | None = None
         for t in range(self.config.rollout):
             with clock.host("act"):
                 self._obs.copy_(obs)
                 actions, log_probs, values = self._choose()
-                self.env.send(actions)  # the emulators step from here on
+                self.env.send(actions)  # the emulators step from here on, while the step before is written down
+            if step:
+                self._remember(t - 1, step)
             memory.obs[t], memory.actions[t], memory.log_probs[t], memory.values[t] = obs, actions, log_probs, values
             with clock.host("env"):
                 step = self.env.recv()
-            memory.rewards[t] = self._learned_from(step.reward, step.ended)
-            memory.terminated[t], memory.ended[t], memory.playing[t] = step.terminated, step.ended, step.playing
             last_obs.append(step.final_obs)
-            self.tally.count(step)
             obs = step.obs
+        assert step, "a rollout has steps"
+        self._remember(t, step)
         with clock.device("act"):
             self._value_what_followed(torch.cat([*last_obs, obs]))
         self.step += self.env.num_envs * self.config.rollout
@@ -221,24 +228,26 @@ class Learner:
 
     def _choose_actions(self) -> tuple[Tensor, Tensor, Tensor]:
         with torch.no_grad(), self._autocast():
-            logits, values = self._act_network(as_float(self._obs))
+            logits, values = self._plain(as_float(self._obs))
         # The largest of logits less the logarithms of exponential draws is distributed as the softmax of the logits.
         draws = torch.empty_like(logits).exponential_(generator=self.generators["act"])
         actions = (logits - draws.log()).argmax(dim=1)
         log_probs = logits.log_softmax(dim=1).gather(1, actions.unsqueeze(1)).squeeze(1)
         return actions, log_probs, values
 
-    def _learned_from(self, rewards: Tensor, ended: Tensor) -> Tensor:
+    def _remember(self, t: int, step: Step) -> None:
+        memory, rewards, limit = self._memory, step.reward, self.config.reward_clamp
         if self.config.normalise_returns:
-            rewards = self.returns.scaled(rewards, ended)
-        limit = self.config.reward_clamp
-        return rewards.clamp(-limit, limit) if limit else rewards
+            rewards = self.returns.scaled(rewards, step.ended)
+        memory.rewards[t] = rewards.clamp(-limit, limit) if limit else rewards
+        memory.terminated[t], memory.ended[t], memory.playing[t] = step.terminated, step.ended, step.playing
+        self.tally.count(step)
 
     def _value_what_followed(self, obs: Tensor) -> None:
         """`obs`: the last observations of all episodes that ended, in the order of time, then those to play on from."""
         memory, copies = self._memory, self.env.num_envs
         with torch.no_grad(), self._autocast():
-            parts = [self._act_network(as_float(part))[1] for part in obs.split(self.config.batch_size)]
+            parts = [self._plain(as_float(part))[1] for part in obs.split(self.config.batch_size)]
         values = torch.cat(parts)
         memory.next_values[:-1] = memory.values[1:]
         memory.next_values[-1] = values[-copies:]
@@ -253,8 +262,8 @@ class Learner:
     def _perturb_batch(self) -> Tensor:
         index = self._order[self._batch]
         obs, actions = self._at(self._memory.obs, index), self._at(self._memory.actions, index)
-        paper = OwnValue() if self.adversary.kind == "ri-fgsm" else AwayFromActions(actions)
-        attack = training_attack(self.adversary, paper)
+        paper = AwayFromActions(actions) if self.adversary.kind == "pgd" else None
+        attack = training_attack(self.adversary, OwnValue(), paper)
         with self._autocast():
             return perturb(attack, self.policy, as_float(obs), self._eps, self.generators["attack"], check=False)
 

@@ -7,7 +7,7 @@ import torch
 from torch.nn import functional as F
 
 from bcl import losses
-from bcl.attacks import PGD, RIFGSM, CrossEntropy, Margin, OwnValue
+from bcl.attacks import PGD, RIFGSM, AwayFromActions, CrossEntropy, Margin, OwnValue
 from bcl.config import AttackConfig
 from bcl.learners.adversary import training_attack
 
@@ -64,7 +64,12 @@ def test_the_configured_attack_is_taken():
     assert training_attack(AttackConfig(), OwnValue()) == RIFGSM(OwnValue())
     assert training_attack(AttackConfig(objective="margin"), OwnValue()) == RIFGSM(Margin())
     config = AttackConfig(kind="pgd", steps=4, relative_step=0.5, objective="cross-entropy")
-    assert training_attack(config, OwnValue()) == PGD(4, 0.5, objective=CrossEntropy())
+    taken = AwayFromActions(torch.zeros(1))
+    assert training_attack(config, OwnValue(), taken) == PGD(4, 0.5, objective=CrossEntropy())
+    assert training_attack(AttackConfig(kind="pgd"), OwnValue(), taken) == PGD(10, 0.2, objective=taken)
+    assert training_attack(AttackConfig(kind="pgd", objective="value"), OwnValue(), taken) == PGD(
+        10, 0.2, objective=OwnValue()
+    )
 
 
 @pytest.mark.parametrize("kind", KINDS)
