@@ -195,11 +195,9 @@ class AttackConfig:
     random_start: bool = False
     """Whether `pgd` starts at a random point of the ball instead of the clean one."""
     objective: Literal["paper", "value", "cross-entropy", "margin"] = "paper"
-    """Of `ri-fgsm` and `pgd`. `value`: the expected value (DQN: softmax(Q) . Q_target, PPO: softmax(z) . z);
-    `cross-entropy`, `margin`: the best action, as evaluations; `paper`: `value`, but for PPO's `pgd` the action taken."""
+    """Of `ri-fgsm` and `pgd`: the expected value, or the best action; `paper`: `value`, for PPO's `pgd` the taken action."""
     fresh: bool = False
-    """DQN: attack each replayed batch anew instead of storing what was found when it was collected, as the paper does.
-    PPO always attacks each batch anew, as the paper does."""
+    """DQN: attack each replayed batch anew, instead of storing what was found as the paper does. PPO always attacks anew."""
 
 
 @dataclass(frozen=True)

@@ -96,9 +96,14 @@ _CARTPOLE: Settings = {
     "batch_size": 512, "learning_rate": 5e-4, "learning_rate_end": 0.02, "gamma": 0.99, "kappa": 0.5, "kappa_linear": False,
     "exploration_start": 0.05, "exploration_end": 0.05,
 }  # fmt: skip
-_CARTPOLE_RADIAL: Settings = {"dqn": _CARTPOLE | {"steps": 25_000, "ramp_steps": 6_000}, "curriculum": {"target": 0.06}}
+_CARTPOLE_RADIAL: Settings = {
+    "dqn": _CARTPOLE | {"steps": 25_000, "ramp_steps": 6_000},
+    "ppo": {"steps": 100_000, "gamma": 0.995, "entropy_coef": 0.03},
+    "curriculum": {"target": 0.06},
+}
 _CARTPOLE_AT: Settings = {
     "dqn": _CARTPOLE | {"exploration_start": 0.2, "exploration_end": 0.2, "exploration_repeat": 4},
+    "ppo": {"steps": 100_000, "gamma": 0.999, "entropy_coef": 0.02},
     "attack": {"kind": "pgd", "steps": 3, "relative_step": 0.6},
     "curriculum": {"target": 0.06},
 }
