@@ -41,10 +41,6 @@ class TrainingError(BclError):
     """A training run that cannot go on."""
 
 
-class NotYetError(BclError):
-    """Something this version names but does not do."""
-
-
 def did_you_mean(word: str, known: Iterable[str], otherwise: str = "") -> str:
     """A hint naming the closest known word, or `otherwise` when nothing is close."""
     by_lower = {k.lower(): k for k in known}

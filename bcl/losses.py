@@ -1,11 +1,11 @@
-"""Losses of Q-learning, plain and robust, as in the paper (arXiv 2206.10057) and its public code jlwu002/BCL.
+"""Losses of Q-learning and of PPO, plain and robust, as in the paper (arXiv 2206.10057) and its public code jlwu002/BCL.
 
 Pure functions of tensors that never read a value back from the device. Scores (B, A), actions (B,) int64, targets (B,);
 weights (B,) sum to 1 and are 0 on rows that do not count. Targets get no gradient. In formulas a is the replayed action,
 y any action and h the penalty; sums run over y, weighted means over the batch.
 """
 
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor
@@ -120,6 +120,116 @@ def sa(
     robust = -_mean(others.amin(dim=1).clamp(max=ceiling), weight)
     loss = td + kappa * robust
     return loss, info | _log(robust=robust, certified=_mean((others > 0).all(dim=1), weight), loss=loss)
+
+
+class Past(NamedTuple):
+    """B samples of a rollout, as they were when they were collected. None of it gets a gradient."""
+
+    actions: Tensor  # (B,) int64
+    log_probs: Tensor  # (B,) of the actions
+    values: Tensor  # (B,)
+    advantages: Tensor  # (B,) standardised
+    targets: Tensor  # (B,) what the values should have been
+    weight: Tensor  # (B,)
+
+
+class Weights(NamedTuple):
+    """What PPO weighs against what."""
+
+    clip: float
+    """How far the ratio of probabilities may be from 1, and the value from what it was, before the gradient stops."""
+    value: float
+    entropy: float
+
+
+def gae(
+    rewards: Tensor, values: Tensor, next_values: Tensor, terminated: Tensor, ended: Tensor, gamma: float, decay: float
+) -> Tensor:
+    """Generalised advantage estimates of T steps of N copies, all (T, N), without gradient.
+
+    d_t = r_t + gamma V(s_t+1) - V(s_t), without V(s_t+1) where the game `terminated`; A_t = d_t + gamma decay A_t+1, without
+    A_t+1 where an episode `ended`, either way.
+    """
+    with torch.no_grad():
+        errors = rewards + gamma * next_values * ~terminated - values
+        found = [errors[-1]]
+        for error, over in zip(errors[:-1].flip(0), ended[:-1].flip(0), strict=True):
+            found.append(error + (gamma * decay * found[-1]).masked_fill(over, 0))
+        return torch.stack(found[::-1])
+
+
+def standardised(values: Tensor, weight: Tensor) -> Tensor:
+    """(values - mean) / (deviation + 1e-8) under weights of the same shape that sum to 1; the deviation is the population's."""
+    centred = values - _mean(values, weight)
+    return centred / (_mean(centred.square(), weight).sqrt() + 1e-8)
+
+
+def ppo(logits: Tensor, values: Tensor, past: Past, weights: Weights) -> tuple[Tensor, Info]:
+    """surrogate + c_v value - c_e entropy.
+
+    surrogate = -mean min(r A, clip(r) A) with r = pi(a) / pi_old(a); value = mean max((V - t)^2, (V_clipped - t)^2) / 2.
+    Gradient: logits and values.
+    """
+    logits, values = _wide(logits), _wide(values)
+    surrogate = -_mean(_clipped_gain(logits, past, weights.clip), past.weight)
+    rest, info = _value_and_entropy(logits, values, past, weights)
+    loss = surrogate + rest
+    return loss, info | _log(surrogate=surrogate, loss=loss)
+
+
+def ppo_adversarial(
+    logits: Tensor, values: Tensor, seen: Tensor, past: Past, weights: Weights, kappa: Scalar
+) -> tuple[Tensor, Info]:
+    """AT-PPO: kappa surrogate + (1 - kappa) robust + c_v value - c_e entropy, `seen` being the logits under attack.
+
+    robust = -mean min_i min(r_i A, clip(r_i) A), where pi_1 takes the logit of a from `seen` and the others from `logits`,
+    pi_2 the other way round. Gradient: `ppo`'s, and seen.
+    """
+    loss, info = _ppo_robust(logits, values, _wide(seen), _wide(logits), past, weights, kappa)
+    fooled = _mean(logits.argmax(dim=1) != seen.argmax(dim=1), past.weight)
+    return loss, info | _log(fooled=fooled)
+
+
+def ppo_radial(
+    logits: Tensor, values: Tensor, lower: Tensor, upper: Tensor, past: Past, weights: Weights, kappa: Scalar
+) -> tuple[Tensor, Info]:
+    """RADIAL-PPO: as `ppo_adversarial` with bounds (B, A) of the logits.
+
+    pi_1, an upper bound of pi(a), takes the logit of a from `upper` and the others from `lower`; pi_2 the other way round.
+    Gradient: `ppo`'s, and both bounds.
+    """
+    return _ppo_robust(logits, values, _wide(upper), _wide(lower), past, weights, kappa)
+
+
+def _ppo_robust(
+    logits: Tensor, values: Tensor, one: Tensor, other: Tensor, past: Past, weights: Weights, kappa: Scalar
+) -> tuple[Tensor, Info]:
+    logits, values = _wide(logits), _wide(values)
+    taken = past.actions.unsqueeze(1) == torch.arange(logits.shape[1], device=logits.device)
+    mixed = torch.where(taken, one, other), torch.where(taken, other, one)
+    gains = [_clipped_gain(scores, past, weights.clip) for scores in mixed]
+    surrogate = -_mean(_clipped_gain(logits, past, weights.clip), past.weight)
+    robust = -_mean(torch.minimum(*gains), past.weight)
+    rest, info = _value_and_entropy(logits, values, past, weights)
+    loss = kappa * surrogate + (1 - kappa) * robust + rest
+    return loss, info | _log(surrogate=surrogate, robust=robust, loss=loss)
+
+
+def _clipped_gain(logits: Tensor, past: Past, clip: float) -> Tensor:
+    """(B,) min(r A, clip(r) A)."""
+    ratio = (_at(logits.log_softmax(dim=1), past.actions) - past.log_probs).exp()
+    return torch.minimum(ratio * past.advantages, ratio.clamp(1 - clip, 1 + clip) * past.advantages)
+
+
+def _value_and_entropy(logits: Tensor, values: Tensor, past: Past, weights: Weights) -> tuple[Tensor, Info]:
+    near = past.values + (values - past.values).clamp(-weights.clip, weights.clip)
+    errors = torch.maximum((values - past.targets).square(), (near - past.targets).square())
+    value = _mean(errors, past.weight) / 2
+    log_probs = logits.log_softmax(dim=1)
+    entropy = -_mean((log_probs.exp() * log_probs).sum(dim=1), past.weight)
+    moved = past.log_probs - _at(log_probs, past.actions)  # its mean estimates the KL divergence from the old policy
+    info = _log(value=value, entropy=entropy, kl=_mean(moved, past.weight))
+    return weights.value * value - weights.entropy * entropy, info
 
 
 def _mixed(td: Tensor, robust: Tensor, kappa: Scalar, info: Info) -> tuple[Tensor, Info]:

@@ -8,7 +8,7 @@ hyper-parameters, and its public code jlwu002/BCL.
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from bcl.errors import ConfigError, NotYetError, did_you_mean
+from bcl.errors import ConfigError, did_you_mean
 
 Loss = Literal["standard", "radial", "at", "sa"]
 Strategy = Literal["none", "next", "skip", "open"]
@@ -111,9 +111,14 @@ _CARTPOLE: Settings = {
     "batch_size": 512, "learning_rate": 5e-4, "learning_rate_end": 0.02, "gamma": 0.99, "kappa": 0.5, "kappa_linear": False,
     "exploration_start": 0.05, "exploration_end": 0.05,
 }  # fmt: skip
-_CARTPOLE_RADIAL: Settings = {"dqn": _CARTPOLE | {"steps": 25_000, "ramp_steps": 6_000}, "curriculum": {"target": 0.06}}
+_CARTPOLE_RADIAL: Settings = {
+    "dqn": _CARTPOLE | {"steps": 25_000, "ramp_steps": 6_000},
+    "ppo": {"steps": 100_000, "gamma": 0.995, "entropy_coef": 0.03},
+    "curriculum": {"target": 0.06},
+}
 _CARTPOLE_AT: Settings = {
     "dqn": _CARTPOLE | {"exploration_start": 0.2, "exploration_end": 0.2, "exploration_repeat": 4},
+    "ppo": {"steps": 100_000, "gamma": 0.999, "entropy_coef": 0.02},
     "attack": {"kind": "pgd", "steps": 3, "relative_step": 0.6},
     "curriculum": {"target": 0.06},
 }
@@ -203,6 +208,7 @@ RECIPES: dict[str, Recipe] = {
                     "bank_heist": {"dqn": {"kappa": 0.02, "learning_rate": 1e-5}},
                     "road_runner": {"dqn": {"kappa": 0.01, "target_sync": 32_000}},
                     "cartpole": {"dqn": {"exploration_hold": 0, "ramp_start": 0}},  # its runs are shorter than these
+                    "acrobot": {"dqn": {"exploration_hold": 0, "ramp_start": 0}},
                 },
             ),
         ),
@@ -274,11 +280,6 @@ RECIPES: dict[str, Recipe] = {
     ),
 }
 
-# Stages this version can train. `bcl train` refuses the others before it touches anything.
-TRAINABLE: frozenset[tuple[str, Loss]] = frozenset(
-    {("dqn", "standard"), ("dqn", "radial"), ("dqn", "at"), ("dqn", "sa")}
-)
-
 
 def find_recipe(name: str) -> Recipe:
     """The recipe of that name."""
@@ -309,15 +310,10 @@ def stages_of(name: str, algo: str, game: str, bootstrap: str = "auto") -> list[
     return found
 
 
-def check_trainable(name: str, algo: str, bootstrap: str = "auto") -> None:
-    """Refuse a recipe with a stage that this version cannot train, naming the stage."""
+def check_trainable(name: str, algo: str) -> None:
+    """Refuse a recipe with another learner than it is defined for."""
     recipe = find_recipe(name)
     if algo not in recipe.algos:
         raise ConfigError(
             f"recipe '{name}' is defined for {' and '.join(recipe.algos)} only", f"choose another with {algo}"
         )
-    for stage, _ in stages_of(name, algo, "", bootstrap):
-        if (algo, stage.loss) not in TRAINABLE:
-            needs = f"{algo.upper()} training with the '{stage.loss}' loss"
-            what = f"recipe '{name}' needs {needs}, which this version does not have yet"
-            raise NotYetError(what, "see CHANGELOG.md for what it has")

@@ -1,8 +1,12 @@
-"""What changes inside one run, as functions of the agent step; the paper (arXiv 2206.10057) via its code jlwu002/BCL."""
+"""What changes inside one run, as functions of the agent step, for PPO of the update; the paper (arXiv 2206.10057) via its code jlwu002/BCL."""
 
+from math import copysign, exp
 from typing import Literal
 
+from scipy.special import lambertw
+
 Ramp = Literal["smooth", "linear"]
+SMALLEST = 1e-10  # where the exponential ramp starts, in observation units
 
 
 def exploration(step: int, start: float, end: float, hold: int, decay: int) -> float:
@@ -33,8 +37,25 @@ def ramp(step: int, begin: int, finish: int, kind: Ramp) -> float:
     return height + (1 - height) * (done - bend) / (length - bend)
 
 
-def budget(step: int, start: float, end: float, begin: int, finish: int, kind: Ramp) -> float:
+def exponential(step: int, end: float, begin: int, finish: int) -> float:
+    """From 1e-10 to `end` >= 0: exponential over the first quarter of the way, then linear.
+
+    The slopes would be equal at the bend if what is left to climb there were all of `end`, as the public code takes it.
+    """
+    bend = begin + int(0.25 * (finish - begin))
+    growth = exp(float(lambertw(end / SMALLEST / 3).real))  # over the exponential part
+    if step <= begin:
+        return SMALLEST
+    if step < bend:
+        return SMALLEST * float(growth ** ((step - begin) / (bend - begin)))
+    height = SMALLEST * growth
+    return height + min(1.0, (step - bend) / max(1, finish - bend)) * (end - height)
+
+
+def budget(step: int, start: float, end: float, begin: int, finish: int, kind: Ramp | Literal["exponential"]) -> float:
     """The adversary's budget, from `start` to `end`."""
+    if kind == "exponential":
+        return start + copysign(exponential(step, abs(end - start), begin, finish), end - start)
     return start + ramp(step, begin, finish, kind) * (end - start)
 
 

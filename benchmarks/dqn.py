@@ -25,18 +25,14 @@ import gc
 import json
 import math
 import os
-import resource
 import shutil
-import sys
-import time
-from collections import defaultdict
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import reference_loop
 import torch
+from meter import Meter, emulators_alone, process_peak
 from provenance import provenance
 
 from bcl.config import AttackConfig, DqnConfig, resolve
@@ -45,7 +41,7 @@ from bcl.evaluation.speed import untrained_policy
 from bcl.games import AtariGame
 from bcl.learners.dqn import train
 from bcl.learners.replay import Replay
-from bcl.learners.task import Hooks, Metrics, Task
+from bcl.learners.task import Hooks, Task
 from bcl.recipes import Loss
 
 PAPER_RATIO = 32.0  # replayed transitions per agent step
@@ -58,57 +54,6 @@ MIB = 2**20
 Row = dict[str, Any]
 
 
-def emulators_alone(game: AtariGame, num_envs: int, device: str, seconds: float) -> float:
-    """Agent steps per second under random actions, drawn and observed on the learner's device."""
-    env = make_env(game, num_envs, device)
-    env.reset(0)
-    steps, start = -5, time.perf_counter()
-    while steps < 1 or time.perf_counter() - start < seconds:
-        env.send(torch.randint(env.num_actions, (num_envs,), device=device))
-        env.recv()
-        steps += 1
-        if steps == 0:  # warmed up
-            start = time.perf_counter()
-    rate = num_envs * steps / (time.perf_counter() - start)
-    env.close()
-    return rate
-
-
-@dataclass
-class Meter:
-    """Sums up the rows that training logs, from the first after the warm-up until the time is up."""
-
-    seconds: float
-    start: float = 0.0
-    steps: int = 0
-    last: tuple[int, float] = (0, 0.0)
-    updates: int = 0
-    warm: int = 0
-    sums: dict[str, float] = field(default_factory=lambda: defaultdict(float))
-
-    def log(self, row: Metrics) -> None:
-        """One row; it comes after the host has waited for the device."""
-        step, now = int(row["step"] or 0), time.perf_counter()
-        updates, length = int(row["updates"] or 0), now - self.last[1]
-        if self.warm >= WARM_UP:
-            self.start = self.start or self.last[1]
-            self.steps += step - self.last[0]
-            self.updates += updates
-            for name, value in row.items():
-                if name.startswith("share_"):
-                    self.sums[name] += (value or 0) * length
-        self.warm += updates
-        self.last = (step, now)
-
-    def done(self) -> bool:
-        """Whether enough was measured."""
-        return self.start > 0 and self.elapsed >= self.seconds
-
-    @property
-    def elapsed(self) -> float:
-        return self.last[1] - self.start
-
-
 def measure(game: AtariGame, loss: Loss, config: DqnConfig, device: str, seconds: float) -> Row:
     """Rate, shares and memory of `train`."""
     cuda = device == "cuda"
@@ -118,7 +63,7 @@ def measure(game: AtariGame, loss: Loss, config: DqnConfig, device: str, seconds
         torch.cuda.reset_peak_memory_stats()
     env = make_env(game, config.num_envs, device)
     policy = untrained_policy(game, device).train()
-    meter = Meter(seconds)
+    meter = Meter(seconds, WARM_UP)
     with suppress(KeyboardInterrupt):  # how a run that is asked to stop ends
         task = Task(loss, START, END, seed=0)
         train(policy, env, config, AttackConfig(), task, Hooks(log=meter.log, interrupted=meter.done))
@@ -137,12 +82,6 @@ def measure(game: AtariGame, loss: Loss, config: DqnConfig, device: str, seconds
         "paper_replay_mib": paper / MIB,
         "peak_with_paper_replay_mib": (peak - kept + paper) / MIB,
     }
-
-
-def process_peak() -> int:
-    """Most bytes this process ever held."""
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else 1024 * peak  # macOS counts bytes
 
 
 def round_length(num_envs: int, batch: int, samples_per_step: int) -> int:

@@ -64,6 +64,38 @@ def test_no_ratio_where_the_work_differs(benchmark):
     assert compared["times_public_code"] == pytest.approx(100 / 168)
 
 
+def test_ppo_prints_a_table_and_stores_where_its_numbers_come_from(benchmark, monkeypatch, tmp_path, capsys):
+    pytest.importorskip("procgen")
+    ppo = benchmark("ppo")
+    monkeypatch.setattr(ppo, "WARM_UP", 1)
+    out = tmp_path / "results" / "ppo.json"
+    sizes = "--device cpu --num-envs 4 --rollout 4 --batch 8 --seconds 0.01"
+    monkeypatch.setattr(sys, "argv", ["ppo.py", *sizes.split(), "--out", str(out)])
+    ppo.main()
+
+    result = json.loads(out.read_text())
+    assert {
+        "command",
+        "commit",
+        "date",
+        "machine",
+        "torch",
+        "game",
+        "num_envs",
+        "rollout",
+        "batch_size",
+    } <= result.keys()
+    rows = {row["loss"]: row for row in result["rows"]}
+    assert tuple(rows) == ("standard", "at")
+    for row in rows.values():
+        assert min(row["steps_per_second"], row["emulators_alone"]) > 0
+        assert row["samples_per_step"] == 3
+        assert 0 < row["share_update"] <= 1
+    assert rows["at"]["times_paper"] is None  # the paper's machine and sizes were others
+    assert (rows["at"]["paper"], rows["standard"]["paper"]) == (694, None)
+    assert "share attack" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(("num_envs", "batch"), [(64, 128), (64, 4096), (8, 512), (5, 96), (1, 128)])
 def test_rounds_are_whole(benchmark, num_envs, batch):
     steps = benchmark("dqn").round_length(num_envs, batch, 32)
@@ -73,11 +105,11 @@ def test_rounds_are_whole(benchmark, num_envs, batch):
 
 
 def test_rows_of_the_warm_up_are_not_measured(benchmark, monkeypatch):
-    dqn = benchmark("dqn")
+    module = benchmark("meter")
     now = iter([10.0, 20.0, 22.0, 24.0])
-    monkeypatch.setattr(dqn.time, "perf_counter", lambda: next(now))
-    meter = dqn.Meter(seconds=3.0)
-    rows = [(64, 0), (128, dqn.WARM_UP), (192, 16), (256, 16)]
+    monkeypatch.setattr(module.time, "perf_counter", lambda: next(now))
+    meter = module.Meter(seconds=3.0, warm_up=8)
+    rows = [(64, 0), (128, 8), (192, 16), (256, 16)]
     finished = []
     for step, updates in rows:
         meter.log({"step": step, "updates": updates, "share_env": 0.25})

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from bcl.cli import presets_command
 from bcl.config import (
+    AttackConfig,
     Config,
     DqnConfig,
     PpoConfig,
@@ -17,7 +18,7 @@ from bcl.config import (
     resolve,
     resolve_stages,
 )
-from bcl.errors import BclError, ConfigError, GameError, NotYetError
+from bcl.errors import BclError, ConfigError, GameError
 from bcl.games import AtariGame, GymnasiumGame, ProcgenGame
 from bcl.quantities import format_eps, parse_eps
 from bcl.recipes import RECIPES, check_trainable
@@ -135,9 +136,11 @@ def test_defaults_are_the_papers() -> None:
     assert [getattr(DqnConfig(), name) for name in fields.split()] == [
         4_000, 0.01, 0.01, 1, 0.8, False, "smooth", 0, 4_000_000,
     ]  # fmt: skip
-    assert dataclasses.astuple(PpoConfig()) == (
+    assert dataclasses.astuple(PpoConfig())[:21] == (
         25_000_000, 64, 256, 3, 512, 5e-4, 1e-5, 0.999, 0.95, 0.2, 0.5, 0.01, 0.5, 0.5,
+        1.0, True, 0.99, 10.0, False, "exponential", 0.1,
     )  # fmt: skip
+    assert PpoConfig().ramp_end == 0.8
 
 
 def test_vanilla_and_sa_have_their_own_numbers() -> None:
@@ -208,6 +211,18 @@ def test_own_settings_reach_earlier_stages() -> None:
     assert [c.dqn.steps for c in (radial, opened, at)] == [9, 9, 9]
     assert [c.curriculum.start * 255 for c in (radial, opened, at)] == [0, 1, 5]
     assert [c.curriculum.runs for c in (radial, opened, at)] == [1, 4, 4]
+
+
+def test_the_learner_in_use() -> None:
+    assert resolve("pong").learner == resolve("pong").dqn
+    assert resolve("fruitbot").learner == resolve("fruitbot").ppo
+    assert resolve("pong", flags=parse_flags(["--algo", "ppo"])).learner == PpoConfig()
+
+
+def test_training_attacks_of_the_papers_ppo() -> None:
+    assert resolve("fruitbot", recipe="at").attack == AttackConfig()
+    jumper = resolve("jumper", recipe="at").attack
+    assert (jumper.kind, jumper.steps, jumper.relative_step, jumper.objective) == ("pgd", 10, 0.2, "paper")
 
 
 def test_games_without_a_preset() -> None:
@@ -326,11 +341,12 @@ def test_difference_names_the_fields() -> None:
     assert difference(old, old) == []
 
 
-def test_what_cannot_be_trained_is_refused_by_name() -> None:
+def test_recipes_are_for_the_learners_they_name() -> None:
     for name in RECIPES:
         check_trainable(name, "dqn")
-    with pytest.raises(NotYetError, match="PPO training with the 'standard' loss"):
-        check_trainable("vanilla", "ppo")
+    for name in RECIPES:
+        if name not in ("sa", "bcl-radial+at"):
+            check_trainable(name, "ppo")
     with pytest.raises(ConfigError, match="dqn only"):
         check_trainable("sa", "ppo")
 

@@ -1,6 +1,8 @@
 """Schedules against the numbers of the paper's code, and against its formula in exact fractions."""
 
+import math
 from fractions import Fraction
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -121,6 +123,50 @@ def test_a_ramp_without_length_is_a_step(kind, begin, finish):
 def test_ramps_never_fall_and_stay_in_the_unit_interval(first, later, begin, finish, kind):
     first, later = sorted((first, later))
     assert 0 <= schedules.ramp(first, begin, finish, kind) <= schedules.ramp(later, begin, finish, kind) <= 1
+
+
+# --- the exponential ramp
+
+
+@pytest.mark.parametrize(
+    ("update", "expected"),
+    [
+        (0, 1e-10), (14_648, 1e-10), (20_000, 1.7701e-9), (27_465, 9.7435e-8), (35_000, 5.5687e-6), (40_282, 9.4937e-5),
+        (60_000, 1.07566e-3), (80_000, 2.07041e-3), (100_000, 3.06516e-3), (117_187, 3.92e-3), (146_484, 3.92e-3),
+    ],
+)  # fmt: skip
+def test_exponential_ramp_of_the_papers_ppo(update, expected):
+    assert schedules.exponential(update, 3.92e-3, 14_648, 117_187) == pytest.approx(expected, rel=2e-5)
+
+
+def test_exponential_ramp_grows_by_a_constant_factor_and_then_by_a_constant_amount():
+    values = [schedules.exponential(step, 0.05, 100, 500) for step in range(100, 501)]
+    factors = [b / a for a, b in pairwise(values[:101])]
+    amounts = [b - a for a, b in pairwise(values[100:])]
+    assert factors == pytest.approx([factors[0]] * 100)
+    assert amounts == pytest.approx([amounts[0]] * 300)
+    growth = values[100] / values[0]
+    assert growth * math.log(growth) == pytest.approx(0.05 / 1e-10 / 3)  # where the Lambert function puts the bend
+    assert values[-1] == 0.05
+
+
+@given(
+    first=steps, later=steps, begin=st.integers(0, 100_000), length=st.integers(0, 10**6), end=st.floats(1e-9, 1)
+)  # fmt: skip
+def test_exponential_ramps_never_fall_and_end_where_they_should(first, later, begin, length, end):
+    first, later = sorted((first, later))
+    low, high = (schedules.exponential(step, end, begin, begin + length) for step in (first, later))
+    assert 0 < low <= high * (1 + 1e-12)
+    assert high <= end * (1 + 1e-12)
+    assert schedules.exponential(begin + length + 1, end, begin, begin + length) == pytest.approx(end)
+
+
+def test_exponential_budget_lies_on_top_of_its_start():
+    ramp = [schedules.exponential(step, 0.2, 10, 90) for step in (0, 20, 60, 100)]
+    rising = [schedules.budget(step, 0.1, 0.3, 10, 90, "exponential") for step in (0, 20, 60, 100)]
+    falling = [schedules.budget(step, 0.3, 0.1, 10, 90, "exponential") for step in (0, 20, 60, 100)]
+    assert rising == pytest.approx([0.1 + x for x in ramp])
+    assert falling == pytest.approx([0.3 - x for x in ramp])
 
 
 # --- what uses it

@@ -91,8 +91,8 @@ def _do(run: Path, whole: Path, workers: Workers) -> "Verdict":
     except KeyboardInterrupt:
         raise KeyboardInterrupt(f"continue with: {resume}") from None
     except TrainingError as error:
-        way_out = "if that ends here again, start anew with a lower dqn.learning_rate or another seed"
-        raise TrainingError(error.message, f"'{resume}' goes back to the last checkpoint; {way_out}") from None
+        again = f"'{resume}' goes back to the last checkpoint; if that ends here again, {error.hint}"
+        raise TrainingError(error.message, again) from None
     except BclError as error:
         raise type(error)(error.message, "; ".join(filter(None, (error.hint, f"continue with: {resume}")))) from None
 

@@ -51,7 +51,7 @@ class Command(Workers):
             hint = f"continue it with 'bcl resume {shlex.quote(str(out))}', or give another --out"
             raise StoreError(f"'{out}' is a run already", hint)
         store.check_new(out)
-        recipes.check_trainable(config.recipe, config.algo, config.bootstrap)
+        recipes.check_trainable(config.recipe, config.algo)
 
         from bcl import experiment
         from bcl.cli import console

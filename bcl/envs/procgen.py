@@ -90,13 +90,15 @@ class ProcgenEnvs:
             infos = [info for engine in self._engines for info in engine.get_info()]
             truncated &= ~np.array([info["prev_level_complete"] for info in infos], dtype=bool)
         self._steps[over] = 0
-        ended = to_device(over, self._device)
+        ended = to_device(
+            np.flatnonzero(over), self._device
+        )  # by number: a mask would make the host wait for the device
         return Step(
             obs=self._obs,
             reward=to_device(reward, self._device),
             terminated=to_device(over & ~truncated, self._device),
             truncated=to_device(truncated, self._device),
-            playing=torch.ones_like(ended),
+            playing=torch.ones(self.num_envs, dtype=torch.bool, device=self._device),
             final_obs=last_obs[ended],
         )
 

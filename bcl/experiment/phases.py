@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from bcl import curriculum
-from bcl.attacks import PGD, RIFGSM, Attack, suite
+from bcl.attacks import PGD, Attack, CrossEntropy, OwnValue, suite
 from bcl.config import Config
 from bcl.curriculum import Decision, Phase, Result, Rules, budgets
 from bcl.errors import StoreError
 from bcl.evaluation import Cell, Plan, game_for_evaluation
 from bcl.experiment.crew import Agent, Crew
 from bcl.experiment.work import Training
+from bcl.learners.adversary import training_attack
 from bcl.learners.task import Task
 from bcl.quantities import format_eps
 from bcl.recipes import Stage
@@ -94,8 +95,8 @@ def train_phases(
         return min(s.mean for s in crew.scores("choosing", agent, plan, cells(eps), above[: crew.executor.width - 1]))
 
     def training_score(agent: Agent, eps: float) -> float:
-        a = config.attack
-        attack: Attack = RIFGSM() if a.kind == "ri-fgsm" else PGD(a.steps, a.relative_step, random_start=a.random_start)
+        # DQN's own objective needs its target network, which is gone with the run: there, away from the action.
+        attack = training_attack(config.attack, OwnValue() if config.algo == "ppo" else CrossEntropy())
         return crew.scores("choosing", agent, plan, [Cell(attack, eps)])[0].mean
 
     def out_of_budget(phase: int, run: int) -> str | None:

@@ -134,7 +134,7 @@ def _train_stages(run: Path, crew: Crew) -> tuple[Agent, Stage, Config, dict[str
             start, end = (0.0, 0.0) if stage.loss == "standard" else (start, end)
             task = Task(stage.loss, start, end, derive(config.seed, "stage", number))
             if not (folder / RESULT).exists():
-                steps = config.dqn.steps
+                steps = config.learner.steps
                 crew.say(f"stage {number}: {_name(stage)}, {steps:,} steps on {crew.device}")
             parent = agent.file.read_bytes() if agent else None
             order = Training(_name(stage), config, task, parent, crew.device, crew.tensorboard)

@@ -20,14 +20,14 @@ import torch
 
 from bcl.config import Config
 from bcl.envs import VectorEnv, make_env
-from bcl.errors import MissingExtra, StoreError, WeightsError
+from bcl.errors import ConfigError, MissingExtra, StoreError, WeightsError
 from bcl.evaluation import Cell, Plan, run_suite
-from bcl.learners import dqn
+from bcl.learners import dqn, ppo
 from bcl.learners.task import Hooks, Metrics, State, Task
 from bcl.policies import Policy, PolicySpec
 from bcl.policies.files import fingerprint, load, save
 from bcl.policies.networks import ActorCritic
-from bcl.policies.policy import default_kind
+from bcl.policies.policy import ACTOR_CRITICS, default_kind
 from bcl.runs import store
 from bcl.seeds import derive
 
@@ -154,7 +154,7 @@ def train_run(
         store.remove(checkpoint)  # a kill may have come before
         return load(folder / POLICY, device)
     store.sweep(folder)  # a kill inside the writing of a checkpoint leaves gigabytes
-    with contextlib.closing(make_env(config.game, config.dqn.num_envs, device)) as env:
+    with contextlib.closing(make_env(config.game, config.learner.num_envs, device)) as env:
         if len(env.obs_shape) == 1:
             torch.set_num_threads(1)  # on small matrices threads only wait for each other
         policy = _child(parent, config, env) if parent else _fresh(config, env, derive(task.seed, "weights"))
@@ -175,7 +175,10 @@ def train_run(
                     torch.save({"identity": identity, "device": device, "state": state}, file)
 
             hooks = Hooks(log, keep, watch.progress, watch.interrupted)
-            dqn.train(policy.to(device), env, config.dqn, config.attack, task, hooks, state)
+            if config.algo == "ppo":
+                ppo.train(policy.to(device), env, config.ppo, config.attack, task, hooks, state)
+            else:
+                dqn.train(policy.to(device), env, config.dqn, config.attack, task, hooks, state)
     save(policy, folder / POLICY)
     last = store.read_metrics(folder / METRICS)[-1]
     about = {"policy": fingerprint(policy), "parent": policy.spec.parent, **dataclasses.asdict(task), "last": last}
@@ -210,6 +213,8 @@ def check_fits(policy: Policy, config: Config, env: VectorEnv) -> None:
 def spec_of(config: Config, env: VectorEnv) -> PolicySpec:
     """What a fresh policy is made of."""
     kind = default_kind(env.obs_shape, config.algo) if config.network.kind == "auto" else config.network.kind
+    if (config.algo == "ppo") != (kind in ACTOR_CRITICS):
+        raise ConfigError(f"{config.algo} cannot train network.kind '{kind}'", "leave out --network.kind")
     hidden = config.network.hidden if kind.endswith("mlp") else ()
     return PolicySpec(kind, env.obs_shape, env.num_actions, env.low, env.high, hidden, game=config.game)
 

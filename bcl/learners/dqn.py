@@ -5,7 +5,6 @@ file and numbers every difference from the paper and its code.
 """
 
 import copy
-import time
 from collections.abc import Callable
 
 import torch
@@ -16,20 +15,18 @@ from bcl.attacks import TargetValue, perturb
 from bcl.bounds import input_box, margins, score_bounds
 from bcl.config import AttackConfig, DqnConfig
 from bcl.envs import VectorEnv
-from bcl.errors import TrainingError
 from bcl.graphs import Graphed
 from bcl.learners.adversary import training_attack
 from bcl.learners.memory import keep_freed_memory
 from bcl.learners.player import Player
 from bcl.learners.replay import Batch, Replay
-from bcl.learners.task import Hooks, Metrics, State, Task
-from bcl.learners.timing import Stopwatch
+from bcl.learners.tally import Tally, refuse_divergence
+from bcl.learners.task import Hooks, Metrics, Reporter, State, Task
 from bcl.policies import Policy, as_float
 from bcl.policies.networks import Dueling
 from bcl.seeds import derive
 
 REFERENCE_BATCH = 128  # the batch that `learning_rate` is meant for, where it is scaled
-EXPLODED = 1e6  # a loss, Q-value or weight beyond this is no learning
 
 
 def train(
@@ -46,27 +43,14 @@ def train(
     learner = Learner(policy, env, config, attack, task)
     if state:
         learner.restore(state)
+    reporter = Reporter(learner, config, hooks)
     obs = learner.restart()
-    saved = learner.step
-    saved_at = time.monotonic()
     while learner.step < config.steps:
         actions, seen = learner.play(obs)  # the emulators step from here on, while the learner works
         learner.update()
         obs = learner.store(obs, actions, seen)
-
-        done = learner.step >= config.steps
-        if done or learner.step % config.log_steps < env.num_envs:
-            hooks.log(learner.metrics())
-        hooks.progress(learner.step, config.steps)
-        stop = not done and hooks.interrupted()
-        due = 0 < config.checkpoint_steps <= learner.step - saved
-        late = time.monotonic() - saved_at >= 60 * config.checkpoint_minutes
-        if hooks.save and not done and (due or late or stop):
-            hooks.save(learner.state())
-            saved, saved_at = learner.step, time.monotonic()
+        if reporter.report():
             obs = learner.restart()
-        if stop:
-            raise KeyboardInterrupt
     return policy
 
 
@@ -118,12 +102,7 @@ class Learner:
             config.buffer_size, self._obs, n_step=config.n_step, gamma=config.gamma, perturbations=self._stores_attacks
         )
         self._owed = 0.0  # updates
-        self._updates = 0  # since the last metrics, as the next three
-        self._sums: dict[str, Tensor] = {}
-        self._finished = torch.zeros(2, 2, device=device)  # sums of returns and of episodes; played clean, attacked
-        self._looked = (0, time.perf_counter())
-        self._returns = torch.zeros(env.num_envs, device=device)  # of the episodes being played
-        self._clock = Stopwatch(device)
+        self.tally = Tally(env.num_envs, device, self._driven if self._drives else None)
 
     def restart(self) -> Tensor:
         """Start every copy anew, at the beginning and after each checkpoint, and return the first observations.
@@ -131,7 +110,7 @@ class Learner:
         Emulators cannot be saved: so that a resumed run equals an uninterrupted one, both start anew at the same step.
         """
         self.replay.cut()
-        self._returns.zero_()
+        self.tally.restart()
         self.player.follow(self.policy)
         return self.player.reset(derive(self.task.seed, "episodes", self.step))
 
@@ -146,7 +125,7 @@ class Learner:
         if self._drives:
             seen = self.attack(obs)
             shown = torch.where(self._driven.view(-1, *[1] * (obs.dim() - 1)), seen, as_float(obs))
-        with self._clock.host("act"):
+        with self.tally.clock.host("act"):
             actions = self.player.play(shown, self.exploration)
         if not self._stores_attacks:
             return actions, None
@@ -164,7 +143,7 @@ class Learner:
     def attack(self, obs: Tensor) -> Tensor:
         """What the adversary shows instead of `obs`."""
         self._obs.copy_(obs)
-        with self._clock.device("attack"):
+        with self.tally.clock.device("attack"):
             return self._show()
 
     def update(self) -> None:
@@ -175,11 +154,11 @@ class Learner:
             return
         self._rate.fill_(learning_rate(c, self.step))
         self._owed += self.env.num_envs * c.samples_per_step / c.batch_size
-        with self._clock.device("update"):
+        with self.tally.clock.device("update"):
             while self._owed >= 1:
                 self._improve()
                 self._owed -= 1
-                self._updates += 1
+                self.tally.updates += 1
         if passed := (self.step + self.env.num_envs) // c.target_sync - self.step // c.target_sync:
             rate = 1 - (1 - c.target_rate) ** passed
             with torch.no_grad():
@@ -188,16 +167,13 @@ class Learner:
 
     def store(self, obs: Tensor, actions: Tensor, seen: Tensor | None) -> Tensor:
         """Wait for the emulators, remember the step, and return the next observations."""
-        with self._clock.host("env"):
+        with self.tally.clock.host("env"):
             step = self.player.wait()
         rewards = step.reward * self.config.reward_scale
         if limit := self.config.reward_clamp:
             rewards = rewards.clamp(-limit, limit)
         self.replay.add(obs, actions, rewards, step, seen, self._eps)
-        self._returns += step.reward
-        over = torch.stack([step.ended & ~self._driven, step.ended & self._driven]).float()  # (2, N)
-        self._finished += torch.stack([over @ self._returns, over.sum(dim=1)])
-        self._returns *= ~step.ended
+        self.tally.count(step)
         self.step += self.env.num_envs
         return step.obs
 
@@ -211,32 +187,13 @@ class Learner:
 
     def metrics(self) -> Metrics:
         """What happened since the last call. The one place where the host waits for the device."""
-        (total, total_attacked), (episodes, attacked) = self._finished.tolist()
-        means = {name: (value / max(self._updates, 1)).item() for name, value in self._sums.items()}
-        self._refuse_divergence(means)
-        step, since = self._looked
-        row: Metrics = {
-            "step": self.step,
-            "return": total / episodes if episodes else None,
-            **({"return_attacked": total_attacked / attacked if attacked else None} if self._drives else {}),
-            "episodes": episodes + attacked,
-            **(means if self._updates else {}),
-            "eps": 0.0 if self.task.loss == "standard" else self._eps.item(),
-            "kappa": self._kappa.item(),
-            "exploration": self.exploration,
-            "updates": self._updates,
-            "steps_per_second": (self.step - step) / (time.perf_counter() - since),
-            **{f"share_{name}": share for name, share in self._clock.shares().items()},
-        }
-        for value in self._sums.values():
-            value.zero_()
-        self._finished.zero_()
-        self._updates, self._looked = 0, (self.step, time.perf_counter())
-        return row
+        refuse_divergence(self.policy, self.step, "dqn", self.tally.means())
+        eps = 0.0 if self.task.loss == "standard" else self._eps.item()
+        return self.tally.row(self.step, {"eps": eps, "kappa": self._kappa.item(), "exploration": self.exploration})
 
     def state(self) -> State:
         """All that a checkpoint needs; with the replay memory in it, resuming is exact."""
-        self._refuse_divergence({})
+        refuse_divergence(self.policy, self.step, "dqn", {})
         return {
             "step": self.step,
             "owed": self._owed,
@@ -258,7 +215,7 @@ class Learner:
             generator.set_state(state["generators"][name].cpu())
         if state["replay"] is not None:
             self.replay.restore(state["replay"])
-        self._looked = (self.step, time.perf_counter())
+        self.tally.start_at(self.step)
 
     def _perturb_obs(self) -> Tensor:
         return self._perturbed(as_float(self._obs), self.generators["attack"])
@@ -276,8 +233,7 @@ class Learner:
         self.optimizer.zero_grad()
         loss.backward()
         self.optimizer.step()
-        for name, value in info.items():
-            self._sums.setdefault(name, torch.zeros_like(value)).add_(value)
+        self.tally.add(info)
 
     def _loss(self, batch: Batch, goal: Tensor) -> tuple[Tensor, losses.Info]:
         kind, kappa = self.config.td_loss, self._kappa
@@ -328,13 +284,3 @@ class Learner:
     def _autocast(self) -> torch.autocast:
         # A new one each time: weights cast where gradients are off must not be reused where they are on.
         return torch.autocast(self.device.type, torch.bfloat16, enabled=self._bf16)
-
-    def _refuse_divergence(self, means: dict[str, float]) -> None:
-        largest = max(float(parameter.detach().abs().amax()) for parameter in self.policy.parameters())
-        found = means | {"largest weight": largest}
-        if not all(abs(value) < EXPLODED for value in found.values()):  # NaN included
-            numbers = ", ".join(f"{name} {value:.3g}" for name, value in found.items())
-            raise TrainingError(
-                f"training diverged before step {self.step} ({numbers})",
-                "start again with a lower dqn.learning_rate or another seed",
-            )

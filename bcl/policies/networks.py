@@ -70,12 +70,19 @@ class ActorCritic(nn.Module):
             self.value.bias.zero_()
 
     def forward(self, obs: Tensor) -> Tensor:
-        return self.logits(self.body(obs))
+        return _in_full(self.logits, self._features(obs))
 
     def logits_and_value(self, obs: Tensor) -> tuple[Tensor, Tensor]:
         """(B, A) logits and (B,) values."""
-        features = self.body(obs)
-        return self.logits(features), self.value(features).squeeze(1)
+        features = self._features(obs)
+        return _in_full(self.logits, features), _in_full(self.value, features).squeeze(1)
+
+    def _features(self, obs: Tensor) -> Tensor:
+        first, *rest = self.body
+        x = _in_full(first, obs)  # bf16 would round a perturbation of 1/255 away
+        for layer in rest:
+            x = layer(x)
+        return x
 
     def chain(self) -> nn.Sequential:
         """Observation to logits."""
@@ -138,11 +145,15 @@ def plain_mlp(shape: Sequence[int], actions: int, hidden: Sequence[int], activat
 def _last_in_full(layers: nn.Sequential, x: Tensor) -> Tensor:
     """All layers, the last in full precision even under autocast: half would round differences between actions away."""
     *body, head = layers
-    assert isinstance(head, nn.Linear)
     for layer in body:
         x = layer(x)
+    return _in_full(head, x)
+
+
+def _in_full(layer: nn.Module, x: Tensor) -> Tensor:
     with torch.autocast(x.device.type, enabled=False):
-        return head(x.to(head.weight.dtype))
+        weight = next(layer.parameters(), x)  # a Flatten has none
+        return layer(x.to(weight.dtype))
 
 
 def _nature_layers(channels: int) -> list[nn.Module]:

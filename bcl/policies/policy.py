@@ -13,6 +13,7 @@ from bcl.policies import networks
 Kind = Literal["dueling-cnn", "plain-cnn", "impala", "dueling-mlp", "actor-critic-mlp", "plain-mlp"]
 Activation = Literal["relu", "tanh"]
 KINDS: tuple[str, ...] = get_args(Kind)
+ACTOR_CRITICS: tuple[Kind, ...] = ("impala", "actor-critic-mlp")
 ACTIVATIONS: tuple[str, ...] = get_args(Activation)
 MAX_SIZE = 2**20
 MIN_IMAGE = 36  # smallest side for which the Nature CNN leaves a pixel

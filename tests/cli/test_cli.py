@@ -96,7 +96,7 @@ def mistakes(tmp_path: Path) -> list[tuple[list[str], str]]:
         (["train", "pong", "--out", "taken"], "exists already"),
         (["train", "pong", "--recipe", "radail"], "did you mean 'radial'"),
         (["train", "pong", "--recipe", "bcl-mos-at"], "does not have yet"),
-        (["train", "fruitbot"], "does not have yet"),
+        (["train", "fruitbot", "--ppo.rollout", "100"], "no multiple of ppo.batch_size"),
         (["resume", "taken"], "not a run directory"),
         (["train", "pong", "--seed", "x"], "--seed"),
         (["trian"], "did you mean 'train'"),

@@ -98,6 +98,46 @@ def test_a_recipe_from_start_to_end(bcl, recipe: str, stages: list[str]) -> None
     assert about["machine"].keys() == {"platform", "cpus", "device", "python", "torch"}
 
 
+TINY_PPO = [
+    *(
+        "--algo=ppo",
+        "--network.hidden=16",
+        "--ppo.steps=320",
+        "--ppo.num_envs=8",
+        "--ppo.rollout=8",
+        "--ppo.batch_size=32",
+    ),
+    *("--ppo.epochs=2", "--ppo.log_steps=64", "--ppo.checkpoint_steps=128", "--evaluation.episodes=2", "--device=cpu"),
+]
+
+
+@pytest.mark.parametrize(
+    ("recipe", "stages"), [("vanilla", ["1-vanilla"]), ("radial", ["1-radial"]), ("at", ["1-vanilla", "2-at"])]
+)
+def test_a_recipe_with_ppo(bcl, recipe: str, stages: list[str]) -> None:
+    code, out, err = bcl("train", "cartpole", "--recipe", recipe, "--out", "run", *TINY_PPO)
+    assert (code, "Traceback" in err) == (0, False)
+    assert re.match(r"mean return over 2 episodes without attack: \d", out)
+    assert sorted(os.listdir("run/stages")) == stages
+    results = [store.read_json(Path("run/stages") / stage / "result.json") for stage in stages]
+    assert [result["parent"] for result in results] == ["", *(result["policy"] for result in results[:-1])]
+    assert [result["last"]["step"] for result in results] == [320] * len(stages)
+    assert package.load("run/best/policy.safetensors").spec.kind == "actor-critic-mlp"
+
+
+def test_a_run_with_ppo_goes_on_where_it_was_killed(bcl) -> None:
+    assert bcl("train", "cartpole", "--recipe", "at", "--out", "whole", *TINY_PPO)[0] == 0
+    process = start("train", "cartpole", "--recipe", "at", "--out", str(Path("cut").absolute()), *TINY_PPO)
+    wait_until(lambda: Path("cut/stages/2-at/checkpoint.pt").exists() or not process.is_alive())
+    process.kill()
+    process.join()
+    assert bcl("resume", "cut", "--device", "cpu")[0] == 0
+    assert best(Path("cut")) == best(Path("whole"))
+    for stage in ("1-vanilla", "2-at"):
+        path = Path("stages") / stage / "metrics.jsonl"
+        assert numbers("cut" / path) == numbers("whole" / path)
+
+
 def test_a_finished_run(bcl) -> None:
     words = ("cartpole", "--out", "run", *TINY)
     assert bcl("train", *words)[0] == 0
@@ -185,13 +225,15 @@ def test_starting_from_an_agent(bcl, tmp_path: Path) -> None:
         (["train", "cartpole", "--device", "tpu"], "auto, cpu or cuda"),
         (["train", "cartpole", "--network.kind", "dueling-cnn"], "cannot read observations"),
         (["train", "Blackjack-v1"], "only Box observations"),
-        (["train", "fruitbot"], "PPO training with the 'standard' loss"),
         (["train", "cartpole", "--parallel", "0"], "--parallel 0 is not possible"),
         (["train", "cartpole", "--repeats", "0"], "--repeats 0 is not possible"),
         (["train", "cartpole", "--executor", "ray", "--device", "cuda"], "does not fit --ray-gpus 0"),
         (["train", "cartpole", "--recipe", "bcl-mos-at", "--curriculum.attacked_threshold", "none"], "skipping needs"),
         (["train", "cartpole", "--recipe", "bcl-c-at", "--curriculum.start", "0.2"], "give a start below the target"),
         (["status", "none"], "'none' is not a run directory"),
+        (["train", "fruitbot", "--ppo.num_envs", "3"], "no multiple of ppo.batch_size"),
+        (["train", "cartpole", "--algo", "ppo", "--network.kind", "dueling-mlp"], "ppo cannot train network.kind"),
+        (["train", "cartpole", "--algo", "ppo", "--recipe", "sa"], "defined for dqn only"),
     ],
 )
 def test_mistakes_leave_nothing_behind(bcl, tmp_path: Path, words: list[str], expected: str) -> None:

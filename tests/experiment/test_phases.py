@@ -93,6 +93,27 @@ def test_a_recipe_from_start_to_end(
     assert not chosen & reported, "those that choose are not those that are reported"
 
 
+PPO = [
+    *("--algo=ppo", "--ppo.steps=256", "--ppo.num_envs=4", "--ppo.rollout=16", "--ppo.batch_size=32", "--ppo.epochs=1"),
+    *("--ppo.log_steps=64", "--ppo.checkpoint_steps=64"),
+]
+
+
+@pytest.mark.parametrize("recipe", ["ncl-at", "ncl-radial", "bcl-c-at", "bcl-mos-at", "bcl-radial", "bcl-ratchet-at"])
+def test_a_recipe_with_ppo(tmp_path: Path, recipe: str) -> None:
+    flags = [*HARD, *(["--bootstrap=radial"] if recipe == "bcl-mos-at" else [])]
+    verdict = whole(tmp_path, recipe, *flags, *PPO, "--curriculum.max_runs=2")
+    assert verdict.curriculum
+    radial = recipe in ("ncl-radial", "bcl-radial", "bcl-mos-at")
+    assert sorted(os.listdir(tmp_path / "stages"))[0] == ("1-radial" if radial else "1-vanilla")
+
+
+def test_ppos_rule_stops_a_training_attack_without_teeth(tmp_path: Path) -> None:
+    verdict = whole(tmp_path, "bcl-mos-at", *HARD, *PPO, "--curriculum.runs=1", "--curriculum.toothless=0.01")
+    assert verdict.curriculum.startswith("the training attack has lost its teeth")
+    assert [made["by"] for made in decided(tmp_path)[-1]["tried"]][-1] == "training attack"
+
+
 def test_runs_of_a_phase_start_from_its_incumbent_with_seeds_of_their_own(tmp_path: Path) -> None:
     whole(tmp_path, "bcl-mos-at", "--bootstrap=vanilla", *HARD)
     stage, made = tmp_path / "stages" / "2-at", decided(tmp_path)

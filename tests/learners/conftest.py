@@ -7,12 +7,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from bcl.config import AttackConfig, DqnConfig
+from bcl.config import AttackConfig, DqnConfig, PpoConfig
 from bcl.envs import Step
 from bcl.games import GymnasiumGame
+from bcl.learners import ppo
 from bcl.learners.dqn import Learner
 from bcl.learners.task import Task
-from bcl.policies import Policy, PolicySpec
+from bcl.policies import Policy, PolicySpec, default_kind
 
 STATES = 5
 SIDE = 36  # of images: the smallest that the paper's network can read
@@ -20,6 +21,11 @@ SMALL = DqnConfig(
     steps=400, num_envs=4, batch_size=8, samples_per_step=2, learning_rate=1e-2, gamma=0.5, buffer_size=64,
     replay_initial=16, target_sync=16, exploration_start=0.5, exploration_end=0.5, reward_clamp=0, ramp="linear",
     ramp_steps=200, log_steps=40, checkpoint_minutes=1e6,
+)  # fmt: skip
+
+SMALL_PPO = PpoConfig(
+    steps=400, num_envs=4, rollout=10, epochs=2, batch_size=8, learning_rate=1e-2, gamma=0.5, gae_lambda=0.5,
+    normalise_returns=False, ramp="linear", log_steps=40, checkpoint_minutes=1e6,
 )  # fmt: skip
 
 
@@ -86,8 +92,8 @@ class Chain:
         return torch.randint(STATES, (self.num_envs,), generator=self._starts)
 
 
-def _policy(env: Chain, hidden: tuple[int, ...], weights: int, device: str) -> Policy:
-    kind = "dueling-mlp" if len(env.obs_shape) == 1 else "dueling-cnn"
+def _policy(env: Chain, hidden: tuple[int, ...], weights: int, device: str, algo: str) -> Policy:
+    kind = default_kind(env.obs_shape, algo)
     spec = PolicySpec(kind, env.obs_shape, env.num_actions, env.low, env.high, hidden if kind.endswith("mlp") else ())
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(weights)
@@ -118,8 +124,33 @@ def make() -> Callable[..., Learner]:
     ) -> Learner:
         config = DqnConfig(**(vars(SMALL) | settings))
         env = Chain(config.num_envs, device=device, **(world or {}))
-        policy = _policy(env, hidden, weights, device)
+        policy = _policy(env, hidden, weights, device, "dqn")
         return Learner(policy, env, config, attack or AttackConfig(), Task(loss, start, end, seed))
+
+    return build
+
+
+@pytest.fixture(scope="session")
+def make_ppo() -> Callable[..., ppo.Learner]:
+    """A PPO learner of Chain; settings of PPO by name, `world` being those of Chain."""
+
+    def build(
+        loss: Any = "standard",
+        *,
+        start: float = 0.0,
+        end: float = 0.1,
+        seed: int = 0,
+        weights: int = 0,
+        hidden: tuple[int, ...] = (8,),
+        attack: AttackConfig | None = None,
+        device: str = "cpu",
+        world: dict[str, Any] | None = None,
+        **settings: Any,
+    ) -> ppo.Learner:
+        config = PpoConfig(**(vars(SMALL_PPO) | settings))
+        env = Chain(config.num_envs, device=device, **(world or {}))
+        policy = _policy(env, hidden, weights, device, "ppo")
+        return ppo.Learner(policy, env, config, attack or AttackConfig(), Task(loss, start, end, seed))
 
     return build
 

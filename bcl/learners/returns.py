@@ -1,0 +1,63 @@
+"""Rewards in units of the running deviation of discounted returns, as OpenAI baselines' VecNormalize has them."""
+
+import json
+import math
+
+import torch
+from torch import Tensor
+
+from bcl.errors import WeightsError
+
+SMALL = 1e-8
+FIRST_COUNT = 1e-4  # samples with mean 0 and variance 1 that are taken as seen, so that the first step can be divided
+
+
+class ReturnScale:
+    """How far discounted returns spread over all copies and all time; float64, on the learner's device."""
+
+    def __init__(self, num_envs: int, gamma: float, device: torch.device) -> None:
+        self._gamma = gamma
+        self._running = torch.zeros(
+            num_envs, dtype=torch.float64, device=device
+        )  # returns of the episodes being played
+        first = torch.tensor([0.0, 1.0, FIRST_COUNT], dtype=torch.float64, device=device)
+        self._mean, self._variance, self._count = first.unbind()
+
+    def restart(self) -> None:
+        """Every copy was started anew."""
+        self._running.zero_()
+
+    def scaled(self, rewards: Tensor, ended: Tensor) -> Tensor:
+        """(N,) rewards of one vector step by all that was seen up to it, this step included."""
+        self._running = self._gamma * self._running + rewards
+        new, old = len(rewards), self._count
+        self._count = old + new
+        distance = self._running.mean() - self._mean
+        squares = self._variance * old + self._running.var(correction=0) * new
+        self._variance = (squares + distance.square() * old * new / self._count) / self._count
+        self._mean = self._mean + distance * new / self._count
+        self._running = self._running * ~ended
+        return (rewards / (self._variance + SMALL).sqrt()).float()
+
+    def state(self) -> Tensor:
+        """(3,) mean, variance and number of returns."""
+        return torch.stack([self._mean, self._variance, self._count])
+
+    def restore(self, state: Tensor) -> None:
+        """Continue from `state`."""
+        self._mean, self._variance, self._count = state.to(self._running).unbind()
+
+    def to_note(self) -> str:
+        """The state as text, which can travel with a policy."""
+        return json.dumps(self.state().tolist())
+
+    def from_note(self, note: str) -> None:
+        """Continue from what `to_note` wrote."""
+        try:
+            state = mean, variance, count = [float(number) for number in json.loads(note)]
+        except (ValueError, TypeError):
+            state = mean, variance, count = [math.nan] * 3
+        if not (math.isfinite(mean) and 0 <= variance < math.inf and 0 < count < math.inf):
+            what = f"the agent to start from has statistics of returns that cannot be read ({note:.60})"
+            raise WeightsError(what, "leave out ppo.keep_return_statistics")
+        self.restore(torch.tensor(state, dtype=torch.float64))

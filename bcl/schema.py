@@ -1,0 +1,301 @@
+"""Every setting of a run: schema, defaults and help text in one place."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from bcl.errors import ConfigError
+from bcl.games import Game
+from bcl.quantities import Count, Eps, Magnitude, Natural, Positive, Share
+
+
+@dataclass(frozen=True)
+class NetworkConfig:
+    """The policy network."""
+
+    kind: Literal["auto", "dueling-cnn", "plain-cnn", "impala", "dueling-mlp", "actor-critic-mlp"] = "auto"
+    """`auto` takes the paper's network for the game and learner."""
+    hidden: tuple[Count, ...] = (128, 128)
+    """Units of each hidden layer (MLPs only)."""
+
+    def __post_init__(self) -> None:
+        if not self.hidden:
+            raise ConfigError("network.hidden is empty", "give at least one layer")
+
+
+@dataclass(frozen=True)
+class DqnConfig:
+    """Deep Q-learning; the defaults are those of the paper's adversarial training on Atari."""
+
+    steps: Count = 4_500_000
+    """Agent steps of one training run."""
+    num_envs: Count = 64
+    """Environments stepped together."""
+    batch_size: Count = 128
+    """Transitions per gradient step."""
+    samples_per_step: Positive = 32.0
+    """Replayed transitions per agent step, whatever the batch size (the paper: 128 every 4 steps)."""
+    learning_rate: Positive = 1.25e-4
+    """Adam step size."""
+    learning_rate_scaling: Literal["none", "sqrt", "linear"] = "none"
+    """How the step size grows with `batch_size` / 128."""
+    learning_rate_end: Share = 1.0
+    """Share of the step size that is left at the last step, falling linearly; 1: constant, as in the paper."""
+    adam_eps: Positive = 1e-8
+    """Adam denominator constant."""
+    gamma: Share = 0.99
+    """Discount per agent step."""
+    n_step: Count = 1
+    """Steps of real reward before bootstrapping."""
+    buffer_size: Count = 50_000
+    """Transitions kept for replay."""
+    replay_initial: Natural = 256
+    """Agent steps collected before the first gradient step."""
+    target_sync: Count = 4_000
+    """Agent steps between updates of the target network."""
+    target_rate: Share = 1.0
+    """How far the target network moves at each: 1 copies the weights (the paper), 0.005 follows them softly."""
+    exploration_start: Share = 0.01
+    """Share of random actions at the first step."""
+    exploration_end: Share = 0.01
+    """Share of random actions after the decay."""
+    exploration_hold: Natural = 0
+    """Agent steps before exploration begins to decay."""
+    exploration_steps: Count = 1
+    """Agent steps over which exploration decays linearly."""
+    exploration_repeat: Count = 1
+    """Random actions are held for 1 to this many steps, n or more with probability 1/n; 1: as in the paper."""
+    reward_scale: Positive = 1.0
+    """Stored rewards are multiplied by this, then clamped."""
+    reward_clamp: Magnitude = 1.0
+    """Stored rewards are clamped to this magnitude; 0 keeps them as they are."""
+    td_loss: Literal["min", "squared", "huber"] = "min"
+    """Of an error x: min(x^2, |x|) as the paper's code, x^2, or Huber's."""
+    radial_approach: Literal["1", "1-reference", "2"] = "2"
+    """RADIAL's loss: 2 weighs overlaps of action bounds; 1 bounds the loss; `1-reference` leaves out the value stream."""
+    kappa: Share = 0.8
+    """Weight of the standard loss, the robust one has the rest (in the end if `kappa_linear`); `sa`: of the robust."""
+    kappa_linear: bool = False
+    """Fall linearly from 1 to `kappa` instead of staying constant."""
+    ramp: Literal["smooth", "linear"] = "smooth"
+    """How the budget rises inside a run: quartic then linear, or linear."""
+    ramp_start: Natural = 0
+    """Agent step at which the budget begins to rise; 0: after `replay_initial`."""
+    ramp_steps: Count = 4_000_000
+    """Agent step at which the budget reaches its end."""
+    precision: Literal["auto", "fp32", "bf16"] = "auto"
+    """Of forward and backward passes; `auto`: bf16 for images on a GPU, else fp32. Bounds and last layers stay fp32."""
+    accelerate: Literal["none", "graphs", "full"] = "graphs"
+    """On a GPU: every step one CUDA graph; `full` also compiles the networks, which pays off in millions of steps."""
+    log_steps: Count = 10_000
+    """Agent steps between rows of metrics."""
+    checkpoint_minutes: Positive = 10.0
+    """Wall time between checkpoints of a run."""
+    checkpoint_steps: Natural = 0
+    """Agent steps between checkpoints; 0: by time alone. Resuming by steps is repeatable, by time it is not."""
+    checkpoint_replay: bool = False
+    """Keep the replay memory in checkpoints, for exact resuming; without it a resumed run first collects a new one."""
+
+    def __post_init__(self) -> None:
+        if self.ramp_start >= self.ramp_steps:
+            what = f"dqn.ramp_start {self.ramp_start} is not before dqn.ramp_steps {self.ramp_steps}"
+            raise ConfigError(what, "both are agent steps since the run began")
+
+
+@dataclass(frozen=True)
+class PpoConfig:
+    """Proximal policy optimisation; the defaults are those of the paper on Procgen."""
+
+    steps: Count = 25_000_000
+    """Agent steps of one training run."""
+    num_envs: Count = 64
+    """Environments stepped together."""
+    rollout: Count = 256
+    """Steps per environment between updates."""
+    epochs: Count = 3
+    """Passes over each rollout."""
+    batch_size: Count = 512
+    """Samples per gradient step."""
+    learning_rate: Positive = 5e-4
+    """Adam step size."""
+    adam_eps: Positive = 1e-5
+    """Adam denominator constant."""
+    gamma: Share = 0.999
+    """Discount per agent step."""
+    gae_lambda: Share = 0.95
+    """Decay of generalised advantage estimation."""
+    clip: Positive = 0.2
+    """Clip range of the probability ratio and of the value."""
+    value_coef: float = 0.5
+    """Weight of the value loss."""
+    entropy_coef: float = 0.01
+    """Weight of the entropy bonus."""
+    max_grad_norm: Positive = 0.5
+    """Gradient norm clip."""
+    kappa: Share = 0.5
+    """Weight of the standard surrogate; the robust one has the rest."""
+    learning_rate_end: Share = 1.0
+    """Share of the step size that is left at the last step, falling linearly; 1: constant, as in the paper."""
+    normalise_returns: bool = True
+    """Divide rewards by the running deviation of discounted returns, then clamp them."""
+    return_gamma: Share = 0.99
+    """Discount of the returns whose deviation is taken; the paper's code does not take `gamma`."""
+    reward_clamp: Magnitude = 10.0
+    """Rewards are clamped to this magnitude; 0 keeps them as they are."""
+    keep_return_statistics: bool = False
+    """Begin with the deviation that the agent to start from ended with; the paper's code begins anew."""
+    ramp: Literal["exponential", "smooth", "linear"] = "exponential"
+    """How the budget rises inside a run: exponential then linear, quartic then linear, or linear."""
+    ramp_start: Share = 0.1
+    """Share of the run's updates after which the budget begins to rise."""
+    ramp_end: Share = 0.8
+    """Share of the run's updates after which the budget has reached its end."""
+    precision: Literal["auto", "fp32", "bf16"] = "auto"
+    """Of forward and backward passes; `auto`: bf16 for images on a GPU, else fp32. Bounds and last layers stay fp32."""
+    accelerate: Literal["none", "graphs", "full"] = "graphs"
+    """On a GPU: every step one CUDA graph; `full` also compiles the network, which pays off in millions of steps."""
+    log_steps: Count = 50_000
+    """Agent steps between rows of metrics, at least one rollout."""
+    checkpoint_minutes: Positive = 10.0
+    """Wall time between checkpoints of a run."""
+    checkpoint_steps: Natural = 0
+    """Agent steps between checkpoints; 0: by time alone. Resuming by steps is repeatable, by time it is not."""
+
+    def __post_init__(self) -> None:
+        samples = self.num_envs * self.rollout
+        if samples % self.batch_size:
+            what = f"ppo.num_envs {self.num_envs} x ppo.rollout {self.rollout} is no multiple of ppo.batch_size {self.batch_size}"
+            raise ConfigError(what, "change one of them: every update takes a whole batch of the rollout")
+        if self.ramp_start >= self.ramp_end:
+            what = f"ppo.ramp_start {self.ramp_start} is not before ppo.ramp_end {self.ramp_end}"
+            raise ConfigError(what, "both are shares of the run's updates")
+
+
+@dataclass(frozen=True)
+class AttackConfig:
+    """The adversary during training."""
+
+    kind: Literal[
+        "ri-fgsm", "pgd", "fgsm", "apgd", "mad", "multi", "multi-t", "worst-action", "square", "noise", "corner-noise"
+    ] = "ri-fgsm"
+    """`ri-fgsm`: the paper's single step; `pgd`: several steps; the others as evaluations run them, which is costly."""
+    steps: Count = 10
+    """Iterations of `pgd`."""
+    relative_step: Positive = 0.2
+    """Step of `pgd` as a share of the budget."""
+    random_start: bool = False
+    """Whether `pgd` starts at a random point of the ball instead of the clean one."""
+    objective: Literal["paper", "value", "cross-entropy", "margin"] = "paper"
+    """Of `ri-fgsm` and `pgd`: the expected value, or the best action; `paper`: `value`, for PPO's `pgd` the taken action."""
+    fresh: bool = False
+    """DQN: attack each replayed batch anew, instead of storing what was found as the paper does. PPO always attacks anew."""
+    in_play: Share = 0.0
+    """Share of the copies that act on what the adversary shows (DQN), so that the agent knows where it gets driven to;
+    0: all act on clean observations, as in the paper."""
+
+
+@dataclass(frozen=True)
+class CurriculumConfig:
+    """How the budget rises from phase to phase (the paper's Algorithm 1 and 2)."""
+
+    start: Eps = 0.0
+    """Budget the bootstrap is taken to handle (the paper's eps_0)."""
+    target: Eps = 1 / 255
+    """Budget at which the curriculum is done."""
+    increment: Eps = 1 / 255
+    """Distance between neighbouring budgets."""
+    runs: Count = 1
+    """Training runs per phase, of which the best is kept (K)."""
+    min_runs: Count = 1
+    """Runs before a phase may stop early on success (K_min)."""
+    nominal_threshold: float | None = None
+    """Return without attack that counts as solved (V_nom); none: no such condition."""
+    attacked_threshold: float | None = None
+    """Return under attack at the phase's budget that counts as robust (V_adv); none: no such condition."""
+    adaptive: bool = False
+    """Read both thresholds as shares of the bootstrap's nominal return, counted from `floor`."""
+    floor: float = 0.0
+    """The game's lowest return (Pong: -21), from which shares and normalised values count."""
+    value: Literal["raw", "normalised", "nominal"] = "raw"
+    """What the best run of a phase is chosen by: R_nominal + (R_adv at this budget + R_adv at the one before) / 2; the
+    same with each return as a share of its threshold; or R_nominal alone."""
+    judged_by: Literal["pgd-30", "quick", "paper", "strong"] = "pgd-30"
+    """The attack, or the suite whose worst counts, behind R_adv inside the curriculum."""
+    skip: Share = 0.0
+    """Share of the budgets found robust that is skipped: 0 none (NCL, BCL-C), 1 all (MOS)."""
+    robust_to: Literal["every", "any"] = "every"
+    """Skip up to the smallest budget that is not robust (the paper's box), or past the largest robust one (its text)."""
+    ratchet: bool = False
+    """The agent a phase starts from competes with its runs, so that no phase makes it worse; not in the paper."""
+    keep: Literal["last", "met", "best"] = "last"
+    """Which agent comes out: the last phase's (Algorithm 1), the last that met its thresholds, or that with the highest
+    R_nominal + mean R_adv at `evaluation.eps`."""
+    failed_phases: Natural = 0
+    """Stop after this many failing phases in a row (M); under the ratchet, without progress; 0: never."""
+    toothless: Share = 0.0
+    """Stop when the training attack leaves this share of the nominal return at the target; 0: never (PPO's rule)."""
+    max_runs: Natural = 0
+    """Stop after this many training runs; 0: no limit."""
+    max_hours: Magnitude = 0.0
+    """Stop when this much wall time was spent on the curriculum; 0: no limit."""
+
+    def __post_init__(self) -> None:
+        if self.min_runs > self.runs:
+            what = f"curriculum.min_runs {self.min_runs} is above curriculum.runs {self.runs}"
+            raise ConfigError(what, "set both, min_runs at most runs")
+        if self.increment == 0:
+            raise ConfigError("curriculum.increment is 0", "write it like 1/255 or 0.02")
+
+
+@dataclass(frozen=True)
+class EvaluationConfig:
+    """How agents are judged."""
+
+    episodes: Count = 20
+    """Episodes per score."""
+    max_steps: Count = 10_000
+    """Agent steps after which an evaluation episode stops and its return counts as it is."""
+    eps: tuple[Eps, ...] = (1 / 255, 3 / 255)
+    """Budgets of the final evaluation."""
+    score_eps: tuple[Eps, ...] = ()
+    """Budgets of the final score R_nominal + mean R_adv, by which the paper takes the median of repeats; empty: `eps`."""
+    suite: Literal["quick", "paper", "strong"] = "quick"
+    """Attacks of the final evaluation."""
+
+    def __post_init__(self) -> None:
+        if not self.eps:
+            raise ConfigError("evaluation.eps is empty", "give at least one budget such as 3/255")
+        if not {*self.score_eps} <= {*self.eps}:
+            raise ConfigError("evaluation.score_eps has budgets that evaluation.eps has not", "add them there")
+
+    @property
+    def scored(self) -> tuple[float, ...]:
+        """Budgets of the final score."""
+        return self.score_eps or self.eps
+
+
+@dataclass(frozen=True)
+class Config:
+    """A whole run."""
+
+    game: Game
+    recipe: str = "vanilla"
+    """What to train: a row of the paper's tables (`bcl presets` lists them)."""
+    algo: Literal["dqn", "ppo"] = "dqn"
+    """The learner."""
+    bootstrap: Literal["auto", "vanilla", "radial"] = "auto"
+    """What the BCL-AT recipes start from; `auto` is the paper's: radial for DQN, vanilla for PPO."""
+    seed: Natural = 0
+    """Root of every random draw of the run."""
+    budget: Literal["full", "small"] = "full"
+    """`small`: a quick look with few steps, runs, phases and episodes; its result says nothing about the method."""
+    network: NetworkConfig = field(default_factory=NetworkConfig)
+    dqn: DqnConfig = field(default_factory=DqnConfig)
+    ppo: PpoConfig = field(default_factory=PpoConfig)
+    attack: AttackConfig = field(default_factory=AttackConfig)
+    curriculum: CurriculumConfig = field(default_factory=CurriculumConfig)
+    evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
+
+    @property
+    def learner(self) -> DqnConfig | PpoConfig:
+        """The settings of the learner in use."""
+        return self.ppo if self.algo == "ppo" else self.dqn

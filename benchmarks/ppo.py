@@ -1,0 +1,148 @@
+"""Training with PPO: agent steps per second of the real learner, beside the emulators alone and the paper's rate.
+
+    python benchmarks/ppo.py [--device cuda|cpu] [--game fruitbot] [--num-envs 64] [--batch 512] [--seconds 30]
+                             [--losses standard at radial] [--out benchmarks/results/ppo-NAME.json]
+
+The learner is `bcl.learners.ppo.train` itself, read through its rows of metrics, one per rollout and the updates from it. The
+first updates, in which kernels are chosen, compiled and captured, are not measured. The attack is the game's own: RI-FGSM on
+FruitBot, PGD-10 on Jumper.
+
+Shares are of the wall time. `act` and `env` are the host's: until the actions were chosen and sent, and how long it then
+waited for the emulators. `attack` and `update` are the host's too on a CPU, and the device's on a GPU.
+
+The paper's rates, 25M steps in 10 hours on FruitBot and in 34 on Jumper, are of AT with 64 environments, 3 epochs and batches
+of 512 on one RTX 2080 Ti, which also played 64 more environments for its log. `times paper` is given for these sizes on a GPU.
+"""
+
+import argparse
+import gc
+import json
+import os
+import shutil
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import torch
+from meter import Meter, emulators_alone, process_peak
+from provenance import provenance
+
+from bcl.config import Config, PpoConfig, resolve
+from bcl.envs import make_env
+from bcl.learners.ppo import train
+from bcl.learners.task import Hooks, Task
+from bcl.policies import Policy, PolicySpec, default_kind
+from bcl.recipes import Loss
+
+PAPER = {"fruitbot": 694.0, "jumper": 204.0}  # agent steps/s of AT, RTX 2080 Ti
+LOSSES: tuple[Loss, ...] = ("standard", "at", "radial")
+START, END = 10 / 255, 11 / 255  # budgets; they change nothing about the speed
+WARM_UP = 8  # updates; graphs are captured at the third
+MIB = 2**20
+Row = dict[str, Any]
+
+
+def measure(config: Config, loss: Loss, settings: PpoConfig, device: str, seconds: float) -> Row:
+    """Rate, shares and memory of `train`."""
+    cuda = device == "cuda"
+    gc.collect()  # the learner before this one
+    if cuda:
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+    env = make_env(config.game, settings.num_envs, device)
+    torch.manual_seed(0)
+    kind = default_kind(env.obs_shape, "ppo")
+    policy = Policy(PolicySpec(kind, env.obs_shape, env.num_actions, env.low, env.high, game=config.game)).to(device)
+    meter = Meter(seconds, WARM_UP)
+    with suppress(KeyboardInterrupt):  # how a run that is asked to stop ends
+        task = Task(loss, START, END, seed=0)
+        train(policy, env, settings, config.attack, task, Hooks(log=meter.log, interrupted=meter.done))
+    env.close()
+    return {
+        "loss": loss,
+        "steps_per_second": meter.steps / meter.elapsed,
+        "steps": meter.steps,
+        "seconds": meter.elapsed,
+        "samples_per_step": meter.updates * settings.batch_size / meter.steps,
+        **{name: value / meter.elapsed for name, value in meter.sums.items()},
+        "peak_mib": (torch.cuda.max_memory_allocated() if cuda else process_peak()) / MIB,
+    }
+
+
+def compare(row: Row, emulators: float, game: str, settings: PpoConfig, device: str) -> Row:
+    """Ratios to the emulators and to the paper, where the work was the same."""
+    paper = PAPER.get(game) if row["loss"] == "at" else None
+    sizes = ("num_envs", "rollout", "epochs", "batch_size")
+    same = device == "cuda" and all(getattr(settings, name) == getattr(PpoConfig(), name) for name in sizes)
+    return row | {
+        "emulators_alone": emulators,
+        "share_of_emulators": row["steps_per_second"] / emulators,
+        "paper": paper,
+        "times_paper": row["steps_per_second"] / paper if same and paper else None,
+    }
+
+
+def table(rows: list[Row]) -> str:
+    """One column per loss."""
+    lines = {
+        "agent steps/s": "steps_per_second", "samples per step": "samples_per_step",
+        "emulators alone": "emulators_alone", "share of emulators": "share_of_emulators",
+        "paper, 2080 Ti": "paper", "times paper": "times_paper",
+        "share env": "share_env", "share act": "share_act", "share attack": "share_attack",
+        "share update": "share_update", "peak MiB": "peak_mib",
+    }  # fmt: skip
+
+    def cell(value: float | None) -> str:
+        if value is None:
+            return "-"
+        return f"{value:,.0f}" if value >= 1000 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+
+    text = [f"{'':<22}" + "".join(f"{row['loss']:>12}" for row in rows)]
+    text += [f"{label:<22}" + "".join(f"{cell(row.get(key)):>12}" for row in rows) for label, key in lines.items()]
+    return "\n".join(text)
+
+
+def main() -> None:
+    """Measure, print, store."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--game", choices=list(PAPER), default="fruitbot")
+    parser.add_argument("--num-envs", type=int, default=PpoConfig().num_envs)
+    parser.add_argument("--rollout", type=int, default=PpoConfig().rollout)
+    parser.add_argument("--batch", type=int, default=PpoConfig().batch_size)
+    parser.add_argument("--seconds", type=float, default=30.0, help="time per measurement, at least one rollout")
+    parser.add_argument("--losses", nargs="+", choices=LOSSES, default=["standard", "at"])
+    parser.add_argument("--precision", choices=["auto", "fp32", "bf16"], default="auto")
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    parser.add_argument(
+        "--accelerate", choices=["none", "graphs", "full"], default="full" if compiler else "graphs",
+        help="on a GPU; compiling, part of full, needs a C compiler",
+    )  # fmt: skip
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+
+    config, device = resolve(options.game, recipe="at"), options.device
+    settings = PpoConfig(
+        num_envs=options.num_envs, rollout=options.rollout, batch_size=options.batch, log_steps=1,
+        precision=options.precision, accelerate=options.accelerate,
+    )  # fmt: skip
+    emulators = emulators_alone(config.game, options.num_envs, device, min(options.seconds, 5.0))
+    rows = []
+    for loss in options.losses:
+        row = measure(config, loss, settings, device, options.seconds)
+        rows.append(compare(row, emulators, options.game, settings, device))
+        print(f"{loss}: {rows[-1]['steps_per_second']:,.1f} agent steps/s", flush=True)
+    print(f"\n{options.game}, {device}, {options.num_envs} environments, batch {options.batch}\n\n{table(rows)}")
+    if options.out:
+        about = provenance(device) | {
+            "game": options.game, "attack": config.attack.kind, "num_envs": options.num_envs, "rollout": options.rollout,
+            "epochs": settings.epochs, "batch_size": options.batch, "precision": options.precision,
+            "accelerate": options.accelerate, "torch_threads": torch.get_num_threads(),
+            "load_average": os.getloadavg()[0], "unit": "agent steps/s",
+        }  # fmt: skip
+        options.out.parent.mkdir(parents=True, exist_ok=True)
+        options.out.write_text(json.dumps(about | {"rows": rows}, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
