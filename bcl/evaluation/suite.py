@@ -94,6 +94,9 @@ def run_suite(
     device = next(policy.parameters()).device
     identity = fingerprint(policy)
     env: VectorEnv | None = None
+    threads = torch.get_num_threads()
+    if len(policy.spec.obs_shape) == 1:
+        torch.set_num_threads(1)  # on small matrices threads only wait for each other
     for cell in wanted:
 
         def play(cell: Cell = cell) -> dict[str, Any]:
@@ -119,6 +122,7 @@ def run_suite(
             return score.to_dict() | about | versions
 
         yield Score.from_dict(store.once(cell_file(folder, cell, plan, identity, device.type), play))
+    torch.set_num_threads(threads)
     if env is not None:
         env.close()
 
