@@ -143,17 +143,14 @@ def decisions(folder: Path) -> list[dict[str, Any]]:
 def phase_line(decision: dict[str, Any], eps: tuple[float, ...], seconds: float) -> str:
     """One line for people: what the runs reached at the phase's budget, which was kept, what comes next."""
     phase, after = decision["phase"], decision["next"]
-    scores = [candidate["scores"] for candidate in decision["candidates"]]
-    shown = [f"{_shown(score, phase['eps']):.4g}" for score in scores if score]
     if phase["index"] == 0:
         robust = [t["eps"] for t in decision["tried"] if t["robust"] and t["eps"] > 0]
-        known = f"  nominal {shown[0]}" if shown else ""
-        words = [f"bootstrap{known}" + (f"  robust at {format_eps(max(robust))}" if robust else "")]
+        nominal = [f"nominal {t['score']:.4g}" for t in decision["tried"] if t["eps"] == 0]
+        words = ["bootstrap", *nominal, *([f"robust at {format_eps(max(robust))}"] if robust else [])]
     else:
-        incumbent = decision["candidates"][0]["run"] == curriculum.INCUMBENT
-        runs = shown[1:] if incumbent else shown
+        runs = [_shown(c["scores"], phase["eps"]) for c in decision["candidates"] if c["run"] != curriculum.INCUMBENT]
         kept = "the old one" if decision["kept"] == curriculum.INCUMBENT else decision["kept"]
-        words = [f"phase {phase['index']}", format_eps(phase["eps"]), f"runs {' '.join(runs) or '-'}", f"kept {kept}"]
+        words = [f"phase {phase['index']}", format_eps(phase["eps"]), f"runs {' '.join(runs)}", f"kept {kept}"]
     if after is None:
         words.append(f"stop: {decision['stop']}")
     else:
@@ -161,9 +158,10 @@ def phase_line(decision: dict[str, Any], eps: tuple[float, ...], seconds: float)
     return "  ".join([*words, f"{seconds / 60:.0f} min" if seconds >= 60 else f"{seconds:.0f} s"])
 
 
-def _shown(scores: dict[str, float], eps: float) -> float:
-    """The return at the phase's budget, or else without attack."""
-    return scores.get(str(eps), scores.get("0.0", next(iter(scores.values()))))
+def _shown(scores: dict[str, float], eps: float) -> str:
+    """The return at the phase's budget, or else without attack, if either was needed."""
+    score = scores.get(str(eps), scores.get("0.0"))
+    return "-" if score is None else f"{score:.4g}"
 
 
 def _phase_folder(folder: Path, index: int) -> Path:
