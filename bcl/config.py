@@ -78,6 +78,11 @@ def resolve_stages(
         return config_from_dict(functools.reduce(merge, (*own, {"recipe": name}), merged))
 
     last = config(*stages[-1], written, flags)
+    layers = (preset, *stages[-1][1], written, flags)
+    if stages[-1][0].strategy in ("next", "skip") and not any(
+        "target" in layer.get("curriculum", {}) for layer in layers
+    ):
+        raise ConfigError(f"'{game}' has no target for a curriculum", "give one such as --curriculum.target 10/255")
     _check_budgets(stages[-1][0], last)
     # A printed configuration holds all of the last stage: only what was changed in it is meant for the others too.
     changes = _only(difference(config(*stages[-1]), last), written)
@@ -86,7 +91,7 @@ def resolve_stages(
 
 
 def small(config: Config) -> Config:
-    """The same for a quick look: at most 10,000 steps a run, 2 runs a phase, 4 phases, 3 short episodes a score."""
+    """The same for a quick look: at most 10,000 steps a run, 2 runs a phase, 8 in all, 3 short episodes a score."""
     d, c, e = config.dqn, config.curriculum, config.evaluation
     share = min(1.0, 10_000 / d.steps)
     names = (
@@ -105,7 +110,9 @@ def small(config: Config) -> Config:
         budget="small",
         dqn=replace(d, **steps, num_envs=min(d.num_envs, 16), log_steps=min(d.log_steps, 1_000)),
         ppo=replace(config.ppo, steps=min(config.ppo.steps, 40_000)),
-        curriculum=replace(c, runs=min(c.runs, 2), min_runs=min(c.min_runs, 2), increment=max(c.increment, quarter)),
+        curriculum=replace(
+            c, runs=min(c.runs, 2), min_runs=min(c.min_runs, 2), increment=max(c.increment, quarter), max_runs=8
+        ),
         evaluation=replace(e, episodes=min(e.episodes, 3), max_steps=min(e.max_steps, 1_000)),
     )
 

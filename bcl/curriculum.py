@@ -11,13 +11,15 @@ from itertools import islice
 from math import ceil, floor, inf
 from typing import Final, Generic, Literal, TypeVar
 
-from bcl.errors import BclError, ConfigError
+from bcl.errors import ConfigError
 
 P = TypeVar("P")
 Score = Callable[[P, float], float]  # (policy, eps) -> return; eps 0: nominal
 Run = int | Literal["incumbent"]  # k = 1..K, or the policy that the phase started from
 INCUMBENT: Final = "incumbent"
 TARGET_REACHED = "target reached"
+ALL_TRAINED = "trained up to the last budget"  # where no threshold says more
+MOST_BUDGETS = 1000
 TARGET_MISSED = "trained up to the target without meeting the thresholds there"
 
 
@@ -157,8 +159,9 @@ def bcl(
     f = best = _Agent(bootstrap, score)
     rules = _fixed(rules, f)
     eps, L, K, K_min, M = rules.eps, len(rules.eps) - 1, rules.runs, rules.min_runs, rules.give_up or inf
-    phase, kept = Phase(0, eps[0], eps[0], 0), Candidate(INCUMBENT, None, None, dict(f.scores))
+    phase, kept = Phase(0, eps[0], eps[0], 0), Candidate(INCUMBENT, None, None, {})
     candidates: tuple[Candidate, ...] = (kept,)
+    runs: dict[Run, _Agent[P]] = {INCUMBENT: f}
     best_phase, failures, cut, decisions = 0, 0, None, list[Decision]()
     while True:
         i, following, tried, stop = phase.index, L + 1, list[Tried](), cut
@@ -168,18 +171,21 @@ def bcl(
             # Before any training too. Always above i: a phase never comes again, even when all its runs failed.
             following, tried = choose_next(f, i, rules)
             if following > L:  # eps_{l-1} is the target
-                stop = TARGET_MISSED if i == L and kept.met is False else TARGET_REACHED
+                judged = rules.nominal is not None or rules.attacked is not None
+                stop = TARGET_REACHED if judged else ALL_TRAINED
+                stop = TARGET_MISSED if i == L and kept.met is False else stop
             elif training_score and i > 0:
                 stop = _toothless(f, training_score, rules, tried)
         stop = stop or out_of_budget(i, 0)
         thresholds, after = (rules.nominal, rules.attacked), None if stop else following
-        decisions += [Decision(phase, thresholds, candidates, kept.run, best_phase, tuple(tried), after, stop)]
+        known = tuple(replace(candidate, scores=dict(runs[candidate.run].scores)) for candidate in candidates)
+        decisions += [Decision(phase, thresholds, known, kept.run, best_phase, tuple(tried), after, stop)]
         decided(decisions[-1])
         if stop:
             return Result(f.policy, best.policy, best_phase, stop, tuple(decisions))
 
         phase = Phase(following, eps[following - 1], eps[following], K)
-        runs: dict[Run, _Agent[P]] = {INCUMBENT: f} if rules.ratchet else {}
+        runs = {INCUMBENT: f} if rules.ratchet else {}
         trained = train(f.policy, phase)
         try:
             for k, f_k in enumerate(islice(trained, K), 1):
@@ -191,8 +197,9 @@ def bcl(
         finally:
             getattr(trained, "close", lambda: None)()
         candidates = _judged(runs, phase, rules)
-        # The box has one threshold on V_k, so a run that meets it wins. With two: met first, then V_k, then order.
-        kept = max(candidates, key=lambda c: (c.met is True, c.value or 0.0))  # over the runs done, not all K
+        # The box has one threshold on V_k, so a run that meets it wins. With two: met first, then V_k, then order. Under
+        # the ratchet V_k alone, or a run could win with less. Over the runs done, not all K.
+        kept = max(candidates, key=lambda c: (c.met is True and not rules.ratchet, c.value or 0.0))
         f = runs[kept.run]
         # In the paper only the thresholds count; under the ratchet, a better policy is progress too.
         failures = 0 if kept.met or (rules.ratchet and kept.run != INCUMBENT) else failures + 1
@@ -227,6 +234,9 @@ def budgets(start: float, target: float | None, increment: float) -> tuple[float
     low, high, step = (Fraction(x).limit_denominator(10**9) for x in (start, end, increment))
     if not (low < high and step > 0):
         raise ConfigError(f"no budgets from {start:g} to {end:g} in steps of {increment:g}", "start below the target")
+    if (high - low) / step > MOST_BUDGETS:
+        what = f"{float((high - low) / step):.3g} budgets from {start:g} to {end:g} in steps of {increment:g}"
+        raise ConfigError(f"{what} are too many", "give a larger curriculum.increment")
     between = range(1, ceil((high - low) / step - Fraction(1, 10**6)))  # a rounding below the target is the target
     return (start, *(float(low + k * step) for k in between), end)
 
@@ -275,6 +285,7 @@ def _fixed(rules: Rules, bootstrap: _Agent[P]) -> Rules:
     scale = bootstrap.at(0.0) - rules.floor
     if scale <= 0:
         what = f"the bootstrap's nominal return {bootstrap.at(0.0):g} is not above the floor {rules.floor:g}"
-        raise BclError(f"{what}, so no share of it can be a threshold", "give thresholds in returns, or a lower floor")
+        hint = "start anew with a lower --curriculum.floor, and --init with the last stage's policy.safetensors to keep that"
+        raise ConfigError(f"{what}, so no share of it can be a threshold", hint)
     nominal, attacked = (None if t is None else rules.floor + t * scale for t in (rules.nominal, rules.attacked))
     return replace(rules, nominal=nominal, attacked=attacked, adaptive=False)

@@ -238,6 +238,8 @@ RECIPES: dict[str, Recipe] = {
                     "freeway": _curriculum(3, 20, 3, 3),
                     "bank_heist": _curriculum(3, 15, 5, 5),
                     "road_runner": _curriculum(3, 15, 3, 3),
+                    "fruitbot": _curriculum(6, 20, 3, 3),  # not in the paper
+                    "jumper": _curriculum(9, 40, 3, 3),  # not in the paper
                     "cartpole": _CARTPOLE_AT,
                     "acrobot": _ACROBOT_AT,
                 },
@@ -261,8 +263,12 @@ RECIPES: dict[str, Recipe] = {
                 "next",
                 {"curriculum": {"runs": 3, "min_runs": 3}},
                 games={
+                    "fruitbot": _curriculum(1, 20, 3, 3),  # not in the paper
+                    "jumper": _curriculum(1, 40, 3, 3),  # not in the paper
                     "pong": _curriculum(1, 25, 3, 3),  # not in the paper, which found no gradients to train on
                     "freeway": _curriculum(1, 20, 3, 3),  # not in the paper
+                    "cartpole": _CARTPOLE_AT,
+                    "acrobot": _ACROBOT_AT,
                     "bank_heist": _curriculum(13, 15, 3, 3),
                     "road_runner": _curriculum(12, 15, 1, 1) | {"dqn": {"learning_rate": 1.25e-7, "adam_eps": 1.5e-4}},
                 },

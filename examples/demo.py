@@ -54,7 +54,7 @@ def train(out: Path, options: argparse.Namespace) -> None:
     words = ["resume", str(out)]
     if not (out / "config.toml").exists():
         words = ["train", "acrobot", "--recipe", "bcl-mos-at", "--bootstrap", "vanilla", "--out", str(out)]
-        words += ["--seed", str(options.seed), "--curriculum.ratchet", "true", *(QUICK if options.quick else [])]
+        words += ["--seed", str(options.seed), *(QUICK if options.quick else [])]
     words += ["--device", "cpu", "--parallel", str(options.parallel)]
     print("bcl", *words, flush=True)
     if code := subprocess.run([sys.executable, "-m", "bcl", *words]).returncode:

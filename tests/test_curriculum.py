@@ -12,7 +12,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bcl.curriculum import TARGET_MISSED, TARGET_REACHED, Decision, Phase, Result, Rules, Tried, bcl, budgets
+from bcl.curriculum import (
+    ALL_TRAINED,
+    TARGET_MISSED,
+    TARGET_REACHED,
+    Decision,
+    Phase,
+    Result,
+    Rules,
+    Tried,
+    bcl,
+    budgets,
+)
 from bcl.errors import BclError, ConfigError
 
 Fake = tuple[float, ...]
@@ -77,7 +88,7 @@ def test_naive_curriculum_takes_every_budget_in_turn_and_scores_nothing() -> Non
         Phase(2, 1.0, 2.0, 1),
         Phase(3, 2.0, 3.0, 1),
     ]
-    assert (result.policy, result.stopped) == ((3, 3), TARGET_REACHED)
+    assert (result.policy, result.stopped) == ((3, 3), ALL_TRAINED)
     assert (result.best, result.best_phase) == ((3, 3), 3)  # nothing to tell them apart by
     assert [d.next for d in result.decisions] == [1, 2, 3, None]
     assert not world.scored
@@ -405,6 +416,8 @@ def test_budgets_are_the_floats_people_write() -> None:
     assert budgets(0.0, 0.1 * 3, 0.1) == (0.0, 0.1, 0.2, 0.1 * 3)  # one rounding above 0.3: no step of its own
     assert budgets(0.0, 0.05, 0.2) == (0.0, 0.05)
     assert budgets(1 / 255, None, 1 / 255) == tuple(k / 255 for k in range(1, 256))
+    with pytest.raises(ConfigError, match=r"1e\+09 budgets .* are too many"):
+        budgets(0.0, None, 1e-9)
     for start, target, increment in ((0.1, 0.1, 0.01), (0.2, 0.1, 0.01), (0.0, 0.1, 0.0)):
         with pytest.raises(ConfigError, match="no budgets"):
             budgets(start, target, increment)
@@ -443,7 +456,7 @@ def pseudo_code(
             runs.append(f"{f}/{i}.{k}")
             if k >= K_min and good(runs[-1], i):
                 break
-        pool = [g for g in runs if good(g, i)] or runs
+        pool = runs if ratchet else [g for g in runs if good(g, i)] or runs
         values = [R(g, 0) + (R(g, i) + R(g, i - 1)) / 2 for g in pool]
         f = pool[values.index(max(values))]
         trace.append((i, f))

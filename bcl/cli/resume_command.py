@@ -1,5 +1,6 @@
 """bcl resume, and what `bcl train` does once its run exists."""
 
+import contextlib
 import functools
 import shlex
 import tomllib
@@ -11,7 +12,7 @@ import tyro
 
 from bcl.cli.workers import Workers
 from bcl.config import config_from_dict
-from bcl.errors import BclError, StoreError, TrainingError
+from bcl.errors import BclError, ConfigError, StoreError, TrainingError
 from bcl.quantities import format_eps
 from bcl.runs import store
 from bcl.settings import difference, merge, parse_flags
@@ -37,13 +38,19 @@ class Command(Workers):
 
         from bcl.cli import console
 
-        with store.lock(self.folder, console.say):
+        with store.lock(self.folder, console.say), _lock_of_repeats(self.folder):
             if repeated:
                 finish_repeats(self.folder, self)
                 return
             if (self.folder / "result.json").exists():
                 print(f"'{self.folder}' is finished")
             finish(self.folder, self)
+
+
+def _lock_of_repeats(run: Path) -> contextlib.AbstractContextManager[None]:
+    """A repeat is not resumed while all of them are."""
+    group = run.absolute().parent
+    return store.lock(group) if (group / store.REPEATS).exists() else contextlib.nullcontext()
 
 
 def finish(run: Path, workers: Workers) -> None:
@@ -60,6 +67,7 @@ def finish_repeats(group: Path, workers: Workers) -> None:
         raise StoreError(f"'{group / store.REPEATS}' names no runs", "start anew with another --out")
     from bcl import stats
     from bcl.cli import console
+    from bcl.experiment import read_config
 
     verdicts = []
     for run in runs:
@@ -75,7 +83,8 @@ def finish_repeats(group: Path, workers: Workers) -> None:
         "iqm": stats.iqm(finals),
     }
     store.write_json(group / "result.json", summary)
-    print(f"{len(runs)} repeats: final scores {' '.join(f'{score:.4g}' for score in finals)}, IQM {summary['iqm']:.4g}")
+    scores, suite = " ".join(f"{score:.4g}" for score in finals), read_config(runs[0]).evaluation.suite
+    print(f"{len(runs)} repeats: final scores under the suite '{suite}' {scores}, IQM {summary['iqm']:.4g}")
     print(f"the median is {runs[middle]} with {finals[middle]:.4g}")
     print(f"next: bcl attack {shlex.quote(str(runs[middle]))} --suite paper")
 
@@ -84,7 +93,7 @@ def _do(run: Path, whole: Path, workers: Workers) -> "Verdict":
     from bcl import experiment
     from bcl.cli import console
 
-    resume = f"bcl resume {shlex.quote(str(whole))}"
+    resume = shlex.join(["bcl", "resume", str(whole), *workers.flags()])
     try:
         with console.stop_requests() as interrupted, console.live(run) as view:
             return experiment.finish(run, workers.crew(interrupted, view.tick, view.say))
@@ -93,6 +102,8 @@ def _do(run: Path, whole: Path, workers: Workers) -> "Verdict":
     except TrainingError as error:
         again = f"'{resume}' goes back to the last checkpoint; if that ends here again, {error.hint}"
         raise TrainingError(error.message, again) from None
+    except ConfigError:
+        raise  # the same settings will fail again
     except BclError as error:
         raise type(error)(error.message, "; ".join(filter(None, (error.hint, f"continue with: {resume}")))) from None
 
@@ -113,7 +124,7 @@ def _print(run: Path, verdict: "Verdict") -> None:
     if verdict.reached in lowest:
         words.append(f"{lowest[verdict.reached].mean:.4g} under the worst attack at {format_eps(verdict.reached)}")
     if verdict.curriculum:
-        words.append(f"curriculum: {verdict.curriculum}")
+        words.append(f"it is {verdict.kept}; the curriculum stopped: {verdict.curriculum}")
     if config.budget == "small":
         words.append("a quick look, not the paper's protocol")
     print(f"verdict: {'; '.join(words)}")

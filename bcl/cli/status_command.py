@@ -21,11 +21,19 @@ class Command:
 
     def run(self, _: list[str]) -> None:
         """Read and print; nothing is changed."""
-        for folder in store.repeats(self.folder) or [self.folder]:
-            _print(folder, self.folder)
+        repeated = store.repeats(self.folder)
+        states = [_print(folder, self.folder) for folder in repeated or [self.folder]]
+        state = next((s for s in ("at work", "stopped") if s in states), "finished")
+        if repeated and state == "finished" and (self.folder / "result.json").exists():
+            summary = store.read_json(self.folder / "result.json")
+            print(
+                f"final scores {summary.get('final_scores')}, median {summary.get('median')}, IQM {summary.get('iqm')}"
+            )
+        word = {"finished": "bcl attack", "stopped": "bcl resume", "at work": "bcl status"}[state]
+        print(f"next: {word} {shlex.quote(str(repeated[0] if repeated and state == 'finished' else self.folder))}")
 
 
-def _print(run: Path, whole: Path) -> None:
+def _print(run: Path, whole: Path) -> str:
     from bcl.cli.console import piece_line
     from bcl.experiment.status import incumbent, status
 
@@ -37,7 +45,6 @@ def _print(run: Path, whole: Path) -> None:
         print(f"  best so far: {best}")
     for piece in now.pieces:
         print(f"  {piece_line(piece)}")
-    by = f" ({now.owner})" if now.owner else ""
-    print(f"  {now.state}{by}")
-    word = {"finished": "bcl attack", "stopped": "bcl resume", "at work": "bcl status"}[now.state]
-    print(f"next: {word} {shlex.quote(str(run if now.state == 'finished' else whole))}")
+    waits = now.state == "stopped" and run != whole and store.owner(whole)
+    print(f"  {'waiting' if waits else now.state}{f' ({now.owner})' if now.owner else ''}")
+    return "at work" if waits else now.state

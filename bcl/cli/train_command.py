@@ -1,9 +1,10 @@
 """bcl train."""
 
 import shlex
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import tyro
 
@@ -50,6 +51,7 @@ class Command(Workers):
         if (out / "config.toml").exists() or (out / store.REPEATS).exists():
             hint = f"continue it with 'bcl resume {shlex.quote(str(out))}', or give another --out"
             raise StoreError(f"'{out}' is a run already", hint)
+        _refuse_ignored(stages[-1][0], flags)
         store.check_new(out)
         recipes.check_trainable(config.recipe, config.algo)
 
@@ -71,7 +73,15 @@ class Command(Workers):
                 return
             seeds = range(config.seed, config.seed + self.repeats)
             for seed in seeds:
+                store.remove(out / f"seed{seed}" / "config.toml")  # of a creation that was killed
                 again = resolve_stages(self.game, recipe=self.recipe, file=self.config, flags=flags | {"seed": seed})
                 experiment.create(out / f"seed{seed}", again, device, init)
             store.write_json(out / store.REPEATS, {"runs": [f"seed{seed}" for seed in seeds]})
             finish_repeats(out, self)
+
+
+def _refuse_ignored(stage: recipes.Stage, flags: Mapping[str, Any]) -> None:
+    given = flags.get("curriculum", {})
+    if stage.strategy == "open" and "target" in given:
+        what = "an open-ended curriculum has no target"
+        raise ConfigError(what, "leave --curriculum.target out, or stop it with --curriculum.max_runs")

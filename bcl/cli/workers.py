@@ -1,5 +1,6 @@
 """The options of commands that train: who does the work, and on what."""
 
+import dataclasses
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Workers:
-    """Where training runs and evaluations happen; what comes out does not depend on it."""
+    """Where training runs and evaluations happen."""
 
     device: str = "auto"
     """auto, cpu or cuda."""
@@ -40,6 +41,10 @@ class Workers:
         """The device that agents are trained on, here or on the cluster."""
         from bcl.cli.target import pick_device
 
+        if self.ray_cpus < 0 or self.ray_gpus < 0:
+            raise ConfigError("--ray-cpus and --ray-gpus cannot be negative", "say what one run needs")
+        if self.local and (self.ray_address or self.ray_gpus):
+            raise ConfigError("a Ray cluster was described but not asked for", "add --executor ray")
         if self.parallel < 1 or (self.parallel > 1 and not self.local):
             raise ConfigError(
                 f"--parallel {self.parallel} is not possible here", "1 or more; a cluster decides by itself"
@@ -50,6 +55,16 @@ class Workers:
         if self.device not in ("auto", wanted):
             raise ConfigError(f"--device {self.device} does not fit --ray-gpus {self.ray_gpus:g}", "leave one out")
         return wanted
+
+    def flags(self) -> list[str]:
+        """What was chosen, as words of a command line."""
+        chosen = []
+        for field in dataclasses.fields(Workers):
+            value = getattr(self, field.name)
+            if value != field.default:
+                name = "--" + field.name.replace("_", "-")
+                chosen += [name] if value is True else [name, str(value)]
+        return chosen
 
     def crew(self, interrupted: Callable[[], bool], tick: Callable[[], None], say: Callable[[str], None]) -> "Crew":
         """Those who do the work."""

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from bcl.evaluation import Cell, Plan, Score, cell_file
 from bcl.experiment import work
-from bcl.experiment.work import CHECKPOINT, EVALS, POLICY, PROGRESS, RESULT, Judging, Training
+from bcl.experiment.work import CHECKPOINT, EVALS, POLICY, RESULT, Judging, Training
 from bcl.policies.files import fingerprint, load
 from bcl.runs import store
 from bcl.runs.executors import Executor, Here, Job, no_tick
@@ -22,6 +22,7 @@ class Agent:
     folder: Path
     """Its scores are kept here."""
     fingerprint: str
+    """Empty: its training diverged, and there is no file."""
 
 
 def agent_in(folder: Path) -> Agent:
@@ -62,8 +63,6 @@ class Crew:
                 yield agent_in(folder)
         finally:
             working.close()  # type: ignore[attr-defined] # a generator
-            for folder in jobs:
-                store.remove(folder / PROGRESS)  # of those that were cancelled
 
     def scores(
         self, name: str, agent: Agent, plan: Plan, cells: Sequence[Cell], ahead: Sequence[Cell] = ()
@@ -75,7 +74,8 @@ class Crew:
             policy, width = agent.file.read_bytes(), self.executor.width
             shares = [missing[i::width] for i in range(min(width, len(missing)))]
             orders = [Judging(name, policy, plan, tuple(share), self.device) for share in shares]
-            jobs = [Job(agent.folder, work.judge, (order, part)) for part, order in enumerate(orders)]
+            # In the folder of scores alone: on a cluster all of a job's folder travels.
+            jobs = [Job(agent.folder / EVALS, work.judge, (order, part)) for part, order in enumerate(orders)]
             for _ in self.executor.run(jobs, self.interrupted, self.tick):
                 pass
         return [Score.from_dict(store.read_json(self._file(agent, plan, cell))) for cell in cells]
@@ -84,7 +84,9 @@ class Crew:
         if not (folder / RESULT).exists() or (folder / CHECKPOINT).exists():
             return False
         agent, plan = agent_in(folder), order.plan
-        return plan is None or all(self._file(agent, plan, cell).exists() for cell in order.cells)
+        return (
+            plan is None or not agent.fingerprint or all(self._file(agent, plan, cell).exists() for cell in order.cells)
+        )
 
     def _file(self, agent: Agent, plan: Plan, cell: Cell) -> Path:
         return cell_file(agent.folder / EVALS, cell, plan, agent.fingerprint, self.device)

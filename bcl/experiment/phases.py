@@ -14,10 +14,10 @@ from bcl import curriculum
 from bcl.attacks import PGD, Attack, CrossEntropy, OwnValue, suite
 from bcl.config import Config
 from bcl.curriculum import Decision, Phase, Result, Rules, budgets
-from bcl.errors import StoreError
+from bcl.errors import StoreError, TrainingError
 from bcl.evaluation import Cell, Plan, game_for_evaluation
 from bcl.experiment.crew import Agent, Crew
-from bcl.experiment.work import Training
+from bcl.experiment.work import CHECKPOINT, PROGRESS, Training
 from bcl.learners.adversary import training_attack
 from bcl.learners.task import Task
 from bcl.quantities import format_eps
@@ -26,6 +26,7 @@ from bcl.runs import store
 from bcl.seeds import derive
 
 DECISION = "decision.json"
+LOWEST = -1e9  # the return of what diverged: below any game's, and JSON has no infinity
 
 
 def rules_of(stage: Stage, config: Config, start: float) -> Rules:
@@ -83,14 +84,23 @@ def train_phases(
             orders.append((_phase_folder(folder, phase.index) / f"run{k}", order))
         working = crew.train(orders)
         try:
+            diverged = 0
             for agent in working:
                 runs_done += 1
+                diverged += not agent.fingerprint
+                if diverged == phase.runs and not rules.ratchet:
+                    what = f"every run of phase {phase.index} diverged"
+                    raise TrainingError(
+                        what, "start anew with a lower learning_rate, --init keeps the best agent so far"
+                    )
                 clock.keep()
                 yield agent
         finally:
             working.close()  # type: ignore[attr-defined] # a generator
 
     def score(agent: Agent, eps: float) -> float:
+        if not agent.fingerprint:
+            return LOWEST
         above = [cell for more in rules.eps if more > eps for cell in cells(more)] if rules.skip else []
         return min(s.mean for s in crew.scores("choosing", agent, plan, cells(eps), above[: crew.executor.width - 1]))
 
@@ -102,10 +112,12 @@ def train_phases(
     def out_of_budget(phase: int, run: int) -> str | None:
         if c.max_runs and runs_done >= c.max_runs:
             return f"{runs_done} runs were allowed"
-        # What began earlier was within its time: on resuming, the clock must not undo it.
-        begun = (_phase_folder(folder, phase) / f"run{run + 1}").exists() if run else _began_after(folder, phase)
-        hours = clock.seconds() / 3600
-        return f"{c.max_hours:g} hours were allowed" if c.max_hours and hours >= c.max_hours and not begun else None
+        if not c.max_hours:
+            return None
+        # Kept: on resuming, the clock must not undo what was within its time.
+        over = f"{c.max_hours:g} hours were allowed" if clock.seconds() >= 3600 * c.max_hours else None
+        path = _phase_folder(folder, phase) / f"time-after-run{run}.json"
+        return store.once(path, lambda: {"stop": over}).get("stop")
 
     def decided(decision: Decision) -> None:
         path = _phase_folder(folder, decision.phase.index) / DECISION
@@ -114,6 +126,7 @@ def train_phases(
         if stored.get("decision") != plain:
             what = f"'{path}' holds another decision than the results beside it lead to"
             raise StoreError(what, "restore what was changed by hand, or delete that file and the phases after it")
+        _forget_cancelled(path.parent, decision)
         before = [
             row["seconds"] for row in decisions(folder) if row["decision"]["phase"]["index"] < decision.phase.index
         ]
@@ -137,7 +150,15 @@ def phase_of(agent: Agent) -> int:
 
 def decisions(folder: Path) -> list[dict[str, Any]]:
     """What was decided so far in a stage's folder, phase by phase."""
-    return [store.read_json(path) for path in sorted((folder / "phases").glob(f"*/{DECISION}"))]
+    made = []
+    for path in sorted((folder / "phases").glob(f"*/{DECISION}")):
+        stored = store.read_json(path)
+        decision = stored.get("decision")
+        whole = isinstance(decision, dict) and decision.keys() == {f.name for f in dataclasses.fields(Decision)}
+        if not whole or not isinstance(stored.get("seconds"), int | float):
+            raise StoreError(f"'{path}' does not hold a decision", "delete it to have it made again")
+        made.append(stored)
+    return made
 
 
 def phase_line(decision: dict[str, Any], eps: tuple[float, ...], seconds: float) -> str:
@@ -148,9 +169,16 @@ def phase_line(decision: dict[str, Any], eps: tuple[float, ...], seconds: float)
         nominal = [f"nominal {t['score']:.4g}" for t in decision["tried"] if t["eps"] == 0]
         words = ["bootstrap", *nominal, *([f"robust at {format_eps(max(robust))}"] if robust else [])]
     else:
-        runs = [_shown(c["scores"], phase["eps"]) for c in decision["candidates"] if c["run"] != curriculum.INCUMBENT]
+        scores = [c["scores"] for c in decision["candidates"] if c["run"] != curriculum.INCUMBENT]
+        attacked = any(str(phase["eps"]) in score for score in scores)
+        runs = [_shown(score, str(phase["eps"]) if attacked else "0.0") for score in scores]
         kept = "the old one" if decision["kept"] == curriculum.INCUMBENT else decision["kept"]
-        words = [f"phase {phase['index']}", format_eps(phase["eps"]), f"runs {' '.join(runs)}", f"kept {kept}"]
+        words = [
+            f"phase {phase['index']}",
+            format_eps(phase["eps"]),
+            f"runs{'' if attacked else ' nominal'} {' '.join(runs)}",
+        ]
+        words.append(f"kept {kept}")
     if after is None:
         words.append(f"stop: {decision['stop']}")
     else:
@@ -158,18 +186,22 @@ def phase_line(decision: dict[str, Any], eps: tuple[float, ...], seconds: float)
     return "  ".join([*words, f"{seconds / 60:.0f} min" if seconds >= 60 else f"{seconds:.0f} s"])
 
 
-def _shown(scores: dict[str, float], eps: float) -> str:
-    """The return at the phase's budget, or else without attack, if either was needed."""
-    score = scores.get(str(eps), scores.get("0.0"))
-    return "-" if score is None else f"{score:.4g}"
+def _shown(scores: dict[str, float], eps: str) -> str:
+    score = scores.get(eps)
+    return "-" if score is None else "diverged" if score == LOWEST else f"{score:.4g}"
+
+
+def _forget_cancelled(folder: Path, decision: Decision) -> None:
+    """Delete what runs beyond an early stop left: their checkpoints can be gigabytes."""
+    done = {f"run{candidate.run}" for candidate in decision.candidates}
+    for run in (path for path in folder.glob("run*") if path.name not in done):
+        store.sweep(run)
+        for name in (CHECKPOINT, PROGRESS):
+            store.remove(run / name)
 
 
 def _phase_folder(folder: Path, index: int) -> Path:
     return folder / "phases" / f"{index:03d}"
-
-
-def _began_after(folder: Path, phase: int) -> bool:
-    return any(path.parent.name > f"{phase:03d}" for path in (folder / "phases").glob("*/run*"))
 
 
 class _Clock:

@@ -4,6 +4,7 @@ Resuming is running again: what has a result.json is read, what has a checkpoint
 """
 
 import contextlib
+import hashlib
 import os
 import platform
 import shlex
@@ -20,7 +21,7 @@ import torch
 
 import bcl
 from bcl import recipes
-from bcl.attacks import suite
+from bcl.attacks import PGD, Multi, suite
 from bcl.config import Config, config_from_toml
 from bcl.curriculum import TARGET_REACHED
 from bcl.envs import make_env
@@ -53,6 +54,8 @@ class Verdict:
     """Reasons to distrust the scores."""
     curriculum: str
     """Why the last curriculum stopped; empty without one."""
+    kept: str
+    """Which of its agents this is."""
     reached: float
     """The budget that the agent was trained up to, or found robust at."""
 
@@ -79,22 +82,28 @@ def create(run: Path, stages: Stages, device: str, init: Policy | None) -> None:
     for number in _numbers(config.recipe, len(stages), init is not None):
         stage, own = stages[number - 1]
         files[f"{_folder(number, stage)}/config.toml"] = to_toml(own).encode()
-    store.create_run(run, to_toml(config), _provenance(config, device, init), files)
+    about = _provenance(config, device, init)
+    texts = {**files, "config.toml": to_toml(config).encode()}
+    about["settings"] = {name: _digest(data) for name, data in texts.items() if name.endswith("config.toml")}
+    store.create_run(run, to_toml(config), about, files)
 
 
 def finish(run: Path, crew: Crew) -> Verdict:
     """Do what is left of a run; what is finished is only read."""
 
     def work() -> dict[str, Any]:
+        _check_unchanged(run, crew.device)
         with crew.executor.session():
             agent, stage, config, about = _train_stages(run, crew)
             store.write_bytes(run / "best" / POLICY, agent.file.read_bytes())
-            return about | _judge(agent, stage, config, about["reached"], run, crew)
+            found = _judge(agent, stage, config, about["reached"], run, crew)
+            return about | found | {"flags": about["flags"] + found["flags"]}
 
     data = store.once(run / RESULT, work)
     try:
         scores = [Score.from_dict(score) for score in data["scores"]]
-        return Verdict(scores, data["final_score"], data["flags"], data["curriculum"], data["reached"])
+        names = ("final_score", "flags", "curriculum", "kept", "reached")
+        return Verdict(scores, **{name: data[name] for name in names})
     except (KeyError, TypeError):
         raise StoreError(f"'{run / RESULT}' is not a result of this version", "delete it and resume the run") from None
 
@@ -126,7 +135,7 @@ def _train_stages(run: Path, crew: Crew) -> tuple[Agent, Stage, Config, dict[str
     """Every stage from the agent of the one before."""
     init = run / "init" / POLICY
     agent = agent_of(init, run / "init") if init.exists() else None
-    reached, ended, open_ended = 0.0, "", False
+    reached, ended, kept, open_ended, raised = 0.0, "", "", False, list[str]()
     for number, stage, folder in stage_folders(run):
         config = read_config(folder)
         start, end = config.curriculum.start, config.curriculum.target
@@ -147,16 +156,19 @@ def _train_stages(run: Path, crew: Crew) -> tuple[Agent, Stage, Config, dict[str
             crew.say(f"stage {number}: nothing to do, the agent was trained up to {format_eps(reached)} already")
             continue
         crew.say(f"stage {number}: curriculum, {_name(stage)} from {format_eps(start)}{_target(stage, end)}")
-        agent, reached, ended = _curriculum(folder, number, stage, config, start, agent, crew)
+        about = _curriculum(folder, number, stage, config, start, agent, crew)
+        agent, reached, ended, kept = agent_in(folder), float(about["reached"]), about["stopped"], about["kept"]
+        raised += about["flags"]
         open_ended = stage.strategy == "open"
     assert agent, "a recipe has stages"
-    return agent, stage, config, {"policy": agent.fingerprint, "reached": reached, "curriculum": ended}
+    about = {"policy": agent.fingerprint, "reached": reached, "curriculum": ended, "kept": kept, "flags": raised}
+    return agent, stage, config, about
 
 
 def _curriculum(
     folder: Path, number: int, stage: Stage, config: Config, start: float, bootstrap: Agent, crew: Crew
-) -> tuple[Agent, float, str]:
-    """The agent that the stage hands on, the budget it was trained up to, and why the curriculum stopped."""
+) -> dict[str, Any]:
+    """Which agent the stage hands on, the budget it was trained up to, why the curriculum stopped, and flags."""
 
     def work() -> dict[str, Any]:
         result = train_phases(
@@ -164,18 +176,24 @@ def _curriculum(
         )
         kept = result.policy if config.curriculum.keep == "last" else result.best
         store.write_bytes(folder / POLICY, kept.file.read_bytes())
-        reached = rules_of(stage, config, start).eps[phase_of(kept)]
-        if result.stopped == TARGET_REACHED and kept is result.policy:
+        phase, eps = phase_of(kept), rules_of(stage, config, start).eps
+        reached = eps[phase]
+        if result.stopped == TARGET_REACHED and kept is result.policy and stage.strategy != "open":
             reached = max(reached, config.curriculum.target)  # robust there, whatever it was trained at last
-        return {"policy": kept.fingerprint, "reached": reached, "stopped": result.stopped}
+        name = f"the agent of phase {phase}, trained up to {format_eps(eps[phase])}" if phase else "the bootstrap"
+        found = list[str]()
+        if stage.loss == "radial" and reached > 0:  # its gradients may be hidden, and adversarial training needs them
+            judged = [Cell(None, 0.0), Cell(PGD(steps=30, step=0.1), reached), Cell(Multi(starts=100), reached)]
+            scores = crew.scores(_name(stage), kept, plan_of(config, "selection"), judged)
+            found = [f"{flag.name}: {flag.message}" for flag in flags(scores)]
+        return {
+            "policy": kept.fingerprint, "reached": reached, "stopped": result.stopped, "kept": name, "flags": found,
+        }  # fmt: skip
 
     about = store.once(folder / RESULT, work)
-    agent, reached = agent_in(folder), float(about["reached"])
-    if stage.loss == "radial" and reached > 0:  # its gradients may be hidden, and adversarial training needs them
-        plan, attack = plan_of(config, "selection"), suite("paper")[0]
-        for flag in flags(crew.scores(_name(stage), agent, plan, [Cell(None, 0.0), Cell(attack, reached)])):
-            crew.say(f"flag {flag.name}: {flag.message}")
-    return agent, reached, str(about["stopped"])
+    for flag in about["flags"]:
+        crew.say(f"flag {flag}")
+    return about
 
 
 def _judge(agent: Agent, stage: Stage, config: Config, reached: float, run: Path, crew: Crew) -> dict[str, Any]:
@@ -191,6 +209,22 @@ def _judge(agent: Agent, stage: Stage, config: Config, reached: float, run: Path
         "final_score": scores[0].mean + attacked,
         "flags": [f"{flag.name}: {flag.message}" for flag in flags(scores)],
     }
+
+
+def _check_unchanged(run: Path, device: str) -> None:
+    """Refuse settings edited since the run was started, and another kind of device: scores of one are not the other's."""
+    about = store.read_json(run / "run.json")
+    kept = about.get("settings")
+    for name, digest in kept.items() if isinstance(kept, dict) else ():
+        if not (run / name).exists() or _digest((run / name).read_bytes()) != digest:
+            what = f"'{run / name}' was changed since the run was started"
+            raise StoreError(what, "restore it, or start a new run with other settings")
+    if about.get("workers") not in (None, device):
+        raise StoreError(f"'{run}' was started on {about['workers']}", f"take --device {about['workers']}")
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()[:16]
 
 
 def _folder(number: int, stage: Stage) -> str:
@@ -217,12 +251,13 @@ def _provenance(config: Config, device: str, init: Policy | None) -> dict[str, A
         "commit": commit,
         "command": shlex.join(["bcl", *sys.argv[1:]]),
         "seed": config.seed,
+        "workers": device,
         "init": init and fingerprint(init),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": {
             "platform": platform.platform(),
             "cpus": os.cpu_count(),
-            "device": torch.cuda.get_device_name() if device == "cuda" else "cpu",
+            "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
             "python": platform.python_version(),
             "torch": torch.__version__,
         },

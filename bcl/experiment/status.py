@@ -46,9 +46,10 @@ class Status:
 
 def status(run: Path) -> Status:
     """Where a run stands."""
+    store.resume_run(run, lambda stored: [])
     config, owner = read_config(run), store.owner(run)
     lines = [line for _, stage, folder in stage_folders(run) for line in _stage_lines(stage, folder)]
-    since = (run / "lock").stat().st_mtime if owner else float("inf")
+    since = (run / "lock").stat().st_mtime if owner else 0.0  # of a stopped run, where its work was cut
     state: Literal["finished", "at work", "stopped"] = "at work" if owner else "stopped"
     finished = (run / RESULT).exists()
     return Status(config, "finished" if finished else state, owner or "", tuple(lines), tuple(pieces(run, since)))
@@ -70,6 +71,7 @@ def incumbent(run: Path) -> str:
     for _, stage, folder in reversed(stage_folders(run)):
         if stage.strategy != "none" and (made := decisions(folder)) and not (folder / RESULT).exists():
             last = made[-1]["decision"]
+            last = next(m["decision"] for m in made if m["decision"]["phase"]["index"] == last["best_phase"])
             kept = next(c for c in last["candidates"] if c["run"] == last["kept"])
             scores = {float(eps): score for eps, score in kept["scores"].items()}
             words = [f"nominal {scores[0.0]:.4g}"] if 0.0 in scores else []

@@ -20,7 +20,7 @@ import torch
 
 from bcl.config import Config
 from bcl.envs import VectorEnv, make_env
-from bcl.errors import ConfigError, MissingExtra, StoreError, WeightsError
+from bcl.errors import ConfigError, MissingExtra, StoreError, TrainingError, WeightsError
 from bcl.evaluation import Cell, Plan, run_suite
 from bcl.learners import dqn, ppo
 from bcl.learners.task import Hooks, Metrics, State, Task
@@ -33,7 +33,7 @@ from bcl.seeds import derive
 
 POLICY, RESULT, CHECKPOINT, METRICS = "policy.safetensors", "result.json", "checkpoint.pt", "metrics.jsonl"
 EVALS, PROGRESS = "evals", "progress.json"
-TRAINING = "training"
+TRAINING, DIVERGED = "training", "diverged"
 FORMAT = 1  # of checkpoints
 MODULES = (
     "bcl.experiment.work",
@@ -87,18 +87,26 @@ class Training:
 
 
 def train(folder: Path, order: Training, stop: Stop) -> None:
-    """A job: the run, then the scores that will be asked for."""
+    """A job: the run, then the scores that will be asked for. Of several runs that are compared, one may diverge."""
+    if (folder / RESULT).exists() and DIVERGED in store.read_json(folder / RESULT):
+        return
     parent = _unpack(order.parent, order.device) if order.parent else None
     progress = folder / PROGRESS
     watch = Watch(_tell(progress, order.name, TRAINING), stop, order.tensorboard)
-    policy = train_run(folder, order.config, order.task, parent, order.device, watch)
-    if order.plan:
-        _play(policy, order.name, order.plan, order.cells, folder, progress, stop)
+    try:
+        policy = train_run(folder, order.config, order.task, parent, order.device, watch)
+        if order.plan:
+            _play(policy, order.name, order.plan, order.cells, folder / EVALS, progress, stop)
+    except TrainingError as error:
+        if not order.plan:
+            raise
+        store.write_json(folder / RESULT, {"policy": "", DIVERGED: error.message})
+        store.remove(folder / CHECKPOINT)
     store.remove(progress)
 
 
 def judge(folder: Path, order: Judging, part: int, stop: Stop) -> None:
-    """A job: scores of a policy that lies elsewhere; `part`: which of several in this folder, told apart by progress."""
+    """A job: scores of a policy that lies elsewhere; `part`: which of several jobs in this folder."""
     progress = folder / f"{part}-{PROGRESS}"
     _play(_unpack(order.policy, order.device), order.name, order.plan, order.cells, folder, progress, stop)
     store.remove(progress)
@@ -117,7 +125,7 @@ def _play(
 
         return report
 
-    for _ in run_suite(policy, plan, cells, folder / EVALS, begin):
+    for _ in run_suite(policy, plan, cells, folder, begin):
         if stop():
             raise KeyboardInterrupt
 

@@ -11,6 +11,7 @@ import logging
 import os
 import shutil
 import signal
+import socket
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -22,6 +23,7 @@ from bcl.errors import BclError, MissingExtra, StoreError
 from bcl.runs import store
 from bcl.runs.executors import Child, Job, JobFailed, JobKilled, in_order, no_tick
 
+CONNECT = 10.0  # seconds for a cluster to answer at all
 LOOK = 0.7  # seconds that a machine waits before it looks for changed files again
 GOODBYE = 10.0  # seconds for a machine to delete its temporary folder
 RETRIES = 5
@@ -74,6 +76,7 @@ class RayCluster:
     def _connect(self, ray: Any) -> None:
         if self.address is None:
             os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # a cluster of ours reports to nobody
+        self._reach()
         options = {} if self.address else {"include_dashboard": False}
         handler = signal.getsignal(signal.SIGTERM)
         try:
@@ -83,6 +86,16 @@ class RayCluster:
             raise BclError(what, "check the address, and that it runs this version of Ray and Python") from None
         if callable(handler) and threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, handler)  # Ray takes it for itself
+
+    def _reach(self) -> None:
+        """Refuse an address where nobody listens: Ray would try for minutes."""
+        host, _, port = (self.address or "").removeprefix("ray://").rpartition(":")
+        if host and port.isdigit():
+            try:
+                socket.create_connection((host, int(port)), timeout=CONNECT).close()
+            except OSError as error:
+                what = f"cannot use the Ray cluster '{self.address}' ({error.strerror or error})"
+                raise BclError(what, "check the address, and that the cluster runs") from None
 
     def _check_room(self, ray: Any) -> None:
         nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]

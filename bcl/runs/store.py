@@ -256,6 +256,8 @@ def open_run(directory: Path) -> str:
 def resume_run(directory: Path, differing: Callable[[str], list[str]]) -> str:
     """The configuration text of a run to continue; `differing` names the settings in which the wanted one differs."""
     stored = open_run(directory)
+    if not (directory / "run.json").exists():
+        raise StoreError(f"'{directory}' is a part of a run", "give the run's own directory")
     if names := differing(stored):
         raise StoreError(
             f"'{directory}' was started with other settings ({', '.join(names)})",
@@ -277,6 +279,8 @@ def _row(path: Path, number: int, line: bytes) -> Json:
 
 
 def _is_leftover(path: Path) -> bool:
+    if path.name.startswith("seed") and path.is_dir():  # of repeats
+        return all(p.name == "config.toml" or _is_leftover(p) for p in path.iterdir())
     if path.name in ("stages", "init") and path.is_dir():
         inside = [p for p in path.rglob("*") if not p.is_dir() and not _is_temporary(p)]
         return all(p.name in ("config.toml", "policy.safetensors") for p in inside)  # nothing was trained
