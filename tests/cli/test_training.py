@@ -94,7 +94,7 @@ def test_a_recipe_from_start_to_end(bcl, recipe: str, stages: list[str]) -> None
     assert config_from_toml((run / "config.toml").read_text()) == wanted[-1][1]
     about = store.read_json(run / "run.json")
     assert about["seed"] == 5
-    assert about.keys() == {"version", "commit", "command", "seed", "init", "date", "machine"}
+    assert about.keys() == {*("version", "commit", "command", "seed", "init", "date", "machine", "workers", "settings")}
     assert about["machine"].keys() == {"platform", "cpus", "device", "python", "torch"}
 
 
@@ -179,7 +179,8 @@ def test_what_stops_a_run_names_the_way_on(bcl) -> None:
     assert (code, out, "Traceback" in err) == (2, "", False)
     last = err.splitlines()[-1]
     assert re.match(
-        r"bcl: 'run/stages/1-vanilla/checkpoint.pt' is damaged .*; delete it .*; continue with: bcl resume run$", last
+        r"bcl: 'run/stages/1-vanilla/checkpoint.pt' is damaged .*; delete it .*; continue with: bcl resume run --device cpu$",
+        last,
     )
 
 
@@ -187,7 +188,9 @@ def test_divergence_is_one_sentence_with_the_way_out(bcl) -> None:
     code, out, err = bcl("train", "cartpole", "--out", "run", *TINY, "--dqn.learning_rate", "1e30")
     assert (code, out) == (2, "")
     last = err.splitlines()[-1]
-    assert re.match(r"bcl: training diverged before step \d+ .*'bcl resume run' goes back to the last checkpoint", last)
+    assert re.match(
+        r"bcl: training diverged before step \d+ .*'bcl resume run --device cpu' goes back to the last checkpoint", last
+    )
     assert "lower dqn.learning_rate" in last
     assert "Traceback" not in err
 
@@ -270,7 +273,7 @@ def test_ctrl_c_and_sigterm_leave_a_run_to_resume(bcl, tmp_path: Path) -> None:
         out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (130, ""), err
     assert "Traceback" not in err
-    assert err.splitlines()[-1] == "bcl: interrupted; continue with: bcl resume run"
+    assert err.splitlines()[-1] == "bcl: interrupted; continue with: bcl resume run --device cpu"
     assert store.read_json(tmp_path / "run" / "run.json")["command"].startswith("bcl train cartpole --out run")
 
     rows = len(store.read_metrics(stage / "metrics.jsonl"))

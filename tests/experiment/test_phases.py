@@ -12,9 +12,9 @@ import pytest
 
 from bcl import experiment
 from bcl.config import resolve_stages
-from bcl.curriculum import TARGET_MISSED
-from bcl.errors import StoreError
-from bcl.experiment import Crew, Verdict
+from bcl.curriculum import TARGET_MISSED, Rules, bcl
+from bcl.errors import StoreError, TrainingError
+from bcl.experiment import Crew, Verdict, work
 from bcl.experiment.phases import decisions
 from bcl.experiment.status import incumbent, status
 from bcl.experiment.work import MODULES
@@ -146,6 +146,13 @@ def test_a_robust_bootstrap_skips_ahead(tmp_path: Path) -> None:
     assert best(tmp_path) == store.read_json(tmp_path / "stages" / "1-vanilla" / "result.json")["policy"]
 
 
+def test_the_ratchet_goes_by_value_and_not_by_thresholds() -> None:
+    returns = {"old": (500.0, 79.0), "new": (450.0, 81.0)}  # R_nominal, R_adv; only the new one meets both thresholds
+    rules = Rules((0.0, 1.0), nominal=400, attacked=80, ratchet=True)
+    result = bcl("old", rules, train=lambda f, phase: iter(["new"]), score=lambda f, eps: returns[f][int(eps)])
+    assert result.policy == "old"
+
+
 def test_the_ratchet_never_keeps_what_is_worse(tmp_path: Path) -> None:
     verdict = whole(tmp_path, "bcl-ratchet-at", "--bootstrap=vanilla", *HARD, "--dqn.learning_rate=0.3")
     for decision in decided(tmp_path)[1:]:
@@ -176,14 +183,14 @@ def test_a_budget_of_runs(tmp_path: Path) -> None:
 
 def test_a_budget_of_time_is_asked_once(tmp_path: Path) -> None:
     run = make(tmp_path, "bcl-mos-at", "--bootstrap=vanilla", *HARD, "--curriculum.max_hours=1")
-    trained = tmp_path / "stages" / "2-at" / "phases" / "001" / "run1" / "result.json"
-    with pytest.raises(KeyboardInterrupt):
-        experiment.finish(run, Crew(interrupted=trained.exists))
-    store.write_json(tmp_path / "stages" / "2-at" / "clock.json", {"seconds": 3601})
+    clock, phases = tmp_path / "stages" / "2-at" / "clock.json", tmp_path / "stages" / "2-at" / "phases"
+    with pytest.raises(KeyboardInterrupt):  # between two phases
+        experiment.finish(run, Crew(interrupted=(phases / "001" / "decision.json").exists))
+    store.write_json(clock, {"seconds": 3601})
     verdict = experiment.finish(run, Crew())
     assert verdict.curriculum == "1 hours were allowed"
     first = decided(tmp_path)
-    assert indices(first) == [0, 1]
+    assert [len(decision["candidates"]) for decision in first] == [1, 3, 1]
     (tmp_path / "result.json").unlink()
     (tmp_path / "stages" / "2-at" / "result.json").unlink()
     experiment.finish(run, Crew())  # replayed: what was within its time stays so
@@ -198,7 +205,7 @@ def test_a_quick_look_is_small(tmp_path: Path) -> None:
             assert config.dqn.ramp_steps <= 10_000
             assert config.dqn.replay_initial < config.dqn.ramp_steps
             assert config.curriculum.runs <= 2
-            assert (config.curriculum.target - config.curriculum.start) / config.curriculum.increment < 4.001
+            assert config.curriculum.max_runs == 8
             assert config.evaluation.episodes <= 3
     flags = {"budget": "small", "dqn": {"steps": 77_000}}
     assert resolve_stages("pong", recipe="bcl-mos-at", flags=flags)[-1][1].dqn.steps == 77_000
@@ -256,6 +263,40 @@ def test_a_decision_that_does_not_follow_from_the_results_is_refused(tmp_path: P
         experiment.finish(tmp_path, Crew())
 
 
+def test_edited_settings_are_refused(tmp_path: Path) -> None:
+    run = make(tmp_path, "ncl-at")
+    path = run / "stages" / "2-at" / "config.toml"
+    path.write_text(path.read_text().replace("kappa = 0.5", "kappa = 0.6"))
+    with pytest.raises(StoreError, match=r"2-at/config\.toml' was changed since the run was started"):
+        experiment.finish(run, Crew())
+    with pytest.raises(StoreError, match="was started on cpu; take --device cpu"):
+        experiment.finish(make(tmp_path / "other", "ncl-at"), Crew(device="cuda"))
+
+
+def test_one_run_that_diverges_is_one_candidate_less(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = work.train_run
+
+    def train_run(folder: Path, *given: Any) -> Any:
+        if folder.name in broken:
+            raise TrainingError("training diverged before step 9", "")
+        return real(folder, *given)
+
+    monkeypatch.setattr(work, "train_run", train_run)
+    broken = {"run1", "run3"}
+    whole(tmp_path / "two", "bcl-mos-at", "--bootstrap=vanilla", *HARD)
+    assert [decision["kept"] for decision in decided(tmp_path / "two")] == ["incumbent", 2, 2]
+    said: list[str] = []
+    for name in ("result.json", "stages/2-at/result.json"):
+        (tmp_path / "two" / name).unlink()
+    experiment.finish(tmp_path / "two", Crew(say=said.append))  # what diverged is not tried again
+    assert "runs diverged" in next(line for line in said if line.startswith("phase 1"))
+    broken = {"run1", "run2", "run3"}
+    with pytest.raises(TrainingError, match="every run of phase 1 diverged"):
+        whole(tmp_path / "three", "bcl-mos-at", "--bootstrap=vanilla", *HARD)
+    verdict = whole(tmp_path / "ratchet", "bcl-ratchet-at", "--bootstrap=vanilla", *HARD)
+    assert verdict.kept == "the bootstrap"
+
+
 def test_processes_decide_as_one_does(tmp_path: Path) -> None:
     flags = ("bcl-mos-at", "--bootstrap=vanilla", *HARD)
     ticks: list[int] = []
@@ -272,6 +313,7 @@ def test_an_early_success_cancels_the_other_runs(tmp_path: Path) -> None:
     whole(tmp_path, "bcl-mos-at", "--bootstrap=vanilla", *flags, *always_next, executor=Processes(3, MODULES))
     assert [len(decision["candidates"]) for decision in decided(tmp_path)] == [1, 1, 1]
     assert [decision["kept"] for decision in decided(tmp_path)[1:]] == [1, 1]
+    assert not list(tmp_path.rglob("checkpoint.pt")), "nothing of them is left"
 
 
 # --- what a person sees
@@ -280,6 +322,10 @@ def test_an_early_success_cancels_the_other_runs(tmp_path: Path) -> None:
 def test_status_from_outside(tmp_path: Path) -> None:
     run = make(tmp_path, "bcl-mos-at", "--bootstrap=vanilla", *HARD)
     assert (status(run).state, status(run).lines) == ("stopped", ())
+    with pytest.raises(KeyboardInterrupt):
+        experiment.finish(run, Crew(interrupted=(run / "stages" / "1-vanilla" / "progress.json").exists))
+    [piece] = status(run).pieces
+    assert (piece.name, piece.doing, piece.of) == ("vanilla", "training", 320)
     seen: list[Any] = []
     said: list[str] = []
 
@@ -341,4 +387,4 @@ def test_the_command_line_ends_with_the_verdict(in_folder: Callable[..., tuple[i
     assert verdict.startswith("verdict: ncl-at on CartPole-v1: return ")
     assert verdict.endswith("not the paper's protocol")
     assert after == "next: bcl attack run --suite paper"
-    assert json.loads(Path("run/result.json").read_text())["curriculum"] == "target reached"
+    assert json.loads(Path("run/result.json").read_text())["curriculum"] == "trained up to the last budget"
