@@ -62,13 +62,13 @@ def train_phases(
     """The whole curriculum of stage `number`."""
     c, rules, plan = config.curriculum, rules_of(stage, config, start), plan_of(config, "selection")
     attacks: tuple[Attack, ...] = (PGD(steps=30, step=0.1),) if c.judged_by == "pgd-30" else suite(c.judged_by)
-    clock, runs_done = _Clock(folder), 0
+    clock, runs_done, diverged = _Clock(folder), 0, 0  # runs that diverged: of the phase at work
 
     def cells(eps: float) -> tuple[Cell, ...]:
         return tuple(Cell(attack, eps) for attack in attacks) if eps > 0 else (Cell(None, 0.0),)
 
     def train(parent: Agent, phase: Phase) -> Iterator[Agent]:
-        nonlocal runs_done
+        nonlocal runs_done, diverged
         # What the phase will ask of each run, so that workers play it: the thresholds' returns, and those of V_k.
         compared = phase.runs > 1 or rules.ratchet
         asked = [0.0] if compared or rules.nominal is not None else []
@@ -82,9 +82,8 @@ def train_phases(
             name = f"phase {phase.index} up to {format_eps(phase.eps)}, run {k} of {phase.runs}"
             order = Training(name, config, task, parent.file.read_bytes(), crew.device, crew.tensorboard, plan, judged)
             orders.append((_phase_folder(folder, phase.index) / f"run{k}", order))
-        working = crew.train(orders)
+        working, diverged = crew.train(orders), 0
         try:
-            diverged = 0
             for agent in working:
                 runs_done += 1
                 diverged += not agent.fingerprint
@@ -110,6 +109,8 @@ def train_phases(
         return crew.scores("choosing", agent, plan, [Cell(attack, eps)])[0].mean
 
     def out_of_budget(phase: int, run: int) -> str | None:
+        if 0 < run == diverged:
+            return None  # there is nothing yet that could be kept
         if c.max_runs and runs_done >= c.max_runs:
             return f"{runs_done} runs were allowed"
         if not c.max_hours:
