@@ -130,7 +130,7 @@ def test_a_stop_request_during_the_verdict_loses_no_training(tmp_path: Path, mon
     experiment.create(tmp_path, stages, "cpu", None)
     monkeypatch.setattr(sys.modules["bcl.evaluation.evaluate"], "PROBE_EVERY", 1)  # asked every step
     with pytest.raises(KeyboardInterrupt):
-        experiment.finish(tmp_path, Crew(interrupted=(tmp_path / "0-progress.json").exists))
+        experiment.finish(tmp_path, Crew(interrupted=(tmp_path / "evals" / "0-progress.json").exists))
     assert not (tmp_path / "result.json").exists()
     trained = (tmp_path / "stages" / "1-vanilla" / "result.json").stat()
     assert len(experiment.finish(tmp_path, Crew()).scores) == 1

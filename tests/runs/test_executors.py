@@ -142,7 +142,8 @@ def test_a_killed_process_is_one_sentence(how: Callable[..., None], words: str, 
 
 
 PARENT = """
-import sys; from pathlib import Path
+import signal, sys; from pathlib import Path
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell that starts us in the background has it ignored
 from bcl.runs.executors import Job, Processes
 from tests.runs import jobs_for_tests as work
 if __name__ == "__main__":
