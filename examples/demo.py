@@ -32,19 +32,15 @@ ATTACKS = (PGD(steps=30, step=0.1), RIFGSM())
 BUDGETS = (0.01, 0.02, 0.03, 0.04, 0.05)  # scaled units
 QUICK_ATTACKS, QUICK_BUDGETS = (PGD(steps=3, step=0.4), RIFGSM()), (0.05,)
 QUICK = [
-    *(
-        "--budget=small",
-        "--dqn.steps=200",
-        "--dqn.replay_initial=64",
-        "--dqn.ramp_steps=100",
-        "--curriculum.max_runs=1",
-    ),
-    *(
-        "--curriculum.increment=0.05",
-        "--curriculum.judged_by=quick",
-        "--evaluation.episodes=1",
-        "--evaluation.eps=0.05",
-    ),
+    "--budget=small",
+    "--dqn.steps=200",
+    "--dqn.replay_initial=64",
+    "--dqn.ramp_steps=100",
+    "--curriculum.max_runs=1",
+    "--curriculum.increment=0.05",
+    "--curriculum.judged_by=quick",
+    "--evaluation.episodes=1",
+    "--evaluation.eps=0.05",
 ]
 Curve = dict[float, float]
 

@@ -29,7 +29,7 @@ out = Console(soft_wrap=not sys.stdout.isatty())
 err = Console(stderr=True, soft_wrap=True)
 
 Report = Callable[[int, int], None]
-SECONDS_PER_LOOK, SECONDS_PER_LINE = 0.5, 10.0
+SECONDS_PER_LOOK, SECONDS_PER_LINE = 1.0, 10.0  # progress is told once a second
 
 
 class progress:
@@ -84,10 +84,6 @@ class live:
 
     def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
         self._bars.stop()
-
-    def say(self, line: str) -> None:
-        """A line that stays."""
-        say(line)
 
     def tick(self) -> None:
         """Look how far the work is; may be called at any rate."""

@@ -96,7 +96,7 @@ def _do(run: Path, whole: Path, workers: Workers) -> "Verdict":
     resume = shlex.join(["bcl", "resume", str(whole), *workers.flags()])
     try:
         with console.stop_requests() as interrupted, console.live(run) as view:
-            return experiment.finish(run, workers.crew(interrupted, view.tick, view.say))
+            return experiment.finish(run, workers.crew(interrupted, view.tick, console.say))
     except KeyboardInterrupt:
         raise KeyboardInterrupt(f"continue with: {resume}") from None
     except TrainingError as error:

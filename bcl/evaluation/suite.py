@@ -97,34 +97,36 @@ def run_suite(
     threads = torch.get_num_threads()
     if len(policy.spec.obs_shape) == 1:
         torch.set_num_threads(1)  # on small matrices threads only wait for each other
-    for cell in wanted:
+    try:
+        for cell in wanted:
 
-        def play(cell: Cell = cell) -> dict[str, Any]:
-            nonlocal env
-            env = env or make_env(plan.game, plan.copies(), device)
-            score = evaluate(
-                policy,
-                env,
-                cell.attack,
-                cell.eps,
-                episodes=plan.episodes,
-                seed=plan.seed,
-                protocol=plan.protocol,
-                precision=plan.precision,
-                progress=progress(cell),
-            )
-            about = {
-                "game": game_to_dict(plan.game),
-                "num_envs": plan.copies(),
-                "policy": f"{identity} on {device.type}",
-            }
-            versions = {"bcl": bcl.__version__, "torch": torch.__version__, "device": str(device)}
-            return score.to_dict() | about | versions
+            def play(cell: Cell = cell) -> dict[str, Any]:
+                nonlocal env
+                env = env or make_env(plan.game, plan.copies(), device)
+                score = evaluate(
+                    policy,
+                    env,
+                    cell.attack,
+                    cell.eps,
+                    episodes=plan.episodes,
+                    seed=plan.seed,
+                    protocol=plan.protocol,
+                    precision=plan.precision,
+                    progress=progress(cell),
+                )
+                about = {
+                    "game": game_to_dict(plan.game),
+                    "num_envs": plan.copies(),
+                    "policy": f"{identity} on {device.type}",
+                }
+                versions = {"bcl": bcl.__version__, "torch": torch.__version__, "device": str(device)}
+                return score.to_dict() | about | versions
 
-        yield Score.from_dict(store.once(cell_file(folder, cell, plan, identity, device.type), play))
-    torch.set_num_threads(threads)
-    if env is not None:
-        env.close()
+            yield Score.from_dict(store.once(cell_file(folder, cell, plan, identity, device.type), play))
+    finally:
+        torch.set_num_threads(threads)
+        if env is not None:
+            env.close()
 
 
 def run_certificates(

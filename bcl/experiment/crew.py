@@ -1,6 +1,6 @@
 """Getting work done: orders go to an executor, agents and scores are read from the run directory."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -48,7 +48,7 @@ class Crew:
     say: Callable[[str], None] = lambda line: None
     tensorboard: bool = False
 
-    def train(self, orders: Sequence[tuple[Path, Training]]) -> Iterator[Agent]:
+    def train(self, orders: Sequence[tuple[Path, Training]]) -> Generator[Agent, None, None]:
         """Agents in the order of `orders`, each when it is done; closing cancels the others."""
         jobs = {folder: Job(folder, work.train, (order,)) for folder, order in orders if not self._done(folder, order)}
         for folder, order in orders:
@@ -62,7 +62,7 @@ class Crew:
                     next(working)
                 yield agent_in(folder)
         finally:
-            working.close()  # type: ignore[attr-defined] # a generator
+            working.close()
 
     def scores(
         self, name: str, agent: Agent, plan: Plan, cells: Sequence[Cell], ahead: Sequence[Cell] = ()

@@ -95,7 +95,7 @@ def train_phases(
                 clock.keep()
                 yield agent
         finally:
-            working.close()  # type: ignore[attr-defined] # a generator
+            working.close()
 
     def score(agent: Agent, eps: float) -> float:
         if not agent.fingerprint:

@@ -219,8 +219,9 @@ def _check_unchanged(run: Path, device: str) -> None:
         if not (run / name).exists() or _digest((run / name).read_bytes()) != digest:
             what = f"'{run / name}' was changed since the run was started"
             raise StoreError(what, "restore it, or start a new run with other settings")
-    if about.get("workers") not in (None, device):
-        raise StoreError(f"'{run}' was started on {about['workers']}", f"take --device {about['workers']}")
+    started_on = about.get("worker_device")
+    if started_on not in (None, device):
+        raise StoreError(f"'{run}' was started on {started_on}", f"take --device {started_on}")
 
 
 def _digest(data: bytes) -> str:
@@ -251,7 +252,7 @@ def _provenance(config: Config, device: str, init: Policy | None) -> dict[str, A
         "commit": commit,
         "command": shlex.join(["bcl", *sys.argv[1:]]),
         "seed": config.seed,
-        "workers": device,
+        "worker_device": device,
         "init": init and fingerprint(init),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": {

@@ -70,9 +70,9 @@ def incumbent(run: Path) -> str:
     """The best agent of the curriculum at work, in a few words; empty where none is known."""
     for _, stage, folder in reversed(stage_folders(run)):
         if stage.strategy != "none" and (made := decisions(folder)) and not (folder / RESULT).exists():
-            last = made[-1]["decision"]
-            last = next(m["decision"] for m in made if m["decision"]["phase"]["index"] == last["best_phase"])
-            kept = next(c for c in last["candidates"] if c["run"] == last["kept"])
+            best_phase = made[-1]["decision"]["best_phase"]
+            best = next(one["decision"] for one in made if one["decision"]["phase"]["index"] == best_phase)
+            kept = next(c for c in best["candidates"] if c["run"] == best["kept"])
             scores = {float(eps): score for eps, score in kept["scores"].items()}
             words = [f"nominal {scores[0.0]:.4g}"] if 0.0 in scores else []
             words += [f"{score:.4g} at {format_eps(eps)}" for eps, score in sorted(scores.items()) if eps > 0][-1:]

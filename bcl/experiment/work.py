@@ -35,11 +35,8 @@ POLICY, RESULT, CHECKPOINT, METRICS = "policy.safetensors", "result.json", "chec
 EVALS, PROGRESS = "evals", "progress.json"
 TRAINING, DIVERGED = "training", "diverged"
 FORMAT = 1  # of checkpoints
-MODULES = (
-    "bcl.experiment.work",
-    "gymnasium",
-    "torch._dynamo",
-)  # what workers import; the last with the first optimizer
+# What workers import; the last with the first optimizer.
+MODULES = ("bcl.experiment.work", "gymnasium", "torch._dynamo")
 Stop = Callable[[], bool]
 
 

@@ -12,7 +12,7 @@ import signal
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -21,6 +21,7 @@ from typing import Any, ClassVar, Protocol
 
 from bcl.errors import BclError
 
+Results = Generator[None, None, None]
 POLL = 0.1  # seconds between looks at running jobs
 PATIENCE = 120.0  # seconds in which jobs that were told to stop have to write their checkpoints
 
@@ -61,7 +62,7 @@ class Executor(Protocol):
         """Hold open what is needed for several calls of `run`."""
         ...
 
-    def run(self, jobs: Sequence[Job], stop: Callable[[], bool], tick: Callable[[], None] = no_tick) -> Iterator[None]:
+    def run(self, jobs: Sequence[Job], stop: Callable[[], bool], tick: Callable[[], None] = no_tick) -> Results:
         """Yield once per job, in their order, when it is done; closing the iterator cancels the others.
 
         Where `stop()` becomes true, jobs keep checkpoints and KeyboardInterrupt is raised. A job's error is raised here,
@@ -80,7 +81,7 @@ class Here:
         """See Executor."""
         return contextlib.nullcontext()
 
-    def run(self, jobs: Sequence[Job], stop: Callable[[], bool], tick: Callable[[], None] = no_tick) -> Iterator[None]:
+    def run(self, jobs: Sequence[Job], stop: Callable[[], bool], tick: Callable[[], None] = no_tick) -> Results:
         """See Executor; `tick` is called whenever a job asks whether to stop."""
 
         def asked() -> bool:
@@ -109,7 +110,7 @@ class Processes:
         """See Executor."""
         return contextlib.nullcontext()
 
-    def run(self, jobs: Sequence[Job], stop: Callable[[], bool], tick: Callable[[], None] = no_tick) -> Iterator[None]:
+    def run(self, jobs: Sequence[Job], stop: Callable[[], bool], tick: Callable[[], None] = no_tick) -> Results:
         """See Executor."""
         return in_order(jobs, lambda job: Child(job, self.preload), self.parallel, stop, tick)
 
@@ -144,7 +145,7 @@ def in_order(
     parallel: int,
     stop: Callable[[], bool],
     tick: Callable[[], None],
-) -> Iterator[None]:
+) -> Results:
     """Executor.run for jobs that `begin` begins."""
     begun: list[Begun] = []
     try:

@@ -94,7 +94,9 @@ def test_a_recipe_from_start_to_end(bcl, recipe: str, stages: list[str]) -> None
     assert config_from_toml((run / "config.toml").read_text()) == wanted[-1][1]
     about = store.read_json(run / "run.json")
     assert about["seed"] == 5
-    assert about.keys() == {*("version", "commit", "command", "seed", "init", "date", "machine", "workers", "settings")}
+    assert about.keys() == {
+        *("version", "commit", "command", "seed", "init", "date", "machine", "worker_device", "settings")
+    }
     assert about["machine"].keys() == {"platform", "cpus", "device", "python", "torch"}
 
 

@@ -72,7 +72,7 @@ def test_closing_kills_at_once(tmp_path: Path) -> None:
     results = Processes(2).run(jobs, never)
     next(results)
     wait_for((tmp_path / "deaf" / "pid").exists)
-    results.close()  # type: ignore[attr-defined]
+    results.close()
     assert not alive(int((tmp_path / "deaf" / "pid").read_text()))
     assert not (tmp_path / "deaf" / "marker").exists()
 

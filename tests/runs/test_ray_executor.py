@@ -127,7 +127,7 @@ def test_closing_kills_at_once(executor: RayCluster, tmp_path: Path) -> None:
     jobs = [*counting(tmp_path, 1), Job(tmp_path / "deaf", work.deaf, (60.0,))]
     results = executor.run(jobs, never)
     next(results)
-    results.close()  # type: ignore[attr-defined]
+    results.close()
     assert not (tmp_path / "deaf" / "marker").exists()
 
 
