@@ -13,12 +13,15 @@ WARM_UP = 2  # eager calls before capturing, in which libraries choose kernels a
 class Graphed(Generic[T]):
     """A function without arguments that reads and writes fixed tensors, replayed as a CUDA graph from its third call on.
 
-    The first calls run eagerly and count: nothing has to be undone. Where `enabled` is false every call does.
+    The first calls run eagerly and count: nothing has to be undone. Where `enabled` is false every call does. Graphs may be
+    replayed beside each other on streams of their own.
     """
 
     def __init__(self, function: Callable[[], T], generator: Generator, *, enabled: bool) -> None:
         self._function, self._generator, self._enabled = function, generator, enabled
         self._calls = 0
+        # Not PyTorch's common capture stream: cuBLAS has one workspace per stream, which graphs captured on one would share.
+        self._stream = torch.cuda.Stream() if enabled else None
         self._graph: torch.cuda.CUDAGraph | None = None
         self._output: T
 
@@ -31,16 +34,16 @@ class Graphed(Generic[T]):
         if self._graph is None:
             self._graph = torch.cuda.CUDAGraph()
             self._graph.register_generator_state(self._generator)
-            with torch.cuda.graph(self._graph):
+            with torch.cuda.graph(self._graph, stream=self._stream):
                 self._output = self._function()
         self._graph.replay()
         return self._output
 
     def _apart(self) -> T:
         """Off the main stream, as capturing asks of what comes before it."""
-        stream = torch.cuda.Stream()
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
+        assert self._stream
+        self._stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._stream):
             result = self._function()
-        torch.cuda.current_stream().wait_stream(stream)
+        torch.cuda.current_stream().wait_stream(self._stream)
         return result

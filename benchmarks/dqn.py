@@ -54,20 +54,18 @@ MIB = 2**20
 Row = dict[str, Any]
 
 
-def measure(game: AtariGame, loss: Loss, config: DqnConfig, device: str, seconds: float) -> Row:
+def measure(env: VectorEnv, game: AtariGame, loss: Loss, config: DqnConfig, device: str, seconds: float) -> Row:
     """Rate, shares and memory of `train`."""
     cuda = device == "cuda"
     gc.collect()  # the learner before this one
     if cuda:
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
-    env = make_env(game, config.num_envs, device)
     policy = untrained_policy(game, device).train()
     meter = Meter(seconds, WARM_UP)
     with suppress(KeyboardInterrupt):  # how a run that is asked to stop ends
         task = Task(loss, START, END, seed=0)
         train(policy, env, config, AttackConfig(), task, Hooks(log=meter.log, interrupted=meter.done))
-    env.close()
     peak = torch.cuda.max_memory_allocated() if cuda else process_peak()
     kept, paper = (replay_bytes(env, loss, size) for size in (config.buffer_size, PAPER_REPLAY[loss]))
     return {
@@ -166,10 +164,11 @@ def main() -> None:
         precision=options.precision, accelerate=options.accelerate,
         log_steps=shortest * max(1, ROW // shortest) if device == "cuda" else shortest,
     )  # fmt: skip
-    emulators = emulators_alone(game, options.num_envs, device, min(seconds, 5.0))
+    env = make_env(game, options.num_envs, device)  # once: ale-py makes them one after the other, 0.15 s each
+    emulators = emulators_alone(env, device, min(seconds, 5.0))
     rows = []
     for loss in options.losses:
-        row = measure(game, loss, config, device, seconds)
+        row = measure(env, game, loss, config, device, seconds)
         single = None
         if not options.no_reference:
             single = reference_loop.steps_per_second(

@@ -8,25 +8,21 @@ from dataclasses import dataclass, field
 
 import torch
 
-from bcl.envs import make_env
-from bcl.games import Game
+from bcl.envs import VectorEnv
 from bcl.learners.task import Metrics
 
 
-def emulators_alone(game: Game, num_envs: int, device: str, seconds: float) -> float:
+def emulators_alone(env: VectorEnv, device: str, seconds: float) -> float:
     """Agent steps per second under random actions, drawn and observed on the learner's device."""
-    env = make_env(game, num_envs, device)
     env.reset(0)
     steps, start = -5, time.perf_counter()
     while steps < 1 or time.perf_counter() - start < seconds:
-        env.send(torch.randint(env.num_actions, (num_envs,), device=device))
+        env.send(torch.randint(env.num_actions, (env.num_envs,), device=device))
         env.recv()
         steps += 1
         if steps == 0:  # warmed up
             start = time.perf_counter()
-    rate = num_envs * steps / (time.perf_counter() - start)
-    env.close()
-    return rate
+    return env.num_envs * steps / (time.perf_counter() - start)
 
 
 @dataclass

@@ -28,7 +28,7 @@ from meter import Meter, emulators_alone, process_peak
 from provenance import provenance
 
 from bcl.config import Config, PpoConfig, resolve
-from bcl.envs import make_env
+from bcl.envs import VectorEnv, make_env
 from bcl.learners.ppo import train
 from bcl.learners.task import Hooks, Task
 from bcl.policies import Policy, PolicySpec, default_kind
@@ -42,14 +42,13 @@ MIB = 2**20
 Row = dict[str, Any]
 
 
-def measure(config: Config, loss: Loss, settings: PpoConfig, device: str, seconds: float) -> Row:
+def measure(env: VectorEnv, config: Config, loss: Loss, settings: PpoConfig, device: str, seconds: float) -> Row:
     """Rate, shares and memory of `train`."""
     cuda = device == "cuda"
     gc.collect()  # the learner before this one
     if cuda:
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
-    env = make_env(config.game, settings.num_envs, device)
     torch.manual_seed(0)
     kind = default_kind(env.obs_shape, "ppo")
     policy = Policy(PolicySpec(kind, env.obs_shape, env.num_actions, env.low, env.high, game=config.game)).to(device)
@@ -57,7 +56,6 @@ def measure(config: Config, loss: Loss, settings: PpoConfig, device: str, second
     with suppress(KeyboardInterrupt):  # how a run that is asked to stop ends
         task = Task(loss, START, END, seed=0)
         train(policy, env, settings, config.attack, task, Hooks(log=meter.log, interrupted=meter.done))
-    env.close()
     return {
         "loss": loss,
         "steps_per_second": meter.steps / meter.elapsed,
@@ -126,10 +124,11 @@ def main() -> None:
         num_envs=options.num_envs, rollout=options.rollout, batch_size=options.batch, log_steps=1,
         precision=options.precision, accelerate=options.accelerate,
     )  # fmt: skip
-    emulators = emulators_alone(config.game, options.num_envs, device, min(options.seconds, 5.0))
+    env = make_env(config.game, options.num_envs, device)
+    emulators = emulators_alone(env, device, min(options.seconds, 5.0))
     rows = []
     for loss in options.losses:
-        row = measure(config, loss, settings, device, options.seconds)
+        row = measure(env, config, loss, settings, device, options.seconds)
         rows.append(compare(row, emulators, options.game, settings, device))
         print(f"{loss}: {rows[-1]['steps_per_second']:,.1f} agent steps/s", flush=True)
     print(f"\n{options.game}, {device}, {options.num_envs} environments, batch {options.batch}\n\n{table(rows)}")

@@ -6,6 +6,8 @@ file and numbers every difference from the paper and its code.
 
 import copy
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Generator, Tensor, nn
@@ -19,6 +21,7 @@ from bcl.graphs import Graphed
 from bcl.learners.adversary import training_attack
 from bcl.learners.memory import keep_freed_memory
 from bcl.learners.player import Player
+from bcl.learners.precision import quick_products
 from bcl.learners.replay import Batch, Replay
 from bcl.learners.tally import Tally, refuse_divergence
 from bcl.learners.task import Hooks, Metrics, Reporter, State, Task
@@ -45,12 +48,13 @@ def train(
         learner.restore(state)
     reporter = Reporter(learner, config, hooks)
     obs = learner.restart()
-    while learner.step < config.steps:
-        actions, seen = learner.play(obs)  # the emulators step from here on, while the learner works
-        learner.update()
-        obs = learner.store(obs, actions, seen)
-        if reporter.report():
-            obs = learner.restart()
+    with quick_products(learner.bf16):
+        while learner.step < config.steps:
+            actions, seen = learner.play(obs)  # the emulators step from here on, while the learner works
+            learner.update()
+            obs = learner.store(obs, actions, seen)
+            if reporter.report():
+                obs = learner.restart()
     return policy
 
 
@@ -74,13 +78,14 @@ class Learner:
         self.step = 0
         device = self.device = next(policy.parameters()).device
         cuda = device.type == "cuda"
-        self._bf16 = config.precision == "bf16" or (config.precision == "auto" and cuda and image)
+        self.bf16 = config.precision == "bf16" or (config.precision == "auto" and cuda and image)
         self._rate = torch.zeros((), device=device)
         self.optimizer = torch.optim.Adam(
             policy.parameters(), lr=self._rate, eps=config.adam_eps, fused=True, capturable=cuda
         )
         compiles = cuda and config.accelerate == "full"
-        self._online, self._delayed = (torch.compile(net) if compiles else net for net in (policy, self.target))
+        maybe_compiled: Any = partial(torch.compile, dynamic=False) if compiles else lambda part: part
+        self._online, self._delayed, self._score_bounds = map(maybe_compiled, (policy, self.target, score_bounds))
         # Fixed places that graphs read; schedules write into them without the host waiting.
         dtype = torch.uint8 if image else torch.float32
         self._obs = torch.zeros(env.num_envs, *env.obs_shape, dtype=dtype, device=device)
@@ -259,14 +264,14 @@ class Learner:
         """Interval bounds (B, A) whose differences between actions bound those of Q; see docs/dqn.md for approach 1."""
         network, approach = self.policy.network, self.config.radial_approach
         if not isinstance(network, Dueling):
-            return score_bounds(self.policy.chain(), lower, upper, "ibp")
-        low, high = score_bounds(self.policy.chain(), lower, upper, "ibp", centred=True)
+            return self._score_bounds(self.policy.chain(), lower, upper, "ibp")
+        low, high = self._score_bounds(self.policy.chain(), lower, upper, "ibp", centred=True)
         if approach == "2":
             return low, high  # the value stream cancels
         if approach == "1-reference":
             value = q.mean(dim=1, keepdim=True)  # centred advantages have mean 0; how the value may move is left out
             return low + value, high + value
-        value_low, value_high = score_bounds(network.value_chain(), lower, upper, "ibp")
+        value_low, value_high = self._score_bounds(network.value_chain(), lower, upper, "ibp")
         return low + value_low, high + value_high
 
     def _mixed_margins(self, lower: Tensor, upper: Tensor, best: Tensor) -> Tensor:
@@ -283,4 +288,4 @@ class Learner:
 
     def _autocast(self) -> torch.autocast:
         # A new one each time: weights cast where gradients are off must not be reused where they are on.
-        return torch.autocast(self.device.type, torch.bfloat16, enabled=self._bf16)
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.bf16)

@@ -19,6 +19,7 @@ from bcl.errors import ConfigError
 from bcl.graphs import Graphed
 from bcl.learners.adversary import training_attack
 from bcl.learners.memory import keep_freed_memory
+from bcl.learners.precision import quick_products
 from bcl.learners.returns import ReturnScale
 from bcl.learners.tally import Tally, refuse_divergence
 from bcl.learners.task import Hooks, Metrics, Reporter, State, Task
@@ -45,11 +46,12 @@ def train(
         learner.restore(state)
     reporter = Reporter(learner, config, hooks)
     obs = learner.restart()
-    while learner.step < config.steps:
-        rollout, obs = learner.rollout(obs)
-        learner.update(rollout)
-        if reporter.report():
-            obs = learner.restart()
+    with quick_products(learner.bf16):
+        while learner.step < config.steps:
+            rollout, obs = learner.rollout(obs)
+            learner.update(rollout)
+            if reporter.report():
+                obs = learner.restart()
     policy.spec = dataclasses.replace(policy.spec, notes=policy.spec.notes | {NOTE: learner.returns.to_note()})
     return policy
 
@@ -103,7 +105,7 @@ class Learner:
         self.step, self.updates = 0, 0
         device = self.device = next(policy.parameters()).device
         cuda = device.type == "cuda"
-        self._bf16 = config.precision == "bf16" or (config.precision == "auto" and cuda and image)
+        self.bf16 = config.precision == "bf16" or (config.precision == "auto" and cuda and image)
         self._rate = torch.zeros((), device=device)
         self.optimizer = torch.optim.Adam(
             policy.parameters(), lr=self._rate, eps=config.adam_eps, fused=True, capturable=cuda
@@ -304,7 +306,7 @@ class Learner:
 
     def _autocast(self) -> torch.autocast:
         # A new one each time: weights cast where gradients are off must not be reused where they are on.
-        return torch.autocast(self.device.type, torch.bfloat16, enabled=self._bf16)
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.bf16)
 
 
 def learning_rate(config: PpoConfig, step: int) -> float:
