@@ -1,5 +1,6 @@
 """CUDA graphs: a function launched as one piece instead of hundreds of kernels."""
 
+import weakref
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
@@ -14,11 +15,15 @@ class Graphed(Generic[T]):
     """A function without arguments that reads and writes fixed tensors, replayed as a CUDA graph from its third call on.
 
     The first calls run eagerly and count: nothing has to be undone. Where `enabled` is false every call does. Graphs may be
-    replayed beside each other on streams of their own.
+    replayed beside each other on streams of their own. A bound method is not kept alive: the graph dies with its owner.
     """
 
     def __init__(self, function: Callable[[], T], generator: Generator, *, enabled: bool) -> None:
-        self._function, self._generator, self._enabled = function, generator, enabled
+        # Owner and graph must not wait for the garbage collector: PyTorch clears cuBLAS's workspace of a stream when a graph
+        # captured on it dies (its issue 193402), and hands out the same 32 streams in turn, to live graphs as well.
+        bound = hasattr(function, "__self__")
+        self._function = weakref.WeakMethod(function) if bound else lambda: function
+        self._generator, self._enabled = generator, enabled
         self._calls = 0
         # Not PyTorch's common capture stream: cuBLAS has one workspace per stream, which graphs captured on one would share.
         self._stream = torch.cuda.Stream() if enabled else None
@@ -27,7 +32,7 @@ class Graphed(Generic[T]):
 
     def __call__(self) -> T:
         if not self._enabled:
-            return self._function()
+            return self._run()
         if self._graph is None and self._calls < WARM_UP:
             self._calls += 1
             return self._apart()
@@ -35,7 +40,7 @@ class Graphed(Generic[T]):
             self._graph = torch.cuda.CUDAGraph()
             self._graph.register_generator_state(self._generator)
             with torch.cuda.graph(self._graph, stream=self._stream):
-                self._output = self._function()
+                self._output = self._run()
         self._graph.replay()
         return self._output
 
@@ -44,6 +49,11 @@ class Graphed(Generic[T]):
         assert self._stream
         self._stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self._stream):
-            result = self._function()
+            result = self._run()
         torch.cuda.current_stream().wait_stream(self._stream)
         return result
+
+    def _run(self) -> T:
+        function = self._function()
+        assert function
+        return function()

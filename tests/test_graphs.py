@@ -1,5 +1,8 @@
 """A graphed function does what the function does."""
 
+import gc
+import weakref
+
 import pytest
 import torch
 
@@ -46,3 +49,22 @@ def test_with_a_graph_every_call_counts_once():
         runs.append((torch.stack(results), generator.get_state()))
     assert torch.equal(runs[0][0], runs[1][0])
     assert torch.equal(runs[0][1], runs[1][1])
+
+
+def test_it_dies_with_its_owner():
+    class Owner:
+        def __init__(self):
+            self.graphed = Graphed(self.answer, torch.Generator(), enabled=False)
+
+        def answer(self):
+            return 42
+
+    owner = Owner()
+    assert owner.graphed() == 42
+    gone = weakref.ref(owner)
+    gc.disable()
+    try:
+        del owner
+        assert gone() is None
+    finally:
+        gc.enable()

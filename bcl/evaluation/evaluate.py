@@ -127,9 +127,12 @@ class Decision:
             return self._run(obs)
         if self._graph is None:
             self._input = torch.empty_like(obs)  # the fixed place from which the graph reads
-            self._graph = Graphed(lambda: self._run(self._input), self._generator, enabled=True)
+            self._graph = Graphed(self._run_input, self._generator, enabled=True)
         self._input.copy_(obs)
         return self._graph()
+
+    def _run_input(self) -> tuple[Tensor, Tensor, Tensor]:
+        return self._run(self._input)
 
     def _run(self, obs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         clean_obs = as_float(obs)

@@ -101,7 +101,7 @@ class Learner:
         self._drives, self._driven = driven > 0, torch.arange(env.num_envs, device=device) < driven
         self.player = Player(
             policy, env, self.generators["act"],
-            longest=config.exploration_repeat, graphed=graphed, autocast=self._autocast, attacked=self._drives,
+            longest=config.exploration_repeat, graphed=graphed, bf16=self.bf16, attacked=self._drives,
         )  # fmt: skip
         self.replay = Replay(
             config.buffer_size, self._obs, n_step=config.n_step, gamma=config.gamma, perturbations=self._stores_attacks

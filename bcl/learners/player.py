@@ -5,7 +5,6 @@ actions as soon as they are done, and not when the updates under way are.
 """
 
 import copy
-from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
@@ -27,13 +26,13 @@ class Player:
         *,
         longest: int,
         graphed: bool,
-        autocast: Callable[[], AbstractContextManager[None]],
+        bf16: bool,
         attacked: bool = False,
     ) -> None:
         """`longest`: a random action is held for 1 to so many steps, n or more with probability 1/n (Dabney et al. 2021);
         `attacked`: observations are floats that the learner made, and have to be waited for."""
         self._policy = copy.deepcopy(policy).requires_grad_(False)
-        self._env, self._generator, self._longest, self._autocast = env, generator, longest, autocast
+        self._env, self._generator, self._longest, self._bf16 = env, generator, longest, bf16
         device = self._device = generator.device
         cuda = device.type == "cuda"
         self._stream = torch.cuda.Stream() if cuda else None
@@ -87,7 +86,7 @@ class Player:
         return step
 
     def _choose_actions(self) -> Tensor:
-        with torch.no_grad(), self._autocast():
+        with torch.no_grad(), torch.autocast(self._device.type, torch.bfloat16, enabled=self._bf16):
             greedy = self._policy(as_float(self._obs)).argmax(dim=1)
         shape, generator, device = greedy.shape, self._generator, self._device
         draws = torch.rand(2, *shape, generator=generator, device=device)

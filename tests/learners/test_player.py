@@ -1,6 +1,5 @@
 """Random actions that are held for a while."""
 
-from contextlib import nullcontext
 from itertools import groupby
 
 import torch
@@ -13,7 +12,7 @@ def test_random_actions_are_held(chain):
     env.num_actions = 10**6  # so that every new action differs
     policy, sent = torch.nn.Linear(5, 2), []
     env.send = lambda actions: sent.append(actions.clone())
-    player = Player(policy, env, torch.Generator().manual_seed(0), longest=4, graphed=False, autocast=nullcontext)
+    player = Player(policy, env, torch.Generator().manual_seed(0), longest=4, graphed=False, bf16=False)
     obs = player.reset(0)
     for _ in range(300):
         player.play(obs, 1.0)
