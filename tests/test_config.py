@@ -147,7 +147,7 @@ def test_vanilla_and_sa_have_their_own_numbers() -> None:
     names = ["steps", "buffer_size", "replay_initial", "exploration_start", "exploration_end", "exploration_steps"]
     numbers = [getattr(resolve("freeway").dqn, name) for name in names]
     assert numbers == [6_000_000, 200_000, 50_000, 1.0, 0.01, 500_000]
-    assert [getattr(resolve("pong").dqn, name) for name in names] == [1_400_000, 400_000, 20_000, 1.0, 0.01, 300_000]
+    assert [getattr(resolve("pong").dqn, name) for name in names] == [1_200_000, 400_000, 20_000, 1.0, 0.01, 300_000]
     assert resolve("cartpole").dqn.steps == 30_000  # the preset wins over the stage
     sa = resolve("pong", recipe="sa").dqn
     assert [getattr(sa, name) for name in names] == [6_000_000, 200_000, 80_000, 1.0, 0.05, 1_500_000]
