@@ -10,6 +10,8 @@ counts raw frames, start-up included). ale-py does not pool in the raw frame in 
 differ from the reference; both mask them by `terminated`.
 """
 
+from typing import Any
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -20,6 +22,8 @@ from bcl.errors import GameError, MissingExtra
 from bcl.games import AtariGame
 
 SKIP = 4  # raw frames per agent step
+SPARES = 2  # a curriculum alternates between training and judging
+_spare: dict[str, Any] = {}  # closed emulators by their settings: ale-py makes them one after the other, 0.15 s each
 
 
 class AtariEnvs:
@@ -48,24 +52,25 @@ class AtariEnvs:
         self.game, self.num_envs = game, num_envs
         self._device = device
         self._v1 = game.pipeline == "v1"
-        self._ale = AtariVectorEnv(
-            game.id,
-            num_envs,
-            num_threads=threads,
-            frameskip=1 if self._v1 else SKIP,  # v1 pools 3 frames, which ale-py cannot: we skip and pool ourselves
-            maxpool=not self._v1,
-            grayscale=not self._v1 and game.pool == "gray",
-            img_height=frames.HEIGHT,
-            img_width=frames.WIDTH,
-            stack_num=1,
-            noop_max=game.noop_max + 1,
-            use_fire_reset=False,
-            reward_clipping=False,
-            episodic_life=False,
-            repeat_action_probability=0.0,
-            max_num_frames_per_episode=2**31 - 1,
-            autoreset_mode="NextStep",
-        )
+        self._settings: dict[str, Any] = {
+            "game": game.id,
+            "num_envs": num_envs,
+            "num_threads": threads,
+            "frameskip": 1 if self._v1 else SKIP,  # v1 pools 3 frames, which ale-py cannot: we skip and pool ourselves
+            "maxpool": not self._v1,
+            "grayscale": not self._v1 and game.pool == "gray",
+            "img_height": frames.HEIGHT,
+            "img_width": frames.WIDTH,
+            "stack_num": 1,
+            "noop_max": game.noop_max + 1,
+            "use_fire_reset": False,
+            "reward_clipping": False,
+            "episodic_life": False,
+            "repeat_action_probability": 0.0,
+            "max_num_frames_per_episode": 2**31 - 1,
+            "autoreset_mode": "NextStep",
+        }
+        self._ale: Any = _spare.pop(repr(self._settings), None) or AtariVectorEnv(**self._settings)
         actions = [action.name for action in self._ale.ale.get_action_set()]
         if game.num_actions > len(actions):
             raise GameError(f"'{game.id}' has {len(actions)} actions, not {game.num_actions}", "lower game.num_actions")
@@ -138,8 +143,14 @@ class AtariEnvs:
         )
 
     def close(self) -> None:
-        """Stop the emulator threads."""
-        self._ale.close()
+        """Leave the emulators to the next environment of this kind; those of earlier kinds are stopped."""
+        if self._ale is None:
+            return
+        if self._sent:
+            self.recv()
+        _spare[repr(self._settings)], self._ale = self._ale, None
+        while len(_spare) > SPARES:
+            _spare.pop(next(iter(_spare))).close()
 
     def _recv_v2(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         screens, reward, terminated, _, info = self._ale.recv()

@@ -251,3 +251,28 @@ def test_any_ale_game_plays() -> None:
     envs = make_env(resolve("breakout").game, 2)
     assert envs.reset(0).shape == (2, 1, 84, 84)
     assert envs.num_actions == 4
+
+
+def test_emulators_left_behind_play_as_new_ones():
+    game = AtariGame("pong", num_actions=4)
+
+    def rollout(envs):
+        draw, seen = torch.Generator().manual_seed(1), [envs.reset(5)]
+        for _ in range(40):
+            envs.send(torch.randint(4, (2,), generator=draw))
+            seen.append(envs.recv().obs)
+        return torch.stack(seen)
+
+    first = make_env(game, 2)
+    expected = rollout(first)
+    used = first._ale
+    first.send(torch.zeros(2, dtype=torch.long))  # a step that nobody waits for
+    first.close()
+    first.close()
+    second, third = make_env(game, 2), make_env(game, 2)
+    assert second._ale is used
+    assert third._ale is not used  # one owner at a time
+    assert torch.equal(rollout(second), expected)
+    assert torch.equal(rollout(third), expected)
+    for envs in (second, third):
+        envs.close()
