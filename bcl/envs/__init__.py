@@ -9,8 +9,11 @@ from bcl.games import AtariGame, Game, ProcgenGame
 __all__ = ["Step", "VectorEnv", "make_env"]
 
 
-def make_env(game: Game, num_envs: int, device: str | torch.device = "cpu", threads: int = 0) -> VectorEnv:
-    """N copies of a game; observations arrive on `device`. `threads` 0 lets the engine choose; results never depend on it."""
+def make_env(
+    game: Game, num_envs: int, device: str | torch.device = "cpu", threads: int = 0, *, render: bool = False
+) -> VectorEnv:
+    """N copies of a game; observations arrive on `device`. `threads` 0 lets the engine choose; results never depend on it,
+    nor on `render`, which makes pictures for people (`screen`)."""
     if num_envs < 1:
         raise GameError(f"{num_envs} environments cannot be played", "ask for at least 1")
     if threads < 0:
@@ -19,11 +22,11 @@ def make_env(game: Game, num_envs: int, device: str | torch.device = "cpu", thre
     if isinstance(game, AtariGame):
         from bcl.envs.atari import AtariEnvs
 
-        return AtariEnvs(game, num_envs, device, threads)
+        return AtariEnvs(game, num_envs, device, threads, render)
     if isinstance(game, ProcgenGame):
         from bcl.envs.procgen import ProcgenEnvs
 
-        return ProcgenEnvs(game, num_envs, device, threads)
+        return ProcgenEnvs(game, num_envs, device, threads, render)
     from bcl.envs.gymnasium import GymnasiumEnvs
 
-    return GymnasiumEnvs(game, num_envs, device, threads)
+    return GymnasiumEnvs(game, num_envs, device, threads, render)

@@ -10,6 +10,7 @@ counts raw frames, start-up included). ale-py does not pool in the raw frame in 
 differ from the reference; both mask them by `terminated`.
 """
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -32,7 +33,9 @@ class AtariEnvs:
     low = (0.0,)
     high = (1.0,)
 
-    def __init__(self, game: AtariGame, num_envs: int, device: torch.device, threads: int = 0) -> None:
+    def __init__(
+        self, game: AtariGame, num_envs: int, device: torch.device, threads: int = 0, render: bool = False
+    ) -> None:
         try:
             import ale_py
             from ale_py import roms
@@ -50,7 +53,7 @@ class AtariEnvs:
             )
         ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
         self.game, self.num_envs = game, num_envs
-        self._device = device
+        self._device, self._render = device, render
         self._v1 = game.pipeline == "v1"
         self._settings: dict[str, Any] = {
             "game": game.id,
@@ -92,9 +95,15 @@ class AtariEnvs:
         self._lives = np.zeros(num_envs, dtype=np.int64)
         self._last_frames: list[np.ndarray] = []  # v1: the three newest frames
         self._sent = False
+        # Pooling in gray is not the gray of pooling in colour, so colours come from a twin that plays the same moves.
+        gray = not self._v1 and game.pool == "gray"
+        in_colour = dataclasses.replace(game, pool="rgb")
+        self._twin = AtariEnvs(in_colour, num_envs, device, threads, render) if render and gray else None
 
     def reset(self, seed: Seeds) -> Tensor:
         """Start every copy anew; the seed decides no-ops and power-on state."""
+        if self._twin:
+            self._twin.reset(seed)
         if self._sent:
             self.recv()  # else its result would be taken for that of the next step
         everyone = np.ones(self.num_envs, dtype=bool)
@@ -104,6 +113,8 @@ class AtariEnvs:
 
     def send(self, actions: Tensor) -> None:
         """Start one agent step; copies in their start-up moves ignore their action."""
+        if self._twin:
+            self._twin.send(actions)
         chosen = host_actions(actions, self.num_envs, self.num_actions)
         self._actions = np.where(self._moves_left > 0, 3 - self._moves_left, chosen)
         self._ale.send(self._actions)
@@ -113,6 +124,8 @@ class AtariEnvs:
         """Wait for the step; games that ended are started again before this returns."""
         expect_sent(self._sent)
         self._sent = False
+        if self._twin:
+            self._twin.recv()
         screens, reward, terminated, lives = self._recv_v1() if self._v1 else self._recv_v2()
         scripted = self._moves_left > 0
         self._moves_left -= scripted
@@ -142,12 +155,20 @@ class AtariEnvs:
             final_obs=final_obs,
         )
 
+    def screen(self) -> np.ndarray | None:
+        """The screen in colour, pooled as observations are."""
+        if self._twin:
+            return self._twin.screen()
+        return self._screen if self._render else None
+
     def close(self) -> None:
         """Leave the emulators to the next environment of this kind; those of earlier kinds are stopped."""
         if self._ale is None:
             return
         if self._sent:
             self.recv()
+        if self._twin:
+            self._twin.close()
         _spare[repr(self._settings)], self._ale = self._ale, None
         while len(_spare) > SPARES:
             _spare.pop(next(iter(_spare))).close()
@@ -192,6 +213,8 @@ class AtariEnvs:
         return screens[:, 0]
 
     def _observe(self, screens: np.ndarray) -> Tensor:
+        if self._render:
+            self._screen = screens[0].copy()
         raw = to_device(screens, self._device)
         threads = torch.get_num_threads()
         torch.set_num_threads(1)  # on a CPU the emulators need the cores, see to_device

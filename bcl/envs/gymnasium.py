@@ -4,6 +4,8 @@ Vector observations are divided, per dimension, by documented constants (`bcl.ga
 scaled units. Byte images (height, width, channels) become (channels, height, width).
 """
 
+import os
+
 import gymnasium
 import numpy as np
 import torch
@@ -18,12 +20,15 @@ from bcl.games import GymnasiumGame, observation_scale
 class GymnasiumEnvs:
     """N copies of a Gymnasium environment."""
 
-    def __init__(self, game: GymnasiumGame, num_envs: int, device: torch.device, threads: int = 0) -> None:
+    def __init__(
+        self, game: GymnasiumGame, num_envs: int, device: torch.device, threads: int = 0, render: bool = False
+    ) -> None:
         self.game, self.num_envs = game, num_envs
+        self._render = render
         self._device = device
         self._sent = False
         try:
-            kind = AsyncVectorEnv if game.processes else SyncVectorEnv
+            kind = AsyncVectorEnv if game.processes and not render else SyncVectorEnv
             self._envs = kind([self._make] * num_envs, autoreset_mode=AutoresetMode.SAME_STEP)
         except Exception as error:  # the constructor and the module of an id are anybody's code
             reason = " ".join(str(error).split()) or type(error).__name__
@@ -83,12 +88,27 @@ class GymnasiumEnvs:
             final_obs=self._observe(last),
         )
 
+    def screen(self) -> np.ndarray | None:
+        """Gymnasium's own picture; none where the game has none, or what draws it is not installed."""
+        first = None if isinstance(self._envs, AsyncVectorEnv) else self._envs.envs[0]
+        if first is None or first.render_mode != "rgb_array":
+            return None
+        os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
+        try:
+            picture = first.render()
+        except gymnasium.error.DependencyNotInstalled:
+            return None
+        assert isinstance(picture, np.ndarray)
+        return picture
+
     def close(self) -> None:
         """Close every copy."""
         self._envs.close()
 
     def _make(self) -> gymnasium.Env:
         env = gymnasium.make(self.game.id)
+        if self._render and "rgb_array" in env.metadata.get("render_modes", ()):
+            env = gymnasium.make(self.game.id, render_mode="rgb_array")
         limited = env.spec is not None and env.spec.max_episode_steps is not None
         return env if limited else gymnasium.wrappers.TimeLimit(env, self.game.max_steps)
 

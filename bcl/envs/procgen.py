@@ -38,7 +38,9 @@ class ProcgenEnvs:
     low = (0.0,)
     high = (1.0,)
 
-    def __init__(self, game: ProcgenGame, num_envs: int, device: torch.device, threads: int = 0) -> None:
+    def __init__(
+        self, game: ProcgenGame, num_envs: int, device: torch.device, threads: int = 0, render: bool = False
+    ) -> None:
         if game.id not in PROCGEN_GAMES:
             raise GameError(f"Procgen has no game '{game.id}'", f"one of {', '.join(PROCGEN_GAMES)}")
         modes = ["easy", "hard", *(mode for mode, games in _RARE_MODES.items() if game.id in games)]
@@ -50,7 +52,7 @@ class ProcgenEnvs:
                 f"levels lie between 0 and {MAX_SEED}",
             )
         self.game, self.num_envs = game, num_envs
-        self._device = device
+        self._device, self._render = device, render
         cores = os.cpu_count() or 1
         self._threads = threads or (cores if cores > 1 else 0)  # one thread is slower than none
         self._threads = 0 if self._threads == 1 else self._threads
@@ -102,6 +104,10 @@ class ProcgenEnvs:
             final_obs=last_obs[ended],
         )
 
+    def screen(self) -> np.ndarray | None:
+        """Procgen's own picture, in the size made for people."""
+        return self._engines[0].get_info()[0]["rgb"].copy() if self._render else None
+
     def close(self) -> None:
         """Let the engines go; Procgen has no other way to stop."""
         self._engines = []
@@ -117,6 +123,7 @@ class ProcgenEnvs:
                 distribution_mode=game.distribution_mode,
                 rand_seed=seed,
                 num_threads=threads,
+                render_mode="rgb_array" if self._render else None,
             )
         except OSError as error:
             raise MissingExtra(f"procgen's library does not load ({error})", SYSTEM) from None

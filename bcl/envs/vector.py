@@ -70,6 +70,10 @@ class VectorEnv(Protocol):
         """The result of the step that `send` started; refuses when there is none."""
         ...
 
+    def screen(self) -> np.ndarray | None:
+        """The first copy as people see it, (height, width, 3) uint8; none unless made to render, or where it cannot."""
+        ...
+
     def close(self) -> None:
         """Stop threads and processes."""
         ...

@@ -14,11 +14,13 @@ from bcl.evaluation.suite import (
     run_floor,
     run_suite,
 )
+from bcl.evaluation.watch import Moment, watch
 
 __all__ = [
     "Cell",
     "Certificate",
     "Flag",
+    "Moment",
     "Plan",
     "Score",
     "Worst",
@@ -31,5 +33,6 @@ __all__ = [
     "run_certificates",
     "run_floor",
     "run_suite",
+    "watch",
     "worst",
 ]

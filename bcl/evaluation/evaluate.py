@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Callable
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 import torch
 from torch import Generator, Tensor, nn
@@ -48,27 +48,24 @@ def evaluate(
     if protocol not in get_args(Protocol) or precision not in get_args(Precision):
         raise BclError(f"unknown protocol '{protocol}' or precision '{precision}'", "fixed or first; fast or full")
     attack = attack if eps > 0 else None
-    device = next(policy.parameters()).device
-    images = len(policy.spec.obs_shape) == 3  # in [0, 1]; half precision would be too coarse for larger numbers
-    searched = SearchForm(policy, half=device.type == "cuda" and images and precision == "fast")
-    decide = Decision(policy, searched, attack, eps, Generator(device).manual_seed(seed), choose)
-    book = _Book(env.num_envs, episodes, protocol, device)
+    decide = Decision.of(policy, attack, eps, seed, precision, choose)
+    book = _Book(env.num_envs, episodes, protocol, next(policy.parameters()).device)
     obs = env.reset(seed)
     step_count = 0
     while not book.complete:
-        actions, clean, distance = decide(obs)
+        decided = decide(obs)
         if step_count % PROBE_EVERY == 0:
-            _refuse_over_budget(distance.amax(), eps, attack)
-            decide.probe(obs, actions, book.counting)
-        env.send(actions)
-        book.watch(actions != clean, distance)
+            refuse_over_budget(decided.distance.amax(), eps, attack)
+            decide.probe(obs, decided.actions, book.counting)
+        env.send(decided.actions)
+        book.watch(decided.actions != decided.clean, decided.distance)
         step = env.recv()
         book.add(step.reward, step.ended, step.playing)
         obs = step.obs
         step_count += 1
         if step_count % PROBE_EVERY == 0:
             progress(book.finished, episodes)
-    _refuse_over_budget(book.largest, eps, attack)
+    refuse_over_budget(book.largest, eps, attack)
     return Score(
         attack=NO_ATTACK if attack is None else repr(attack),
         eps=eps,
@@ -79,7 +76,7 @@ def evaluate(
         zero_gradient=decide.zero_gradients / max(decide.probed, 1),
         seed=seed,
         protocol=protocol,
-        precision="half" if searched.is_half else "full",
+        precision="half" if decide.searches_half else "full",
         stochastic=decide.stochastic,
     )
 
@@ -102,6 +99,15 @@ class SearchForm(nn.Module):
         return self._chain(obs.to(self._dtype)).to(obs.dtype)
 
 
+class Decided(NamedTuple):
+    """What N copies do next, and why. On a GPU the next call of `Decision` writes over it."""
+
+    actions: Tensor  # (N,)
+    clean: Tensor  # (N,) actions on the clean observations
+    seen: Tensor  # (N, *obs_shape) what the attack showed
+    distance: Tensor  # (N,) how far each observation was moved
+
+
 class Decision:
     """Observations in, actions out; on a GPU one captured graph, elsewhere the same code run eagerly."""
 
@@ -117,12 +123,29 @@ class Decision:
         self._policy, self._searched, self._attack, self._eps = policy, searched, attack, eps
         self._generator = generator
         self._choose = choose or (lambda scores: scores.argmax(dim=1))
-        self._graph: Graphed[tuple[Tensor, Tensor, Tensor]] | None = None
+        self._graph: Graphed[Decided] | None = None
         self.probed = self.zero_gradients = 0
         self.stochastic = False
+        self.searches_half = searched.is_half
 
-    def __call__(self, obs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Actions (N,), clean actions (N,), and how far each observation was moved (N,)."""
+    @classmethod
+    def of(
+        cls,
+        policy: Policy,
+        attack: Attack | None,
+        eps: float,
+        seed: int,
+        precision: Precision,
+        choose: Callable[[Tensor], Tensor] | None = None,
+    ) -> "Decision":
+        """As an evaluation with these arguments decides."""
+        device = next(policy.parameters()).device
+        images = len(policy.spec.obs_shape) == 3  # in [0, 1]; half precision would be too coarse for larger numbers
+        searched = SearchForm(policy, half=device.type == "cuda" and images and precision == "fast")
+        return cls(policy, searched, attack, eps, Generator(device).manual_seed(seed), choose)
+
+    def __call__(self, obs: Tensor) -> Decided:
+        """What every copy does on these observations."""
         if obs.device.type != "cuda" or self._attack is None:
             return self._run(obs)
         if self._graph is None:
@@ -131,20 +154,20 @@ class Decision:
         self._input.copy_(obs)
         return self._graph()
 
-    def _run_input(self) -> tuple[Tensor, Tensor, Tensor]:
+    def _run_input(self) -> Decided:
         return self._run(self._input)
 
-    def _run(self, obs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _run(self, obs: Tensor) -> Decided:
         clean_obs = as_float(obs)
         with torch.no_grad(), full_precision():
             clean = self._choose(self._policy(clean_obs))
         if self._attack is None:
-            return clean, clean, clean_obs.new_zeros(len(obs))
+            return Decided(clean, clean, clean_obs, clean_obs.new_zeros(len(obs)))
         eager = obs.device.type != "cuda"
         seen = perturb(self._attack, self._searched, clean_obs, self._eps, self._generator, check=eager)
         with torch.no_grad(), full_precision():
             actions = self._choose(self._policy(seen))
-        return actions, clean, (seen - clean_obs).abs().flatten(1).amax(dim=1)
+        return Decided(actions, clean, seen, (seen - clean_obs).abs().flatten(1).amax(dim=1))
 
     def probe(self, obs: Tensor, actions: Tensor, counting: Tensor) -> None:
         """Look for vanished gradients, for chance in the policy, and for a certified action that was changed."""
@@ -165,7 +188,8 @@ class Decision:
         _refuse_broken_certificate(self._policy, obs, self._eps, scores, actions, self._attack)
 
 
-def _refuse_over_budget(largest: Tensor, eps: float, attack: Attack | None) -> None:
+def refuse_over_budget(largest: Tensor, eps: float, attack: Attack | None) -> None:
+    """Stop at a perturbation that no adversary with this budget could make."""
     if not float(largest) <= eps + TOLERANCE:  # NaN included
         raise BclError(f"{attack} moved an observation by {largest:.6g} at eps {eps:.6g}", "this attack is broken")
 
