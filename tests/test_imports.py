@@ -36,9 +36,12 @@ ALLOWED = {
     "experiment": FACTS
     | {"__init__", "attacks", "config", "curriculum", "envs", "evaluation", "learners", "policies", "recipes", "runs"}
     | {"seeds", "settings"},
+    "report": FACTS
+    | {"__init__", "attacks", "config", "curriculum", "envs", "evaluation", "experiment", "learners", "policies"}
+    | {"recipes", "runs", "settings", "stats"},
     "cli": FACTS
     | {"__init__", "config", "settings", "recipes", "envs", "policies", "attacks", "evaluation", "runs", "stats"}
-    | {"experiment"},
+    | {"experiment", "report"},
 }
 
 

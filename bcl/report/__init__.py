@@ -1,0 +1,1 @@
+"""What runs amount to, for people: collected from files, then drawn."""

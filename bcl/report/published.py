@@ -1,0 +1,96 @@
+"""The paper's numbers (published.toml), to stand beside measured ones."""
+
+import functools
+import tomllib
+from dataclasses import dataclass
+from importlib import resources
+from typing import Any, Literal
+
+Levels = Literal["", "train", "eval"]
+
+
+@dataclass(frozen=True)
+class Result:
+    """A row of a main table."""
+
+    game: str
+    method: str
+    """As the paper calls it."""
+    recipe: str
+    """As we call it."""
+    bootstrap: str
+    """`vanilla` or `radial` where the paper has the method with both; else empty."""
+    levels: Levels
+    """Procgen: the training levels, or unlimited ones."""
+    eps: tuple[float, ...]
+    mean: tuple[float, ...]
+    """Mean return per budget, under the worst attack of the table."""
+    sem: tuple[float, ...]
+    source: str
+
+    @property
+    def score(self) -> float:
+        """The paper's score of a row: nominal return + mean over the other budgets."""
+        return self.mean[0] + sum(self.mean[1:]) / len(self.mean[1:])
+
+
+@dataclass(frozen=True)
+class RunCount:
+    """Training runs that a method took, per independent repetition."""
+
+    game: str
+    method: str
+    recipe: str
+    bootstrap: str
+    runs: tuple[int, ...]
+    source: str
+
+
+@dataclass(frozen=True)
+class WallTime:
+    """Hours that one training run took."""
+
+    game: str
+    steps: int
+    hours: float
+    source: str
+
+
+def results(game: str) -> tuple[Result, ...]:
+    """The main table's rows of a preset's game; none for games that the paper does not have."""
+    table = _file()["results"].get(game, {"rows": ()})
+    return tuple(
+        Result(
+            game=game,
+            method=row["method"],
+            recipe=row["recipe"],
+            bootstrap=row.get("bootstrap", ""),
+            levels=row.get("levels", ""),
+            eps=tuple(eps / 255 for eps in table["eps"]),
+            mean=tuple(row["mean"]),
+            sem=tuple(row["sem"]),
+            source=table["source"],
+        )
+        for row in table["rows"]
+    )
+
+
+def run_counts(game: str) -> tuple[RunCount, ...]:
+    """The table of runs conducted."""
+    table = _file()["runs"].get(game, {"rows": ()})
+    return tuple(
+        RunCount(game, row["method"], row["recipe"], row.get("bootstrap", ""), tuple(row["runs"]), table["source"])
+        for row in table["rows"]
+    )
+
+
+def wall_time(game: str) -> WallTime | None:
+    """How long one training run took."""
+    table = _file()["hours"]
+    found = (row for row in table["rows"] if game in row["games"])
+    return next((WallTime(game, row["steps"], row["hours"], table["source"]) for row in found), None)
+
+
+@functools.cache
+def _file() -> dict[str, Any]:
+    return tomllib.loads((resources.files("bcl.report") / "published.toml").read_text())
