@@ -15,7 +15,7 @@ from typing import Any
 
 from bcl import recipes
 from bcl.errors import ConfigError
-from bcl.games import engine_of, find_game
+from bcl.games import Game, engine_of, find_game
 from bcl.quantities import format_eps
 from bcl.schema import (
     AttackConfig,
@@ -38,6 +38,7 @@ __all__ = [
     "PpoConfig",
     "config_from_dict",
     "config_from_toml",
+    "preset_for",
     "preset_names",
     "resolve",
     "resolve_stages",
@@ -48,6 +49,15 @@ __all__ = [
 def preset_names() -> tuple[str, ...]:
     """Names of the games with a preset."""
     return tuple(sorted(p.name[:-5] for p in resources.files("bcl.presets").iterdir() if p.name.endswith(".toml")))
+
+
+def preset_for(game: Game) -> str | None:
+    """The preset of the game that an agent plays, whatever the choices of its pipeline; none: it has none."""
+    for name in preset_names():
+        known = resolve(name).game
+        if type(known) is type(game) and known.id == game.id:
+            return name
+    return None
 
 
 def resolve(

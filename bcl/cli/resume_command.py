@@ -110,7 +110,6 @@ def _do(run: Path, whole: Path, workers: Workers) -> "Verdict":
 
 def _print(run: Path, verdict: "Verdict") -> None:
     from bcl.cli.attack_command import mean_and_error
-    from bcl.evaluation import worst
     from bcl.experiment import read_config
 
     for score in verdict.scores:
@@ -118,16 +117,7 @@ def _print(run: Path, verdict: "Verdict") -> None:
         print(f"mean return over {len(score.returns)} episodes {under}: {mean_and_error(score)}")
     for flag in verdict.flags:
         print(f"flag {flag}")
-    config = read_config(run)
-    words = [f"{config.recipe} on {config.game.id}: return {verdict.scores[0].mean:.4g} without attack"]
-    lowest = worst(verdict.scores)
-    if verdict.reached in lowest:
-        words.append(f"{lowest[verdict.reached].mean:.4g} under the worst attack at {format_eps(verdict.reached)}")
-    if verdict.curriculum:
-        words.append(f"it is {verdict.kept}; the curriculum stopped: {verdict.curriculum}")
-    if config.budget == "small":
-        words.append("a quick look, not the paper's protocol")
-    print(f"verdict: {'; '.join(words)}")
+    print(f"verdict: {verdict.sentence(read_config(run))}")
 
 
 def _differing(folder: Path, flags: dict[str, Any], stored: str) -> list[str]:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from bcl.config import EvaluationConfig, preset_names, resolve
+from bcl.config import EvaluationConfig, preset_for, resolve
 from bcl.errors import ConfigError, StoreError, WeightsError
 from bcl.experiment import read_config
 from bcl.games import REFERENCE_NOOPS, Game
@@ -41,11 +41,8 @@ def find_target(path: Path, device: str) -> Target:
 
 def evaluation_defaults(game: Game) -> EvaluationConfig:
     """How the preset of this game judges agents; the general defaults where there is none."""
-    for name in preset_names():
-        config = resolve(name)
-        if type(config.game) is type(game) and config.game.id == game.id:
-            return config.evaluation
-    return EvaluationConfig()
+    name = preset_for(game)
+    return resolve(name).evaluation if name else EvaluationConfig()
 
 
 def paper_starts(seed: int, episodes: int, num_envs: int = 0) -> int:

@@ -84,7 +84,7 @@ def train_phases(
             orders.append((_phase_folder(folder, phase.index) / f"run{k}", order))
         working, diverged = crew.train(orders), 0
         try:
-            for agent in working:
+            for k, agent in enumerate(working, 1):
                 runs_done += 1
                 diverged += not agent.fingerprint
                 if diverged == phase.runs and not rules.ratchet:
@@ -92,7 +92,7 @@ def train_phases(
                     raise TrainingError(
                         what, "start anew with a lower learning_rate, --init keeps the best agent so far"
                     )
-                clock.keep()
+                _keep_time(_phase_folder(folder, phase.index), k, clock.keep())
                 yield agent
         finally:
             working.close()
@@ -160,6 +160,17 @@ def decisions(folder: Path) -> list[dict[str, Any]]:
             raise StoreError(f"'{path}' does not hold a decision", "delete it to have it made again")
         made.append(stored)
     return made
+
+
+def clock_after(phase_folder: Path, run: int) -> float | None:
+    """Seconds on the stage's clock when a run of a phase was trained and judged; none: it has not been."""
+    path = phase_folder / f"clock-after-run{run}.json"
+    seconds = store.read_json(path).get("seconds") if path.exists() else None
+    return float(seconds) if isinstance(seconds, int | float) else None
+
+
+def _keep_time(phase_folder: Path, run: int, seconds: float) -> None:
+    store.once(phase_folder / f"clock-after-run{run}.json", lambda: {"seconds": seconds})
 
 
 def phase_line(decision: dict[str, Any], eps: tuple[float, ...], seconds: float) -> str:

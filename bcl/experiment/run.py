@@ -59,6 +59,19 @@ class Verdict:
     reached: float
     """The budget that the agent was trained up to, or found robust at."""
 
+    def sentence(self, config: Config) -> str:
+        """The verdict as people read it, at the budget reached; where that was not judged, at the largest that was."""
+        words = [f"{config.recipe} on {config.game.id}: return {self.scores[0].mean:.4g} without attack"]
+        lowest = worst(self.scores)
+        if lowest:
+            at = self.reached if self.reached in lowest else max(lowest)
+            words.append(f"{lowest[at].mean:.4g} under the worst attack at {format_eps(at)}")
+        if self.curriculum:
+            words.append(f"it is {self.kept}; the curriculum stopped: {self.curriculum}")
+        if config.budget == "small":
+            words.append("a quick look, not the paper's protocol")
+        return "; ".join(words)
+
 
 def check(stages: Stages, device: str, init: Policy | None, tensorboard: bool = False) -> None:
     """Refuse, before anything is written, what would fail later: games, networks, rules, an agent that does not fit."""
@@ -99,7 +112,15 @@ def finish(run: Path, crew: Crew) -> Verdict:
             found = _judge(agent, stage, config, about["reached"], run, crew)
             return about | found | {"flags": about["flags"] + found["flags"]}
 
-    data = store.once(run / RESULT, work)
+    return _verdict(run, store.once(run / RESULT, work))
+
+
+def read_verdict(run: Path) -> Verdict | None:
+    """How a finished run ended; none: it has not."""
+    return _verdict(run, store.read_json(run / RESULT)) if (run / RESULT).exists() else None
+
+
+def _verdict(run: Path, data: dict[str, Any]) -> Verdict:
     try:
         scores = [Score.from_dict(score) for score in data["scores"]]
         names = ("final_score", "flags", "curriculum", "kept", "reached")

@@ -1,0 +1,45 @@
+"""bcl report."""
+
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, ClassVar
+
+import tyro
+
+
+@dataclass(frozen=True)
+class Command:
+    """Write one self-contained HTML page about a run, finished or not, or about a policy file and its results."""
+
+    takes_settings: ClassVar[bool] = False
+
+    target: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN|FILE")]
+    """A run directory, a directory of repeats, or a policy file."""
+    out: Path | None = None
+    """The page; by default report.html in the run, or in the folder of results beside a policy file."""
+    no_frames: bool = False
+    """Leave out the sample frames, which have to be played the first time."""
+    device: str = "auto"
+    """Where sample frames are played: auto, cpu or cuda."""
+
+    def run(self, _: list[str]) -> None:
+        """Collect, draw, write."""
+        from bcl.cli import console
+        from bcl.cli.target import pick_device
+        from bcl.report.collect import agent_file, collect, report_file
+        from bcl.report.frames import play_frames
+        from bcl.report.html import page
+        from bcl.runs import store
+
+        frames = None
+        if not self.no_frames and agent_file(self.target):
+            console.say("sample frames: one episode under attack, kept for the next report")
+            frames = play_frames(self.target, pick_device(self.device))
+        collected = collect(self.target, frames)
+        out = self.out or report_file(self.target)
+        store.write_text(out, page(collected))
+        print(f"verdict: {collected.verdict}")
+        print(f"report: {out}")
+        words = {"stopped": "bcl resume", "at work": "bcl status"}.get(collected.state, "bcl video")
+        print(f"next: {words} {shlex.quote(str(self.target))}")

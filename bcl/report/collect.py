@@ -1,0 +1,248 @@
+"""Files of a run, or of a policy and its results, to the data of a report. Reads; writes and draws nothing."""
+
+import dataclasses
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import bcl
+from bcl.config import Config, preset_for, resolve_stages
+from bcl.errors import StoreError, WeightsError
+from bcl.evaluation import Score, flags
+from bcl.experiment.phases import decisions
+from bcl.experiment.run import Verdict, read_config, read_verdict, stage_folders
+from bcl.experiment.status import incumbent, status
+from bcl.experiment.work import EVALS, POLICY, RESULT
+from bcl.games import ProcgenGame
+from bcl.policies.files import fingerprint, load
+from bcl.quantities import format_eps
+from bcl.report.data import Collected, Evaluation, Frames, Proof, Published, Repeat, Setting
+from bcl.report.history import kept_folder, read_timeline
+from bcl.report.look import attack_label, rank
+from bcl.report.published import results
+from bcl.runs import store
+from bcl.settings import difference, setting_line
+
+CERTS = "certs"
+OWN, LATER = "the run's own verdict", "bcl attack"
+CHOOSING = "the episodes that agents are chosen by, so that the best of several looks better than it is"
+
+
+def collect(path: Path, frames: Frames | None = None) -> Collected:
+    """All that can be told of a run directory, a directory of repeats, or a policy file."""
+    if path.is_file():
+        return _of_policy(path, frames)
+    repeats = _repeats(path)
+    return _of_run(shown_run(path), path, repeats, frames)
+
+
+def shown_run(path: Path) -> Path:
+    """The run itself; of repeats the median, or before all are finished the first that is not."""
+    runs = store.repeats(path)
+    if not runs:
+        return path
+    median = store.read_json(path / RESULT).get("median") if (path / RESULT).exists() else None
+    unfinished = [run for run in runs if not (run / RESULT).exists()]
+    return path / str(median) if median else (unfinished or runs)[0]
+
+
+def agent_file(path: Path) -> Path | None:
+    """The policy a report is about; none before a run has its best."""
+    file = path if path.is_file() else shown_run(path) / "best" / POLICY
+    finished = path.is_file() or (shown_run(path) / RESULT).exists()
+    return file if finished and file.exists() else None
+
+
+def results_folder(path: Path) -> Path:
+    """Where the results of its agent lie: in the run, or beside a policy file."""
+    return path.with_suffix(".results") if path.is_file() else shown_run(path)
+
+
+def report_file(path: Path) -> Path:
+    """Where a report goes unless somebody says otherwise."""
+    return (path if path.is_dir() else results_folder(path)) / "report.html"
+
+
+def _of_run(run: Path, source: Path, repeats: tuple[Repeat, ...], frames: Frames | None) -> Collected:
+    now, verdict = status(run), read_verdict(run)
+    config = now.config
+    if verdict:
+        policy = str(store.read_json(run / RESULT).get("policy"))
+        found = _evaluations(run / EVALS, policy, verdict)
+        shown = dataclasses.replace(verdict, scores=list(found[0].scores)) if found else verdict
+        sentence = shown.sentence(config)
+    else:
+        found = _so_far(run)
+        best = incumbent(run)
+        sentence = f"{config.recipe} on {config.game.id} is not finished" + (f"; best so far: {best}" if best else "")
+    under_way = [f"{p.name}: {_doing(p.doing)}, {p.done:,} of {p.of:,}" for p in now.pieces]
+    return Collected(
+        title=f"{config.recipe} on {config.game.id}",
+        source=str(source),
+        state=now.state,
+        verdict=sentence,
+        progress=() if verdict else (*now.lines, *under_way),
+        evaluations=tuple(found),
+        published=_published(config),
+        timeline=read_timeline(run),
+        proofs=_proofs(run / CERTS),
+        frames=frames,
+        about=_about(config),
+        settings=tuple(_settings(run, config)),
+        provenance=tuple(_provenance(run)),
+        repeats=repeats,
+    )
+
+
+def _doing(doing: str) -> str:
+    attack, at, eps = doing.partition(" at ")
+    return f"{attack_label(attack)}{at}{eps}"
+
+
+def _of_policy(file: Path, frames: Frames | None) -> Collected:
+    policy = load(file)
+    game, identity = policy.spec.game, fingerprint(policy)
+    if game is None:
+        raise WeightsError(f"'{file}' does not say which game it plays", "save it with a game in its spec")
+    found = _evaluations(results_folder(file) / EVALS, identity, None)
+    sentence = f"{file.name} on {game.id} has not been judged yet"
+    if found and (nominal := found[0].nominal):
+        words, lowest = [f"{file.name} on {game.id}: return {nominal.mean:.4g} without attack"], found[0].worst
+        words += [f"{lowest[max(lowest)].mean:.4g} under the worst attack at {format_eps(max(lowest))}"] * bool(lowest)
+        sentence = "; ".join(words)
+    about = {"policy": identity, "made from": policy.spec.parent, "network": policy.spec.kind}
+    return Collected(
+        title=f"{file.name} on {game.id}",
+        source=str(file),
+        state="policy",
+        verdict=sentence,
+        progress=(),
+        evaluations=tuple(found),
+        published=(),
+        timeline=None,
+        proofs=_proofs(results_folder(file) / CERTS),
+        frames=frames,
+        about=(),
+        settings=(),
+        provenance=(*((k, v) for k, v in about.items() if v), ("report made by", f"bcl {bcl.__version__}")),
+        repeats=(),
+    )
+
+
+def _evaluations(folder: Path, policy: str, verdict: Verdict | None) -> list[Evaluation]:
+    """What was played with this agent, the evaluation with most attacks and budgets first; the verdict's own wins a tie."""
+    own = verdict.scores[0].seed if verdict else None
+    found = []
+    for scores in _groups(folder, policy):
+        raised = [f"{flag.name}: {flag.message}" for flag in flags(scores)]
+        is_own = scores[0].seed == own
+        if verdict and is_own:
+            raised = list(dict.fromkeys([*verdict.flags, *raised]))
+        found.append(Evaluation(tuple(scores), tuple(raised), OWN if is_own else LATER))
+    return sorted(found, key=lambda e: (len(e.attacks), len(e.scores), e.note == OWN), reverse=True)
+
+
+def _so_far(run: Path) -> list[Evaluation]:
+    """Of an unfinished run: the scores by which the best agent so far was chosen."""
+    for _, stage, folder in reversed(stage_folders(run)):
+        if stage.strategy != "none" and (made := decisions(folder)):
+            kept = kept_folder(folder, made[-1]["decision"]["best_phase"])
+            return [
+                Evaluation(tuple(scores), tuple(f"{f.name}: {f.message}" for f in flags(scores)), CHOOSING)
+                for scores in _groups(kept / EVALS, None)
+            ][:1]
+    return []
+
+
+def _groups(folder: Path, policy: str | None) -> list[list[Score]]:
+    """Stored scores of an agent that may stand in one table: the same game, episodes, seed, protocol and device."""
+    groups: dict[str, list[Score]] = {}
+    for path in sorted(folder.glob("*.json")):
+        data = store.read_json(path)
+        played_by = data.get("policy")
+        # Others in there: bcl attack's verdict, the floor, and what tells of progress.
+        if not isinstance(played_by, str) or "returns" not in data or not played_by.startswith(policy or ""):
+            continue
+        score = Score.from_dict(data)
+        same = (data.get("game"), data.get("num_envs"), played_by, len(score.returns), score.seed, score.protocol)
+        groups.setdefault(json.dumps([*same, data.get("bcl")]), []).append(score)
+    return [sorted(scores, key=lambda s: (s.eps, rank(s.attack), s.attack)) for scores in groups.values()]
+
+
+def _published(config: Config) -> tuple[Published, ...]:
+    """The paper's row of this recipe on this game, by budget; empty where it has none."""
+    game, procgen = config.game, isinstance(config.game, ProcgenGame)
+    levels = ("train" if game.num_levels else "eval") if isinstance(game, ProcgenGame) else ""
+    usual = "vanilla" if procgen else "radial"
+    bootstrap = usual if config.bootstrap == "auto" else config.bootstrap
+    if config.algo != ("ppo" if procgen else "dqn"):
+        return ()
+    for row in results(preset_for(game) or ""):
+        if (row.recipe, row.levels) == (config.recipe, levels) and bootstrap == (row.bootstrap or usual):
+            return tuple(map(Published, row.eps, row.mean, row.sem))
+    return ()
+
+
+def _proofs(folder: Path) -> tuple[Proof, ...]:
+    names = [field.name for field in dataclasses.fields(Proof)]
+    try:
+        found = [Proof(**{n: data[n] for n in names}) for data in map(store.read_json, folder.glob("*.json"))]
+    except KeyError as error:
+        raise StoreError(f"a certificate in '{folder}' has no {error}", "delete it to have it made again") from None
+    return tuple(sorted(found, key=lambda p: (p.method, p.seed, p.episodes, p.eps)))
+
+
+def _about(config: Config) -> tuple[tuple[str, str], ...]:
+    about = {
+        "recipe": config.recipe,
+        "game": config.game.id,
+        "learner": config.algo,
+        "bootstrap": config.bootstrap,
+        "seed": str(config.seed),
+        "budget": config.budget,
+    }
+    return tuple(about.items())
+
+
+def _settings(run: Path, config: Config) -> Iterator[Setting]:
+    """Settings of every stage that are not as the preset and the recipe have them."""
+    same = {"algo": config.algo, "bootstrap": config.bootstrap, "budget": config.budget, "seed": config.seed}
+    # Without a preset the game's own id is known to have defaults.
+    flags: dict[str, Any] = {**same, "curriculum": {"target": config.curriculum.target}}
+    name = preset_for(config.game)
+    preset = resolve_stages(name or config.game.id, recipe=config.recipe, flags=same if name else flags)
+    learner = "dqn." if config.algo == "ppo" else "ppo."
+    for number, _, folder in stage_folders(run):
+        own, usual = read_config(folder), preset[number - 1][1]
+        for key in difference(usual, own):
+            if not key.startswith(learner):  # the learner not in use
+                here, there = (setting_line(c, key).partition(" = ")[2] for c in (own, usual))
+                yield Setting(folder.name, key, here, there)
+
+
+def _provenance(run: Path) -> Iterator[tuple[str, str]]:
+    about = store.read_json(run / "run.json")
+    machine = about.get("machine")
+    for name, value in (
+        ("command", about.get("command")),
+        ("version", about.get("version")),
+        ("commit", about.get("commit")),
+        ("started", about.get("date")),
+        ("trained on", about.get("worker_device")),
+        ("started from", about.get("init")),
+        *((machine or {}).items() if isinstance(machine, dict) else ()),
+    ):
+        if value is not None:
+            yield name, str(value)
+    if (run / RESULT).exists():
+        yield "policy", str(store.read_json(run / RESULT).get("policy"))
+    yield "report made by", f"bcl {bcl.__version__}"
+
+
+def _repeats(path: Path) -> tuple[Repeat, ...]:
+    shown, found = shown_run(path), []
+    for run in store.repeats(path):
+        final = store.read_json(run / RESULT).get("final_score") if (run / RESULT).exists() else None
+        found.append(Repeat(run.name, final if isinstance(final, int | float) else None, run == shown))
+    return tuple(found)

@@ -1,0 +1,211 @@
+"""What a report is made of: everything collected from files, nothing drawn."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+
+from bcl.evaluation import Score, Worst, worst
+
+
+BarState = Literal["kept", "not kept", "undecided", "diverged", "unfinished"]
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Scores that can stand in one table: one agent, one game, the same episodes."""
+
+    scores: tuple[Score, ...]
+    flags: tuple[str, ...]
+    """Reasons to distrust them."""
+    note: str
+    """Where they come from."""
+
+    @property
+    def attacks(self) -> list[str]:
+        """Without nominal play, in the order of the scores."""
+        return list(dict.fromkeys(s.attack for s in self.scores if s.eps > 0))
+
+    @property
+    def budgets(self) -> list[float]:
+        """Ascending; 0 is nominal play."""
+        return sorted({s.eps for s in self.scores})
+
+    @cached_property
+    def worst(self) -> dict[float, Worst]:
+        """Per budget above 0."""
+        return worst(self.scores)
+
+    @property
+    def nominal(self) -> Score | None:
+        """Play without attack."""
+        return next((s for s in self.scores if s.eps == 0), None)
+
+    def cell(self, attack: str, eps: float) -> Score | None:
+        """One score, if it was played."""
+        return next((s for s in self.scores if s.eps == eps and s.attack == attack), None)
+
+
+@dataclass(frozen=True)
+class Published:
+    """What the paper has for this recipe on this game at one budget."""
+
+    eps: float
+    mean: float
+    sem: float
+
+
+@dataclass(frozen=True)
+class Bar:
+    """One training run on the timeline."""
+
+    name: str
+    phase: int
+    """0: a stage before the curriculum."""
+    run: int
+    of: int
+    """How many runs the phase had."""
+    eps: float
+    """The budget trained up to."""
+    start: float
+    """Seconds since the first run began, time without work left out."""
+    end: float
+    state: BarState
+    reported: bool
+    """It is the agent that the report is about."""
+
+
+@dataclass(frozen=True)
+class Skip:
+    """Budgets that needed no training."""
+
+    at: float
+    """Seconds, as in `Bar`."""
+    low: float
+    """The budget the agent was trained up to."""
+    high: float
+    """The largest budget skipped."""
+    budgets: int
+    """How many were skipped."""
+
+
+@dataclass(frozen=True)
+class Curve:
+    """The returns of one training run while it trained."""
+
+    run: int
+    kept: bool
+    steps: tuple[float, ...]
+    returns: tuple[float, ...]
+    """Of episodes that no adversary disturbed."""
+    attacked_steps: tuple[float, ...] = ()
+    attacked: tuple[float, ...] = ()
+    """Of those in which one did, where `attack.in_play` is set."""
+
+
+@dataclass(frozen=True)
+class Panel:
+    """The runs of one stage or phase."""
+
+    title: str
+    curves: tuple[Curve, ...]
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """How the agent came about."""
+
+    bars: tuple[Bar, ...]
+    skips: tuple[Skip, ...]
+    panels: tuple[Panel, ...]
+    target: float | None
+    """The curriculum's; none without one, or where it is open-ended."""
+
+
+@dataclass(frozen=True)
+class Proof:
+    """A certificate at one budget."""
+
+    eps: float
+    method: str
+    acr: float
+    gwc: float
+    nominal: float
+    episodes: int
+    seed: int
+
+
+@dataclass(frozen=True)
+class Frame:
+    """One moment of play under attack."""
+
+    step: int
+    clean: np.ndarray
+    """The observation, (C, H, W) or (D,)."""
+    seen: np.ndarray
+    """What the adversary made of it."""
+    wanted: str
+    """The action without attack."""
+    taken: str
+    screen: np.ndarray | None
+    """(H, W, 3) for people, where the game renders."""
+
+
+@dataclass(frozen=True)
+class Frames:
+    """Moments of one episode."""
+
+    attack: str
+    eps: float
+    seed: int
+    steps: int
+    """Looked at."""
+    changed: int
+    """Of those, with another action than without attack."""
+    moments: tuple[Frame, ...]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A setting that differs from the preset's."""
+
+    stage: str
+    name: str
+    here: str
+    preset: str
+
+
+@dataclass(frozen=True)
+class Repeat:
+    """One of several whole runs."""
+
+    name: str
+    final_score: float | None
+    """None: not finished."""
+    shown: bool
+
+
+@dataclass(frozen=True)
+class Collected:
+    """A whole report as data."""
+
+    title: str
+    source: str
+    """The path that was given."""
+    state: Literal["finished", "at work", "stopped", "policy"]
+    """`policy`: a bare policy file."""
+    verdict: str
+    progress: tuple[str, ...]
+    """Of an unfinished run: what is done, what is under way."""
+    evaluations: tuple[Evaluation, ...]
+    """The one to look at first; then others of the same agent."""
+    published: tuple[Published, ...]
+    timeline: Timeline | None
+    proofs: tuple[Proof, ...]
+    frames: Frames | None
+    about: tuple[tuple[str, str], ...]
+    """Recipe, learner, seed and the like."""
+    settings: tuple[Setting, ...]
+    provenance: tuple[tuple[str, str], ...]
+    repeats: tuple[Repeat, ...]

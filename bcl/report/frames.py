@@ -1,0 +1,131 @@
+"""Moments of play under attack, chosen where the attack changed the action; played once and kept beside the results."""
+
+import contextlib
+import io
+import json
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bcl.attacks import PGD, Attack, attack_by_name, suite
+from bcl.attacks.suites import ATTACK_NAMES, SUITES
+from bcl.config import EvaluationConfig, preset_for, resolve
+from bcl.envs import make_env
+from bcl.evaluation import game_for_evaluation
+from bcl.evaluation.watch import Moment, watch
+from bcl.games import Game
+from bcl.policies.files import fingerprint, load
+from bcl.report.collect import agent_file, collect, results_folder
+from bcl.report.data import Collected, Frame, Frames
+from bcl.runs import store
+
+FILE = "frames.npz"
+MOMENTS = 4
+STEPS = 200  # looked at; under PGD-30 half a minute of Atari on two CPU cores
+TOO_SLOW = ("Multi(", "MultiT(", "Square(")  # seconds a step on images without a GPU
+ACTIONS = {
+    "CartPole-v1": ("push left", "push right"),
+    "Acrobot-v1": ("torque \N{MINUS SIGN}1", "no torque", "torque +1"),
+    "MountainCar-v0": ("left", "coast", "right"),
+    "pong": ("no-op", "fire", "right", "left"),
+    "freeway": ("no-op", "up", "down"),
+    "bank_heist": ("no-op", "fire", "up", "right", "left", "down"),
+    "road_runner": ("no-op", "fire", "up", "right", "left", "down"),
+}
+
+
+def play_frames(path: Path, device: str) -> Frames | None:
+    """Moments of a finished run's agent, or of a policy file's; those kept by an earlier call are read."""
+    file = agent_file(path)
+    if file is None:
+        return None
+    policy, kept = load(file, device), results_folder(path) / FILE
+    game = policy.spec.game
+    if game is None:
+        return None
+    attack, eps = worth_seeing(collect(path), game)
+    about = {"policy": fingerprint(policy), "attack": repr(attack), "eps": eps, "seed": 0, "looked_at": STEPS}
+    if (found := _read(kept, about)) is not None:
+        return found
+    played = game_for_evaluation(game, None, EvaluationConfig().max_steps)
+    with contextlib.closing(make_env(played, 1, device, render=True)) as env:
+        moments = list(watch(policy, env, attack, eps, seed=0, steps=STEPS))
+    chosen = choose(moments)
+    changed = sum(m.wanted != m.taken for m in moments)
+    names = ACTIONS.get(game.id, ())
+    frames = Frames(
+        repr(attack), eps, 0, len(moments), changed,
+        tuple(
+            Frame(i + 1, moments[i].clean, moments[i].seen, _name(moments[i].wanted, names),
+                  _name(moments[i].taken, names), moments[i].screen)
+            for i in chosen
+        ),
+    )  # fmt: skip
+    _write(kept, about, frames)
+    return frames
+
+
+def worth_seeing(collected: Collected, game: Game) -> tuple[Attack, float]:
+    """The attack that hurt most at the largest budget judged, of those that are quick; else PGD-30 at the preset's."""
+    known = {repr(a): a for a in (*(a for s in SUITES for a in suite(s)), *map(attack_by_name, ATTACK_NAMES))}
+    judged = collected.evaluations[0] if collected.evaluations else None
+    if judged is None or not judged.worst:
+        name = preset_for(game)
+        return PGD(steps=30, step=0.1), max((resolve(name).evaluation if name else EvaluationConfig()).eps)
+    eps = max(judged.worst)
+    quick = [s for s in judged.scores if s.eps == eps and s.attack in known and not s.attack.startswith(TOO_SLOW)]
+    return (known[min(quick, key=lambda s: s.mean).attack] if quick else PGD(steps=30, step=0.1)), eps
+
+
+def choose(moments: Sequence[Moment], count: int = MOMENTS) -> list[int]:
+    """Indices spread over the moments in which the attack changed the action; over all, where it never did."""
+    telling = [i for i, m in enumerate(moments) if m.wanted != m.taken] or list(range(len(moments)))
+    places = np.linspace(0, len(telling) - 1, min(count, len(telling))).round().astype(int)
+    return [telling[place] for place in places]
+
+
+def _name(action: int, names: Sequence[str]) -> str:
+    return names[action] if action < len(names) else f"action {action}"
+
+
+def _write(path: Path, about: dict[str, Any], frames: Frames) -> None:
+    moments = frames.moments
+    about = about | {
+        "steps": frames.steps,
+        "changed": frames.changed,
+        "at": [m.step for m in moments],
+        "wanted": [m.wanted for m in moments],
+        "taken": [m.taken for m in moments],
+    }
+    arrays = {"about": np.frombuffer(json.dumps(about).encode(), dtype=np.uint8)}
+    arrays |= {"clean": np.stack([m.clean for m in moments]), "seen": np.stack([m.seen for m in moments])}
+    screens = [m.screen for m in moments if m.screen is not None]
+    if len(screens) == len(moments):
+        arrays["screen"] = np.stack(screens)
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, **arrays)  # type: ignore[arg-type] # numpy's stub mistakes the names for its own flags
+    store.write_bytes(path, buffer.getvalue())
+
+
+def _read(path: Path, about: dict[str, Any]) -> Frames | None:
+    """What was kept, if it is of this agent, attack and budget; anything else is made again."""
+    if not path.exists():
+        return None
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            arrays = {name: file[name] for name in file.files}
+        kept = json.loads(arrays["about"].tobytes())
+        if any(kept.get(name) != value for name, value in about.items()):
+            return None
+        screens = arrays.get("screen", [None] * len(kept["at"]))
+        rows = zip(
+            kept["at"], arrays["clean"], arrays["seen"], kept["wanted"], kept["taken"], screens, strict=True
+        )  # fmt: skip
+        return Frames(
+            about["attack"], about["eps"], about["seed"], kept["steps"], kept["changed"], tuple(Frame(*r) for r in rows)
+        )
+    except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile):
+        return None

@@ -1,0 +1,137 @@
+"""How an agent came about: runs, decisions and learning curves, read from the folders of a run's stages."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bcl.experiment.phases import clock_after, decisions, rules_of
+from bcl.experiment.run import read_config, stage_folders
+from bcl.experiment.work import DIVERGED, METRICS, RESULT
+from bcl.quantities import format_eps
+from bcl.recipes import Stage
+from bcl.report.data import Bar, BarState, Curve, Panel, Skip, Timeline
+from bcl.runs import store
+
+MOST_POINTS = 150  # of a curve; more cannot be told apart in a panel
+
+
+def read_timeline(run: Path) -> Timeline | None:
+    """All stages one after the other; none before the first row of metrics."""
+    reported = store.read_json(run / RESULT).get("policy") if (run / RESULT).exists() else None
+    bars, skips, panels = list[Bar](), list[Skip](), list[Panel]()
+    target, began = None, 0.0
+    for _, stage, folder in stage_folders(run):
+        if stage.strategy == "none":
+            eps = 0.0 if stage.loss == "standard" else read_config(folder).curriculum.target
+            rows, name = store.read_metrics(folder / METRICS), folder.name[2:]
+            if rows:
+                bars.append(_bar(folder, name, (0, 1, 1), eps, (began, began + training_seconds(rows)), True, reported))
+                panels.append(Panel(name, (_curve(1, True, rows),)))
+        else:
+            more = _read_curriculum(stage, folder, began, reported)
+            bars, skips, panels = bars + more[0], skips + more[1], panels + more[2]
+            target = None if stage.strategy == "open" else read_config(folder).curriculum.target
+        began = max([began, *(bar.end for bar in bars), *(skip.at for skip in skips)])
+    return Timeline(tuple(bars), tuple(skips), tuple(panels), target) if bars else None
+
+
+def kept_folder(stage_folder: Path, phase: int) -> Path:
+    """Where the agent lies that a phase handed on; the stage's own folder is the bootstrap's."""
+    kept = {made["decision"]["phase"]["index"]: made["decision"]["kept"] for made in decisions(stage_folder)}
+    for index in sorted((i for i in kept if i <= phase), reverse=True):
+        if isinstance(kept[index], int):
+            return stage_folder / "phases" / f"{index:03d}" / f"run{kept[index]}"
+    return stage_folder
+
+
+def training_seconds(rows: Sequence[dict[str, Any]]) -> float:
+    """The time a run trained, from its rows of metrics."""
+    steps = np.diff([0.0, *(row["step"] for row in rows)])
+    rates = [row.get("steps_per_second") for row in rows]
+    return float(sum(count / rate for count, rate in zip(steps, rates, strict=True) if rate))
+
+
+def _read_curriculum(
+    stage: Stage, folder: Path, began: float, reported: str | None
+) -> tuple[list[Bar], list[Skip], list[Panel]]:
+    bars, skips, panels, spent = list[Bar](), list[Skip](), list[Panel](), 0.0
+    made = {one["decision"]["phase"]["index"]: one for one in decisions(folder)}
+    if not made:
+        return bars, skips, panels
+    eps = rules_of(stage, read_config(folder), made[0]["decision"]["phase"]["eps"]).eps
+    for path in sorted((folder / "phases").glob("[0-9]*")):
+        index, decided = int(path.name), made.get(int(path.name))
+        candidates = {c["run"] for c in decided["decision"]["candidates"]} if decided else None
+        kept = decided["decision"]["kept"] if decided else None  # of a phase under way, nobody knows
+        numbers = sorted(int(run.name[3:]) for run in path.glob("run[0-9]*"))
+        numbers = [k for k in numbers if candidates is None or k in candidates]  # others were cancelled
+        curves, last = [], spent
+        for k in numbers:
+            rows = store.read_metrics(path / f"run{k}" / METRICS)
+            if not rows:
+                continue
+            trained, end = training_seconds(rows), clock_after(path, k)
+            # One after the other, a run begins where the one before ended; side by side, it took longer than that.
+            start = max(spent, min(last, end - trained)) if end is not None else last
+            last = start + trained if end is None else end
+            place, span = (index, k, len(numbers)), (began + start, began + last)
+            bars.append(
+                _bar(
+                    path / f"run{k}",
+                    f"phase {index}",
+                    place,
+                    eps[index],
+                    span,
+                    None if kept is None else k == kept,
+                    reported,
+                )
+            )
+            curves.append(_curve(k, k == kept, rows))
+        if curves:
+            panels.append(Panel(f"phase {index}: {format_eps(eps[index - 1])} to {format_eps(eps[index])}", (*curves,)))
+        if decided:
+            spent = decided["seconds"]
+            skips += _skips(decided["decision"], eps, began + spent)
+    return bars, skips, panels
+
+
+def _skips(decision: dict[str, Any], eps: tuple[float, ...], at: float) -> Iterator[Skip]:
+    """From what the agent was trained up to, to the largest budget that it was robust to and that training leaves out."""
+    index, following = decision["phase"]["index"], decision["next"]
+    if following is None:
+        robust = [t["eps"] for t in decision["tried"] if t["robust"] and t["by"] == "score" and t["eps"] > eps[index]]
+        following = eps.index(max(robust)) + 1 if robust and eps[-1] in robust else index + 1
+    if following > index + 1:
+        yield Skip(at, eps[index], eps[following - 1], following - index - 1)
+
+
+def _bar(
+    folder: Path,
+    name: str,
+    place: tuple[int, int, int],
+    eps: float,
+    span: tuple[float, float],
+    kept: bool | None,
+    reported: str | None,
+) -> Bar:
+    done = store.read_json(folder / RESULT) if (folder / RESULT).exists() else {}
+    state: BarState = "undecided" if kept is None else "kept" if kept else "not kept"
+    state = "diverged" if DIVERGED in done else state if done else "unfinished"
+    return Bar(name, *place, eps, *span, state, bool(reported) and done.get("policy") == reported)
+
+
+def _curve(run: int, kept: bool, rows: Sequence[dict[str, Any]]) -> Curve:
+    attacked = [(row["step"], row["return_attacked"]) for row in rows if row.get("return_attacked") is not None]
+    plain = [(row["step"], row["return"]) for row in rows if row.get("return") is not None]
+    return Curve(run, kept, *_thinned(plain), *_thinned(attacked))
+
+
+def _thinned(points: list[tuple[float, float]]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Means over equal stretches, at most `MOST_POINTS`."""
+    if not points:
+        return (), ()
+    stretches = np.array_split(np.asarray(points, dtype=np.float64), min(len(points), MOST_POINTS))
+    means = np.stack([stretch.mean(axis=0) for stretch in stretches])
+    return tuple(means[:, 0].tolist()), tuple(means[:, 1].tolist())

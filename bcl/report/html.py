@@ -1,0 +1,140 @@
+"""The page: data to one HTML file that needs nothing but itself."""
+
+import base64
+import io
+import re
+import shlex
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import markupsafe
+import numpy as np
+from matplotlib import image
+from matplotlib.figure import Figure
+
+from bcl.quantities import format_eps
+from bcl.report import plots
+from bcl.report.data import Collected, Evaluation, Frame, Frames
+from bcl.report.look import DARK, LIGHT, attack_label, duration, number
+from bcl.stats import MIN_FOR_INTERVAL
+
+WIDE, HALF, PHONE = 860, 540, 350  # pixels a figure is drawn for; the page shows the one that fits
+MOST_BESIDE = 2  # attacks whose table still fits beside the figure
+
+
+def page(collected: Collected) -> str:
+    """The whole file."""
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("bcl.report", ""), autoescape=True, undefined=jinja2.StrictUndefined,
+        trim_blocks=True, lstrip_blocks=True,
+    )  # fmt: skip
+    environment.filters |= {"number": number, "eps": _eps, "attack": attack_label, "duration": duration}
+    environment.filters["breakable"] = _breakable
+    environment.filters |= {
+        "quoted": shlex.quote,
+        "minus": _true_minus,
+        "short": _short,
+        "name": lambda p: Path(p).name,
+    }
+    return environment.get_template("page.html").render(
+        c=collected, light=LIGHT, dark=DARK, figures=_figures(collected), moments=_moments(collected.frames),
+        beside=bool(collected.evaluations) and len(collected.evaluations[0].attacks) <= MOST_BESIDE, cell=_cell,
+        has_error=_has_error,
+    )  # fmt: skip
+
+
+def _eps(eps: float) -> str:
+    return "0" if eps == 0 else format_eps(eps)
+
+
+def _true_minus(text: str) -> str:
+    return re.sub(r"(?<!\w)-(?=\d)", "\N{MINUS SIGN}", text)
+
+
+def _short(text: str, attacks: Sequence[str]) -> str:
+    """With attacks called as in the table."""
+    for attack in attacks:
+        text = text.replace(attack, attack_label(attack))
+    return text
+
+
+def _breakable(setting: str) -> markupsafe.Markup:
+    """A dotted name that may be broken after its dots and underscores, and nowhere else."""
+    return markupsafe.Markup("<wbr>").join(re.findall(r"[^._]*[._]?", setting))
+
+
+def _cell(evaluation: Evaluation, attack: str, eps: float) -> tuple[str, str] | None:
+    """Mean and, with enough episodes, standard error of one score."""
+    score = evaluation.nominal if eps == 0 else evaluation.cell(attack, eps)
+    if score is None:
+        return None
+    return number(score.mean), f"{score.sem:.2g}" if _has_error(evaluation) else ""
+
+
+def _has_error(evaluation: Evaluation) -> bool:
+    return len(evaluation.scores[0].returns) >= MIN_FOR_INTERVAL
+
+
+def _figures(c: Collected) -> dict[str, list[tuple[str, str]]]:
+    """Per figure its drawings, each with the class of screen that it is for."""
+    figures = {}
+    if c.evaluations:
+        first, beside = c.evaluations[0], len(c.evaluations[0].attacks) <= MOST_BESIDE
+        draw = lambda width: plots.return_against_budget(first, c.published, width)  # noqa: E731
+        figures["returns"] = _sizes("returns", "return against attack budget", draw, HALF if beside else WIDE)
+    if c.timeline:
+        history = c.timeline
+        draw = lambda width: plots.timeline(history, width)  # noqa: E731
+        figures["timeline"] = _sizes("timeline", "training runs: time against budget", draw)
+        draw = lambda width: plots.learning_curves(history, width)  # noqa: E731
+        figures["curves"] = _sizes("curves", "returns while training, per phase", draw)
+    if c.proofs:
+        draw = lambda width: plots.certificates(c.proofs, width)  # noqa: E731
+        figures["certificates"] = _sizes("certificates", "certificates against budget", draw, 760)
+    return figures
+
+
+def _sizes(name: str, label: str, draw: Callable[[int], Figure], wide: int = WIDE) -> list[tuple[str, str]]:
+    drawn = {"wide": draw(wide), "narrow": draw(PHONE)}
+    return [(size, plots.svg(figure, f"{name}-{size}", label)) for size, figure in drawn.items()]
+
+
+def _moments(frames: Frames | None) -> list[dict[str, Any]]:
+    """Pictures and words of each moment."""
+    if frames is None:
+        return []
+    magnified = 0.5 / frames.eps
+    found = []
+    for number_, frame in enumerate(frames.moments):
+        pictures = [("screen", _png(frame.screen))] if frame.screen is not None else []
+        figure = ""
+        if frame.clean.ndim == 1:
+            drawn = plots.observation(frame, frames.eps, 10.0, PHONE)
+            figure = plots.svg(drawn, f"moment-{number_}", f"observation at step {frame.step}")
+        else:
+            pictures = _pictures(frame, magnified)
+        found.append({"frame": frame, "pictures": pictures, "figure": figure})
+    return found
+
+
+def _pictures(frame: Frame, magnified: float) -> list[tuple[str, str]]:
+    difference = 0.5 + magnified * (frame.seen - frame.clean)  # no change is mid-gray
+    return [
+        ("clean", _png(_pixels(frame.clean))),
+        (f"perturbation x{magnified:.3g}", _png(_pixels(difference))),
+        ("what the agent saw", _png(_pixels(frame.seen))),
+    ]
+
+
+def _pixels(observation: np.ndarray) -> np.ndarray:
+    """(C, H, W) in [0, 1] to (H, W, 3) bytes; of a stack of frames the newest."""
+    channels = observation if len(observation) == 3 else observation[-1:].repeat(3, axis=0)
+    return (255 * channels.clip(0, 1).transpose(1, 2, 0)).round().astype(np.uint8)
+
+
+def _png(pixels: np.ndarray) -> str:
+    buffer = io.BytesIO()
+    image.imsave(buffer, pixels, format="png")
+    return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()

@@ -1,0 +1,138 @@
+"""How things look and are called, the same in the terminal, in figures and on the page.
+
+Colours are Okabe and Ito's hues, which colour-blind people can tell apart, darkened until each has a contrast of 3 with
+white paper, and a second set with that contrast on the dark page. No meaning hangs on colour alone: attacks also differ in
+marker and dash, the worst case is bold.
+"""
+
+import ast
+from dataclasses import dataclass
+from typing import Any
+
+# Name -> colour on white, colour on the dark page. Figures are drawn in the first; the page replaces each by a variable.
+COLOURS = {
+    "paper": ("#fdfdfe", "#14171b"),
+    "ink": ("#1d2126", "#e6e8ea"),
+    "muted": ("#5b6168", "#a3abb3"),
+    "rule": ("#d8dce0", "#343a41"),
+    "blue": ("#0072b2", "#56b4e9"),
+    "vermilion": ("#d05b00", "#ff8f45"),
+    "green": ("#008561", "#2cc295"),
+    "purple": ("#b5538a", "#e39bc3"),
+    "ochre": ("#a06d00", "#e6a10a"),
+    "sky": ("#3a86b8", "#9fd3f5"),
+}
+LIGHT = {name: light for name, (light, _) in COLOURS.items()}
+DARK = {name: dark for name, (_, dark) in COLOURS.items()}
+TERMINAL_FLAG = f"bold {LIGHT['vermilion']}"
+TERMINAL_WORST = "bold"
+
+# Kind of attack -> the name people use, colour, marker.
+_KINDS = {
+    "PGD": ("PGD", "blue", "o"),
+    "RIFGSM": ("RI-FGSM", "vermilion", "s"),
+    "Multi": ("Multi", "green", "D"),
+    "MultiT": ("Multi-T", "purple", "^"),
+    "FGSM": ("FGSM", "blue", "v"),
+    "APGD": ("APGD", "ochre", "P"),
+    "WorstAction": ("Worst action", "sky", "X"),
+    "Square": ("Square", "muted", "p"),
+    "UniformNoise": ("Noise", "muted", "."),
+    "CornerNoise": ("Corner noise", "muted", "*"),
+}
+_DASHES = ("-", (0, (4, 1.5)), (0, (1.5, 1.5)), (0, (6, 1.5, 1.5, 1.5)))
+Dash = str | tuple[int, tuple[float, ...]]
+
+
+@dataclass(frozen=True)
+class Style:
+    """How one attack is drawn."""
+
+    label: str
+    colour: str
+    """A name of `COLOURS`."""
+    marker: str
+    dash: Dash
+
+
+def styles(attacks: list[str]) -> dict[str, Style]:
+    """A style per attack (its repr): hue and marker tell the kind, the dash its variants."""
+    seen: dict[str, int] = {}
+    found = {}
+    for attack in attacks:
+        kind, _ = _parsed(attack)
+        _, colour, marker = _KINDS.get(kind, (kind, "muted", "o"))
+        number = seen[kind] = seen.get(kind, -1) + 1
+        found[attack] = Style(attack_label(attack), colour, marker, _DASHES[number % len(_DASHES)])
+    return found
+
+
+def rank(attack: str) -> int:
+    """Where an attack stands in tables: the paper's first."""
+    kind, _ = _parsed(attack)
+    return [*_KINDS].index(kind) if kind in _KINDS else len(_KINDS)
+
+
+def attack_label(attack: str) -> str:
+    """A short name for an attack's repr: `PGD-30`, `PGD-50 x5 margin`, `Multi-T 1000`."""
+    kind, given = _parsed(attack)
+    name = _KINDS.get(kind, (kind,))[0]
+    effort = given.get("steps")
+    words = [f"{name}-{effort}" if effort else name]
+    words += [f"{given[key]}" for key in ("starts", "queries") if key in given]
+    words += [f"x{given['restarts']}"] if given.get("restarts", "1") != "1" else []
+    objective = given.get("objective", "CrossEntropy()").removesuffix("()")
+    words += [{"KL": "KL", "MinBest": "best value"}.get(objective, objective.lower())] * (objective != "CrossEntropy")
+    return " ".join(words)
+
+
+def _parsed(attack: str) -> tuple[str, dict[str, str]]:
+    """The kind of an attack, and its settings as text; anything that is no call is its own kind."""
+    try:
+        call = ast.parse(attack, mode="eval").body
+    except SyntaxError:
+        return attack, {}
+    if not isinstance(call, ast.Call):
+        return attack, {}
+    return ast.unparse(call.func), {word.arg or "": ast.unparse(word.value) for word in call.keywords}
+
+
+def number(value: float) -> str:
+    """Four digits and a true minus."""
+    text = f"{value:.4g}" if abs(value) < 10_000 else f"{value:,.0f}"
+    return ("0" if text == "-0" else text).replace("-", "\N{MINUS SIGN}")
+
+
+def duration(seconds: float) -> str:
+    """`45 s`, `12 min`, `3.5 h`."""
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
+# Figures: their text stays text, in the page's own font.
+RC: Any = {
+    "svg.fonttype": "none",
+    "font.family": "sans-serif",
+    "font.size": 12,
+    "axes.titlesize": 12,
+    "axes.labelsize": 12,
+    "axes.titlelocation": "left",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.linewidth": 0.8,
+    "legend.frameon": False,
+    "legend.fontsize": 11,
+    "xtick.labelsize": 11,
+    "ytick.labelsize": 11,
+    "lines.linewidth": 1.5,
+    "lines.markersize": 5,
+    "text.color": LIGHT["ink"],
+    "axes.labelcolor": LIGHT["ink"],
+    "axes.titlecolor": LIGHT["ink"],
+    "axes.edgecolor": LIGHT["muted"],
+    "xtick.color": LIGHT["muted"],
+    "ytick.color": LIGHT["muted"],
+    "grid.color": LIGHT["rule"],
+    "grid.linewidth": 0.8,
+}

@@ -1,0 +1,247 @@
+"""Data to figures. Every function takes data and a width in pixels and gives a matplotlib figure; `svg` makes it markup.
+
+Figures are drawn in the light colours of `bcl.report.look`; in the markup each becomes a CSS variable, so that the page,
+not the figure, decides between light, dark and print.
+"""
+
+import functools
+import io
+import re
+from collections.abc import Callable, Sequence
+from typing import Any, ParamSpec
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+from bcl.quantities import format_eps
+from bcl.report.data import BarState, Evaluation, Frame, Proof, Published, Timeline
+from bcl.report.look import COLOURS, LIGHT, RC, number, styles
+
+PIXELS_PER_INCH = 72  # of an SVG: its unit is a point, which the page shows as a pixel
+NARROW, HALF = 480, 600  # up to these widths a figure is for phones, or stands beside a table
+P = ParamSpec("P")
+_BARS: dict[BarState, Any] = {
+    "kept": {"facecolor": LIGHT["blue"], "edgecolor": LIGHT["blue"]},
+    "not kept": {"facecolor": "none", "edgecolor": LIGHT["blue"]},
+    "undecided": {"facecolor": LIGHT["rule"], "edgecolor": LIGHT["blue"]},
+    "unfinished": {"facecolor": LIGHT["rule"], "edgecolor": LIGHT["blue"], "linestyle": "--"},
+    "diverged": {"facecolor": "none", "edgecolor": LIGHT["vermilion"], "linestyle": ":"},
+}
+
+
+def styled(draw: Callable[P, Figure]) -> Callable[P, Figure]:
+    """Draw in our look, whatever the process has set."""
+
+    @functools.wraps(draw)
+    def drawn(*arguments: P.args, **words: P.kwargs) -> Figure:
+        with matplotlib.rc_context(RC):
+            return draw(*arguments, **words)
+
+    return drawn
+
+
+def svg(figure: Figure, name: str, label: str) -> str:
+    """Markup to stand in a page: no size of its own, colours as variables, ids that begin with `name`."""
+    target = io.StringIO()
+    with matplotlib.rc_context(RC | {"svg.hashsalt": name}):
+        figure.savefig(target, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
+    text = target.getvalue()
+    text = text[text.index("<svg") :]
+    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
+    head, rest = text.split(">", 1)
+    head = re.sub(r' (width|height|xmlns|xmlns:xlink|version)="[^"]*"', "", head)
+    # Names that mean something would repeat from figure to figure; hashed ones depend on the salt.
+    rest = re.sub(r'(<g|<path) id="(?!m[0-9a-f]{10})[^"]*"', r"\1", rest)
+    rest = re.sub(r"font: ([\d.]+px)[^;\"]*", r"font-size: \1", rest).replace("xlink:href", "href")
+    for role, (light, _) in COLOURS.items():
+        rest = rest.replace(light, f"var(--{role})")
+    width = float(re.search(r'viewBox="0 0 ([\d.]+)', head)[1])  # type: ignore[index]
+    return f'{head} role="img" aria-label="{label}" style="max-width: {width:.0f}px">{rest}'
+
+
+def _figure(width: int, height: int) -> Figure:
+    return Figure(figsize=(width / PIXELS_PER_INCH, height / PIXELS_PER_INCH), layout="constrained")
+
+
+def _budget_axis(axis: Axes, budgets: Sequence[float], which: str = "x") -> None:
+    """Ticks at the budgets, in gray levels where they are such."""
+    known = sorted({*budgets})
+    levels = all(abs(eps * 255 - round(eps * 255)) < 1e-9 for eps in known) and len(known) > 1
+    most = 7 if which == "x" else 9
+    if len(known) > most:
+        known = known[:: -(-len(known) // most)]
+    labels = [f"{eps * 255:.0f}" if levels else format_eps(eps).removesuffix(".0") for eps in known]
+    axis.set(**{f"{which}ticks": known, f"{which}ticklabels": labels})
+    axis.set(**{f"{which}label": f"attack budget{' (1/255)' if levels else ''}"})
+
+
+def _number_axis(axis: Axes) -> None:
+    axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: number(value)))
+    axis.yaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]))
+
+
+@styled
+def return_against_budget(evaluation: Evaluation, published: Sequence[Published], width: int) -> Figure:
+    """A line per attack, the worst case bold, the paper's values hollow."""
+    looks = styles(evaluation.attacks)
+    columns = 2 if width < NARROW else 3 if width <= HALF else 6
+    rows = -(-(len(looks) + 2) // columns)
+    figure = _figure(width, (250 if width <= HALF else 230) + 20 * rows)
+    axes = figure.add_subplot()
+    nominal = [evaluation.nominal] if evaluation.nominal else []
+    for attack, look in looks.items():
+        scores = [*nominal, *(s for s in evaluation.scores if s.attack == attack)]
+        axes.errorbar(
+            [s.eps for s in scores], [s.mean for s in scores], [s.sem for s in scores],
+            color=LIGHT[look.colour], marker=look.marker, linestyle=look.dash, label=look.label, elinewidth=1,
+        )  # fmt: skip
+    lowest = [(s.eps, s.mean) for s in nominal] + [(w.eps, w.mean) for w in evaluation.worst.values()]
+    if lowest:
+        label = "worst attack" if looks else "no attack"
+        axes.plot(*zip(*lowest, strict=True), color=LIGHT["ink"], linewidth=3.5, alpha=0.9, zorder=1.5, label=label,
+                  marker="" if looks else "o")  # fmt: skip
+    if published:
+        axes.errorbar(
+            [p.eps for p in published], [p.mean for p in published], [p.sem for p in published], color=LIGHT["ink"],
+            linestyle="", marker="o", markersize=9, markerfacecolor="none", markeredgewidth=1.5, label="the paper", zorder=4,
+        )  # fmt: skip
+    _budget_axis(axes, [*evaluation.budgets, *(p.eps for p in published)])
+    _number_axis(axes)
+    axes.set_ylabel("mean return")
+    axes.grid(axis="y")
+    axes.margins(y=0.08)
+    figure.legend(loc="outside lower left", ncols=columns)
+    return figure
+
+
+@styled
+def timeline(history: Timeline, width: int) -> Figure:
+    """Time across, budget up: a bar per run, the kept one solid, skips as arrows."""
+    budgets = sorted({bar.eps for bar in history.bars} | {0.0} | ({history.target} if history.target else set()))
+    rows = [*budgets, *(skip.high for skip in history.skips)]
+    gap = min([*np.diff(sorted({*rows})), max(rows) / 5 or 1.0])
+    figure = _figure(width, 250 if width < NARROW else 320)
+    axes = figure.add_subplot()
+    end = max(bar.end for bar in history.bars)
+    unit, name = (1, "s") if end < 120 else (60, "min") if end < 7200 else (3600, "h")
+    for bar in history.bars:
+        height = 0.8 * gap / max(bar.of, 2)
+        middle = bar.eps + (0.4 * gap * (1 - (2 * bar.run - 1) / bar.of) if bar.of > 1 else 0.0)
+        axes.barh(middle, (bar.end - bar.start) / unit, height, bar.start / unit, **_BARS[bar.state])
+        if bar.reported:
+            axes.plot(bar.end / unit, middle, marker="*", color=LIGHT["ochre"], markersize=11, zorder=5)
+    for skip in history.skips:
+        arrow = {"arrowstyle": "-|>", "color": LIGHT["vermilion"], "linewidth": 1.5, "shrinkA": 0, "shrinkB": 0}
+        axes.annotate("", (skip.at / unit, skip.high), (skip.at / unit, skip.low), arrowprops=arrow)
+    if history.target:
+        axes.axhline(history.target, color=LIGHT["muted"], linewidth=1, linestyle=":", zorder=0)
+    _budget_axis(axes, rows, "y")
+    axes.set_ylim(-0.7 * gap, max(rows) + 0.7 * gap)
+    axes.set_xlim(0, 1.03 * end / unit)
+    axes.set_xlabel(f"time at work ({name})")
+    states = {bar.state for bar in history.bars}
+    handles: list[Patch | Line2D] = [Patch(label=f"run, {s}", **look) for s, look in _BARS.items() if s in states]
+    if history.skips:
+        handles.append(Line2D([], [], color=LIGHT["vermilion"], marker="^", linestyle="", label="budgets skipped"))
+    if any(bar.reported for bar in history.bars):
+        handles.append(Line2D([], [], color=LIGHT["ochre"], marker="*", markersize=11, linestyle="", label="the agent"))
+    if history.target:
+        handles.append(Line2D([], [], color=LIGHT["muted"], linewidth=1, linestyle=":", label="target"))
+    figure.legend(handles=handles, loc="outside lower left", ncols=2 if width < NARROW else 4)
+    return figure
+
+
+@styled
+def learning_curves(history: Timeline, width: int) -> Figure:
+    """A panel per stage and phase, a line per run: returns while training, the kept run in colour."""
+    columns = min(2 if width < NARROW else 4, len(history.panels))
+    rows = -(-len(history.panels) // columns)
+    figure = _figure(width, 60 + 140 * rows)
+    grid = figure.subplots(rows, columns, sharey=True, squeeze=False)
+    attacked = any(curve.attacked for panel in history.panels for curve in panel.curves)
+    for axes, panel in zip(grid.flat, history.panels, strict=False):
+        for curve in sorted(panel.curves, key=lambda c: c.kept):
+            colour = LIGHT["blue" if curve.kept else "muted"]
+            strength = {"linewidth": 1.8 if curve.kept else 0.9, "marker": "." if len(curve.steps) < 3 else ""}
+            axes.plot(curve.steps, curve.returns, color=colour, **strength)
+            if curve.attacked:
+                axes.plot(curve.attacked_steps, curve.attacked, color=colour, linestyle=(0, (2, 1.5)), **strength)
+        axes.set_title(panel.title, fontsize=11)
+        axes.xaxis.set_major_locator(MaxNLocator(2))
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _steps(value)))
+        axes.grid(axis="y")
+        _number_axis(axes)
+    for axes in list(grid.flat)[len(history.panels) :]:
+        axes.set_axis_off()
+    figure.supxlabel("agent steps", fontsize=12, color=LIGHT["ink"])
+    figure.supylabel("return while training", fontsize=12, color=LIGHT["ink"])
+    handles = [Line2D([], [], color=LIGHT["blue"], linewidth=1.8, label="kept")]
+    if any(not curve.kept for panel in history.panels for curve in panel.curves):
+        handles.append(Line2D([], [], color=LIGHT["muted"], linewidth=0.9, label="not kept"))
+    if attacked:
+        dashed = (0, (2, 1.5))
+        handles.append(Line2D([], [], color=LIGHT["ink"], linestyle=dashed, label="copies under attack"))
+    if len(handles) > 1:
+        figure.legend(handles=handles, loc="outside upper left", ncols=3)
+    return figure
+
+
+@styled
+def certificates(proofs: Sequence[Proof], width: int) -> Figure:
+    """ACR and GWC against budget, a line per method and set of episodes."""
+    narrow = width < NARROW
+    figure = _figure(width, 440 if narrow else 260)
+    upper, lower = figure.subplots(2, 1) if narrow else figure.subplots(1, 2)
+    groups: dict[tuple[str, int, int], list[Proof]] = {}
+    for proof in proofs:
+        groups.setdefault((proof.method, proof.seed, proof.episodes), []).append(proof)
+    looks = (("blue", "o"), ("vermilion", "s"), ("green", "D"), ("purple", "^"))
+    several = len({proof.method for proof in proofs}) < len(groups)
+    for number_, ((method, seed, episodes), found) in enumerate(groups.items()):
+        colour, marker = looks[number_ % len(looks)]
+        label = f"{method}, {episodes} episodes, seed {seed}" if several else method
+        eps = [proof.eps for proof in found]
+        upper.plot(eps, [100 * p.acr for p in found], color=LIGHT[colour], marker=marker, label=label)
+        lower.plot(eps, [p.gwc for p in found], color=LIGHT[colour], marker=marker)
+    lower.axhline(proofs[0].nominal, color=LIGHT["muted"], linewidth=1, linestyle=":")
+    lower.annotate("no attack", (1, proofs[0].nominal), (0, 3), xycoords=("axes fraction", "data"), ha="right",
+                   textcoords="offset points", color=LIGHT["muted"], fontsize=11)  # fmt: skip
+    upper.set(title="actions proven, % (ACR)", ylim=(-4, 104))
+    lower.set_title("greedy worst case, return (GWC)")
+    for axes in (upper, lower):
+        _budget_axis(axes, [proof.eps for proof in proofs])
+        axes.grid(axis="y")
+    _number_axis(lower)
+    figure.legend(loc="outside lower left", ncols=1 if narrow and several else 3)
+    return figure
+
+
+@styled
+def observation(frame: Frame, eps: float, magnified: float, width: int) -> Figure:
+    """A vector observation: what was, what the agent saw, and the difference, magnified; a row per dimension."""
+    count = frame.clean.size
+    figure = _figure(width, 46 + 22 * count)
+    left, right = figure.subplots(1, 2, sharey=True)
+    place = np.arange(count)
+    left.barh(place - 0.18, frame.clean, 0.34, color=LIGHT["muted"], label="clean")
+    left.barh(place + 0.18, frame.seen, 0.34, color=LIGHT["blue"], label="seen")
+    right.barh(place, magnified * (frame.seen - frame.clean), 0.5, color=LIGHT["vermilion"])
+    left.set_title("clean (gray), seen (blue)", fontsize=11)
+    right.set_title(f"difference x{magnified:g}", fontsize=11)
+    reach = 1.1 * max(float(np.abs([frame.clean, frame.seen]).max()), eps)
+    for axes in (left, right):
+        axes.axvline(0, color=LIGHT["muted"], linewidth=0.8)
+        axes.xaxis.set_major_locator(MaxNLocator(3))
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: number(value)))
+        axes.set_xlim(-reach, reach)
+    left.set(yticks=place, yticklabels=[f"{i + 1}" for i in place], ylim=(count - 0.5, -0.5))
+    return figure
+
+
+def _steps(value: float) -> str:
+    return f"{value / 1e6:g}M" if value >= 1e6 else f"{value / 1e3:g}k" if value >= 1e3 else f"{value:g}"
