@@ -41,5 +41,5 @@ class Command:
         store.write_text(out, page(collected))
         print(f"verdict: {collected.verdict}")
         print(f"report: {out}")
-        words = {"stopped": "bcl resume", "at work": "bcl status"}.get(collected.state, "bcl video")
-        print(f"next: {words} {shlex.quote(str(self.target))}")
+        word = {"stopped": "resume", "at work": "status"}.get(collected.state, "video")
+        print(f"next: bcl {word} {shlex.quote(collected.agent if word == 'video' else collected.source)}")

@@ -80,6 +80,7 @@ def _of_run(run: Path, source: Path, repeats: tuple[Repeat, ...], frames: Frames
     return Collected(
         title=f"{config.recipe} on {config.game.id}",
         source=str(source),
+        agent=str(run),
         state=now.state,
         verdict=sentence,
         progress=() if verdict else (*now.lines, *under_way),
@@ -115,6 +116,7 @@ def _of_policy(file: Path, frames: Frames | None) -> Collected:
     return Collected(
         title=f"{file.name} on {game.id}",
         source=str(file),
+        agent=str(file),
         state="policy",
         verdict=sentence,
         progress=(),

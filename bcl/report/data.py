@@ -8,7 +8,6 @@ import numpy as np
 
 from bcl.evaluation import Score, Worst, worst
 
-
 BarState = Literal["kept", "not kept", "undecided", "diverged", "unfinished"]
 
 
@@ -193,6 +192,8 @@ class Collected:
     title: str
     source: str
     """The path that was given."""
+    agent: str
+    """The run or file that commands about its agent take; of repeats the one that is shown."""
     state: Literal["finished", "at work", "stopped", "policy"]
     """`policy`: a bare policy file."""
     verdict: str

@@ -24,7 +24,7 @@ from bcl.runs import store
 
 FILE = "frames.npz"
 MOMENTS = 4
-STEPS = 200  # looked at; under PGD-30 half a minute of Atari on two CPU cores
+STEPS = 100  # looked at; under PGD-30 a quarter of a minute of Atari on two idle CPU cores
 TOO_SLOW = ("Multi(", "MultiT(", "Square(")  # seconds a step on images without a GPU
 ACTIONS = {
     "CartPole-v1": ("push left", "push right"),

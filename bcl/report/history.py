@@ -9,9 +9,9 @@ import numpy as np
 from bcl.experiment.phases import clock_after, decisions, rules_of
 from bcl.experiment.run import read_config, stage_folders
 from bcl.experiment.work import DIVERGED, METRICS, RESULT
-from bcl.quantities import format_eps
 from bcl.recipes import Stage
 from bcl.report.data import Bar, BarState, Curve, Panel, Skip, Timeline
+from bcl.report.look import short_eps
 from bcl.runs import store
 
 MOST_POINTS = 150  # of a curve; more cannot be told apart in a panel
@@ -90,7 +90,7 @@ def _read_curriculum(
             )
             curves.append(_curve(k, k == kept, rows))
         if curves:
-            panels.append(Panel(f"phase {index}: {format_eps(eps[index - 1])} to {format_eps(eps[index])}", (*curves,)))
+            panels.append(Panel(f"phase {index}: {short_eps(eps[index - 1])} to {short_eps(eps[index])}", (*curves,)))
         if decided:
             spent = decided["seconds"]
             skips += _skips(decided["decision"], eps, began + spent)

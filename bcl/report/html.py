@@ -14,13 +14,12 @@ import numpy as np
 from matplotlib import image
 from matplotlib.figure import Figure
 
-from bcl.quantities import format_eps
 from bcl.report import plots
 from bcl.report.data import Collected, Evaluation, Frame, Frames
-from bcl.report.look import DARK, LIGHT, attack_label, duration, number
+from bcl.report.look import DARK, LIGHT, attack_label, number, short_eps
 from bcl.stats import MIN_FOR_INTERVAL
 
-WIDE, HALF, PHONE = 860, 540, 350  # pixels a figure is drawn for; the page shows the one that fits
+WIDE, HALF, PHONE, BESIDE_SCREEN = 860, 540, 350, 300  # pixels a figure is drawn for; the page shows the one that fits
 MOST_BESIDE = 2  # attacks whose table still fits beside the figure
 
 
@@ -30,7 +29,7 @@ def page(collected: Collected) -> str:
         loader=jinja2.PackageLoader("bcl.report", ""), autoescape=True, undefined=jinja2.StrictUndefined,
         trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
-    environment.filters |= {"number": number, "eps": _eps, "attack": attack_label, "duration": duration}
+    environment.filters |= {"number": number, "eps": short_eps, "attack": attack_label}
     environment.filters["breakable"] = _breakable
     environment.filters |= {
         "quoted": shlex.quote,
@@ -43,10 +42,6 @@ def page(collected: Collected) -> str:
         beside=bool(collected.evaluations) and len(collected.evaluations[0].attacks) <= MOST_BESIDE, cell=_cell,
         has_error=_has_error,
     )  # fmt: skip
-
-
-def _eps(eps: float) -> str:
-    return "0" if eps == 0 else format_eps(eps)
 
 
 def _true_minus(text: str) -> str:
@@ -111,7 +106,7 @@ def _moments(frames: Frames | None) -> list[dict[str, Any]]:
         pictures = [("screen", _png(frame.screen))] if frame.screen is not None else []
         figure = ""
         if frame.clean.ndim == 1:
-            drawn = plots.observation(frame, frames.eps, 10.0, PHONE)
+            drawn = plots.observation(frame, frames.eps, BESIDE_SCREEN)
             figure = plots.svg(drawn, f"moment-{number_}", f"observation at step {frame.step}")
         else:
             pictures = _pictures(frame, magnified)
@@ -123,7 +118,7 @@ def _pictures(frame: Frame, magnified: float) -> list[tuple[str, str]]:
     difference = 0.5 + magnified * (frame.seen - frame.clean)  # no change is mid-gray
     return [
         ("clean", _png(_pixels(frame.clean))),
-        (f"perturbation x{magnified:.3g}", _png(_pixels(difference))),
+        (f"perturbation \N{MULTIPLICATION SIGN}{magnified:.3g}", _png(_pixels(difference))),
         ("what the agent saw", _png(_pixels(frame.seen))),
     ]
 

@@ -9,6 +9,8 @@ import ast
 from dataclasses import dataclass
 from typing import Any
 
+from bcl.quantities import format_eps
+
 # Name -> colour on white, colour on the dark page. Figures are drawn in the first; the page replaces each by a variable.
 COLOURS = {
     "paper": ("#fdfdfe", "#14171b"),
@@ -16,11 +18,11 @@ COLOURS = {
     "muted": ("#5b6168", "#a3abb3"),
     "rule": ("#d8dce0", "#343a41"),
     "blue": ("#0072b2", "#56b4e9"),
-    "vermilion": ("#d05b00", "#ff8f45"),
+    "vermilion": ("#bd5200", "#ff8f45"),
     "green": ("#008561", "#2cc295"),
     "purple": ("#b5538a", "#e39bc3"),
     "ochre": ("#a06d00", "#e6a10a"),
-    "sky": ("#3a86b8", "#9fd3f5"),
+    "sky": ("#337fb0", "#9fd3f5"),
 }
 LIGHT = {name: light for name, (light, _) in COLOURS.items()}
 DARK = {name: dark for name, (_, dark) in COLOURS.items()}
@@ -103,11 +105,9 @@ def number(value: float) -> str:
     return ("0" if text == "-0" else text).replace("-", "\N{MINUS SIGN}")
 
 
-def duration(seconds: float) -> str:
-    """`45 s`, `12 min`, `3.5 h`."""
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+def short_eps(eps: float) -> str:
+    """A budget; none is `0`."""
+    return "0" if eps == 0 else format_eps(eps)
 
 
 # Figures: their text stays text, in the page's own font.

@@ -8,7 +8,7 @@ import functools
 import io
 import re
 from collections.abc import Callable, Sequence
-from typing import Any, ParamSpec
+from typing import Any, Literal, ParamSpec
 
 import matplotlib
 import numpy as np
@@ -18,9 +18,10 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from bcl.quantities import format_eps
+from bcl.evaluation import Score
 from bcl.report.data import BarState, Evaluation, Frame, Proof, Published, Timeline
 from bcl.report.look import COLOURS, LIGHT, RC, number, styles
+from bcl.stats import MIN_FOR_INTERVAL
 
 PIXELS_PER_INCH = 72  # of an SVG: its unit is a point, which the page shows as a pixel
 NARROW, HALF = 480, 600  # up to these widths a figure is for phones, or stands beside a table
@@ -68,21 +69,28 @@ def _figure(width: int, height: int) -> Figure:
     return Figure(figsize=(width / PIXELS_PER_INCH, height / PIXELS_PER_INCH), layout="constrained")
 
 
-def _budget_axis(axis: Axes, budgets: Sequence[float], which: str = "x") -> None:
-    """Ticks at the budgets, in gray levels where they are such."""
+def _budget_axis(axes: Axes, budgets: Sequence[float], which: Literal["x", "y"] = "x") -> None:
+    """In gray levels where they are such; a tick at every budget, or at round numbers where those would not fit."""
     known = sorted({*budgets})
-    levels = all(abs(eps * 255 - round(eps * 255)) < 1e-9 for eps in known) and len(known) > 1
-    most = 7 if which == "x" else 9
-    if len(known) > most:
-        known = known[:: -(-len(known) // most)]
-    labels = [f"{eps * 255:.0f}" if levels else format_eps(eps).removesuffix(".0") for eps in known]
-    axis.set(**{f"{which}ticks": known, f"{which}ticklabels": labels})
-    axis.set(**{f"{which}label": f"attack budget{' (1/255)' if levels else ''}"})
+    levels = len(known) > 1 and all(abs(eps * 255 - round(eps * 255)) < 1e-9 for eps in known)
+    unit = 1 / 255 if levels else 1.0
+    if len(known) > 1 and min(np.diff(known)) < max(known) / 12:
+        known = [tick * unit for tick in MaxNLocator(6, integer=levels).tick_values(0, max(known) / unit)]
+        known = [eps for eps in known if 0 <= eps <= max(budgets) * 1.001]
+    labels = [f"{eps / unit:.4g}" for eps in known]
+    axis = axes.xaxis if which == "x" else axes.yaxis
+    axis.set_ticks(known, labels)
+    axis.set_label_text(f"attack budget{' (1/255)' if levels else ''}")
 
 
 def _number_axis(axis: Axes) -> None:
     axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: number(value)))
     axis.yaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]))
+
+
+def _errors(scores: Sequence[Score]) -> list[float] | None:
+    """Standard errors, where there are episodes enough for such."""
+    return [s.sem for s in scores] if all(len(s.returns) >= MIN_FOR_INTERVAL for s in scores) else None
 
 
 @styled
@@ -97,7 +105,7 @@ def return_against_budget(evaluation: Evaluation, published: Sequence[Published]
     for attack, look in looks.items():
         scores = [*nominal, *(s for s in evaluation.scores if s.attack == attack)]
         axes.errorbar(
-            [s.eps for s in scores], [s.mean for s in scores], [s.sem for s in scores],
+            [s.eps for s in scores], [s.mean for s in scores], _errors(scores),
             color=LIGHT[look.colour], marker=look.marker, linestyle=look.dash, label=look.label, elinewidth=1,
         )  # fmt: skip
     lowest = [(s.eps, s.mean) for s in nominal] + [(w.eps, w.mean) for w in evaluation.worst.values()]
@@ -127,7 +135,7 @@ def timeline(history: Timeline, width: int) -> Figure:
     gap = min([*np.diff(sorted({*rows})), max(rows) / 5 or 1.0])
     figure = _figure(width, 250 if width < NARROW else 320)
     axes = figure.add_subplot()
-    end = max(bar.end for bar in history.bars)
+    end = max([bar.end for bar in history.bars] + [skip.at for skip in history.skips])
     unit, name = (1, "s") if end < 120 else (60, "min") if end < 7200 else (3600, "h")
     for bar in history.bars:
         height = 0.8 * gap / max(bar.of, 2)
@@ -167,7 +175,11 @@ def learning_curves(history: Timeline, width: int) -> Figure:
     for axes, panel in zip(grid.flat, history.panels, strict=False):
         for curve in sorted(panel.curves, key=lambda c: c.kept):
             colour = LIGHT["blue" if curve.kept else "muted"]
-            strength = {"linewidth": 1.8 if curve.kept else 0.9, "marker": "." if len(curve.steps) < 3 else ""}
+            strength = {
+                "linewidth": 1.8 if curve.kept else 0.9,
+                "marker": "o" if len(curve.steps) < 3 else "",
+                "markersize": 4,
+            }
             axes.plot(curve.steps, curve.returns, color=colour, **strength)
             if curve.attacked:
                 axes.plot(curve.attacked_steps, curve.attacked, color=colour, linestyle=(0, (2, 1.5)), **strength)
@@ -182,7 +194,7 @@ def learning_curves(history: Timeline, width: int) -> Figure:
     figure.supylabel("return while training", fontsize=12, color=LIGHT["ink"])
     handles = [Line2D([], [], color=LIGHT["blue"], linewidth=1.8, label="kept")]
     if any(not curve.kept for panel in history.panels for curve in panel.curves):
-        handles.append(Line2D([], [], color=LIGHT["muted"], linewidth=0.9, label="not kept"))
+        handles.append(Line2D([], [], color=LIGHT["muted"], linewidth=0.9, label="other runs"))
     if attacked:
         dashed = (0, (2, 1.5))
         handles.append(Line2D([], [], color=LIGHT["ink"], linestyle=dashed, label="copies under attack"))
@@ -222,23 +234,22 @@ def certificates(proofs: Sequence[Proof], width: int) -> Figure:
 
 
 @styled
-def observation(frame: Frame, eps: float, magnified: float, width: int) -> Figure:
-    """A vector observation: what was, what the agent saw, and the difference, magnified; a row per dimension."""
+def observation(frame: Frame, eps: float, width: int) -> Figure:
+    """A vector observation, a row per dimension: what was and what the agent saw; the difference on a scale of its own."""
     count = frame.clean.size
     figure = _figure(width, 46 + 22 * count)
     left, right = figure.subplots(1, 2, sharey=True)
     place = np.arange(count)
-    left.barh(place - 0.18, frame.clean, 0.34, color=LIGHT["muted"], label="clean")
-    left.barh(place + 0.18, frame.seen, 0.34, color=LIGHT["blue"], label="seen")
-    right.barh(place, magnified * (frame.seen - frame.clean), 0.5, color=LIGHT["vermilion"])
-    left.set_title("clean (gray), seen (blue)", fontsize=11)
-    right.set_title(f"difference x{magnified:g}", fontsize=11)
+    left.barh(place - 0.18, frame.clean, 0.34, color=LIGHT["muted"])
+    left.barh(place + 0.18, frame.seen, 0.34, color=LIGHT["blue"])
+    right.barh(place, frame.seen - frame.clean, 0.5, color=LIGHT["vermilion"])
     reach = 1.1 * max(float(np.abs([frame.clean, frame.seen]).max()), eps)
-    for axes in (left, right):
+    for axes, title, limit in ((left, "clean, seen (blue)", reach), (right, "difference", 1.1 * eps)):
+        axes.set_title(title, fontsize=11)
         axes.axvline(0, color=LIGHT["muted"], linewidth=0.8)
-        axes.xaxis.set_major_locator(MaxNLocator(3))
+        axes.xaxis.set_major_locator(MaxNLocator(2, symmetric=True))
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: number(value)))
-        axes.set_xlim(-reach, reach)
+        axes.set_xlim(-limit, limit)
     left.set(yticks=place, yticklabels=[f"{i + 1}" for i in place], ylim=(count - 0.5, -0.5))
     return figure
 

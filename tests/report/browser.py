@@ -45,7 +45,7 @@ class Tab:
 
     def open(self, page: Path, width: int, *, dark: bool = False, media: str = "") -> None:
         scheme = [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]
-        size = {"width": width, "height": 844, "deviceScaleFactor": 1, "mobile": width < 600}
+        size = {"width": width, "height": 844, "deviceScaleFactor": 1, "mobile": False}
         self.call("Emulation.setEmulatedMedia", media=media, features=scheme)
         self.call("Emulation.setDeviceMetricsOverride", **size)
         self._loaded = False

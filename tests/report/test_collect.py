@@ -1,0 +1,188 @@
+"""The numbers of a report, against files written by hand."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+import bcl
+from bcl.config import resolve
+from bcl.envs import make_env
+from bcl.errors import StoreError
+from bcl.policies import Policy, PolicySpec
+from bcl.report.collect import agent_file, collect, report_file, shown_run
+from bcl.report.data import Bar, Published, Repeat, Setting, Skip
+from bcl.report.history import kept_folder, training_seconds
+from bcl.runs import store
+
+
+def levels(*whole: int) -> list[float]:
+    return [level / 255 for level in whole]
+
+
+def test_the_verdict_and_its_table(pong_run: Path) -> None:
+    c = collect(pong_run)
+    assert c.state == "finished"
+    assert c.verdict == (
+        "bcl-mos-at on pong: return 20.67 without attack; 4 under the worst attack at 25/255; it is the agent of phase 4, "
+        "trained up to 7/255; the curriculum stopped: target reached"
+    )
+    first, second = c.evaluations
+    assert [a.split("(")[0] for a in first.attacks] == ["PGD", "RIFGSM", "Multi", "MultiT"]
+    assert first.budgets == [0.0, *levels(10, 20, 25)]
+    assert [(w.mean, w.attack[:4]) for w in first.worst.values()] == [(20.0, "PGD("), (15.0, "PGD("), (4.0, "PGD(")]
+    assert first.worst[25 / 255].sem == pytest.approx((2 / 3) ** 0.5 / 3**0.5)
+    assert first.worst[25 / 255].episode_minimum == 4.0
+    assert first.cell(first.attacks[2], 20 / 255).returns == (15.0, 16.0, 17.0)  # type: ignore[union-attr]
+    assert first.nominal.returns == (20.0, 21.0, 21.0)  # type: ignore[union-attr]
+    assert first.flags == ("masking: made up",)
+    # Other episodes are another table.
+    assert (second.note, second.attacks, second.scores[0].seed) == ("bcl attack", [], 0)
+
+
+def test_the_paper_s_row_is_that_of_the_recipe(pong_run: Path) -> None:
+    rows = [Published(0.0, 21.0, 0.0), Published(10 / 255, 21.0, 0.0), Published(20 / 255, 20.9, 0.0)]
+    assert collect(pong_run).published == (*rows, Published(25 / 255, 20.9, 0.0))
+
+
+def test_the_timeline(pong_run: Path) -> None:
+    timeline = collect(pong_run).timeline
+    assert timeline is not None
+    e3, e5, e6, e7, e25 = levels(3, 5, 6, 7, 25)
+    assert timeline.bars == (
+        Bar("vanilla", 0, 1, 1, 0.0, 0.0, 40.0, "kept", False),
+        Bar("radial", 0, 1, 1, 1 / 255, 40.0, 80.0, "kept", False),
+        Bar("phase 3", 3, 1, 2, e6, 90.0, 110.0, "not kept", False),  # begins when the bootstrap was judged
+        Bar("phase 3", 3, 2, 2, e6, 110.0, 135.0, "kept", False),
+        Bar("phase 4", 4, 1, 3, e7, 140.0, 180.0, "kept", True),
+        Bar("phase 4", 4, 2, 3, e7, 144.0, 182.0, "not kept", False),  # 38 s of training end at 182: beside run 1
+        Bar("phase 4", 4, 3, 3, e7, 178.0, 183.0, "diverged", False),
+    )
+    assert timeline.skips == (Skip(90.0, e3, e5, 2), Skip(190.0, e7, e25, 18))
+    assert timeline.target == e25
+
+
+def test_learning_curves(pong_run: Path) -> None:
+    timeline = collect(pong_run).timeline
+    assert timeline is not None
+    assert [panel.title for panel in timeline.panels] == [
+        *("vanilla", "radial", "phase 3: 5/255 to 6/255", "phase 4: 6/255 to 7/255")
+    ]
+    vanilla, _, third, _ = timeline.panels
+    assert (vanilla.curves[0].steps, vanilla.curves[0].returns) == ((200.0, 400.0), (-20.0, 20.0))
+    assert [(curve.run, curve.kept, curve.returns) for curve in third.curves] == [
+        *((1, False, (18.0, 12.0)), (2, True, (18.0, 20.0)))
+    ]
+
+
+def test_long_curves_are_thinned_to_means(pong_run: Path) -> None:
+    with store.MetricsFile(pong_run / "stages/1-vanilla/metrics.jsonl") as file:
+        for step in range(500, 500 + 298):
+            file.append({"step": step, "return": float(step), "steps_per_second": 1.0})
+    timeline = collect(pong_run).timeline
+    assert timeline is not None
+    curve = timeline.panels[0].curves[0]
+    assert len(curve.steps) == 150  # 300 returns, two each
+    assert curve.steps[1] == curve.returns[1] == 500.5
+
+
+def test_training_time_leaves_out_rows_without_a_rate() -> None:
+    rows = [{"step": 10, "steps_per_second": 5.0}, {"step": 20, "steps_per_second": None}]
+    assert training_seconds([*rows, {"step": 50, "steps_per_second": 10.0}]) == 2.0 + 3.0
+
+
+def test_certificates(pong_run: Path) -> None:
+    found = [(p.method, p.eps, p.acr, p.gwc) for p in collect(pong_run).proofs]
+    assert found == [
+        *(("crown", 1 / 255, 1.0, 20.0), ("crown", 3 / 255, 0.75, 15.0)),
+        *(("ibp", 1 / 255, 0.9, 18.0), ("ibp", 3 / 255, 0.2, 4.0)),
+    ]
+    store.write_json(pong_run / "certs/broken.json", {"eps": 0.1})
+    with pytest.raises(StoreError, match="has no 'method'"):
+        collect(pong_run)
+
+
+def test_settings_are_those_that_differ_from_the_preset(pong_run: Path) -> None:
+    c = collect(pong_run)
+    assert c.settings == (
+        Setting("1-vanilla", "dqn.batch_size", "256", "512"),
+        Setting("2-radial", "dqn.batch_size", "256", "128"),
+        Setting("3-at", "dqn.batch_size", "256", "128"),
+    )
+    assert dict(c.about) == {
+        "recipe": "bcl-mos-at", "game": "pong", "learner": "dqn", "bootstrap": "auto", "seed": "0", "budget": "full",
+    }  # fmt: skip
+    assert {"command", "version", "started", "platform", "torch", "policy"} <= {name for name, _ in c.provenance}
+
+
+def test_scores_of_another_agent_are_left_out(pong_run: Path) -> None:
+    path = next((pong_run / "evals").glob("eps-0.0392-PGD*"))
+    store.write_json(path, json.loads(path.read_text()) | {"policy": "somebody else on cpu", "returns": [-21.0] * 3})
+    assert collect(pong_run).evaluations[0].worst[10 / 255].mean == 20.25  # Multi-T's
+
+
+def test_an_unfinished_run_shows_what_there_is(tmp_path: Path, make_pong_run: Callable[..., Path]) -> None:
+    run = make_pong_run(tmp_path / "cut", finished=False)
+    c = collect(run)
+    assert (c.state, agent_file(run)) == ("stopped", None)
+    assert c.verdict == "bcl-mos-at on pong is not finished; best so far: nominal 20.5"
+    assert c.progress[:2] == ("vanilla: trained", "radial: trained")
+    [so_far] = c.evaluations  # of phase 3, run 2
+    assert so_far.worst[6 / 255].mean == 19.5
+    assert "chosen by" in so_far.note
+    assert c.timeline is not None
+    assert [(bar.name, bar.state) for bar in c.timeline.bars][-1] == ("phase 4", "unfinished")
+    assert (c.timeline.bars[-1].start, c.timeline.bars[-1].end) == (140.0, 170.0)
+    assert c.proofs == ()
+
+
+def test_a_run_that_has_only_been_made(tmp_path: Path, make_pong_run: Callable[..., Path]) -> None:
+    run = make_pong_run(tmp_path / "new", finished=False)
+    for path in sorted((run / "stages").rglob("*"), reverse=True):
+        if path.is_file() and path.name != "config.toml":
+            path.unlink()
+    c = collect(run)
+    assert (c.timeline, c.evaluations, c.progress) == (None, (), ())
+
+
+def test_the_agent_of_a_phase_that_kept_the_old_one(pong_run: Path) -> None:
+    at = pong_run / "stages/3-at"
+    assert kept_folder(at, 4) == at / "phases/004/run1"
+    path = at / "phases/004/decision.json"
+    stored = json.loads(path.read_text())
+    store.write_json(path, stored | {"decision": stored["decision"] | {"kept": "incumbent"}})
+    assert kept_folder(at, 4) == at / "phases/003/run2"
+    assert kept_folder(at, 2) == at
+
+
+def test_repeats_show_the_median_and_name_the_others(tmp_path: Path, make_pong_run: Callable[..., Path]) -> None:
+    group = tmp_path / "group"
+    for seed, final in ((0, 30.0), (1, 10.0), (2, 20.0)):
+        run = make_pong_run(group / f"seed{seed}")
+        store.write_json(run / "result.json", json.loads((run / "result.json").read_text()) | {"final_score": final})
+    store.write_json(group / store.REPEATS, {"runs": ["seed0", "seed1", "seed2"]})
+    assert shown_run(group) == group / "seed0"  # nobody has summed them up
+    store.write_json(group / "result.json", {"median": "seed2"})
+    c = collect(group)
+    assert c.repeats == (Repeat("seed0", 30.0, False), Repeat("seed1", 10.0, False), Repeat("seed2", 20.0, True))
+    assert (c.source, report_file(group)) == (str(group), group / "report.html")
+    (group / "result.json").unlink()
+    (group / "seed1" / "result.json").unlink()
+    c = collect(group)
+    assert c.state == "stopped"
+    assert c.repeats == (Repeat("seed0", 30.0, False), Repeat("seed1", None, True), Repeat("seed2", 20.0, False))
+
+
+def test_a_bare_policy_file(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    game = resolve("cartpole").game
+    env = make_env(game, 1)
+    file = tmp_path / "mine.safetensors"
+    bcl.save(Policy(PolicySpec("dueling-mlp", (4,), 2, env.low, env.high, (8,), game=game)), file)
+    c = collect(file)
+    assert (c.state, c.evaluations, c.timeline) == ("policy", (), None)
+    assert c.verdict == "mine.safetensors on CartPole-v1 has not been judged yet"
+    assert agent_file(file) == file
+    assert report_file(file) == tmp_path / "mine.results" / "report.html"
