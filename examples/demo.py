@@ -23,6 +23,8 @@ from bcl.experiment import Crew, read_config
 from bcl.experiment.crew import agent_of
 from bcl.experiment.phases import plan_of
 from bcl.experiment.work import MODULES
+from bcl.report import look
+from bcl.report.html import write_report
 from bcl.runs.executors import Here, Processes
 
 matplotlib.use("Agg")
@@ -58,8 +60,9 @@ def train(out: Path, options: argparse.Namespace) -> None:
 
 
 def judged(name: str, file: Path, out: Path, wanted: list[Cell], crew: Crew) -> list[Score]:
-    """Nominal play and every attack at every budget, played once and kept."""
-    return crew.scores(name, agent_of(file, out / "demo" / name), plan_of(read_config(out), "demo"), wanted)
+    """Nominal play and every attack at every budget, played once and kept: the run's own agent's where its report looks."""
+    folder = out if file.parent.name == "best" else out / "demo" / name
+    return crew.scores(name, agent_of(file, folder), plan_of(read_config(out), "demo"), wanted)
 
 
 def curve(scores: list[Score]) -> Curve:
@@ -73,15 +76,17 @@ def kept(returns: Curve, eps: float, floor: float) -> float:
 
 
 def draw(curves: dict[str, Curve], path: Path) -> None:
-    """Return against budget."""
-    figure, axes = pyplot.subplots(figsize=(6, 3.6), layout="constrained")
-    for (name, returns), style in zip(curves.items(), (("#d55e00", "o--"), ("#0072b2", "s-")), strict=True):
-        axes.plot(list(returns), list(returns.values()), style[1], color=style[0], label=name)
-    axes.set(xlabel="attack budget (scaled observations)", ylabel="return under the worse attack", ylim=(-520, -50))
-    axes.set_title("Acrobot under PGD-30 and RI-FGSM", loc="left", fontsize="medium")
-    axes.legend(frameon=False)
-    axes.spines[["top", "right"]].set_visible(False)
-    figure.savefig(path, dpi=150)
+    """Return against budget, in the look of reports."""
+    with matplotlib.rc_context(look.RC):
+        figure, axes = pyplot.subplots(figsize=(6, 3.6), layout="constrained")
+        for (name, returns), (colour, style) in zip(
+            curves.items(), (("vermilion", "o--"), ("blue", "s-")), strict=True
+        ):
+            axes.plot(list(returns), list(returns.values()), style, color=look.LIGHT[colour], label=name)
+        axes.set(xlabel="attack budget (scaled observations)", ylabel="return under the worse attack", ylim=(-520, -50))
+        axes.set_title("Acrobot under PGD-30 and RI-FGSM")
+        axes.legend()
+        figure.savefig(path, dpi=150)
 
 
 def main() -> None:
@@ -120,6 +125,8 @@ def main() -> None:
         print("this seed does not show the effect; try another --seed and --out")
     print(f"figure: {figure}")
     print(f"next: bcl attack {out} --suite strong")
+    _, report = write_report(out)
+    print(f"report: {report}")
 
 
 if __name__ == "__main__":

@@ -105,9 +105,11 @@ def mean_and_error(score: "Score") -> str:
 def print_table(scores: Sequence["Score"], doubts: Sequence["Flag"], title: str) -> None:
     """Attacks down, budgets across, the worst case below, doubts under the table."""
     from rich.table import Table
+    from rich.text import Text
 
     from bcl.cli.console import out
     from bcl.evaluation import worst
+    from bcl.report import look
 
     budgets = sorted({s.eps for s in scores})
     table = Table(title=title, title_justify="left")
@@ -122,10 +124,11 @@ def print_table(scores: Sequence["Score"], doubts: Sequence["Flag"], title: str)
         table.add_section()
         lowest = {(w.attack, eps): by_cell[(w.attack, eps)] for eps, w in worsts.items()}
         means = [lowest[(worsts[eps].attack, eps)] if eps in worsts else "" for eps in budgets]
-        table.add_row("worst attack", *means, style="bold")
+        table.add_row("worst attack", *means, style=look.TERMINAL_WORST)
         minima = [worsts[eps].episode_minimum if eps in worsts else None for eps in budgets]
         if any(m is not None for m in minima):
             table.add_row("worst per episode", *("" if m is None else f"{m:.4g}" for m in minima))
     out.print(table)
     for doubt in doubts:
-        out.print(f"flag {doubt.name}: {doubt.message} (docs/flags.md)", markup=False)
+        flag = Text(f"flag {doubt.name}", style=look.TERMINAL_FLAG)
+        out.print(flag.append(f": {doubt.message} (docs/flags.md)", style="not bold default"))

@@ -27,18 +27,13 @@ class Command:
         """Collect, draw, write."""
         from bcl.cli import console
         from bcl.cli.target import pick_device
-        from bcl.report.collect import agent_file, collect, report_file
-        from bcl.report.frames import play_frames
-        from bcl.report.html import page
-        from bcl.runs import store
+        from bcl.report.collect import agent_file
+        from bcl.report.html import write_report
 
-        frames = None
-        if not self.no_frames and agent_file(self.target):
-            console.say("sample frames: one episode under attack, kept for the next report")
-            frames = play_frames(self.target, pick_device(self.device))
-        collected = collect(self.target, frames)
-        out = self.out or report_file(self.target)
-        store.write_text(out, page(collected))
+        device = None if self.no_frames or not agent_file(self.target) else pick_device(self.device)
+        if device:
+            console.say("sample frames: an episode under attack is played once, and kept for later reports")
+        collected, out = write_report(self.target, self.out, device=device)
         print(f"verdict: {collected.verdict}")
         print(f"report: {out}")
         word = {"stopped": "resume", "at work": "status"}.get(collected.state, "video")

@@ -57,7 +57,7 @@ def finish(run: Path, workers: Workers) -> None:
     """Do what is left of a run that this process has locked; print its verdict and the next command."""
     verdict = _do(run, run, workers)
     _print(run, verdict)
-    print(f"next: bcl attack {shlex.quote(str(run))} --suite paper")
+    print(f"next: bcl report {shlex.quote(str(run))}")
 
 
 def finish_repeats(group: Path, workers: Workers) -> None:
@@ -86,7 +86,7 @@ def finish_repeats(group: Path, workers: Workers) -> None:
     scores, suite = " ".join(f"{score:.4g}" for score in finals), read_config(runs[0]).evaluation.suite
     print(f"{len(runs)} repeats: final scores under the suite '{suite}' {scores}, IQM {summary['iqm']:.4g}")
     print(f"the median is {runs[middle]} with {finals[middle]:.4g}")
-    print(f"next: bcl attack {shlex.quote(str(runs[middle]))} --suite paper")
+    print(f"next: bcl report {shlex.quote(str(group))}")
 
 
 def _do(run: Path, whole: Path, workers: Workers) -> "Verdict":

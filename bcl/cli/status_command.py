@@ -29,8 +29,8 @@ class Command:
             print(
                 f"final scores {summary.get('final_scores')}, median {summary.get('median')}, IQM {summary.get('iqm')}"
             )
-        word = {"finished": "bcl attack", "stopped": "bcl resume", "at work": "bcl status"}[state]
-        print(f"next: {word} {shlex.quote(str(repeated[0] if repeated and state == 'finished' else self.folder))}")
+        word = {"finished": "report", "stopped": "resume", "at work": "status"}[state]
+        print(f"next: bcl {word} {shlex.quote(str(self.folder))}")
 
 
 def _print(run: Path, whole: Path) -> str:

@@ -115,7 +115,7 @@ def _read(path: Path, about: dict[str, Any]) -> Frames | None:
     if not path.exists():
         return None
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
         kept = json.loads(arrays["about"].tobytes())
         if any(kept.get(name) != value for name, value in about.items()):
@@ -127,5 +127,5 @@ def _read(path: Path, about: dict[str, Any]) -> Frames | None:
         return Frames(
             about["attack"], about["eps"], about["seed"], kept["steps"], kept["changed"], tuple(Frame(*r) for r in rows)
         )
-    except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile):
+    except (OSError, EOFError, ValueError, KeyError, TypeError, zipfile.BadZipFile):
         return None

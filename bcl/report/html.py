@@ -15,12 +15,23 @@ from matplotlib import image
 from matplotlib.figure import Figure
 
 from bcl.report import plots
+from bcl.report.collect import collect, report_file
 from bcl.report.data import Collected, Evaluation, Frame, Frames
+from bcl.report.frames import play_frames
 from bcl.report.look import DARK, LIGHT, attack_label, number, short_eps
+from bcl.runs import store
 from bcl.stats import MIN_FOR_INTERVAL
 
 WIDE, HALF, PHONE, BESIDE_SCREEN = 860, 540, 350, 300  # pixels a figure is drawn for; the page shows the one that fits
 MOST_BESIDE = 2  # attacks whose table still fits beside the figure
+
+
+def write_report(target: Path, out: Path | None = None, *, device: str | None = "cpu") -> tuple[Collected, Path]:
+    """Collect, draw, write. Sample frames are played on `device`; none: they are left out."""
+    collected = collect(target, play_frames(target, device) if device else None)
+    out = out or report_file(target)
+    store.write_text(out, page(collected))
+    return collected, out
 
 
 def page(collected: Collected) -> str:

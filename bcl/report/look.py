@@ -42,7 +42,7 @@ _KINDS = {
     "UniformNoise": ("Noise", "muted", "."),
     "CornerNoise": ("Corner noise", "muted", "*"),
 }
-_DASHES = ("-", (0, (4, 1.5)), (0, (1.5, 1.5)), (0, (6, 1.5, 1.5, 1.5)))
+_DASHES = ("-", (0, (4, 1.5)), (0, (1.5, 1.5)), (0, (6, 1.5, 1.5, 1.5)), (0, (8, 3)))
 Dash = str | tuple[int, tuple[float, ...]]
 
 

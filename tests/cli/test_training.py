@@ -70,7 +70,7 @@ def test_a_recipe_from_start_to_end(bcl, recipe: str, stages: list[str]) -> None
     assert all("PGD(steps=10" in line for line in attacked)
     budgets = [float(line.split(" at ")[-1].split(":")[0]) for line in attacked]
     assert budgets == ([] if recipe == "vanilla" else [0.03, 0.06, 0.1])
-    assert last == f"next: bcl attack {run} --suite paper"
+    assert last == f"next: bcl report {run}"
 
     per_stage = {"config.toml", "metrics.jsonl", "policy.safetensors", "result.json"}
     found = files(run)

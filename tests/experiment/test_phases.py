@@ -15,7 +15,7 @@ from bcl.config import resolve_stages
 from bcl.curriculum import TARGET_MISSED, Rules, bcl
 from bcl.errors import StoreError, TrainingError
 from bcl.experiment import Crew, Verdict, work
-from bcl.experiment.phases import decisions
+from bcl.experiment.phases import clock_after, decisions
 from bcl.experiment.status import incumbent, status
 from bcl.experiment.work import MODULES
 from bcl.policies.files import fingerprint, load
@@ -344,6 +344,11 @@ def test_status_from_outside(tmp_path: Path) -> None:
     assert [line.split()[:2] for line in now.lines] == [
         *(["vanilla:", "trained"], ["at:", "bootstrap"], ["at:", "phase"], ["at:", "phase"])
     ]
+    stage = run / "stages" / "2-at"
+    ends = [clock_after(stage / "phases" / f"{i:03d}", k) for i in (1, 2) for k in (1, 2, 3)]
+    assert ends == sorted(ends)
+    assert 0 < ends[0] < decisions(stage)[1]["seconds"] < ends[3]  # the first phase is over before the second begins
+    assert clock_after(stage / "phases" / "001", 4) is None
     phases = [line for line in said if line.startswith("phase")]
     assert [f"at: {line}" for line in phases] == list(now.lines[2:])
     kept = decided(run)[1]["kept"]
@@ -366,7 +371,7 @@ def test_repeats_are_runs_of_their_own(in_folder: Callable[..., tuple[int, str, 
         scores = store.read_json(Path("all", name, "result.json"))["scores"]
         at = {score["eps"]: score["mean"] for score in scores}
         assert final == pytest.approx(at[0.0] + (at[0.03] + at[0.06] + at[0.1]) / 3)
-    assert out.splitlines()[-1] == f"next: bcl attack all/{summary['median']} --suite paper"
+    assert out.splitlines()[-1] == "next: bcl report all"
     Path("all/result.json").unlink()
     code, again, _ = in_folder("resume", "all", "--device", "cpu")
     assert (code, again) == (0, out)
@@ -386,5 +391,5 @@ def test_the_command_line_ends_with_the_verdict(in_folder: Callable[..., tuple[i
     verdict, after = out.splitlines()[-2:]
     assert verdict.startswith("verdict: ncl-at on CartPole-v1: return ")
     assert verdict.endswith("not the paper's protocol")
-    assert after == "next: bcl attack run --suite paper"
+    assert after == "next: bcl report run"
     assert json.loads(Path("run/result.json").read_text())["curriculum"] == "trained up to the last budget"

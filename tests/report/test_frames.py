@@ -1,0 +1,127 @@
+"""Sample frames, and the command that puts them on a page."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import bcl as package
+from bcl.attacks import PGD, RIFGSM
+from bcl.config import resolve
+from bcl.envs import make_env
+from bcl.evaluation.watch import Moment
+from bcl.policies import Policy, PolicySpec
+from bcl.policies.files import fingerprint
+from bcl.report import frames
+from bcl.report.collect import collect
+from bcl.report.frames import choose, play_frames, worth_seeing
+
+
+@pytest.fixture
+def agent(tmp_path: Path) -> Path:
+    """A CartPole agent that cannot decide about a pole that stands upright, so that a small change turns its action."""
+    game = resolve("cartpole").game
+    env = make_env(game, 1)
+    torch.manual_seed(0)
+    policy = Policy(PolicySpec("dueling-mlp", (4,), 2, env.low, env.high, (8,), game=game))
+    with torch.no_grad():
+        left, right = policy(torch.zeros(1, 4))[0]
+        policy.network.advantage[-1].bias += torch.stack([right - left, torch.zeros(())])
+    package.save(policy, tmp_path / "mine.safetensors")
+    return tmp_path / "mine.safetensors"
+
+
+def moment(wanted: int, taken: int) -> Moment:
+    return Moment(np.zeros(2), np.zeros(2), wanted, taken, 0.0, 0.0, None)
+
+
+def test_moments_are_those_in_which_the_action_changed() -> None:
+    same, changed = moment(1, 1), moment(1, 0)
+    assert choose([same, changed, same, changed, same], 4) == [1, 3]
+    assert choose([changed] * 9, 3) == [0, 4, 8]
+    assert choose([same] * 5, 2) == [0, 4]
+
+
+def test_the_attack_that_hurt_most_of_those_that_are_quick(pong_run: Path) -> None:
+    game = resolve("pong").game
+    collected = collect(pong_run)
+    assert worth_seeing(collected, game) == (PGD(steps=30, step=0.1), 25 / 255)
+    for path in (pong_run / "evals").glob("*-PGD*"):
+        path.unlink()
+    assert worth_seeing(collect(pong_run), game) == (RIFGSM(), 25 / 255)  # Multi-T, the worst now, takes seconds a step
+
+
+def test_frames_are_played_once(agent: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = play_frames(agent, "cpu")
+    assert found is not None
+    assert (found.attack, found.eps) == (repr(PGD(steps=30, step=0.1)), 0.1)
+    assert 0 < found.changed <= found.steps <= frames.STEPS
+    assert all(m.wanted != m.taken for m in found.moments)
+    assert all(0 < np.abs(m.seen - m.clean).max() <= 0.1 + 1e-6 for m in found.moments)
+    assert {m.wanted for m in found.moments} <= {"push left", "push right"}
+    monkeypatch.setattr(frames, "watch", lambda *_, **__: pytest.fail("played again"))
+    again = play_frames(agent, "cpu")
+    assert again is not None
+    assert (again.steps, again.changed) == (found.steps, found.changed)
+    for a, b in zip(again.moments, found.moments, strict=True):
+        assert (a.step, a.wanted, a.taken) == (b.step, b.wanted, b.taken)
+        assert np.array_equal(a.clean, b.clean)
+        assert np.array_equal(a.seen, b.seen)
+
+
+@pytest.mark.parametrize("damage", [b"", b"PK\x03\x04 not a zip", "other agent"])
+def test_frames_that_do_not_fit_are_played_again(agent: Path, damage: bytes | str) -> None:
+    kept = agent.with_suffix(".results") / frames.FILE
+    first = play_frames(agent, "cpu")
+    if isinstance(damage, bytes):
+        kept.write_bytes(damage)
+    else:
+        policy = package.load(agent)
+        with torch.no_grad():
+            policy.network.advantage[-1].bias.add_(torch.tensor([1.0, 0.0]))
+        package.save(policy, agent)
+    again = play_frames(agent, "cpu")
+    assert first is not None
+    assert again is not None
+    if isinstance(damage, bytes):
+        assert again.changed == first.changed
+    about = json.loads(np.load(kept, allow_pickle=False)["about"].tobytes())
+    assert about["policy"] == fingerprint(package.load(agent))
+
+
+def test_the_command_ends_with_the_page_and_the_next_command(
+    agent: Path, in_folder: Callable[..., tuple[int, str, str]]
+) -> None:
+    code, _, _ = in_folder("attack", "mine.safetensors", "--eps", "0.05", "0.1", "--episodes", "3", "--device", "cpu")
+    assert code == 0
+    code, out, err = in_folder("report", "mine.safetensors", "--device", "cpu")
+    assert code == 0
+    verdict, path, after = out.splitlines()
+    assert verdict.startswith("verdict: mine.safetensors on CartPole-v1: return ")
+    assert (path, after) == ("report: mine.results/report.html", "next: bcl video mine.safetensors")
+    assert "sample frames" in err
+    text = Path("mine.results/report.html").read_text()
+    assert "What the agent saw" in text
+    assert "bcl certify mine.safetensors" in text
+    code, out, err = in_folder("report", "mine.safetensors", "--no-frames", "--out", "elsewhere/page.html")
+    assert (code, err) == (0, "")
+    assert "What the agent saw" not in Path("elsewhere/page.html").read_text()
+
+
+def test_an_unfinished_run_is_reported_with_what_continues_it(
+    tmp_path: Path, make_pong_run: Callable[..., Path], in_folder: Callable[..., tuple[int, str, str]]
+) -> None:
+    make_pong_run(tmp_path / "cut run", finished=False)
+    code, out, _ = in_folder("report", "cut run")
+    assert (code, out.splitlines()[-1]) == (0, "next: bcl resume 'cut run'")
+    assert "bcl resume &#39;cut run&#39;" in Path("cut run/report.html").read_text()
+
+
+@pytest.mark.parametrize("target", ["nowhere", "."])
+def test_what_is_no_run_is_refused_in_one_sentence(target: str, in_folder: Callable[..., tuple[int, str, str]]) -> None:
+    code, _, err = in_folder("report", target)
+    assert (code, len(err.splitlines())) == (2, 1)
+    assert "is not a run directory" in err
