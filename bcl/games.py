@@ -88,6 +88,16 @@ OBSERVATION_SCALES: dict[str, tuple[float, ...]] = {
     "LunarLander-v3": (1.0, 1.0, 2.0, 2.0, 3.14, 5.0, 1.0, 1.0),  # pads, pads/s, rad, rad/s, contacts
 }
 
+# What people call the dimensions and the actions of games whose engines have no names for them.
+OBSERVATION_NAMES: dict[str, tuple[str, ...]] = {
+    "CartPole-v1": ("position", "velocity", "angle", "turn rate"),
+    "Acrobot-v1": ("cos 1", "sin 1", "cos 2", "sin 2", "rate 1", "rate 2"),
+}
+ACTION_NAMES: dict[str, tuple[str, ...]] = {
+    "CartPole-v1": ("left", "right"),
+    "Acrobot-v1": ("torque -1", "torque 0", "torque +1"),
+}
+
 
 def observation_scale(game: GymnasiumGame, low: Sequence[float], high: Sequence[float]) -> tuple[float, ...]:
     """Divisor per dimension: the game's own setting, our table, else the space's bound; 1 where that is infinite."""

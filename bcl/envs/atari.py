@@ -84,6 +84,7 @@ class AtariEnvs:
                 f"{num_envs} numbers from 1 to {game.noop_max}",
             )
         self.num_actions = game.num_actions or len(actions)
+        self.action_names = tuple(actions[: self.num_actions])
         self.obs_shape = (1, 80, 80) if self._v1 else (1, 84, 84)
         # Moves left of the start-up script NOOP, FIRE, action 2; a new game enters it at FIRE, a lost life at NOOP.
         fires = game.fire_reset and len(actions) > 2 and actions[1] == "FIRE"

@@ -14,7 +14,10 @@ from torch import Tensor
 
 from bcl.envs.vector import Seeds, Step, expect_sent, host_actions, seed_list, to_device
 from bcl.errors import GameError
-from bcl.games import GymnasiumGame, observation_scale
+from bcl.games import ACTION_NAMES, GymnasiumGame, observation_scale
+
+# Pictures need no window and no sound, and pygame greets and complains on the terminal.
+QUIET_PYGAME = {"PYGAME_HIDE_SUPPORT_PROMPT": "1", "SDL_VIDEODRIVER": "dummy", "SDL_AUDIODRIVER": "dummy"}
 
 
 class GymnasiumEnvs:
@@ -43,6 +46,7 @@ class GymnasiumEnvs:
         if not isinstance(space, gymnasium.spaces.Box):
             raise GameError(f"'{game.id}' observes a {type(space).__name__}", "only Box observations are supported")
         self.num_actions = int(actions.n)
+        self.action_names = ACTION_NAMES.get(game.id) or tuple(map(str, range(self.num_actions)))
         self._first_action = int(actions.start)
         self._image = space.dtype == np.uint8 and len(space.shape) == 3
         if self._image:
@@ -93,7 +97,8 @@ class GymnasiumEnvs:
         first = None if isinstance(self._envs, AsyncVectorEnv) else self._envs.envs[0]
         if first is None or first.render_mode != "rgb_array":
             return None
-        os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
+        for name, value in QUIET_PYGAME.items():
+            os.environ.setdefault(name, value)
         try:
             picture = first.render()
         except gymnasium.error.DependencyNotInstalled:

@@ -34,6 +34,10 @@ class ProcgenEnvs:
     """N copies of a Procgen game; they run on C++ threads between `send` and `recv`."""
 
     num_actions = 15
+    # Keys held; what the last six do, if anything, depends on the game.
+    action_names = (
+        "LEFT DOWN", "LEFT", "LEFT UP", "DOWN", "NOOP", "UP", "RIGHT DOWN", "RIGHT", "RIGHT UP", "D", "A", "W", "S", "Q", "E",
+    )  # fmt: skip
     obs_shape = (3, 64, 64)
     low = (0.0,)
     high = (1.0,)

@@ -45,6 +45,11 @@ class VectorEnv(Protocol):
     @property
     def num_actions(self) -> int: ...
     @property
+    def action_names(self) -> tuple[str, ...]:
+        """For people."""
+        ...
+
+    @property
     def obs_shape(self) -> tuple[int, ...]: ...
     @property
     def low(self) -> tuple[float, ...]:

@@ -1,0 +1,59 @@
+"""Pictures to the bytes of an mp4 and of a GIF."""
+
+import io
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from bcl.errors import MissingExtra
+
+MOST_GIF_FRAMES, GIF_FPS, GIF_COLOURS = 100, 10, 64
+GIF_SCALE = 2  # sides are divided by it
+
+
+def ffmpeg() -> Any:
+    """imageio-ffmpeg, which brings its own encoder, if it is installed."""
+    try:
+        import imageio_ffmpeg
+    except ImportError:
+        raise MissingExtra("videos need imageio-ffmpeg", "pip install 'imageio[ffmpeg]>=2.35'") from None
+    return imageio_ffmpeg
+
+
+def encode(frames: Iterable[np.ndarray], fps: float) -> tuple[bytes, bytes]:
+    """An mp4 of all frames at their speed, and a GIF of at most 100 of them, spread evenly, in half the size: where
+    frames are left out it is a time lapse."""
+    few, skip, writer = list[Image.Image](), 1, None
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "video.mp4"
+        for i, frame in enumerate(frames):
+            if writer is None:
+                size = frame.shape[1], frame.shape[0]
+                writer = ffmpeg().write_frames(str(path), size, fps=fps, codec="libx264", quality=4)
+                writer.send(None)
+            writer.send(np.ascontiguousarray(frame))
+            if i % skip == 0:
+                few.append(_small(frame))
+            if len(few) > MOST_GIF_FRAMES:
+                few, skip = few[::2], skip * 2
+        assert writer is not None, "an episode has steps"
+        writer.close()
+        return path.read_bytes(), _gif(few)
+
+
+def _small(frame: np.ndarray) -> Image.Image:
+    image = Image.fromarray(frame)
+    half = image.resize((image.width // GIF_SCALE, image.height // GIF_SCALE), Image.Resampling.BOX)
+    return half.quantize(GIF_COLOURS, dither=Image.Dither.NONE)
+
+
+def _gif(frames: list[Image.Image]) -> bytes:
+    file = io.BytesIO()
+    frames[0].save(
+        file, "GIF", save_all=True, append_images=frames[1:], duration=1000 // GIF_FPS, loop=0, optimize=True
+    )
+    return file.getvalue()

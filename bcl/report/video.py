@@ -1,0 +1,126 @@
+"""An episode under attack as pictures: the game, what the attack added, what the agent saw. Draws; writes nothing."""
+
+import functools
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import matplotlib
+import numpy as np
+from PIL import Image, ImageDraw, ImageFont
+
+from bcl.evaluation import Moment
+from bcl.quantities import format_eps
+from bcl.report.look import LIGHT, attack_label, number
+
+PANE, GAP, TITLE, CAPTION = 336, 16, 40, 88  # pixels; 336 is 4 x 84, and sides are multiples of 16 as encoders like
+SHOWN = 1.5  # vectors are scaled to about [-1, 1]; bars are cut here
+LABELS = 92  # pixels for the names of dimensions
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is shown, in words."""
+
+    game: str
+    attack: str
+    """Its repr; empty without one."""
+    eps: float
+    actions: Sequence[str]
+    dimensions: Sequence[str] = ()
+    """Names of a vector's dimensions; numbers where there are none."""
+
+
+def frames(moments: Iterable[Moment], subject: Subject) -> Iterator[np.ndarray]:
+    """One (height, width, 3) uint8 picture per moment, all of one size."""
+    for step, moment in enumerate(moments, 1):
+        yield _frame(moment, step, subject)
+
+
+def _frame(moment: Moment, step: int, subject: Subject) -> np.ndarray:
+    canvas = Image.new("RGB", (3 * PANE + 4 * GAP, TITLE + PANE + CAPTION), LIGHT["paper"])
+    draw = ImageDraw.Draw(canvas)
+    panes = _image_panes(moment, subject) if moment.clean.ndim == 3 else _vector_panes(moment, subject)
+    for place, (title, pane) in enumerate(panes):
+        left = GAP + place * (PANE + GAP)
+        draw.text((left, TITLE // 2), title, LIGHT["ink"], _font(15), anchor="lm")
+        canvas.paste(pane, (left, TITLE))
+        draw.rectangle((left - 1, TITLE - 1, left + PANE, TITLE + PANE), outline=LIGHT["rule"])
+    attacked = f"{attack_label(subject.attack)} at {format_eps(subject.eps)}" if subject.attack else "no attack"
+    low, right = TITLE + PANE, canvas.width - GAP
+    draw.text((GAP, low + 26), f"{subject.game}, {attacked}", LIGHT["ink"], _font(18), anchor="lm")
+    draw.text((right, low + 26), f"step {step}", LIGHT["muted"], _font(18), anchor="rm")
+    wanted, taken = subject.actions[moment.wanted], subject.actions[moment.taken]
+    changed = moment.wanted != moment.taken
+    action = f"wanted {wanted}, took {taken}" if changed else f"took {taken}, as wanted"
+    draw.text((GAP, low + 60), action, LIGHT["vermilion" if changed else "ink"], _font(18, changed), anchor="lm")
+    draw.text((right, low + 60), f"return {number(moment.total)}", LIGHT["ink"], _font(18), anchor="rm")
+    return np.asarray(canvas)
+
+
+def _image_panes(moment: Moment, subject: Subject) -> Iterator[tuple[str, Image.Image]]:
+    moved = moment.seen - moment.clean
+    times = 0.5 / subject.eps if subject.attack else 1.0  # the whole budget is black or white
+    yield "clean", _fitted(_bytes(moment.clean))
+    yield f"perturbation \N{MULTIPLICATION SIGN} {times:.3g}, gray is none", _fitted(_bytes(0.5 + times * moved))
+    yield "what the agent saw", _fitted(_bytes(moment.seen))
+
+
+def _vector_panes(moment: Moment, subject: Subject) -> Iterator[tuple[str, Image.Image]]:
+    names = subject.dimensions or [str(i) for i in range(1, len(moment.clean) + 1)]
+    clean, seen = moment.clean / SHOWN, moment.seen / SHOWN
+    if moment.screen is None:
+        yield "clean observation", _bars(names, [(clean, "muted")], moment.clean)
+    else:
+        yield "clean: the game itself", _fitted(moment.screen)
+    moved = moment.seen - moment.clean
+    times = SHOWN / subject.eps if subject.attack else 1.0  # the whole budget is the whole width
+    title = f"perturbation \N{MULTIPLICATION SIGN} {times:.3g}"
+    yield title, _bars(names, [(moved * times / SHOWN, "vermilion")], moved)
+    yield "seen (blue) against clean (gray)", _bars(names, [(clean, "muted"), (seen, "blue")], moment.seen)
+
+
+def _bars(names: Sequence[str], series: Sequence[tuple[np.ndarray, str]], written: np.ndarray) -> Image.Image:
+    """A row per dimension: its name, a bar of every series (1 is the whole half-width), the number in figures."""
+    pane = Image.new("RGB", (PANE, PANE), LIGHT["paper"])
+    draw = ImageDraw.Draw(pane)
+    zero, half = LABELS + (PANE - LABELS) / 2, (PANE - LABELS) / 2 - 8
+    row = PANE / len(names)
+    thick = min(row * 0.5, 24) / len(series)
+    font = _font(max(7, min(14, int(row * 0.28))))
+    draw.line((zero, 4, zero, PANE - 4), LIGHT["rule"])
+    for i, name in enumerate(names):
+        middle = (i + 0.5) * row
+        draw.text((6, middle - row * 0.12), name, LIGHT["ink"], font, anchor="lm")
+        draw.text((6, middle + row * 0.12), f"{written[i]:+.3f}", LIGHT["muted"], font, anchor="lm")
+        top = middle - thick * len(series) / 2
+        for values, colour in series:
+            end = zero + half * float(np.clip(values[i], -1, 1))
+            draw.rectangle((min(zero, end), top, max(zero, end), top + thick - 1), LIGHT[colour])
+            top += thick
+    return pane
+
+
+def _bytes(obs: np.ndarray) -> np.ndarray:
+    """(C, H, W) in [0, 1] -> (H, W, 3) uint8; other than three channels are shown as their mean."""
+    channels = obs if len(obs) == 3 else np.repeat(obs.mean(axis=0, keepdims=True), 3, axis=0)
+    return np.round(channels.clip(0, 1) * 255).astype(np.uint8).transpose(1, 2, 0)
+
+
+def _fitted(picture: np.ndarray) -> Image.Image:
+    """In the middle of a pane; small ones by whole factors, so that pixels stay pixels."""
+    image = Image.fromarray(picture)
+    times = PANE // max(image.size)
+    if times >= 1:
+        image = image.resize((image.width * times, image.height * times), Image.Resampling.NEAREST)
+    else:
+        image.thumbnail((PANE, PANE), Image.Resampling.LANCZOS)
+    pane = Image.new("RGB", (PANE, PANE), LIGHT["paper"])
+    pane.paste(image, ((PANE - image.width) // 2, (PANE - image.height) // 2))
+    return pane
+
+
+@functools.cache
+def _font(size: int, bold: bool = False) -> ImageFont.FreeTypeFont:
+    name = "DejaVuSans-Bold.ttf" if bold else "DejaVuSans.ttf"
+    return ImageFont.truetype(Path(matplotlib.get_data_path()) / "fonts" / "ttf" / name, size)

@@ -1,0 +1,71 @@
+"""bcl video as a person meets it."""
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import bcl as package
+from bcl.config import resolve
+from bcl.envs import make_env
+from bcl.evaluation import evaluate
+from bcl.policies import Policy, PolicySpec
+
+
+@pytest.fixture
+def bcl(in_folder):
+    """Run a command line in a folder with a small CartPole agent, p.safetensors."""
+    torch.manual_seed(0)
+    game = resolve("cartpole").game
+    env = make_env(game, 1)
+    package.save(Policy(PolicySpec("dueling-mlp", (4,), 2, env.low, env.high, (16, 16), game=game)), "p.safetensors")
+    return in_folder
+
+
+def test_a_video_of_the_whole_episode_tells_the_return_that_attack_does(bcl, tmp_path: Path) -> None:
+    code, out, _ = bcl("video", "p.safetensors", "--attack", "noise", "--eps", "0.05", "--steps", "0", "--seed", "2")
+    assert code == 0
+    for name in ("noise-eps-0.05-seed-2.mp4", "noise-eps-0.05-seed-2.gif"):
+        assert (tmp_path / "p.results" / "videos" / name).stat().st_size > 1000
+        assert name in out
+    policy = package.load("p.safetensors")
+    assert policy.spec.game is not None
+    from bcl.attacks import UniformNoise
+
+    score = evaluate(policy, make_env(policy.spec.game, 1), UniformNoise(), 0.05, episodes=1, seed=2)
+    assert f"return {score.mean:.4g} after {score.lengths[0]} steps" in out
+    assert out.splitlines()[-1] == "next: bcl attack p.safetensors --attack noise --eps 0.05"
+
+
+def test_a_folder_of_ones_own_and_no_attack(bcl, tmp_path: Path) -> None:
+    code, out, _ = bcl("video", "p.safetensors", "--eps", "0", "--steps", "2", "--out", "here")
+    assert code == 0
+    assert "0% of actions changed" in out
+    assert {p.name for p in (tmp_path / "here").iterdir()} == {"no-attack-seed-0.mp4", "no-attack-seed-0.gif"}
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["p.safetensors", "--attack", "pdg"], "did you mean 'pgd'"),
+        (["p.safetensors", "--eps", "3"], "3/255"),
+        (["p.safetensors", "--eps", "0.1.2"], "not a budget"),
+        (["p.safetensors", "--steps", "-1"], "0 for the whole episode"),
+        (["p.safetensors", "--fps", "0"], "give 1 to 240"),
+        (["nowhere"], "does not exist"),
+        (["."], "no best policy yet"),
+    ],
+)
+def test_mistakes_are_one_sentence(bcl, words: list[str], expected: str) -> None:
+    code, out, err = bcl("video", *words)
+    assert (code, out) == (2, "")
+    assert expected in err
+    assert len(err.splitlines()) == 1
+
+
+def test_the_missing_extra_is_named_before_anything_is_played(bcl, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "imageio_ffmpeg", None)
+    code, _, err = bcl("video", "p.safetensors")
+    assert code == 2
+    assert "pip install 'imageio[ffmpeg]" in err
