@@ -162,6 +162,8 @@ class Frames:
     """Looked at."""
     changed: int
     """Of those, with another action than without attack."""
+    dimensions: tuple[str, ...]
+    """Names of a vector observation's dimensions; empty: they have none."""
     moments: tuple[Frame, ...]
 
 

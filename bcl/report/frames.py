@@ -16,7 +16,7 @@ from bcl.config import EvaluationConfig, preset_for, resolve
 from bcl.envs import make_env
 from bcl.evaluation import game_for_evaluation
 from bcl.evaluation.watch import Moment, watch
-from bcl.games import Game
+from bcl.games import OBSERVATION_NAMES, Game
 from bcl.policies.files import fingerprint, load
 from bcl.report.collect import agent_file, collect, results_folder
 from bcl.report.data import Collected, Frame, Frames
@@ -26,15 +26,6 @@ FILE = "frames.npz"
 MOMENTS = 4
 STEPS = 100  # looked at; under PGD-30 a quarter of a minute of Atari on two idle CPU cores
 TOO_SLOW = ("Multi(", "MultiT(", "Square(")  # seconds a step on images without a GPU
-ACTIONS = {
-    "CartPole-v1": ("push left", "push right"),
-    "Acrobot-v1": ("torque \N{MINUS SIGN}1", "no torque", "torque +1"),
-    "MountainCar-v0": ("left", "coast", "right"),
-    "pong": ("no-op", "fire", "right", "left"),
-    "freeway": ("no-op", "up", "down"),
-    "bank_heist": ("no-op", "fire", "up", "right", "left", "down"),
-    "road_runner": ("no-op", "fire", "up", "right", "left", "down"),
-}
 
 
 def play_frames(path: Path, device: str) -> Frames | None:
@@ -52,15 +43,14 @@ def play_frames(path: Path, device: str) -> Frames | None:
         return found
     played = game_for_evaluation(game, None, EvaluationConfig().max_steps)
     with contextlib.closing(make_env(played, 1, device, render=True)) as env:
-        moments = list(watch(policy, env, attack, eps, seed=0, steps=STEPS))
+        moments, names = list(watch(policy, env, attack, eps, seed=0, steps=STEPS)), env.action_names
     chosen = choose(moments)
     changed = sum(m.wanted != m.taken for m in moments)
-    names = ACTIONS.get(game.id, ())
     frames = Frames(
-        repr(attack), eps, 0, len(moments), changed,
+        repr(attack), eps, 0, len(moments), changed, OBSERVATION_NAMES.get(game.id, ()),
         tuple(
-            Frame(i + 1, moments[i].clean, moments[i].seen, _name(moments[i].wanted, names),
-                  _name(moments[i].taken, names), moments[i].screen)
+            Frame(i + 1, moments[i].clean, moments[i].seen, names[moments[i].wanted].lower(),
+                  names[moments[i].taken].lower(), moments[i].screen)
             for i in chosen
         ),
     )  # fmt: skip
@@ -87,15 +77,12 @@ def choose(moments: Sequence[Moment], count: int = MOMENTS) -> list[int]:
     return [telling[place] for place in places]
 
 
-def _name(action: int, names: Sequence[str]) -> str:
-    return names[action] if action < len(names) else f"action {action}"
-
-
 def _write(path: Path, about: dict[str, Any], frames: Frames) -> None:
     moments = frames.moments
     about = about | {
         "steps": frames.steps,
         "changed": frames.changed,
+        "dimensions": frames.dimensions,
         "at": [m.step for m in moments],
         "wanted": [m.wanted for m in moments],
         "taken": [m.taken for m in moments],
@@ -125,7 +112,13 @@ def _read(path: Path, about: dict[str, Any]) -> Frames | None:
             kept["at"], arrays["clean"], arrays["seen"], kept["wanted"], kept["taken"], screens, strict=True
         )  # fmt: skip
         return Frames(
-            about["attack"], about["eps"], about["seed"], kept["steps"], kept["changed"], tuple(Frame(*r) for r in rows)
+            about["attack"],
+            about["eps"],
+            about["seed"],
+            kept["steps"],
+            kept["changed"],
+            tuple(kept["dimensions"]),
+            tuple(Frame(*r) for r in rows),
         )
     except (OSError, EOFError, ValueError, KeyError, TypeError, zipfile.BadZipFile):
         return None

@@ -117,7 +117,7 @@ def _moments(frames: Frames | None) -> list[dict[str, Any]]:
         pictures = [("screen", _png(frame.screen))] if frame.screen is not None else []
         figure = ""
         if frame.clean.ndim == 1:
-            drawn = plots.observation(frame, frames.eps, BESIDE_SCREEN)
+            drawn = plots.observation(frame, frames.eps, frames.dimensions, BESIDE_SCREEN)
             figure = plots.svg(drawn, f"moment-{number_}", f"observation at step {frame.step}")
         else:
             pictures = _pictures(frame, magnified)

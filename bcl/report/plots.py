@@ -234,7 +234,7 @@ def certificates(proofs: Sequence[Proof], width: int) -> Figure:
 
 
 @styled
-def observation(frame: Frame, eps: float, width: int) -> Figure:
+def observation(frame: Frame, eps: float, names: Sequence[str], width: int) -> Figure:
     """A vector observation, a row per dimension: what was and what the agent saw; the difference on a scale of its own."""
     count = frame.clean.size
     figure = _figure(width, 46 + 22 * count)
@@ -250,7 +250,7 @@ def observation(frame: Frame, eps: float, width: int) -> Figure:
         axes.xaxis.set_major_locator(MaxNLocator(2, symmetric=True))
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: number(value)))
         axes.set_xlim(-limit, limit)
-    left.set(yticks=place, yticklabels=[f"{i + 1}" for i in place], ylim=(count - 0.5, -0.5))
+    left.set(yticks=place, yticklabels=names or [f"{i + 1}" for i in place], ylim=(count - 0.5, -0.5))
     return figure
 
 

@@ -61,7 +61,7 @@ def test_frames_are_played_once(agent: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert 0 < found.changed <= found.steps <= frames.STEPS
     assert all(m.wanted != m.taken for m in found.moments)
     assert all(0 < np.abs(m.seen - m.clean).max() <= 0.1 + 1e-6 for m in found.moments)
-    assert {m.wanted for m in found.moments} <= {"push left", "push right"}
+    assert {m.wanted for m in found.moments} <= {"left", "right"}
     monkeypatch.setattr(frames, "watch", lambda *_, **__: pytest.fail("played again"))
     again = play_frames(agent, "cpu")
     assert again is not None

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from bcl.games import OBSERVATION_NAMES
 from bcl.report.collect import collect
 from bcl.report.data import Frame, Frames
 from bcl.report.html import page
@@ -64,7 +65,15 @@ def vector_frames() -> Frames:
     clean = np.float32([0.5, -0.25, 0.1, 0.0])
     moment = Frame(3, clean, clean + np.float32([0.1, -0.1, 0.1, 0.1]), "push left", "push right", None)
     screen = np.full((40, 60, 3), 200, dtype=np.uint8)
-    return Frames("RIFGSM(objective=CrossEntropy())", 0.1, 0, 50, 2, (moment, replace(moment, step=9, screen=screen)))
+    return Frames(
+        "RIFGSM(objective=CrossEntropy())",
+        0.1,
+        0,
+        50,
+        2,
+        OBSERVATION_NAMES["CartPole-v1"],
+        (moment, replace(moment, step=9, screen=screen)),
+    )
 
 
 @pytest.fixture(scope="module")

@@ -85,9 +85,10 @@ def test_certificates_per_method(collected: Collected) -> None:
 def test_an_observation_dimension_by_dimension() -> None:
     clean = np.array([0.5, -0.25])
     frame = Frame(1, clean, clean + np.array([0.1, -0.05]), "left", "right", None)
-    left, right = plots.observation(frame, 0.1, 300).axes
+    left, right = plots.observation(frame, 0.1, ("angle", "rate"), 300).axes
     assert [bar.get_width() for bar in left.patches] == pytest.approx([0.5, -0.25, 0.6, -0.3])
     assert [bar.get_width() for bar in right.patches] == pytest.approx([0.1, -0.05])
+    assert [label.get_text() for label in left.get_yticklabels()] == ["angle", "rate"]
 
 
 def test_many_budgets_get_round_ticks(collected: Collected) -> None:
