@@ -76,7 +76,8 @@ def _cell(evaluation: Evaluation, attack: str, eps: float) -> tuple[str, str] | 
     score = evaluation.nominal if eps == 0 else evaluation.cell(attack, eps)
     if score is None:
         return None
-    return number(score.mean), f"{score.sem:.2g}" if _has_error(evaluation) else ""
+    error = f"{score.sem:.2g}" if score.sem < 100 else number(round(score.sem))
+    return number(score.mean), error if _has_error(evaluation) else ""
 
 
 def _has_error(evaluation: Evaluation) -> bool:

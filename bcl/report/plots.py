@@ -184,7 +184,7 @@ def learning_curves(history: Timeline, width: int) -> Figure:
             if curve.attacked:
                 axes.plot(curve.attacked_steps, curve.attacked, color=colour, linestyle=(0, (2, 1.5)), **strength)
         axes.set_title(panel.title, fontsize=11)
-        axes.xaxis.set_major_locator(MaxNLocator(2))
+        axes.xaxis.set_major_locator(MaxNLocator(2, steps=[1, 2, 5, 10]))
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _steps(value)))
         axes.grid(axis="y")
         _number_axis(axes)

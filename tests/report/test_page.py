@@ -9,15 +9,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from bcl.attacks import suite
 from bcl.games import OBSERVATION_NAMES
 from bcl.report.collect import collect
-from bcl.report.data import Frame, Frames
+from bcl.report.data import Collected, Frame, Frames
 from bcl.report.html import page
 from bcl.report.look import DARK, LIGHT
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 from tests.report.browser import Tab, browser, find_chromium
 
+pytestmark = pytest.mark.xdist_group("report-pages")  # drawn once, opened in one browser
 PHONE, DESK, PAPER = 390, 1280, 690
 # Of every text that can be seen: how far it stands from what is behind it, as WCAG counts it.
 CONTRASTS = r"""(() => {
@@ -76,6 +78,22 @@ def vector_frames() -> Frames:
     )
 
 
+def strong(collected: Collected) -> Collected:
+    """With every attack of the largest suite, and as many phases as the paper's longest curricula have."""
+    evaluation, history = collected.evaluations[0], collected.timeline
+    assert history is not None
+    attacks = [repr(attack) for attack in suite("strong")]
+    scores = [evaluation.scores[0]]
+    for eps in evaluation.budgets[1:]:
+        scores += [replace(evaluation.scores[1], eps=eps, attack=a, returns=(-1234.5, -1000.0, -1e4)) for a in attacks]
+    panels = [replace(history.panels[2], title=f"phase {i}: {i - 1}/255 to {i}/255") for i in range(1, 26)]
+    return replace(
+        collected,
+        evaluations=(replace(evaluation, scores=tuple(scores)),),
+        timeline=replace(history, panels=tuple(panels)),
+    )
+
+
 @pytest.fixture(scope="module")
 def pages(
     tmp_path_factory: pytest.TempPathFactory, make_pong_run: Callable[..., Path], pong_frames: Frames
@@ -85,6 +103,7 @@ def pages(
     collected = {
         "finished": collect(run, pong_frames),
         "vector": collect(run, vector_frames()),
+        "strong": strong(collect(run)),
         "unfinished": collect(make_pong_run(folder / "cut", finished=False)),
     }
     for kind, data in collected.items():
@@ -137,7 +156,7 @@ def test_the_page_needs_nothing_but_itself(pages: dict[str, Path]) -> None:
 
 @pytest.mark.parametrize("dark", [False, True])
 @pytest.mark.parametrize("width", [PHONE, DESK])
-@pytest.mark.parametrize("kind", ["finished", "unfinished", "vector"])
+@pytest.mark.parametrize("kind", ["finished", "unfinished", "vector", "strong"])
 def test_in_a_browser(tab: Tab, pages: dict[str, Path], kind: str, width: int, dark: bool) -> None:
     tab.open(pages[kind], width, dark=dark)
     assert tab.complaints == []
@@ -145,7 +164,7 @@ def test_in_a_browser(tab: Tab, pages: dict[str, Path], kind: str, width: int, d
     assert tab.evaluate(OUTSIDE) == []
     assert tab.evaluate("document.documentElement.scrollWidth") <= width
     drawings = tab.evaluate(DRAWINGS)
-    assert len(drawings) == {"finished": 6, "unfinished": 3, "vector": 6}[kind]
+    assert len(drawings) == {"finished": 6, "unfinished": 3, "vector": 6, "strong": 4}[kind]
     for seen in drawings:
         assert seen
         for box_width, height, marks, smallest in seen:
@@ -160,8 +179,9 @@ def test_in_a_browser(tab: Tab, pages: dict[str, Path], kind: str, width: int, d
     assert paper == rgb((DARK if dark else LIGHT)["paper"])
 
 
-def test_on_paper_it_is_light_even_for_those_who_like_it_dark(tab: Tab, pages: dict[str, Path]) -> None:
-    tab.open(pages["finished"], PAPER, dark=True, media="print")
+@pytest.mark.parametrize("kind", ["finished", "strong"])
+def test_on_paper_it_is_light_even_for_those_who_like_it_dark(tab: Tab, pages: dict[str, Path], kind: str) -> None:
+    tab.open(pages[kind], PAPER, dark=True, media="print")
     assert tab.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
     assert tab.evaluate("getComputedStyle(document.body).color") == rgb(LIGHT["ink"])
     assert tab.evaluate(OUTSIDE) == []
