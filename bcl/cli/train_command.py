@@ -62,7 +62,7 @@ class Command(Workers):
 
         device = self.worker_device()
         init = load(self.init) if self.init else None
-        experiment.check(stages, device if self.local else "cpu", init, self.tensorboard)
+        experiment.check(stages, device if self.local else "cpu", init, self.mirrors())
         if config.budget == "small":
             console.say("a quick look: few steps, runs, phases and episodes; the result is not the paper's protocol")
         with store.lock(out):

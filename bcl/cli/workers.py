@@ -10,6 +10,7 @@ from bcl.errors import ConfigError
 
 if TYPE_CHECKING:
     from bcl.experiment import Crew
+    from bcl.experiment.mirrors import Mirrors
     from bcl.runs.executors import Executor
 
 
@@ -31,6 +32,8 @@ class Workers:
     """GPUs per run on the cluster; a part such as 0.25 shares one."""
     tensorboard: bool = False
     """Mirror the metrics for TensorBoard, in a folder tensorboard beside them."""
+    wandb: str = ""
+    """Mirror the metrics to this Weights & Biases project; needs the package and a login, or WANDB_MODE=offline."""
 
     @property
     def local(self) -> bool:
@@ -70,7 +73,13 @@ class Workers:
         """Those who do the work."""
         from bcl.experiment import Crew
 
-        return Crew(self._executor(), self.worker_device(), interrupted, tick, say, self.tensorboard)
+        return Crew(self._executor(), self.worker_device(), interrupted, tick, say, self.mirrors())
+
+    def mirrors(self) -> "Mirrors":
+        """Who shows the metrics besides their file."""
+        from bcl.experiment.mirrors import Mirrors
+
+        return Mirrors(self.tensorboard, self.wandb)
 
     def _executor(self) -> "Executor":
         from bcl.experiment.work import MODULES

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from bcl.evaluation import Cell, Plan, Score, cell_file
 from bcl.experiment import work
+from bcl.experiment.mirrors import NO_MIRRORS, Mirrors
 from bcl.experiment.work import CHECKPOINT, EVALS, POLICY, RESULT, Judging, Training
 from bcl.policies.files import fingerprint, load
 from bcl.runs import store
@@ -46,7 +47,7 @@ class Crew:
     tick: Callable[[], None] = no_tick
     """Called several times a second while work is under way."""
     say: Callable[[str], None] = lambda line: None
-    tensorboard: bool = False
+    mirrors: Mirrors = NO_MIRRORS
 
     def train(self, orders: Sequence[tuple[Path, Training]]) -> Generator[Agent, None, None]:
         """Agents in the order of `orders`, each when it is done; closing cancels the others."""

@@ -28,8 +28,9 @@ from bcl.envs import make_env
 from bcl.errors import StoreError
 from bcl.evaluation import Cell, Score, cells, flags, worst
 from bcl.experiment.crew import Agent, Crew, agent_in, agent_of
+from bcl.experiment.mirrors import NO_MIRRORS, Mirrors
 from bcl.experiment.phases import phase_of, plan_of, rules_of, train_phases
-from bcl.experiment.work import POLICY, RESULT, Training, check_fits, spec_of, summary_writer
+from bcl.experiment.work import POLICY, RESULT, Training, check_fits, spec_of
 from bcl.learners.task import Task
 from bcl.policies import Policy
 from bcl.policies.files import fingerprint, to_bytes
@@ -73,10 +74,9 @@ class Verdict:
         return "; ".join(words)
 
 
-def check(stages: Stages, device: str, init: Policy | None, tensorboard: bool = False) -> None:
+def check(stages: Stages, device: str, init: Policy | None, mirrors: Mirrors = NO_MIRRORS) -> None:
     """Refuse, before anything is written, what would fail later: games, networks, rules, an agent that does not fit."""
-    if tensorboard:
-        summary_writer()
+    mirrors.check()
     for number in _numbers(stages[-1][1].recipe, len(stages), init is not None):
         stage, config = stages[number - 1]
         if stage.strategy != "none":
@@ -167,7 +167,7 @@ def _train_stages(run: Path, crew: Crew) -> tuple[Agent, Stage, Config, dict[str
                 steps = config.learner.steps
                 crew.say(f"stage {number}: {_name(stage)}, {steps:,} steps on {crew.device}")
             parent = agent.file.read_bytes() if agent else None
-            order = Training(_name(stage), config, task, parent, crew.device, crew.tensorboard)
+            order = Training(_name(stage), config, task, parent, crew.device, crew.mirrors)
             [agent], reached = crew.train([(folder, order)]), end
             continue
         assert agent, "a curriculum has a bootstrap"

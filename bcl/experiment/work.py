@@ -11,17 +11,17 @@ import hashlib
 import tempfile
 import time
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from bcl.config import Config
 from bcl.envs import VectorEnv, make_env
-from bcl.errors import ConfigError, MissingExtra, StoreError, TrainingError, WeightsError
+from bcl.errors import ConfigError, StoreError, TrainingError, WeightsError
 from bcl.evaluation import Cell, Plan, run_suite
+from bcl.experiment.mirrors import NO_MIRRORS, Mirrors
 from bcl.learners import dqn, ppo
 from bcl.learners.task import Hooks, Metrics, State, Task
 from bcl.policies import Policy, PolicySpec
@@ -46,8 +46,7 @@ class Watch:
 
     progress: Callable[[int, int], None] = lambda done, of: None
     interrupted: Stop = lambda: False
-    tensorboard: bool = False
-    """Mirror the metrics for TensorBoard."""
+    mirrors: Mirrors = NO_MIRRORS
 
 
 SILENT = Watch()
@@ -77,7 +76,7 @@ class Training:
     parent: bytes | None = field(repr=False)
     """Content of the policy file to start from; none: fresh weights."""
     device: str
-    tensorboard: bool = False
+    mirrors: Mirrors = NO_MIRRORS
     plan: Plan | None = None
     """How the outcome is judged, where it is."""
     cells: tuple[Cell, ...] = ()
@@ -89,7 +88,7 @@ def train(folder: Path, order: Training, stop: Stop) -> None:
         return
     parent = _unpack(order.parent, order.device) if order.parent else None
     progress = folder / PROGRESS
-    watch = Watch(_tell(progress, order.name, TRAINING), stop, order.tensorboard)
+    watch = Watch(_tell(progress, order.name, TRAINING), stop, order.mirrors)
     try:
         policy = train_run(folder, order.config, order.task, parent, order.device, watch)
         if order.plan:
@@ -168,7 +167,7 @@ def train_run(
         state = _read_checkpoint(checkpoint, identity, device)
         step = int(state["step"]) if state else 0
         store.keep_metrics(folder / METRICS, lambda row: row["step"] <= step)
-        with store.MetricsFile(folder / METRICS) as metrics, _mirror(folder, step, watch) as mirror:
+        with store.MetricsFile(folder / METRICS) as metrics, watch.mirrors.open(folder, config, step) as mirror:
 
             def log(row: Metrics) -> None:
                 metrics.append(row)
@@ -258,28 +257,3 @@ def _read_checkpoint(path: Path, identity: str, device: str) -> State | None:
     if found["device"] != device:
         raise StoreError(f"'{path}' was made on {found['device']}", f"take --device {found['device']}, or {again}")
     return found["state"]
-
-
-def summary_writer() -> Any:
-    """TensorBoard's, if it is installed."""
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError:
-        raise MissingExtra("--tensorboard needs TensorBoard", "pip install 'tensorboard>=2.17'") from None
-    return SummaryWriter
-
-
-@contextlib.contextmanager
-def _mirror(folder: Path, step: int, watch: Watch) -> Iterator[Callable[[Metrics], None]]:
-    """Rows of metrics for TensorBoard, which is told to forget those after `step`."""
-    if not watch.tensorboard:
-        yield lambda row: None
-        return
-    with summary_writer()(str(folder / "tensorboard"), purge_step=step + 1) as writer:
-
-        def mirror(row: Metrics) -> None:
-            for name, value in row.items():
-                if value is not None and name != "step":
-                    writer.add_scalar(name, value, row["step"])
-
-        yield mirror

@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,8 +14,9 @@ import torch
 from bcl import experiment
 from bcl.config import Config, resolve, resolve_stages
 from bcl.envs import make_env
-from bcl.errors import MissingExtra, StoreError, TrainingError, WeightsError
+from bcl.errors import BclError, MissingExtra, StoreError, TrainingError, WeightsError
 from bcl.experiment import Crew, Watch, train_run
+from bcl.experiment.mirrors import Mirrors
 from bcl.learners.task import Task
 from bcl.policies import Policy, PolicySpec
 from bcl.policies.files import fingerprint, load
@@ -316,10 +318,10 @@ def test_a_checkpoint_is_written_piece_by_piece(tmp_path: Path, monkeypatch: pyt
 
 def test_tensorboard_shows_what_the_metrics_hold(tmp_path: Path) -> None:
     reader = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-    mirrored = dataclasses.replace(crash_at(120), tensorboard=True)
+    mirrored = dataclasses.replace(crash_at(120), mirrors=Mirrors(tensorboard=True))
     with pytest.raises(Crash):
         train_run(tmp_path, tiny(), TASK, None, "cpu", mirrored)
-    train_run(tmp_path, tiny(), TASK, None, "cpu", Watch(tensorboard=True))
+    train_run(tmp_path, tiny(), TASK, None, "cpu", Watch(mirrors=Mirrors(tensorboard=True)))
     events = reader.EventAccumulator(str(tmp_path / "tensorboard")).Reload()
     rows = numbers(tmp_path)
     assert [(e.step, e.value) for e in events.Scalars("updates")] == [(row["step"], row["updates"]) for row in rows]
@@ -328,4 +330,60 @@ def test_tensorboard_shows_what_the_metrics_hold(tmp_path: Path) -> None:
 def test_missing_tensorboard_names_the_pip_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     with pytest.raises(MissingExtra, match="pip install 'tensorboard"):
-        experiment.check([], "cpu", None, tensorboard=True)
+        experiment.check([], "cpu", None, Mirrors(tensorboard=True))
+
+
+class FakeWandb:
+    """Takes what W&B takes; like it, refuses steps that it has."""
+
+    class Error(Exception):
+        pass
+
+    def __init__(self) -> None:
+        self.begun, self.rows, self.finished = list[dict[str, Any]](), dict[str, dict[int, dict[str, float]]](), 0
+
+    def init(self, **about: Any) -> "FakeWandb":
+        self.begun.append(about)
+        self._rows = self.rows.setdefault(about["id"], {})
+        return self
+
+    def log(self, values: dict[str, float], step: int) -> None:
+        if step > max(self._rows, default=-1):
+            self._rows[step] = values
+
+    def __enter__(self) -> "FakeWandb":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.finished += 1
+
+
+def test_wandb_gets_what_the_metrics_hold_as_one_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = FakeWandb()
+    monkeypatch.setitem(sys.modules, "wandb", fake)
+    mirrors = Mirrors(wandb="robust")
+    with pytest.raises(Crash):
+        train_run(tmp_path, tiny(), TASK, None, "cpu", dataclasses.replace(crash_at(120), mirrors=mirrors))
+    train_run(tmp_path, tiny(), TASK, None, "cpu", Watch(mirrors=mirrors))
+    assert fake.finished == len(fake.begun) == 2
+    assert {about["project"] for about in fake.begun} == {"robust"}
+    [(_, rows)] = fake.rows.items()  # resumed: the same run
+    stored = {row["step"]: row for row in numbers(tmp_path)}
+    assert rows.keys() == stored.keys()
+    assert all(rows[step]["updates"] == row["updates"] for step, row in stored.items())
+    assert all("step" not in row and None not in row.values() for row in rows.values())
+
+
+def test_what_keeps_wandb_from_starting_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = FakeWandb()
+    monkeypatch.setitem(sys.modules, "wandb", fake)
+
+    def refuse(**_: Any) -> FakeWandb:
+        raise fake.Error("api_key not\nconfigured.")
+
+    monkeypatch.setattr(fake, "init", refuse)
+    with pytest.raises(BclError, match="W&B does not start: api_key not configured; 'wandb login' first"):
+        train_run(tmp_path, tiny(), TASK, None, "cpu", Watch(mirrors=Mirrors(wandb="robust")))
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    with pytest.raises(MissingExtra, match="pip install 'wandb"):
+        experiment.check([], "cpu", None, Mirrors(wandb="robust"))
