@@ -1,7 +1,8 @@
 """The statistics we report, and when none should be reported."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from scipy import stats
@@ -29,18 +30,73 @@ def sem(values: Sequence[float]) -> float:
 
 def iqm(values: Sequence[float]) -> float:
     """Interquartile mean: the mean of the middle half, fractional ends weighted (Agarwal et al. 2021)."""
-    ordered = np.sort(np.asarray(values, dtype=np.float64))
-    edges = np.arange(len(ordered) + 1) / len(ordered)
-    weights = np.clip(np.minimum(edges[1:], 0.75) - np.maximum(edges[:-1], 0.25), 0, None)
-    return float(ordered @ weights / weights.sum())
+    return float(_iqm(np.asarray(values, dtype=np.float64)))
 
 
 def iqm_interval(values: Sequence[float], seed: int = 0) -> Interval | None:
     """Bootstrap interval of the interquartile mean; none where n < 3 or nothing varies."""
-    if len(values) < MIN_FOR_INTERVAL or len(set(values)) == 1:
+    return _bootstrap([values], lambda x, axis: _iqm(x), seed)
+
+
+def mean_interval(runs: Sequence[Sequence[float]], seed: int = 0) -> Interval | None:
+    """Bootstrap interval of the mean over runs of their mean returns: episodes are drawn anew within each run, so it is
+    about these agents, not about training again. None where a run has n < 3 or no run varies."""
+    return _bootstrap(runs, lambda *drawn, axis: np.mean([np.mean(run, axis=axis) for run in drawn], axis=0), seed)
+
+
+def improvement(xs: Sequence[Sequence[float]], ys: Sequence[Sequence[float]]) -> float:
+    """P(X > Y), ties counted half (Mann-Whitney): the chance that an episode of the one agent returns more than one of
+    the other. Of several runs each: the mean over pairs of runs."""
+    codes = _codes([*xs, *ys])
+    return float(_wins(codes[: len(xs)], codes[len(xs) :]))
+
+
+def improvement_interval(
+    xs: Sequence[Sequence[float]], ys: Sequence[Sequence[float]], seed: int = 0
+) -> Interval | None:
+    """Its bootstrap interval, episodes drawn anew within each run of either; none as in `mean_interval`, and at 0 and 1:
+    drawing the same episodes again cannot tell how far from certain that is."""
+    if not 1e-9 < improvement(xs, ys) < 1 - 1e-9:
+        return None
+    return _bootstrap(_codes([*xs, *ys]), lambda *drawn, axis: _wins(drawn[: len(xs)], drawn[len(xs) :]), seed)
+
+
+def _codes(runs: Sequence[Sequence[float]]) -> list[np.ndarray]:
+    """Every return as the place of its value among all values: only order matters."""
+    distinct = np.unique(np.concatenate([np.asarray(run) for run in runs]))
+    return [np.searchsorted(distinct, run) for run in runs]
+
+
+def _wins(xs: Sequence[np.ndarray], ys: Sequence[np.ndarray]) -> np.ndarray:
+    """Over the last axis of codes: U / nm, mean over pairs of runs. That is bilinear in the shares of the values, so the
+    runs' shares can be averaged first."""
+    values = 1 + max(int(codes.max()) for codes in (*xs, *ys))
+    x, y = (np.mean([_shares(codes, values) for codes in runs], axis=0) for runs in (xs, ys))
+    return (x * (np.cumsum(y, axis=-1) - y / 2)).sum(axis=-1)
+
+
+def _shares(codes: np.ndarray, values: int) -> np.ndarray:
+    """(..., n) codes -> (..., values) shares."""
+    rows = codes.reshape(-1, codes.shape[-1])
+    numbered = rows + values * np.arange(len(rows))[:, None]
+    counts = np.bincount(numbered.ravel(), minlength=values * len(rows))
+    return counts.reshape(*codes.shape[:-1], values) / codes.shape[-1]
+
+
+def _iqm(values: np.ndarray) -> np.ndarray:
+    """Over the last axis."""
+    edges = np.arange(values.shape[-1] + 1) / values.shape[-1]
+    weights = np.clip(np.minimum(edges[1:], 0.75) - np.maximum(edges[:-1], 0.25), 0, None)
+    return np.sort(values, axis=-1) @ weights / weights.sum()
+
+
+def _bootstrap(
+    runs: Sequence[Sequence[float] | np.ndarray], statistic: Callable[..., Any], seed: int
+) -> Interval | None:
+    if min(map(len, runs)) < MIN_FOR_INTERVAL or all(len({*run}) == 1 for run in runs):
         return None
     result = stats.bootstrap(
-        (np.asarray(values),), lambda x: iqm(x), vectorized=False, method="percentile", n_resamples=2000,
+        [np.asarray(run) for run in runs], statistic, method="percentile", n_resamples=2000,
         random_state=np.random.default_rng(seed),
     )  # fmt: skip
     return Interval(float(result.confidence_interval.low), float(result.confidence_interval.high))

@@ -21,6 +21,7 @@ COMMANDS = {
     "attack": "judge an agent under attack: bcl attack RUN|FILE [--suite quick|paper|strong] [--eps 1/255 3/255]",
     "certify": "prove what no attack can change: bcl certify RUN|FILE [--eps 1/255] [--method ibp|crown]",
     "report": "write one page about a run that opens anywhere: bcl report RUN|FILE [--out FILE]",
+    "compare": "set agents side by side, with intervals: bcl compare RUN|FILE... [--format latex] [--figure FILE]",
     "video": "show an agent under attack: bcl video RUN|FILE [--attack pgd] [--eps 3/255]",
     "presets": "list games and recipes, or print one game's whole configuration",
     "import": "convert a published checkpoint: bcl import FILE --format F --game G --out policy.safetensors",

@@ -2,9 +2,13 @@
 
 import functools
 import tomllib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import resources
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
+
+from bcl.config import Config
+from bcl.games import ProcgenGame
 
 Levels = Literal["", "train", "eval"]
 
@@ -56,6 +60,9 @@ class WallTime:
     source: str
 
 
+Row = TypeVar("Row", Result, RunCount)
+
+
 def results(game: str) -> tuple[Result, ...]:
     """The main table's rows of a preset's game; none for games that the paper does not have."""
     table = _file()["results"].get(game, {"rows": ()})
@@ -89,6 +96,18 @@ def wall_time(game: str) -> WallTime | None:
     table = _file()["hours"]
     found = (row for row in table["rows"] if game in row["games"])
     return next((WallTime(game, row["steps"], row["hours"], table["source"]) for row in found), None)
+
+
+def row_for(rows: Sequence[Row], config: Config | None) -> Row | None:
+    """The row of a run's recipe, with the learner and the bootstrap that the paper has for it; none: it has none."""
+    if config is None:
+        return None
+    procgen = isinstance(config.game, ProcgenGame)
+    usual = "vanilla" if procgen else "radial"
+    bootstrap = usual if config.bootstrap == "auto" else config.bootstrap
+    if config.algo != ("ppo" if procgen else "dqn"):
+        return None
+    return next((r for r in rows if r.recipe == config.recipe and bootstrap == (r.bootstrap or usual)), None)
 
 
 @functools.cache

@@ -1,0 +1,95 @@
+"""bcl compare."""
+
+import json
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+
+import tyro
+
+from bcl.errors import ConfigError
+from bcl.quantities import format_eps
+from bcl.runs import store
+
+if TYPE_CHECKING:
+    from bcl.report.compare import Comparison
+    from bcl.report.tables import Table
+
+
+@dataclass(frozen=True)
+class Command:
+    """Set agents side by side: returns under the worst attack with intervals, how probably each does better than the first,
+    what training took, and the paper's numbers beside. Plays nothing: what is missing, `bcl attack` plays."""
+
+    takes_settings: ClassVar[bool] = False
+
+    runs: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN|FILE")]
+    """Run directories, directories of repeats, or policy files that were judged; the first is the one to improve on."""
+    format: Literal["table", "markdown", "latex", "json"] = "table"
+    """What is printed."""
+    figure: Path | None = None
+    """Also draw it: a png, svg or pdf file."""
+
+    def run(self, _: list[str]) -> None:
+        """Read, print, draw."""
+        if not self.runs:
+            raise ConfigError("there is nothing to compare", "give runs or policy files")
+
+        from bcl.report.compare import compare
+        from bcl.report.tables import as_json, as_latex, as_markdown, tables
+
+        if self.figure:
+            from bcl.report.compare_figure import figure_format
+
+            figure_format(self.figure)  # before the work
+        found = compare(self.runs)
+        if self.format == "json":
+            print(json.dumps(as_json(found)))
+        elif self.format == "table":
+            for table in tables(found):
+                _print(table)
+        else:
+            print("\n\n".join((as_latex if self.format == "latex" else as_markdown)(table) for table in tables(found)))
+        if self.figure:
+            from bcl.report.compare_figure import draw, encoded, figure_format
+
+            store.write_bytes(self.figure, encoded(draw(found), figure_format(self.figure)))
+        if self.format == "table":
+            if self.figure:
+                print(f"figure: {self.figure}")
+            print(f"next: {self._next(found)}")
+
+    def _next(self, found: "Comparison") -> str:
+        """What is missing first: attacks that others of the same game faced; then the figure."""
+        from bcl.attacks import SUITES
+
+        for block in found.blocks:
+            faced = {attack for eps, attacks in block.attacks.items() if eps for attack in attacks}
+            suite = next((name for name, known in SUITES.items() if {*map(repr, known)} == faced), "paper")
+            budgets = " ".join(format_eps(eps) for eps in block.budgets if eps)
+            for row in block.rows:
+                if not {*row.cells} - {0.0}:
+                    entry = next(entry for entry in found.entries if entry.label == row.label)
+                    agent = entry.path / row.members[0] if len(row.members) > 1 else entry.path
+                    alike = f" --eps {budgets} --episodes {block.episodes}" if budgets else ""
+                    return f"bcl attack {shlex.quote(str(agent))} --suite {suite}{alike}"
+        words = [shlex.quote(str(path)) for path in self.runs]
+        last = "--format latex" if self.figure else "--figure compare.png"
+        return f"bcl compare {' '.join(words)} {last}"
+
+
+def _print(table: "Table") -> None:
+    from rich.table import Table as RichTable
+    from rich.text import Text
+
+    from bcl.cli.console import out
+
+    shown = RichTable(title=Text(table.title), title_justify="left")
+    for place, name in enumerate(table.header):
+        shown.add_column(Text(name), justify="right" if place else "left", overflow="fold")
+    for row in table.rows:
+        shown.add_row(*map(Text, row), style="dim" if row[0].startswith("  ") else None)
+    out.print(shown)
+    for note in table.notes:
+        out.print(note, markup=False, highlight=False)

@@ -1,0 +1,224 @@
+"""Runs side by side, in numbers. Draws and writes nothing."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from bcl import stats
+from bcl.errors import ConfigError
+from bcl.evaluation import Score
+from bcl.evaluation.score import NO_ATTACK
+from bcl.games import AtariGame
+from bcl.quantities import format_eps
+from bcl.report.entries import Entry, Judged, judged_alike, levels_of, read_entry
+from bcl.report.published import Levels, Result, results, row_for
+from bcl.runs import store
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A row at one budget."""
+
+    eps: float
+    attack: str
+    """The attack with the lowest mean, for the median run."""
+    mean: float
+    """Of the median run: the paper's number."""
+    sem: float
+    runs: tuple[tuple[float, ...], ...]
+    """Returns per episode of every run, each under its own worst attack."""
+    over_runs: float
+    """Mean over runs of their means."""
+    interval: stats.Interval | None
+    """Of `over_runs`."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """An entry in numbers."""
+
+    label: str
+    members: tuple[str, ...]
+    median: str
+    """The run with the median score."""
+    score: float | None
+    """Its nominal return + mean over the scored budgets under the worst attack; none where one was not judged."""
+    cells: dict[float, Cell]
+    """By budget; those that were judged."""
+    published: Result | None
+
+
+@dataclass(frozen=True)
+class Improvement:
+    """P(`row` returns more than `over`) at one budget."""
+
+    row: str
+    over: str
+    eps: float
+    probability: float
+    interval: stats.Interval | None
+
+
+@dataclass(frozen=True)
+class Block:
+    """Agents of one game, judged alike."""
+
+    game: str
+    levels: Levels
+    episodes: int
+    protocol: str
+    attacks: dict[float, tuple[str, ...]]
+    """By budget: the attacks that every row has there; the worst of them counts."""
+    scored: tuple[float, ...]
+    rows: tuple[Row, ...]
+    improvements: tuple[Improvement, ...]
+    """Of every row over the first."""
+    notes: tuple[str, ...]
+
+    @property
+    def budgets(self) -> list[float]:
+        """Ascending; 0 is nominal play."""
+        return sorted(self.attacks)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Everything that is printed or drawn."""
+
+    blocks: tuple[Block, ...]
+    entries: tuple[Entry, ...]
+
+
+def compare(paths: Sequence[Path]) -> Comparison:
+    """Every game in a block of its own, Procgen's sets of levels too."""
+    if len({path.resolve() for path in paths}) < len(paths):
+        raise ConfigError("a run was given twice", "give each once")
+    names = [_short_name(path) for path in paths]
+    labels = names if len({*names}) == len(names) else [str(path) for path in paths]
+    entries = tuple(map(read_entry, paths, labels))
+    blocks = []
+    for game in dict.fromkeys(entry.game.id for entry in entries):
+        blocks += _blocks([entry for entry in entries if entry.game.id == game])
+    return Comparison(tuple(blocks), entries)
+
+
+def _short_name(path: Path) -> str:
+    parent = path.resolve().parent
+    return f"{parent.name}/{path.name}" if (parent / store.REPEATS).exists() else path.resolve().name
+
+
+def _blocks(entries: Sequence[Entry]) -> list[Block]:
+    """The blocks of one game. The median of repeats is by the score summed over its blocks, as the paper has it."""
+    wanted = {
+        levels_of(judged): None for entry in entries for _, evaluations in entry.members for judged in evaluations
+    }
+    found = {levels: judged_alike(entries, levels) for levels in sorted(wanted, reverse=True)}  # train before eval
+    chosen = {levels: alike for levels, alike in found.items() if alike}
+    totals: dict[str, list[float]] = {}
+    for alike in chosen.values():
+        attacks = _shared_attacks(alike)
+        for label, members in alike.items():
+            scores = [_score(judged, attacks, _scored(entries, attacks)) for judged in members]
+            before = totals.get(label, [0.0] * len(scores))
+            totals[label] = [a + b for a, b in zip(before, scores, strict=True)]
+    medians = {label: stats.median_run(scores) for label, scores in totals.items()}
+    return [_block(entries, levels, alike, medians) for levels, alike in chosen.items()]
+
+
+def _shared_attacks(alike: dict[str, list[Judged]]) -> dict[float, tuple[str, ...]]:
+    """By budget, what all of those agents faced who were judged at it."""
+    everyone = [judged for members in alike.values() for judged in members]
+    shared = {}
+    for eps in sorted({eps for judged in everyone for _, eps in judged.scores}):
+        sets = [[a for a, at in judged.scores if at == eps] for judged in everyone]
+        sets = [attacks for attacks in sets if attacks]
+        attacks = tuple(a for a in sets[0] if all(a in others for others in sets))
+        if attacks:
+            shared[eps] = attacks
+    return shared
+
+
+def _worst(judged: Judged, attacks: dict[float, tuple[str, ...]], eps: float) -> Score | None:
+    scores = [judged.scores[attack, eps] for attack in attacks[eps] if (attack, eps) in judged.scores]
+    return min(scores, key=lambda score: score.mean, default=None)
+
+
+def _scored(entries: Sequence[Entry], attacks: dict[float, tuple[str, ...]]) -> tuple[float, ...]:
+    """The budgets of the final score, or what was judged of them."""
+    return tuple(eps for eps in entries[0].scored if eps in attacks)
+
+
+def _score(judged: Judged, attacks: dict[float, tuple[str, ...]], scored: tuple[float, ...]) -> float:
+    """The paper's, as far as it was judged."""
+    nominal = judged.scores.get((NO_ATTACK, 0.0))
+    attacked = [score.mean for eps in scored if (score := _worst(judged, attacks, eps))]
+    return (nominal.mean if nominal else 0.0) + (stats.mean(attacked) if attacked else 0.0)
+
+
+def _block(entries: Sequence[Entry], levels: Levels, alike: dict[str, list[Judged]], medians: dict[str, int]) -> Block:
+    attacks = _shared_attacks(alike)
+    present = [entry for entry in entries if entry.label in alike]
+    scored = _scored(entries, attacks)
+    rows = [_row(entry, alike[entry.label], attacks, scored, medians[entry.label], levels) for entry in present]
+    first = alike[present[0].label][0]
+    example = next(iter(first.scores.values()))
+    notes = [f"{entry.label} was not judged on these levels" for entry in entries if entry.label not in alike]
+    pipelines = {j.game.pipeline for members in alike.values() for j in members if isinstance(j.game, AtariGame)}
+    notes += [f"seen through different pipelines ({', '.join(sorted(pipelines))})"] if len(pipelines) > 1 else []
+    budgets = {eps for members in alike.values() for judged in members for _, eps in judged.scores}
+    notes += [f"at {format_eps(eps)} no attack was faced by all" for eps in sorted(budgets - attacks.keys())]
+    quick = [entry.label for entry in present if entry.config and entry.config.budget == "small"]
+    notes += [f"{label} is a quick look, not the paper's protocol" for label in quick]
+    notes += [
+        f"{row.label} was judged by nominal play alone" for row in rows if {*row.cells} == {0.0} and len(attacks) > 1
+    ]
+    baseline, *others = rows
+    improvements = [
+        Improvement(
+            row.label,
+            baseline.label,
+            eps,
+            stats.improvement(row.cells[eps].runs, baseline.cells[eps].runs),
+            stats.improvement_interval(row.cells[eps].runs, baseline.cells[eps].runs),
+        )
+        for row in others
+        for eps in attacks
+        if eps in row.cells and eps in baseline.cells
+    ]
+    return Block(
+        game=first.game.id,
+        levels=levels,
+        episodes=len(example.returns),
+        protocol=example.protocol,
+        attacks=attacks,
+        scored=scored,
+        rows=tuple(rows),
+        improvements=tuple(improvements),
+        notes=tuple(notes),
+    )
+
+
+def _row(
+    entry: Entry,
+    members: Sequence[Judged],
+    attacks: dict[float, tuple[str, ...]],
+    scored: tuple[float, ...],
+    median: int,
+    levels: Levels,
+) -> Row:
+    cells = {}
+    for eps in attacks:
+        lowest = [score for judged in members if (score := _worst(judged, attacks, eps))]
+        if len(lowest) < len(members):
+            continue
+        shown, runs = lowest[median], tuple(score.returns for score in lowest)
+        means = stats.mean([score.mean for score in lowest])
+        cells[eps] = Cell(eps, shown.attack, shown.mean, shown.sem, runs, means, stats.mean_interval(runs))
+    return Row(
+        label=entry.label,
+        members=tuple(name for name, _ in entry.members),
+        median=entry.members[median][0],
+        score=_score(members[median], attacks, scored) if scored and {0.0, *scored} <= cells.keys() else None,
+        cells=cells,
+        published=row_for([row for row in results(entry.game.id) if row.levels == levels], entry.config),
+    )

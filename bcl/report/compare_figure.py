@@ -1,0 +1,111 @@
+"""A comparison as a figure: returns against budgets, and below them the probability of improvement."""
+
+import io
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from bcl import stats
+from bcl.errors import ConfigError
+from bcl.quantities import format_eps
+from bcl.report.compare import Block, Comparison
+from bcl.report.look import LIGHT, RC
+
+FORMATS = ("png", "svg", "pdf")
+_COLOURS = ("blue", "vermilion", "green", "purple", "ochre", "sky")
+_MARKERS = ("o", "s", "D", "^", "P", "X")
+
+
+def figure_format(path: Path) -> str:
+    """By the name's ending; refuses others."""
+    ending = path.suffix.lstrip(".").lower()
+    if ending not in FORMATS:
+        raise ConfigError(f"--figure {path} is no picture that can be drawn", f"end it in {', '.join(FORMATS)}")
+    return ending
+
+
+def draw(comparison: Comparison) -> Figure:
+    """A column per block. Solid: measured, with 95 % intervals; hollow and dotted: the paper's."""
+    blocks = comparison.blocks
+    rows = 2 if any(len(block.rows) > 1 for block in blocks) else 1
+    with matplotlib.rc_context(RC):
+        figure = Figure(figsize=(6.4 * len(blocks), 3.6 + 2.4 * (rows - 1)), layout="constrained")
+        ratios = {"height_ratios": [3, 2][:rows]}
+        panels = figure.subplots(rows, len(blocks), squeeze=False, sharex="col", gridspec_kw=ratios)
+        for column, block in enumerate(blocks):
+            _returns(panels[0][column], block)
+            if rows > 1:
+                _improvement(panels[1][column], block)
+            bottom = panels[-1][column]
+            bottom.set_xlabel("attack budget")
+            bottom.set_xticks(block.budgets, ["0" if eps == 0 else format_eps(eps) for eps in block.budgets])
+    return figure
+
+
+def encoded(figure: Figure, ending: str) -> bytes:
+    """The bytes of a file of that kind."""
+    file = io.BytesIO()
+    dateless: dict[str, dict[str, None]] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
+    with matplotlib.rc_context(RC):
+        figure.savefig(file, format=ending, dpi=150, metadata=dateless.get(ending))
+    return file.getvalue()
+
+
+def _returns(axes: Axes, block: Block) -> None:
+    for place, row in enumerate(block.rows):
+        budgets = _beside([*row.cells], block, place)
+        means = [cell.over_runs for cell in row.cells.values()]
+        errors = _errors(means, [cell.interval for cell in row.cells.values()])
+        style = _style(place)
+        axes.errorbar(budgets, means, errors, **style, capsize=3, label=row.label)
+        if paper := row.published:
+            hollow = style | {"linestyle": ":", "markerfacecolor": LIGHT["paper"]}
+            axes.plot(paper.eps, paper.mean, **hollow)
+    levels = {"train": ", training levels", "eval": ", unlimited levels"}.get(block.levels, "")
+    axes.set_title(f"{block.game}{levels}")
+    axes.set_ylabel("return under the worst attack")
+    handles, _ = axes.get_legend_handles_labels()
+    if any(row.published for row in block.rows):
+        dotted: dict[str, Any] = {
+            "color": LIGHT["muted"],
+            "linestyle": ":",
+            "marker": "o",
+            "markerfacecolor": LIGHT["paper"],
+        }
+        handles.append(Line2D([], [], **dotted, label="paper"))
+    axes.legend(handles=handles, fontsize="small", loc="upper left", bbox_to_anchor=(1, 1))
+
+
+def _improvement(axes: Axes, block: Block) -> None:
+    axes.axhline(0.5, color=LIGHT["rule"])
+    for place, row in enumerate(block.rows):
+        found = [one for one in block.improvements if one.row == row.label]
+        values = [one.probability for one in found]
+        if found:
+            errors = _errors(values, [one.interval for one in found])
+            budgets = _beside([one.eps for one in found], block, place)
+            axes.errorbar(budgets, values, errors, **_style(place), capsize=3)
+    axes.set_ylim(-0.05, 1.05)
+    axes.set_ylabel("P(returns more\nthan the first)")
+
+
+def _style(place: int) -> dict[str, Any]:
+    colour = LIGHT[_COLOURS[place % len(_COLOURS)]]
+    return {"color": colour, "marker": _MARKERS[place % len(_MARKERS)]}
+
+
+def _beside(budgets: list[float], block: Block, place: int) -> list[float]:
+    """Moved a little, so that intervals of different rows do not hide each other."""
+    shift = 0.008 * max(block.budgets) * (place - (len(block.rows) - 1) / 2)
+    return [eps + shift for eps in budgets]
+
+
+def _errors(values: list[float], intervals: list[stats.Interval | None]) -> list[list[float]]:
+    """Distances below and above, as matplotlib takes them; 0 where there is no interval."""
+    pairs = list(zip(values, intervals, strict=True))
+    below = [max(value - interval.low, 0) if interval else 0.0 for value, interval in pairs]
+    return [below, [max(interval.high - value, 0) if interval else 0.0 for value, interval in pairs]]

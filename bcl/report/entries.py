@@ -1,0 +1,140 @@
+"""What can be compared: runs, repeats and policy files with the scores that lie beside them, and which were judged alike."""
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from bcl.config import Config, EvaluationConfig, preset_for, resolve
+from bcl.errors import ConfigError, StoreError, WeightsError
+from bcl.evaluation import Score
+from bcl.experiment.run import read_config
+from bcl.experiment.work import EVALS, RESULT
+from bcl.games import AtariGame, Game, ProcgenGame, game_from_dict
+from bcl.policies.files import fingerprint, load
+from bcl.report.collect import results_folder
+from bcl.report.effort import Effort, effort
+from bcl.report.published import Levels
+from bcl.runs import store
+
+
+@dataclass(frozen=True)
+class Judged:
+    """Scores of one agent on the same episodes."""
+
+    game: Game
+    conditions: str
+    """What must be equal for two agents to stand in one table."""
+    seed: int
+    scores: dict[tuple[str, float], Score]
+    """By attack and budget."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What was given: a run, its repeats, or a policy file."""
+
+    label: str
+    path: Path
+    config: Config | None
+    """Of a run."""
+    members: tuple[tuple[str, tuple[Judged, ...]], ...]
+    """Each agent's name and evaluations; several where there are repeats."""
+    scored: tuple[float, ...]
+    """Budgets of the final score."""
+    efforts: tuple[Effort, ...]
+
+    @property
+    def game(self) -> Game:
+        """That its first agent was judged on."""
+        return self.members[0][1][0].game
+
+
+def read_entry(path: Path, label: str) -> Entry:
+    """A finished run, finished repeats, or a policy file."""
+    if path.is_file():
+        policy = load(path)
+        if policy.spec.game is None:
+            raise WeightsError(f"'{path}' does not say which game it plays", "save it with a game in its spec")
+        preset = preset_for(policy.spec.game)
+        usual = resolve(preset).evaluation if preset else EvaluationConfig()
+        member = _member(path.name, results_folder(path) / EVALS, fingerprint(policy), path)
+        return Entry(label, path, None, (member,), usual.scored, ())
+    runs = store.repeats(path) or [path]
+    config = read_config(runs[0])
+    if not all((run / RESULT).exists() for run in runs):
+        raise StoreError(f"'{path}' is not finished", f"'bcl resume {path}' does what is left")
+    agents = [str(store.read_json(run / RESULT).get("policy")) for run in runs]
+    members = tuple(_member(run.name, run / EVALS, agent, run) for run, agent in zip(runs, agents, strict=True))
+    return Entry(label, path, config, members, config.evaluation.scored, tuple(map(effort, runs)))
+
+
+def _member(name: str, folder: Path, policy: str, path: Path) -> tuple[str, tuple[Judged, ...]]:
+    """What was stored of an agent's episodes, by what they have in common."""
+    found: dict[str, Judged] = {}
+    for file in sorted(folder.glob("*.json")):
+        data = store.read_json(file)
+        played_by, game = data.get("policy"), data.get("game")
+        # Others in there: bcl attack's verdict, the floor, and what tells of progress.
+        if not isinstance(played_by, str) or not isinstance(game, dict) or not played_by.startswith(policy):
+            continue
+        score = Score.from_dict(data)
+        same = [game, data.get("num_envs"), played_by, data.get("bcl"), score.seed, score.protocol, score.precision]
+        played = game_from_dict(game)
+        judged = Judged(played, _conditions(played, score), score.seed, {})
+        found.setdefault(json.dumps([*same, len(score.returns)]), judged).scores[score.attack, score.eps] = score
+    if not found:
+        raise StoreError(f"'{path}' has not been judged", f"'bcl attack {path} --suite paper' does it")
+    return name, tuple(found.values())
+
+
+def _conditions(game: Game, score: Score) -> str:
+    """Atari agents may see a game through different pipelines, as the paper's do; it is the same game."""
+    facts = dataclasses.asdict(game)
+    if isinstance(game, AtariGame):
+        facts = {name: facts[name] for name in ("id", "max_steps", "noop_max", "first_noops")}
+    return json.dumps([facts, score.protocol, len(score.returns)])
+
+
+def levels_of(judged: Judged) -> Levels:
+    """Which of Procgen's levels it was judged on."""
+    return ("train" if judged.game.num_levels else "eval") if isinstance(judged.game, ProcgenGame) else ""
+
+
+def judged_alike(entries: Sequence[Entry], levels: Levels) -> dict[str, list[Judged]]:
+    """For every entry that was judged on these levels, one evaluation per member, all under the same conditions: those
+    under which most was played, and of equals those with the same seed. Empty: no entry was, in all its repeats."""
+    pools = {
+        entry.label: [
+            [judged for judged in evaluations if levels_of(judged) == levels] for _, evaluations in entry.members
+        ]
+        for entry in entries
+    }
+    pools = {label: members for label, members in pools.items() if all(members)}
+    every = [members for pool in pools.values() for members in pool]
+    if not every:
+        return {}
+    common = set.intersection(*({judged.conditions for judged in members} for members in every))
+    if not common:
+        names = " and ".join(f"'{entry.path}'" for entry in entries)
+        raise ConfigError(
+            f"{names} were not judged alike", "give 'bcl attack' the same --suite, --eps and --episodes for each"
+        )
+    best: tuple[int, bool, dict[str, list[Judged]]] | None = None
+    for conditions in sorted(common):
+        for seed in (None, *sorted({judged.seed for members in every for judged in members})):
+            picked = {label: [_most(members, conditions, seed) for members in pool] for label, pool in pools.items()}
+            if any(judged is None for members in picked.values() for judged in members):
+                continue
+            alike = {label: [judged for judged in members if judged] for label, members in picked.items()}
+            cells = sum(len(judged.scores) for members in alike.values() for judged in members)
+            if best is None or (cells, seed is not None) > best[:2]:
+                best = cells, seed is not None, alike
+    assert best, "without a seed every member has something"
+    return best[2]
+
+
+def _most(members: Sequence[Judged], conditions: str, seed: int | None) -> Judged | None:
+    fitting = [one for one in members if one.conditions == conditions and seed in (None, one.seed)]
+    return max(fitting, key=lambda one: len(one.scores), default=None)

@@ -1,0 +1,170 @@
+"""A comparison as tables of text, and tables as markdown, LaTeX and plain data."""
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from bcl import stats
+from bcl.quantities import format_eps
+from bcl.report.compare import Block, Comparison, Row
+from bcl.report.entries import Entry
+from bcl.report.look import attack_label, duration, number
+from bcl.report.published import row_for, run_counts, wall_time
+
+_LATEX = {"\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}"}
+_LATEX |= {"~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$", "\N{MINUS SIGN}": "$-$"}
+
+
+@dataclass(frozen=True)
+class Table:
+    """Text in rows and columns; the first column names the row."""
+
+    title: str
+    header: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    notes: tuple[str, ...] = ()
+
+
+def tables(comparison: Comparison) -> list[Table]:
+    """Per block returns and improvement; then what the runs took."""
+    found = []
+    for block in comparison.blocks:
+        found.append(_returns(block))
+        if len(block.rows) > 1:
+            found.append(_improvements(block))
+    ran = [entry for entry in comparison.entries if entry.efforts]
+    return [*found, _efforts(ran)] if ran else found
+
+
+def as_markdown(table: Table) -> str:
+    """A pipe table under its title."""
+    rows = [table.header, ["---"] * len(table.header), *table.rows]
+    lines = ["| " + " | ".join(cell.replace("|", r"\|") for cell in row) + " |" for row in rows]
+    return "\n".join([f"**{table.title}**", "", *lines, *(f"\n{note}" for note in table.notes)])
+
+
+def as_latex(table: Table) -> str:
+    """A table for the booktabs package."""
+    rows = [" & ".join(map(_escaped, row)) + r" \\" for row in table.rows]
+    return "\n".join(
+        [
+            r"\begin{table}",
+            rf"\caption{{{_escaped('. '.join([table.title, *table.notes]))}}}",
+            rf"\begin{{tabular}}{{l{'r' * (len(table.header) - 1)}}}",
+            r"\toprule",
+            " & ".join(map(_escaped, table.header)) + r" \\",
+            r"\midrule",
+            *rows,
+            r"\bottomrule",
+            r"\end{tabular}",
+            r"\end{table}",
+        ]
+    )
+
+
+def as_json(comparison: Comparison) -> dict[str, Any]:
+    """Plain data: all numbers of the tables, unrounded; budgets are numbers."""
+    blocks = []
+    for block in comparison.blocks:
+        data = dataclasses.asdict(block)
+        data["attacks"] = [{"eps": eps, "attacks": attacks} for eps, attacks in block.attacks.items()]
+        for row, plain in zip(block.rows, data["rows"], strict=True):
+            plain["cells"] = [dataclasses.asdict(cell) for cell in row.cells.values()]
+            for cell in plain["cells"]:
+                cell["run_means"] = [stats.mean(returns) for returns in cell.pop("runs")]
+        blocks.append(data)
+    runs = [
+        {"agent": entry.label, "path": str(entry.path), "repeats": [dataclasses.asdict(one) for one in entry.efforts]}
+        for entry in comparison.entries
+        if entry.efforts
+    ]
+    return {"blocks": blocks, "runs": runs}
+
+
+def _returns(block: Block) -> Table:
+    attacks = list(dict.fromkeys(attack_label(a) for eps, names in block.attacks.items() if eps for a in names))
+    words = [f"{_name(block)}: mean return ± standard error [95 % interval], {block.episodes} episodes"]
+    words += [f"worst of {', '.join(attacks)}"] if attacks else []
+    rows = tuple(line for row in block.rows for line in _lines(row, block))
+    budgets = ["no attack" if eps == 0 else format_eps(eps) for eps in block.budgets]
+    notes = [f"score: no attack + mean at {', '.join(map(format_eps, block.scored))}"] if block.scored else []
+    sources = dict.fromkeys(row.published.source for row in block.rows if row.published)
+    notes += [f"paper: {source}" for source in sources]
+    return Table(", ".join(words), ("agent", *budgets, "score"), rows, (*notes, *block.notes))
+
+
+def _lines(row: Row, block: Block) -> Iterator[tuple[str, ...]]:
+    cells = [row.cells.get(eps) for eps in block.budgets]
+    alone, score = len(row.members) == 1, "" if row.score is None else number(row.score)
+    name = row.label if alone else f"{row.label}, median of {len(row.members)} ({row.median})"
+    shown = [c and _value(c.mean, c.sem, len(c.runs[0])) + (_interval(c.interval) if alone else "") for c in cells]
+    yield name, *(text or "" for text in shown), score
+    if not alone:
+        means = [c and number(c.over_runs) + _interval(c.interval) for c in cells]
+        yield "  mean over repeats", *(text or "" for text in means), ""
+    if paper := row.published:
+        at = {round(eps * 255): (mean, sem) for eps, mean, sem in zip(paper.eps, paper.mean, paper.sem, strict=True)}
+        values = [at.get(round(eps * 255)) if _is_level(eps) else None for eps in block.budgets]
+        yield f"  paper: {paper.method}", *(_plus_minus(*v) if v else "" for v in values), number(paper.score)
+
+
+def _improvements(block: Block) -> Table:
+    first = block.rows[0].label
+    found = {(one.row, one.eps): one for one in block.improvements}
+    rows = []
+    for row in block.rows[1:]:
+        cells = [found.get((row.label, eps)) for eps in block.budgets]
+        rows.append((row.label, *(f"{c.probability:.2f}{_range(c.interval)}" if c else "" for c in cells)))
+    budgets = ["no attack" if eps == 0 else format_eps(eps) for eps in block.budgets]
+    title = f"{_name(block)}: probability that an episode returns more than one of {first} [95 % interval]"
+    return Table(title, ("agent", *budgets), tuple(rows))
+
+
+def _efforts(entries: Sequence[Entry]) -> Table:
+    rows, sources = [], dict[str, None]()
+    for entry in entries:
+        counted, time = row_for(run_counts(entry.game.id), entry.config), wall_time(entry.game.id)
+        runs = ", ".join(str(one.runs) for one in entry.efforts)
+        before = ", ".join(str(one.before) for one in entry.efforts)
+        steps = sum(one.steps for one in entry.efforts) / max(sum(one.runs for one in entry.efforts), 1)
+        time_taken = stats.mean([one.seconds_per_run for one in entry.efforts])
+        machines = ", ".join(dict.fromkeys(one.machine for one in entry.efforts))
+        paper_runs = ", ".join(map(str, counted.runs)) if counted else ""
+        paper_time = duration(3600 * time.hours) if time and counted else ""
+        sources |= {one.source: None for one in (counted, time) if one and counted}
+        measured = (f"{steps:,.0f}", duration(time_taken))
+        rows.append((entry.label, runs, paper_runs, before, *measured, paper_time, machines))
+    header = ("agent", "training runs", "paper", "runs before", "steps a run", "time a run", "paper", "machine")
+    title = "Runs conducted, per repeat, and wall time of training"
+    return Table(title, header, tuple(rows), tuple(f"paper: {source}" for source in sources))
+
+
+def _name(block: Block) -> str:
+    levels = {"train": " on the training levels", "eval": " on unlimited levels"}
+    return block.game + levels.get(block.levels, "")
+
+
+def _is_level(eps: float) -> bool:
+    return abs(eps * 255 - round(eps * 255)) < 1e-6
+
+
+def _value(mean: float, sem: float, episodes: int) -> str:
+    return _plus_minus(mean, sem) if episodes >= stats.MIN_FOR_INTERVAL else number(mean)
+
+
+def _plus_minus(mean: float, sem: float) -> str:
+    return f"{number(mean)} ± {sem:.2g}" if sem < 100 else f"{number(mean)} ± {sem:.0f}"
+
+
+def _interval(interval: stats.Interval | None) -> str:
+    return f" [{number(interval.low)}, {number(interval.high)}]" if interval else ""
+
+
+def _range(interval: stats.Interval | None) -> str:
+    return f" [{interval.low:.2f}, {interval.high:.2f}]" if interval else ""
+
+
+def _escaped(text: str) -> str:
+    spaces = len(text) - len(text.lstrip())
+    return r"\quad " * bool(spaces) + "".join(_LATEX.get(letter, letter) for letter in text.lstrip())

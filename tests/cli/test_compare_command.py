@@ -1,0 +1,90 @@
+"""bcl compare as a person meets it."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+import bcl as package
+from bcl.config import resolve
+from bcl.envs import make_env
+from bcl.policies import Policy, PolicySpec
+
+
+@pytest.fixture(scope="module")
+def judged(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with three small CartPole agents, of which two were judged."""
+    from bcl.cli.main import main
+
+    folder = tmp_path_factory.mktemp("agents")
+    game = resolve("cartpole").game
+    env = make_env(game, 1)
+    for seed, name in enumerate(("one", "two", "never")):
+        torch.manual_seed(seed)
+        policy = Policy(PolicySpec("dueling-mlp", (4,), 2, env.low, env.high, (16, 16), game=game))
+        package.save(policy, folder / f"{name}.safetensors")
+        if name != "never":
+            words = ["--attack", "pgd-3", "noise", "--eps", "0.05", "--episodes", "5", "--json"]
+            with pytest.raises(SystemExit) as exit:
+                main(["attack", str(folder / f"{name}.safetensors"), *words])
+            assert not exit.value.code
+    return folder
+
+
+@pytest.fixture
+def bcl(judged: Path, in_folder, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    monkeypatch.chdir(judged)
+    capsys.readouterr()
+    return in_folder
+
+
+def test_tables_and_a_figure(bcl, tmp_path: Path) -> None:
+    figure = tmp_path / "f.svg"
+    code, out, _ = bcl("compare", "one.safetensors", "two.safetensors", "--figure", str(figure))
+    assert code == 0
+    for word in ("one.safetensors", "two.safetensors", "worst of PGD-3, Noise", "probability that an episode", "0.05"):
+        assert word in out
+    assert figure.read_bytes().startswith(b"<?xml")
+    assert out.splitlines()[-2:] == [
+        f"figure: {figure}",
+        "next: bcl compare one.safetensors two.safetensors --format latex",
+    ]
+
+
+def test_other_formats_are_nothing_but_themselves(bcl) -> None:
+    _, out, err = bcl("compare", "one.safetensors", "two.safetensors", "--format", "json")
+    data = json.loads(out)
+    assert (err, [row["label"] for row in data["blocks"][0]["rows"]]) == ("", ["one.safetensors", "two.safetensors"])
+    cell = data["blocks"][0]["rows"][0]["cells"][1]
+    stored = [json.loads(f.read_text()) for f in Path("one.results/evals").glob("eps-0-05*.json")]
+    assert cell["mean"] == min(score["mean"] for score in stored)
+    assert bcl("compare", "one.safetensors", "--format", "latex")[1].startswith(r"\begin{table}")
+    assert bcl("compare", "one.safetensors", "--format", "markdown")[1].startswith("**CartPole-v1")
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ([], "nothing to compare"),
+        (["never.safetensors"], "'bcl attack never.safetensors --suite paper' does it"),
+        (["one.safetensors", "one.safetensors"], "given twice"),
+        (["nowhere"], "not a run directory"),
+        (["one.safetensors", "--figure", "f.jpeg"], "png, svg, pdf"),
+        (["one.safetensors", "--format", "word"], "--format"),
+    ],
+)
+def test_mistakes_are_one_sentence(bcl, words: list[str], expected: str) -> None:
+    code, out, err = bcl("compare", *words)
+    assert (code, out) == (2, "")
+    assert expected in err
+    assert len(err.splitlines()) == 1
+
+
+def test_the_next_command_is_the_one_that_is_missing(bcl, judged: Path) -> None:
+    bcl("attack", "one.safetensors", "--suite", "quick", "--eps", "0.1", "--episodes", "4", "--seed", "9")
+    bcl("attack", "never.safetensors", "--attack", "noise", "--eps", "0", "--episodes", "4", "--seed", "9")
+    code, out, _ = bcl("compare", "one.safetensors", "never.safetensors")
+    assert code == 0
+    assert "never.safetensors was judged by nominal play alone" in out
+    assert out.splitlines()[-1] == "next: bcl attack never.safetensors --suite quick --eps 0.1 --episodes 4"
