@@ -14,13 +14,12 @@ from bcl.experiment.phases import decisions
 from bcl.experiment.run import Verdict, read_config, read_verdict, stage_folders
 from bcl.experiment.status import incumbent, status
 from bcl.experiment.work import EVALS, POLICY, RESULT
-from bcl.games import ProcgenGame
 from bcl.policies.files import fingerprint, load
 from bcl.quantities import format_eps
 from bcl.report.data import Collected, Evaluation, Frames, Proof, Published, Repeat, Setting
 from bcl.report.history import kept_folder, read_timeline
 from bcl.report.look import attack_label, rank
-from bcl.report.published import results
+from bcl.report.published import levels_of, results, row_for
 from bcl.runs import store
 from bcl.settings import difference, setting_line
 
@@ -174,16 +173,8 @@ def _groups(folder: Path, policy: str | None) -> list[list[Score]]:
 
 def _published(config: Config) -> tuple[Published, ...]:
     """The paper's row of this recipe on this game, by budget; empty where it has none."""
-    game, procgen = config.game, isinstance(config.game, ProcgenGame)
-    levels = ("train" if game.num_levels else "eval") if isinstance(game, ProcgenGame) else ""
-    usual = "vanilla" if procgen else "radial"
-    bootstrap = usual if config.bootstrap == "auto" else config.bootstrap
-    if config.algo != ("ppo" if procgen else "dqn"):
-        return ()
-    for row in results(preset_for(game) or ""):
-        if (row.recipe, row.levels) == (config.recipe, levels) and bootstrap == (row.bootstrap or usual):
-            return tuple(map(Published, row.eps, row.mean, row.sem))
-    return ()
+    row = row_for([row for row in results(config.game.id) if row.levels == levels_of(config.game)], config)
+    return tuple(map(Published, row.eps, row.mean, row.sem)) if row else ()
 
 
 def _proofs(folder: Path) -> tuple[Proof, ...]:

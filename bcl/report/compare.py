@@ -10,8 +10,8 @@ from bcl.evaluation import Score
 from bcl.evaluation.score import NO_ATTACK
 from bcl.games import AtariGame
 from bcl.quantities import format_eps
-from bcl.report.entries import Entry, Judged, judged_alike, levels_of, read_entry
-from bcl.report.published import Levels, Result, results, row_for
+from bcl.report.entries import Entry, Judged, judged_alike, read_entry
+from bcl.report.published import Levels, Result, levels_of, results, row_for
 from bcl.runs import store
 
 
@@ -110,7 +110,7 @@ def _short_name(path: Path) -> str:
 def _blocks(entries: Sequence[Entry]) -> list[Block]:
     """The blocks of one game. The median of repeats is by the score summed over its blocks, as the paper has it."""
     wanted = {
-        levels_of(judged): None for entry in entries for _, evaluations in entry.members for judged in evaluations
+        levels_of(judged.game): None for entry in entries for _, evaluations in entry.members for judged in evaluations
     }
     found = {levels: judged_alike(entries, levels) for levels in sorted(wanted, reverse=True)}  # train before eval
     chosen = {levels: alike for levels, alike in found.items() if alike}

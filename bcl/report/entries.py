@@ -11,11 +11,11 @@ from bcl.errors import ConfigError, StoreError, WeightsError
 from bcl.evaluation import Score
 from bcl.experiment.run import read_config
 from bcl.experiment.work import EVALS, RESULT
-from bcl.games import AtariGame, Game, ProcgenGame, game_from_dict
+from bcl.games import AtariGame, Game, game_from_dict
 from bcl.policies.files import fingerprint, load
 from bcl.report.collect import results_folder
 from bcl.report.effort import Effort, effort
-from bcl.report.published import Levels
+from bcl.report.published import Levels, levels_of
 from bcl.runs import store
 
 
@@ -97,17 +97,12 @@ def _conditions(game: Game, score: Score) -> str:
     return json.dumps([facts, score.protocol, len(score.returns)])
 
 
-def levels_of(judged: Judged) -> Levels:
-    """Which of Procgen's levels it was judged on."""
-    return ("train" if judged.game.num_levels else "eval") if isinstance(judged.game, ProcgenGame) else ""
-
-
 def judged_alike(entries: Sequence[Entry], levels: Levels) -> dict[str, list[Judged]]:
     """For every entry that was judged on these levels, one evaluation per member, all under the same conditions: those
     under which most was played, and of equals those with the same seed. Empty: no entry was, in all its repeats."""
     pools = {
         entry.label: [
-            [judged for judged in evaluations if levels_of(judged) == levels] for _, evaluations in entry.members
+            [judged for judged in evaluations if levels_of(judged.game) == levels] for _, evaluations in entry.members
         ]
         for entry in entries
     }

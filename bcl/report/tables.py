@@ -9,7 +9,7 @@ from bcl import stats
 from bcl.quantities import format_eps
 from bcl.report.compare import Block, Comparison, Row
 from bcl.report.entries import Entry
-from bcl.report.look import attack_label, duration, number
+from bcl.report.look import attack_label, number
 from bcl.report.published import row_for, run_counts, wall_time
 
 _LATEX = {"\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}"}
@@ -131,9 +131,9 @@ def _efforts(entries: Sequence[Entry]) -> Table:
         time_taken = stats.mean([one.seconds_per_run for one in entry.efforts])
         machines = ", ".join(dict.fromkeys(one.machine for one in entry.efforts))
         paper_runs = ", ".join(map(str, counted.runs)) if counted else ""
-        paper_time = duration(3600 * time.hours) if time and counted else ""
+        paper_time = _duration(3600 * time.hours) if time and counted else ""
         sources |= {one.source: None for one in (counted, time) if one and counted}
-        measured = (f"{steps:,.0f}", duration(time_taken))
+        measured = (f"{steps:,.0f}", _duration(time_taken))
         rows.append((entry.label, runs, paper_runs, before, *measured, paper_time, machines))
     header = ("agent", "training runs", "paper", "runs before", "steps a run", "time a run", "paper", "machine")
     title = "Runs conducted, per repeat, and wall time of training"
@@ -163,6 +163,12 @@ def _interval(interval: stats.Interval | None) -> str:
 
 def _range(interval: stats.Interval | None) -> str:
     return f" [{interval.low:.2f}, {interval.high:.2f}]" if interval else ""
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.3g} h"
 
 
 def _escaped(text: str) -> str:

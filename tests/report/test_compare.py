@@ -202,7 +202,7 @@ def test_effort_counts_what_the_papers_table_counts(tmp_path: Path) -> None:
     assert dataclasses.replace(found, machine="") == Effort(runs=3, before=2, steps=700, seconds=60.0, machine="")
     assert found.seconds_per_run == 20
     [_, took] = tables(compare([run]))
-    assert took.rows[0][:7] == ("a", "3", "20, 18, 20", "2", "233", "20 s", "12.0 h")
+    assert took.rows[0][:7] == ("a", "3", "20, 18, 20", "2", "233", "20 s", "12 h")
     with_one_stage = finished(tmp_path / "b", "pong", "radial", pong(20, 15, 10, 5))
     assert (effort(with_one_stage).runs, effort(with_one_stage).before) == (1, 1)
 

@@ -7,12 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, ImageColor
 
 from bcl.attacks import PGD
 from bcl.errors import MissingExtra
 from bcl.evaluation import Moment
 from bcl.report.encode import MOST_GIF_FRAMES, encode, ffmpeg
+from bcl.report.look import LIGHT
 from bcl.report.video import GAP, PANE, TITLE, Subject, frames
 
 EPS = 10 / 255
@@ -32,6 +33,10 @@ def draw(one: Moment, subject: Subject = SUBJECT) -> np.ndarray:
 def pane(frame: np.ndarray, place: int) -> np.ndarray:
     left = GAP + place * (PANE + GAP)
     return frame[TITLE : TITLE + PANE, left : left + PANE]
+
+
+def coloured(part: np.ndarray, name: str) -> np.ndarray:
+    return (part == ImageColor.getrgb(LIGHT[name])).all(axis=-1)
 
 
 def test_panes_show_clean_perturbation_and_seen_pixel_by_pixel() -> None:
@@ -63,19 +68,19 @@ def test_a_vector_is_shown_as_the_game_and_as_bars() -> None:
     clean, moved = np.array([0.75, -0.3]), np.array([EPS, -EPS / 2])
     frame = draw(moment(clean, moved, screen=screen))
     assert pane(frame, 0)[PANE // 2, PANE // 2].tolist() == [0, 0, 255]
-    vermilion = (pane(frame, 1) == (0xD0, 0x5B, 0x00)).all(axis=-1)
+    vermilion = coloured(pane(frame, 1), "vermilion")
     whole, half = vermilion[: PANE // 2].any(axis=0).sum(), vermilion[PANE // 2 :].any(axis=0).sum()
     assert whole / half == pytest.approx(2, rel=0.05)  # the whole budget and half of it
     assert vermilion[: PANE // 2].any(axis=0).argmax() > vermilion[PANE // 2 :].any(axis=0).argmax()  # right, left
     without = draw(moment(clean, moved))
-    gray = (pane(without, 0) == (0x5B, 0x61, 0x68)).all(axis=-1).any(axis=0).sum()
+    gray = coloured(pane(without, 0), "muted").any(axis=0).sum()
     assert gray > 50  # without a picture, the observation as bars
 
 
 def test_the_caption_tells_whether_the_action_was_changed() -> None:
     same, changed = (draw(moment(np.zeros((1, 84, 84)), np.zeros((1, 84, 84)), taken)) for taken in (0, 1))
     caption = slice(TITLE + PANE + 40, None)
-    orange = [(f[caption] == (0xD0, 0x5B, 0x00)).all(axis=-1).sum() for f in (same, changed)]
+    orange = [coloured(f[caption], "vermilion").sum() for f in (same, changed)]
     assert orange[0] == 0 < orange[1]
 
 
