@@ -9,6 +9,7 @@ from bcl.experiment import read_config
 from bcl.games import REFERENCE_NOOPS, Game
 from bcl.policies import Policy
 from bcl.policies.files import load
+from bcl.runs import store
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,8 @@ def find_target(path: Path, device: str) -> Target:
     """The best policy of a run, or a policy file; results lie in the run, or beside the file."""
     if path.is_dir():
         file, results = path / "best" / "policy.safetensors", path
+        if runs := store.repeats(path):
+            raise StoreError(f"'{path}' holds {len(runs)} repeats", f"give one of them, such as {runs[0]}")
         if not file.exists():
             raise StoreError(f"'{path}' has no best policy yet", "give a policy file, or wait for the run")
     else:

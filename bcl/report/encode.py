@@ -19,7 +19,9 @@ def ffmpeg() -> Any:
     """imageio-ffmpeg, which brings its own encoder, if it is installed."""
     try:
         import imageio_ffmpeg
-    except ImportError:
+
+        imageio_ffmpeg.get_ffmpeg_exe()
+    except (ImportError, RuntimeError):
         raise MissingExtra("videos need imageio-ffmpeg", "pip install 'imageio[ffmpeg]>=2.35'") from None
     return imageio_ffmpeg
 

@@ -58,6 +58,9 @@ def test_a_run_directory_stands_for_its_best_policy(bcl, tmp_path: Path) -> None
     code, _, err = bcl("attack", str(tmp_path), "--eps", "0.1")
     assert code == 2
     assert "no best policy yet" in err
+    (tmp_path / "three").mkdir()
+    (tmp_path / "three" / "repeats.json").write_text('{"runs": ["seed0", "seed1", "seed2"]}')
+    assert "'three' holds 3 repeats; give one of them, such as three/seed0" in bcl("attack", "three")[2]
     (tmp_path / "run" / "best").mkdir(parents=True)
     (tmp_path / "p.safetensors").rename(tmp_path / "run" / "best" / "policy.safetensors")
     assert bcl("attack", "run", "--eps", "0.1", "--episodes", "2")[0] == 0
