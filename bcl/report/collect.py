@@ -14,6 +14,7 @@ from bcl.experiment.phases import decisions
 from bcl.experiment.run import Verdict, read_config, read_verdict, stage_folders
 from bcl.experiment.status import incumbent, status
 from bcl.experiment.work import EVALS, POLICY, RESULT
+from bcl.games import game_from_dict
 from bcl.policies.files import fingerprint, load
 from bcl.quantities import format_eps
 from bcl.report.data import Collected, Evaluation, Frames, Proof, Published, Repeat, Setting
@@ -69,7 +70,8 @@ def _of_run(run: Path, source: Path, repeats: tuple[Repeat, ...], frames: Frames
     if verdict:
         policy = str(store.read_json(run / RESULT).get("policy"))
         found = _evaluations(run / EVALS, policy, verdict)
-        shown = dataclasses.replace(verdict, scores=list(found[0].scores)) if found else verdict
+        judged = found and found[0].nominal
+        shown = dataclasses.replace(verdict, scores=list(found[0].scores)) if judged else verdict
         sentence = shown.sentence(config)
     else:
         found = _so_far(run)
@@ -84,7 +86,7 @@ def _of_run(run: Path, source: Path, repeats: tuple[Repeat, ...], frames: Frames
         verdict=sentence,
         progress=() if verdict else (*now.lines, *under_way),
         evaluations=tuple(found),
-        published=_published(config),
+        published=_published(config, found[0].levels if found else levels_of(config.game)),
         timeline=read_timeline(run),
         proofs=_proofs(run / CERTS),
         frames=frames,
@@ -135,12 +137,12 @@ def _evaluations(folder: Path, policy: str, verdict: Verdict | None) -> list[Eva
     """What was played with this agent, the evaluation with most attacks and budgets first; the verdict's own wins a tie."""
     own = verdict.scores[0].seed if verdict else None
     found = []
-    for scores in _groups(folder, policy):
+    for levels, scores in _groups(folder, policy):
         raised = [f"{flag.name}: {flag.message}" for flag in flags(scores)]
         is_own = scores[0].seed == own
         if verdict and is_own:
             raised = list(dict.fromkeys([*verdict.flags, *raised]))
-        found.append(Evaluation(tuple(scores), tuple(raised), OWN if is_own else LATER))
+        found.append(Evaluation(tuple(scores), tuple(raised), OWN if is_own else LATER, levels))
     return sorted(found, key=lambda e: (len(e.attacks), len(e.scores), e.note == OWN), reverse=True)
 
 
@@ -150,30 +152,33 @@ def _so_far(run: Path) -> list[Evaluation]:
         if stage.strategy != "none" and (made := decisions(folder)):
             kept = kept_folder(folder, made[-1]["decision"]["best_phase"])
             return [
-                Evaluation(tuple(scores), tuple(f"{f.name}: {f.message}" for f in flags(scores)), CHOOSING)
-                for scores in _groups(kept / EVALS, None)
+                Evaluation(tuple(scores), tuple(f"{f.name}: {f.message}" for f in flags(scores)), CHOOSING, levels)
+                for levels, scores in _groups(kept / EVALS, None)
             ][:1]
     return []
 
 
-def _groups(folder: Path, policy: str | None) -> list[list[Score]]:
-    """Stored scores of an agent that may stand in one table: the same game, episodes, seed, protocol and device."""
-    groups: dict[str, list[Score]] = {}
-    for path in sorted(folder.glob("*.json")):
+def _groups(folder: Path, policy: str | None) -> list[tuple[str, list[Score]]]:
+    """Stored scores of an agent that may stand in one table, with their levels: the same game, episodes, seed, protocol
+    and device. A budget of 1 is left out: that is a test of the attack."""
+    groups: dict[str, tuple[str, list[Score]]] = {}
+    for path in sorted(folder.glob("eps-*.json")):
         data = store.read_json(path)
-        played_by = data.get("policy")
-        # Others in there: bcl attack's verdict, the floor, and what tells of progress.
-        if not isinstance(played_by, str) or "returns" not in data or not played_by.startswith(policy or ""):
+        played_by, game = data.get("policy"), data.get("game")
+        if not isinstance(played_by, str) or not played_by.startswith(policy or ""):  # the floor has none
             continue
         score = Score.from_dict(data)
-        same = (data.get("game"), data.get("num_envs"), played_by, len(score.returns), score.seed, score.protocol)
-        groups.setdefault(json.dumps([*same, data.get("bcl")]), []).append(score)
-    return [sorted(scores, key=lambda s: (s.eps, rank(s.attack), s.attack)) for scores in groups.values()]
+        if score.eps >= 1:
+            continue
+        levels = levels_of(game_from_dict(game)) if isinstance(game, dict) else ""
+        same = (game, data.get("num_envs"), played_by, len(score.returns), score.seed, score.protocol, data.get("bcl"))
+        groups.setdefault(json.dumps(same), (levels, []))[1].append(score)
+    return [(levels, sorted(s, key=lambda s: (s.eps, rank(s.attack), s.attack))) for levels, s in groups.values()]
 
 
-def _published(config: Config) -> tuple[Published, ...]:
-    """The paper's row of this recipe on this game, by budget; empty where it has none."""
-    row = row_for([row for row in results(config.game.id) if row.levels == levels_of(config.game)], config)
+def _published(config: Config, levels: str) -> tuple[Published, ...]:
+    """The paper's row of this recipe on this game and levels, by budget; empty where it has none."""
+    row = row_for([row for row in results(config.game.id) if row.levels == levels], config)
     return tuple(map(Published, row.eps, row.mean, row.sem)) if row else ()
 
 

@@ -20,6 +20,8 @@ class Evaluation:
     """Reasons to distrust them."""
     note: str
     """Where they come from."""
+    levels: str = ""
+    """Procgen: `train` or `eval`."""
 
     @property
     def attacks(self) -> list[str]:

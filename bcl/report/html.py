@@ -5,6 +5,7 @@ import io
 import re
 import shlex
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -40,17 +41,13 @@ def page(collected: Collected) -> str:
         loader=jinja2.PackageLoader("bcl.report", ""), autoescape=True, undefined=jinja2.StrictUndefined,
         trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
-    environment.filters |= {"number": number, "eps": short_eps, "attack": attack_label}
-    environment.filters["breakable"] = _breakable
     environment.filters |= {
-        "quoted": shlex.quote,
-        "minus": _true_minus,
-        "short": _short,
-        "name": lambda p: Path(p).name,
-    }
+        "attack": attack_label, "breakable": _breakable, "eps": short_eps, "minus": _true_minus,
+        "name": lambda path: Path(path).name, "number": number, "quoted": shlex.quote, "short": _short,
+    }  # fmt: skip
     return environment.get_template("page.html").render(
         c=collected, light=LIGHT, dark=DARK, figures=_figures(collected), moments=_moments(collected.frames),
-        beside=bool(collected.evaluations) and len(collected.evaluations[0].attacks) <= MOST_BESIDE, cell=_cell,
+        beside=_beside(collected), cell=_cell,
         has_error=_has_error,
     )  # fmt: skip
 
@@ -88,19 +85,21 @@ def _figures(c: Collected) -> dict[str, list[tuple[str, str]]]:
     """Per figure its drawings, each with the class of screen that it is for."""
     figures = {}
     if c.evaluations:
-        first, beside = c.evaluations[0], len(c.evaluations[0].attacks) <= MOST_BESIDE
-        draw = lambda width: plots.return_against_budget(first, c.published, width)  # noqa: E731
-        figures["returns"] = _sizes("returns", "return against attack budget", draw, HALF if beside else WIDE)
+        draw = partial(plots.return_against_budget, c.evaluations[0], c.published)
+        figures["returns"] = _sizes("returns", "return against attack budget", draw, HALF if _beside(c) else WIDE)
     if c.timeline:
-        history = c.timeline
-        draw = lambda width: plots.timeline(history, width)  # noqa: E731
-        figures["timeline"] = _sizes("timeline", "training runs: time against budget", draw)
-        draw = lambda width: plots.learning_curves(history, width)  # noqa: E731
-        figures["curves"] = _sizes("curves", "returns while training, per phase", draw)
+        runs, curves = partial(plots.timeline, c.timeline), partial(plots.learning_curves, c.timeline)
+        figures["timeline"] = _sizes("timeline", "training runs: time against budget", runs)
+        figures["curves"] = _sizes("curves", "returns while training, per phase", curves)
     if c.proofs:
-        draw = lambda width: plots.certificates(c.proofs, width)  # noqa: E731
+        draw = partial(plots.certificates, c.proofs)
         figures["certificates"] = _sizes("certificates", "certificates against budget", draw, 760)
     return figures
+
+
+def _beside(c: Collected) -> bool:
+    """Whether the table of scores fits beside their figure."""
+    return bool(c.evaluations) and len(c.evaluations[0].attacks) <= MOST_BESIDE
 
 
 def _sizes(name: str, label: str, draw: Callable[[int], Figure], wide: int = WIDE) -> list[tuple[str, str]]:

@@ -104,8 +104,9 @@ def make_pong_run() -> Callable[..., Path]:
                 played(evals, config, attack, level / 255, tuple(value + offset + d for d in (-1.0, 0.0, 1.0)))
         played(evals, config, NO_ATTACK, 0.0, (20.0, 21.0, 21.0))
         played(evals, config, NO_ATTACK, 0.0, (21.0, 21.0), seed=0)  # of a later call of bcl attack
+        played(evals, config, PGD30, 1.0, (-21.0, -21.0, -21.0))  # of bcl attack --sanity
         store.write_json(evals / "verdict.json", {"game": {}, "policy": str(run), "scores": []})
-        scores = [store.read_json(path) for path in sorted(evals.glob("eps-*-1.json"))]
+        scores = [store.read_json(path) for path in sorted(evals.glob("eps-0*-1.json"))]
         about = {"policy": AGENT, "final_score": 33.0, "flags": ["masking: made up"], "curriculum": "target reached"}
         about |= {"kept": "the agent of phase 4, trained up to 7/255", "reached": 25 / 255, "scores": scores}
         store.write_json(run / "result.json", about)

@@ -8,11 +8,12 @@ import pytest
 import torch
 
 import bcl
-from bcl.config import resolve
+from bcl import experiment
+from bcl.config import resolve, resolve_stages
 from bcl.envs import make_env
 from bcl.errors import StoreError
 from bcl.policies import Policy, PolicySpec
-from bcl.report.collect import agent_file, collect, report_file, shown_run
+from bcl.report.collect import _published, agent_file, collect, report_file, shown_run
 from bcl.report.data import Bar, Published, Repeat, Setting, Skip
 from bcl.report.history import kept_folder, training_seconds
 from bcl.runs import store
@@ -45,6 +46,25 @@ def test_the_verdict_and_its_table(pong_run: Path) -> None:
 def test_the_paper_s_row_is_that_of_the_recipe(pong_run: Path) -> None:
     rows = [Published(0.0, 21.0, 0.0), Published(10 / 255, 21.0, 0.0), Published(20 / 255, 20.9, 0.0)]
     assert collect(pong_run).published == (*rows, Published(25 / 255, 20.9, 0.0))
+
+
+def test_on_procgen_the_row_is_that_of_the_levels_played() -> None:
+    config = resolve("fruitbot", recipe="bcl-mos-at")
+    assert _published(config, "train")[1] == Published(10 / 255, 29.98, 0.24)
+    assert _published(config, "eval")[1] == Published(10 / 255, 27.61, 0.31)
+    radial = resolve("fruitbot", recipe="bcl-mos-at", flags={"bootstrap": "radial"})
+    assert _published(radial, "train")[1] == Published(10 / 255, 30.8, 0.21)
+    assert _published(resolve("pong", recipe="bcl-mos-at", flags={"bootstrap": "vanilla"}), "") == ()
+    assert _published(resolve("cartpole", recipe="bcl-mos-at"), "") == ()
+
+
+def test_a_game_without_a_preset_is_compared_with_the_defaults(tmp_path: Path) -> None:
+    flags = {"curriculum": {"target": "0.1"}, "dqn": {"gamma": "0.9"}}
+    stages = resolve_stages("MountainCar-v0", recipe="ncl-at", flags=flags)
+    experiment.create(tmp_path / "run", stages, "cpu", None)
+    assert [(s.stage, s.name, s.here) for s in collect(tmp_path / "run").settings] == [
+        *(("1-vanilla", "dqn.gamma", "0.9"), ("2-at", "dqn.gamma", "0.9"))
+    ]
 
 
 def test_the_timeline(pong_run: Path) -> None:

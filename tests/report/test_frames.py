@@ -12,6 +12,7 @@ import bcl as package
 from bcl.attacks import PGD, RIFGSM
 from bcl.config import resolve
 from bcl.envs import make_env
+from bcl.errors import MissingExtra
 from bcl.evaluation.watch import Moment
 from bcl.policies import Policy, PolicySpec
 from bcl.policies.files import fingerprint
@@ -109,6 +110,18 @@ def test_the_command_ends_with_the_page_and_the_next_command(
     code, out, err = in_folder("report", "mine.safetensors", "--no-frames", "--out", "elsewhere/page.html")
     assert (code, err) == (0, "")
     assert "What the agent saw" not in Path("elsewhere/page.html").read_text()
+
+
+def test_without_what_plays_the_game_there_is_a_page_without_frames(
+    agent: Path, in_folder: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missing(*_: object) -> None:
+        raise MissingExtra("Atari games need ale-py", "pip install ale-py")
+
+    monkeypatch.setattr("bcl.report.html.play_frames", missing)
+    code, out, err = in_folder("report", "mine.safetensors", "--device", "cpu")
+    assert (code, out.splitlines()[1]) == (0, "report: mine.results/report.html")
+    assert "no sample frames: Atari games need ale-py; pip install ale-py" in err
 
 
 def test_an_unfinished_run_is_reported_with_what_continues_it(
