@@ -118,7 +118,8 @@ def print_table(scores: Sequence["Score"], doubts: Sequence["Flag"], title: str)
         table.add_column("0" if eps == 0 else format_eps(eps), justify="right")
     by_cell = {(s.attack, s.eps): mean_and_error(s) for s in scores}
     for attack in dict.fromkeys(s.attack for s in scores):
-        table.add_row("no attack" if attack == "none" else attack, *(by_cell.get((attack, eps), "") for eps in budgets))
+        name = "no attack" if attack == "none" else look.attack_label(attack)
+        table.add_row(name, *(by_cell.get((attack, eps), "") for eps in budgets))
     worsts = worst(scores)
     if worsts:
         table.add_section()

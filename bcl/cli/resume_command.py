@@ -111,9 +111,10 @@ def _do(run: Path, whole: Path, workers: Workers) -> "Verdict":
 def _print(run: Path, verdict: "Verdict") -> None:
     from bcl.cli.attack_command import mean_and_error
     from bcl.experiment import read_config
+    from bcl.report.look import attack_label
 
     for score in verdict.scores:
-        under = f"under {score.attack} at {format_eps(score.eps)}" if score.eps else "without attack"
+        under = f"under {attack_label(score.attack)} at {format_eps(score.eps)}" if score.eps else "without attack"
         print(f"mean return over {len(score.returns)} episodes {under}: {mean_and_error(score)}")
     for flag in verdict.flags:
         print(f"flag {flag}")

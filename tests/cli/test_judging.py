@@ -26,7 +26,7 @@ def bcl(in_folder):
 def test_attack_prints_a_table_and_keeps_the_cells(bcl, tmp_path: Path) -> None:
     code, out, _ = bcl("attack", "p.safetensors", "--eps", "0.05", "0.2", "--episodes", "4")
     assert code == 0
-    for word in ("no attack", "PGD(steps=10", "0.05", "0.2", "worst attack", "worst per episode", "next: bcl attack"):
+    for word in ("no attack", "PGD-10", "0.05", "0.2", "worst attack", "worst per episode", "next: bcl attack"):
         assert word in out
     cells = sorted((tmp_path / "p.results" / "evals").glob("eps-*.json"))
     assert (tmp_path / "p.results" / "evals" / "verdict.json").exists()

@@ -21,6 +21,11 @@ from bcl.report.collect import collect
 from bcl.report.frames import choose, play_frames, worth_seeing
 
 
+@pytest.fixture(autouse=True)
+def _short_episodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(frames, "STEPS", 20)
+
+
 @pytest.fixture
 def agent(tmp_path: Path) -> Path:
     """A CartPole agent that cannot decide about a pole that stands upright, so that a small change turns its action."""
