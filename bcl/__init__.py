@@ -4,22 +4,52 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-__all__ = ["BclError", "Policy", "__version__", "import_policy", "load", "make_env", "save"]
+__all__ = [
+    "BclError",
+    "Certification",
+    "Evaluation",
+    "Policy",
+    "Run",
+    "Workers",
+    "__version__",
+    "certify",
+    "evaluate",
+    "import_policy",
+    "load",
+    "make_env",
+    "resume",
+    "save",
+    "train",
+    "wrap",
+]
 
 if TYPE_CHECKING:
+    from bcl.api.judging import Certification, Evaluation, certify, evaluate
+    from bcl.api.target import load, wrap
+    from bcl.api.training import Run, resume, train
+    from bcl.api.workers import Workers
     from bcl.envs import make_env
     from bcl.errors import BclError
     from bcl.policies import Policy
-    from bcl.policies.files import load, save
+    from bcl.policies.files import save
     from bcl.policies.importers import import_policy
 
 _HOMES = {
     "BclError": "bcl.errors",
+    "Certification": "bcl.api.judging",
+    "Evaluation": "bcl.api.judging",
     "Policy": "bcl.policies",
+    "Run": "bcl.api.training",
+    "Workers": "bcl.api.workers",
+    "certify": "bcl.api.judging",
+    "evaluate": "bcl.api.judging",
     "import_policy": "bcl.policies.importers",
-    "load": "bcl.policies.files",
+    "load": "bcl.api.target",
     "make_env": "bcl.envs",
+    "resume": "bcl.api.training",
     "save": "bcl.policies.files",
+    "train": "bcl.api.training",
+    "wrap": "bcl.api.target",
 }
 
 

@@ -2,15 +2,13 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import tyro
 
-from bcl.games import game_to_dict
 from bcl.quantities import format_eps, parse_eps
-from bcl.runs import store
 
 if TYPE_CHECKING:
     from bcl.evaluation import Flag, Score
@@ -51,55 +49,36 @@ class Command:
 
     def run(self, _: list[str]) -> None:
         """Play what is missing, print everything."""
-        budgets = [parse_eps(eps, "--eps") for eps in self.eps]
+        for eps in self.eps:
+            parse_eps(eps, "--eps")  # a mistake is told before anything heavy is imported
 
-        from bcl.attacks import attack_by_name, suite
+        from bcl.api.judging import evaluate
         from bcl.cli import console
-        from bcl.cli.target import find_target, paper_starts
-        from bcl.evaluation import Cell, Plan, cells, flags, game_for_evaluation, run_floor, run_suite, worst
 
-        attacks = [attack_by_name(name) for name in self.attack] or list(suite(self.suite))
-        target = find_target(self.policy, self.device)
-        episodes = target.defaults.episodes if self.episodes is None else self.episodes
-        starts = paper_starts(self.seed, episodes, self.num_envs)
-        game = game_for_evaluation(target.game, self.env_set, target.defaults.max_steps, starts)
-        plan = Plan(game, episodes, self.seed, self.protocol, self.precision, self.num_envs)
-        wanted = cells(attacks, budgets or target.defaults.eps)
-        if self.sanity:
-            wanted.append(Cell(attack_by_name("pgd-30"), 1.0))
-        folder = target.results / "evals"
-        scores = []
-        with console.progress(len(wanted), quiet=self.json) as bar:
-            for score in run_suite(target.policy, plan, wanted, folder, lambda cell: bar(cell.label)):
-                scores.append(score)
-                bar.finished(f"{score.attack} at {format_eps(score.eps)}: {mean_and_error(score)}")
-            floor = run_floor(target.policy, plan, folder, bar("the lowest-scored action")) if self.sanity else None
-        doubts = flags(scores, floor)
-        verdict = {
-            "game": game_to_dict(game),
-            "policy": str(self.policy),
-            "scores": [s.to_dict() for s in scores],
-            "worst": {format_eps(eps): asdict(w) for eps, w in worst(scores).items()},
-            "floor": floor and floor.to_dict(),
-            "flags": [asdict(f) for f in doubts],
-        }
-        store.write_json(folder / "verdict.json", verdict)  # of the latest call; cells have files of their own
+        with console.progress(quiet=self.json) as bar:
+            found = evaluate(
+                self.policy,
+                suite=self.suite,
+                attacks=self.attack,
+                eps=self.eps,
+                episodes=self.episodes,
+                seed=self.seed,
+                env_set=self.env_set,
+                protocol=self.protocol,
+                precision=self.precision,
+                num_envs=self.num_envs,
+                device=self.device,
+                sanity=self.sanity,
+                onlooker=bar,
+            )
         if self.json:
-            print(json.dumps(verdict))
+            print(json.dumps(found.to_dict()))
             return
-        print_table(
-            scores, doubts, f"{game.id}: mean return ± standard error, {plan.episodes} episodes, seed {plan.seed}"
-        )
-        print(f"results: {folder}")
+        title = f"{found.game.id}: mean return ± standard error, {found.episodes} episodes, seed {found.seed}"
+        print_table(found.scores, found.flags, title)
+        print(f"results: {found.folder}")
         if self.suite != "strong":
             print(f"next: bcl attack {self.policy} --suite strong")
-
-
-def mean_and_error(score: "Score") -> str:
-    """The mean, with its standard error where there are enough episodes for one."""
-    from bcl.stats import MIN_FOR_INTERVAL
-
-    return f"{score.mean:.4g} ± {score.sem:.2g}" if len(score.returns) >= MIN_FOR_INTERVAL else f"{score.mean:.4g}"
 
 
 def print_table(scores: Sequence["Score"], doubts: Sequence["Flag"], title: str) -> None:
@@ -116,7 +95,7 @@ def print_table(scores: Sequence["Score"], doubts: Sequence["Flag"], title: str)
     table.add_column("attack", overflow="fold")
     for eps in budgets:
         table.add_column("0" if eps == 0 else format_eps(eps), justify="right")
-    by_cell = {(s.attack, s.eps): mean_and_error(s) for s in scores}
+    by_cell = {(s.attack, s.eps): str(s) for s in scores}
     for attack in dict.fromkeys(s.attack for s in scores):
         name = "no attack" if attack == "none" else look.attack_label(attack)
         table.add_row(name, *(by_cell.get((attack, eps), "") for eps in budgets))

@@ -43,8 +43,8 @@ class Command:
             self._games()
 
     def _attacks(self) -> None:
+        from bcl.api.target import pick_device
         from bcl.attacks import attack_by_name
-        from bcl.cli.target import pick_device
         from bcl.evaluation.speed import attack_speed, untrained_policy
 
         device = pick_device(self.device)

@@ -35,40 +35,37 @@ class Command:
 
     def run(self, _: list[str]) -> None:
         """Prove what is not yet proven, print everything."""
-        budgets = [parse_eps(eps, "--eps") for eps in self.eps]
+        for eps in self.eps:
+            parse_eps(eps, "--eps")  # a mistake is told before anything heavy is imported
 
         from rich.table import Table
 
+        from bcl.api.judging import certify
         from bcl.cli import console
-        from bcl.cli.target import find_target, paper_starts
-        from bcl.evaluation import Plan, game_for_evaluation, run_certificates
 
-        target = find_target(self.policy, self.device)
-        budgets = budgets or list(target.defaults.eps)
-        episodes = target.defaults.episodes if self.episodes is None else self.episodes
-        starts = paper_starts(self.seed, episodes)
-        game = game_for_evaluation(target.game, self.env_set, target.defaults.max_steps, starts)
-        plan = Plan(game, episodes, self.seed, num_envs=episodes)
-        folder = target.results / "certs"
-        proofs = []
-        with console.progress(len(budgets), quiet=self.json) as bar:
-            for proof in run_certificates(target.policy, plan, budgets, self.method, folder, bar):
-                proofs.append(proof)
-                bar.finished(
-                    f"{self.method} at {format_eps(proof['eps'])}: ACR {proof['acr']:.1%}, GWC {proof['gwc']:.4g}"
-                )
+        with console.progress(quiet=self.json) as bar:
+            found = certify(
+                self.policy,
+                eps=self.eps,
+                method=self.method,
+                episodes=self.episodes,
+                seed=self.seed,
+                env_set=self.env_set,
+                device=self.device,
+                onlooker=bar,
+            )
         if self.json:
-            print(json.dumps(proofs))
+            print(json.dumps([proof.to_dict() for proof in found.certificates]))
             return
-        title = f"{game.id}: certificates by {self.method}, {episodes} episodes, seed {self.seed}"
+        proofs = found.certificates
+        title = f"{found.game.id}: certificates by {self.method}, {proofs[0].episodes} episodes, seed {self.seed}"
         table = Table(
             "eps", "actions proven (ACR)", "greedy worst case (GWC)", "nominal", title=title, title_justify="left"
         )
         for proof in proofs:
-            table.add_row(
-                format_eps(proof["eps"]), f"{proof['acr']:.1%}", f"{proof['gwc']:.4g}", f"{proof['nominal']:.4g}"
-            )
+            table.add_row(format_eps(proof.eps), f"{proof.acr:.1%}", f"{proof.gwc:.4g}", f"{proof.nominal:.4g}")
         console.out.print(table)
-        print(f"results: {folder}")
+        print(f"results: {found.folder}")
         if self.method != "crown":
-            print(f"next: bcl certify {self.policy} --eps {' '.join(map(format_eps, budgets))} --method crown")
+            budgets = " ".join(format_eps(proof.eps) for proof in proofs)
+            print(f"next: bcl certify {self.policy} --eps {budgets} --method crown")

@@ -35,13 +35,13 @@ SECONDS_PER_LOOK, SECONDS_PER_LINE = 1.0, 10.0  # progress is told once a second
 class progress:
     """Two bars, all units of work and the one at hand; without a terminal, a line on stderr per finished unit."""
 
-    def __init__(self, units: int, quiet: bool = False) -> None:
+    def __init__(self, quiet: bool = False) -> None:
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
         self._quiet = quiet
         self._bars = Progress(
             *columns, TimeRemainingColumn(), console=err, transient=True, disable=quiet or not err.is_terminal
         )
-        self._all = self._bars.add_task("all", total=units)
+        self._all = self._bars.add_task("all", total=None)
         self._now = self._bars.add_task("", total=None, visible=False)
 
     def __enter__(self) -> "progress":
@@ -51,7 +51,11 @@ class progress:
     def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
         self._bars.stop()
 
-    def __call__(self, label: str) -> Report:
+    def start(self, units: int) -> None:
+        """So many units of work there are."""
+        self._bars.update(self._all, total=units)
+
+    def begin(self, label: str) -> Report:
         """Start the next unit; the result reports `done` `of` how many."""
         self._bars.reset(self._now, total=None, description=label, visible=True)
         return lambda done, of: self._bars.update(self._now, completed=done, total=of)

@@ -28,7 +28,7 @@ class Command:
     def run(self, _: list[str]) -> None:
         """Collect, draw, write."""
         from bcl.cli import console
-        from bcl.cli.target import pick_device
+        from bcl.api.target import pick_device
         from bcl.report.collect import agent_file
         from bcl.report.html import write_report
 

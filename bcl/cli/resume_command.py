@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import tyro
 
-from bcl.cli.workers import Workers
+from bcl.api.workers import Workers
 from bcl.config import config_from_dict
 from bcl.errors import BclError, ConfigError, StoreError, TrainingError
 from bcl.quantities import format_eps
@@ -109,13 +109,12 @@ def _do(run: Path, whole: Path, workers: Workers) -> "Verdict":
 
 
 def _print(run: Path, verdict: "Verdict") -> None:
-    from bcl.cli.attack_command import mean_and_error
     from bcl.experiment import read_config
     from bcl.report.look import attack_label
 
     for score in verdict.scores:
         under = f"under {attack_label(score.attack)} at {format_eps(score.eps)}" if score.eps else "without attack"
-        print(f"mean return over {len(score.returns)} episodes {under}: {mean_and_error(score)}")
+        print(f"mean return over {len(score.returns)} episodes {under}: {score}")
     for flag in verdict.flags:
         print(f"flag {flag}")
     print(f"verdict: {verdict.sentence(read_config(run))}")

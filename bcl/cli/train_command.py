@@ -1,17 +1,14 @@
 """bcl train."""
 
-import shlex
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import tyro
 
-from bcl import recipes
-from bcl.cli.workers import Workers
-from bcl.config import resolve_stages
-from bcl.errors import ConfigError, StoreError
+from bcl.api.training import prepare
+from bcl.api.workers import Workers
+from bcl.errors import ConfigError
 from bcl.runs import store
 from bcl.settings import parse_flags
 
@@ -43,45 +40,32 @@ class Command(Workers):
         """Refuse what cannot be trained before anything is written; make the run; do it."""
         if self.repeats < 1:
             raise ConfigError(f"--repeats {self.repeats} is not possible", "give 1 or more")
-        own = {name: value for name in ("seed", "budget") if (value := getattr(self, name)) is not None}
-        flags = parse_flags(settings) | own
-        stages = resolve_stages(self.game, recipe=self.recipe, file=self.config, flags=flags)
-        config = stages[-1][1]
-        out = self.out or Path("runs") / f"{self.game}-{config.recipe}-s{config.seed}".replace("/", "-")
-        if (out / "config.toml").exists() or (out / store.REPEATS).exists():
-            hint = f"continue it with 'bcl resume {shlex.quote(str(out))}', or give another --out"
-            raise StoreError(f"'{out}' is a run already", hint)
-        _refuse_ignored(stages[-1][0], flags)
-        store.check_new(out)
-        recipes.check_trainable(config.recipe, config.algo)
+        order = prepare(
+            self.game,
+            parse_flags(settings),
+            recipe=self.recipe,
+            out=self.out,
+            seed=self.seed,
+            budget=self.budget,
+            init=self.init,
+            config=self.config,
+            workers=self,
+        )
 
-        from bcl import experiment
         from bcl.cli import console
         from bcl.cli.resume_command import finish, finish_repeats
-        from bcl.policies.files import load
 
-        device = self.worker_device()
-        init = load(self.init) if self.init else None
-        experiment.check(stages, device if self.local else "cpu", init, self.mirrors())
-        if config.budget == "small":
+        if order.config.budget == "small":
             console.say("a quick look: few steps, runs, phases and episodes; the result is not the paper's protocol")
-        with store.lock(out):
+        with store.lock(order.out):
             if self.repeats == 1:
-                experiment.create(out, stages, device, init)
-                console.say(f"run: {out}")
-                finish(out, self)
+                order.create(order.out)
+                console.say(f"run: {order.out}")
+                finish(order.out, self)
                 return
-            seeds = range(config.seed, config.seed + self.repeats)
+            seeds = range(order.config.seed, order.config.seed + self.repeats)
             for seed in seeds:
-                store.remove(out / f"seed{seed}" / "config.toml")  # of a creation that was killed
-                again = resolve_stages(self.game, recipe=self.recipe, file=self.config, flags=flags | {"seed": seed})
-                experiment.create(out / f"seed{seed}", again, device, init)
-            store.write_json(out / store.REPEATS, {"runs": [f"seed{seed}" for seed in seeds]})
-            finish_repeats(out, self)
-
-
-def _refuse_ignored(stage: recipes.Stage, flags: Mapping[str, Any]) -> None:
-    given = flags.get("curriculum", {})
-    if stage.strategy == "open" and "target" in given:
-        what = "an open-ended curriculum has no target"
-        raise ConfigError(what, "leave --curriculum.target out, or stop it with --curriculum.max_runs")
+                store.remove(order.out / f"seed{seed}" / "config.toml")  # of a creation that was killed
+                order.create(order.out / f"seed{seed}", seed)
+            store.write_json(order.out / store.REPEATS, {"runs": [f"seed{seed}" for seed in seeds]})
+            finish_repeats(order.out, self)

@@ -53,7 +53,7 @@ class Command:
 
         from bcl.attacks import attack_by_name
         from bcl.cli import console
-        from bcl.cli.target import find_target, paper_starts
+        from bcl.api.target import find_target, paper_starts
         from bcl.envs import make_env
         from bcl.evaluation import game_for_evaluation, watch
         from bcl.report.encode import encode, ffmpeg

@@ -10,7 +10,7 @@ from torch import Tensor
 from bcl import stats
 from bcl.bounds import Method, certified, full_precision, impossible, input_box, margins, pair_margins
 from bcl.envs import VectorEnv
-from bcl.errors import BclError
+from bcl.errors import BclError, StoreError
 from bcl.policies import Policy, as_float
 
 Progress = Callable[[int, int], None]
@@ -36,6 +36,16 @@ class Certificate:
     def to_dict(self) -> dict[str, Any]:
         """Plain data."""
         return asdict(self)
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> "Certificate":
+        """The inverse of `to_dict`."""
+        try:
+            lists = {name: tuple(data[name]) for name in ("acr_per_episode", "gwc_returns")}
+            return cls(**data | lists)
+        except (KeyError, TypeError) as error:
+            what = f"a stored certificate does not fit ({error})"
+            raise StoreError(what, "delete its file to have it proven again") from None
 
 
 def certify(

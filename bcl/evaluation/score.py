@@ -46,6 +46,11 @@ class Score:
         """Standard error of the mean, as the paper reports it."""
         return stats.sem(self.returns)
 
+    def __str__(self) -> str:
+        """The mean, with its standard error where there are enough episodes for one."""
+        enough = len(self.returns) >= stats.MIN_FOR_INTERVAL
+        return f"{self.mean:.4g} ± {self.sem:.2g}" if enough else f"{self.mean:.4g}"
+
     def to_dict(self) -> dict[str, Any]:
         """Plain data, with the summary people look for."""
         interval = stats.iqm_interval(self.returns)

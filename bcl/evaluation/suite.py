@@ -17,7 +17,7 @@ from bcl.bounds import Method
 from bcl.envs import VectorEnv, make_env
 from bcl.envs.vector import seed_list
 from bcl.errors import ConfigError
-from bcl.evaluation.certify import certify
+from bcl.evaluation.certify import Certificate, certify
 from bcl.evaluation.evaluate import Precision, Progress, Protocol, evaluate
 from bcl.evaluation.score import NO_ATTACK, Score
 from bcl.games import REFERENCE_NOOPS, AtariGame, Game, ProcgenGame, game_to_dict
@@ -136,7 +136,7 @@ def run_certificates(
     method: Method,
     folder: Path,
     progress: Callable[[str], Progress] = lambda label: lambda done, of: None,
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[Certificate]:
     """Yield the certificate of every budget, stored like scores."""
     identity = _identity(policy)
     for eps in budgets:
@@ -148,7 +148,7 @@ def run_certificates(
             env.close()
             return proof.to_dict()
 
-        yield store.once(folder / _file_name(method, eps, plan, identity), prove)
+        yield Certificate.from_dict(store.once(folder / _file_name(method, eps, plan, identity), prove))
 
 
 def run_floor(policy: Policy, plan: Plan, folder: Path, progress: Progress = lambda done, of: None) -> Score:

@@ -14,7 +14,7 @@ import torch
 import bcl
 from bcl.errors import BclError, WeightsError
 from bcl.games import game_from_dict, game_to_dict
-from bcl.policies.policy import ACTIVATIONS, KINDS, Policy, PolicySpec
+from bcl.policies.policy import ACTIVATIONS, CUSTOM, KINDS, Policy, PolicySpec
 from bcl.runs import store
 
 FORMAT = 1
@@ -28,6 +28,8 @@ def save(policy: Policy, path: str | Path) -> None:
 def to_bytes(policy: Policy) -> bytes:
     """The file content that `load` reads."""
     spec = policy.spec
+    if spec.kind == CUSTOM:
+        raise WeightsError("a network of your own cannot be rebuilt from a file", "save its state_dict yourself")
     about = dataclasses.asdict(spec) | {
         "format": FORMAT,
         "bcl_version": bcl.__version__,
@@ -45,6 +47,8 @@ def fingerprint(policy: Policy) -> str:
     spec = policy.spec
     network = (spec.kind, spec.obs_shape, spec.num_actions, spec.hidden, spec.activation, spec.low, spec.high)
     digest = hashlib.sha256(repr(network).encode())
+    if spec.kind == CUSTOM:
+        digest.update(repr(policy.network).encode())  # its layers, which no description names
     for name, tensor in sorted(policy.network.state_dict().items()):
         digest.update(name.encode())
         digest.update(tensor.detach().cpu().float().contiguous().numpy().tobytes())  # as it is loaded

@@ -53,6 +53,21 @@ class Plain(nn.Module):
         return self.model
 
 
+class Custom(nn.Module):
+    """A module of somebody else's. Certificates bound it where it is a stack of layers that have bounds."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, obs: Tensor) -> Tensor:
+        return self.module(obs)
+
+    def chain(self) -> nn.Sequential:
+        """Observation to scores."""
+        return self.module if type(self.module) is nn.Sequential else nn.Sequential(self.module)
+
+
 class ActorCritic(nn.Module):
     """Logits and a state value from one body; the policy output is the logits."""
 

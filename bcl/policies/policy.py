@@ -10,9 +10,10 @@ from bcl.errors import ConfigError
 from bcl.games import Game
 from bcl.policies import networks
 
-Kind = Literal["dueling-cnn", "plain-cnn", "impala", "dueling-mlp", "actor-critic-mlp", "plain-mlp"]
+Kind = Literal["dueling-cnn", "plain-cnn", "impala", "dueling-mlp", "actor-critic-mlp", "plain-mlp", "custom"]
 Activation = Literal["relu", "tanh"]
-KINDS: tuple[str, ...] = get_args(Kind)
+CUSTOM: Kind = "custom"  # a module of somebody else's: it can be used, but not rebuilt from a file
+KINDS: tuple[str, ...] = tuple(kind for kind in get_args(Kind) if kind != CUSTOM)
 ACTOR_CRITICS: tuple[Kind, ...] = ("impala", "actor-critic-mlp")
 ACTIVATIONS: tuple[str, ...] = get_args(Activation)
 MAX_SIZE = 2**20
@@ -46,11 +47,12 @@ class Policy(nn.Module):
     low: Tensor
     high: Tensor
 
-    def __init__(self, spec: PolicySpec) -> None:
+    def __init__(self, spec: PolicySpec, network: nn.Module | None = None) -> None:
+        """`network` is given for the kind `custom`, and built for every other."""
         super().__init__()
         _check(spec)
         self.spec = spec
-        self.network = _build(spec)
+        self.network = _build(spec) if network is None else networks.Custom(network)
         shape = (-1,) if len(spec.obs_shape) == 1 else (-1, 1, 1)
         self.register_buffer("low", torch.tensor(spec.low).view(shape), persistent=False)
         self.register_buffer("high", torch.tensor(spec.high).view(shape), persistent=False)
@@ -96,6 +98,8 @@ def _check(spec: PolicySpec) -> None:
 
 
 def _build(spec: PolicySpec) -> networks.Dueling | networks.Plain | networks.ActorCritic:
+    if spec.kind == "custom":
+        raise ConfigError("a network of your own cannot be built from its description", "give it to 'bcl.wrap'")
     image = len(spec.obs_shape) == 3
     if image != (not spec.kind.endswith("mlp")):
         fitting = [kind for kind in KINDS if kind.endswith("mlp") != image]

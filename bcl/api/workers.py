@@ -42,7 +42,7 @@ class Workers:
 
     def worker_device(self) -> str:
         """The device that agents are trained on, here or on the cluster."""
-        from bcl.cli.target import pick_device
+        from bcl.api.target import pick_device
 
         if self.ray_cpus < 0 or self.ray_gpus < 0:
             raise ConfigError("--ray-cpus and --ray-gpus cannot be negative", "say what one run needs")

@@ -1,0 +1,220 @@
+"""bcl.evaluate and bcl.certify, which `bcl attack` and `bcl certify` call."""
+
+import contextlib
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+from bcl.api import Where
+from bcl.api.target import Target, find_target, paper_starts
+from bcl.attacks import Attack, attack_by_name
+from bcl.attacks import suite as attacks_of
+from bcl.bounds import Method
+from bcl.evaluation import (
+    Cell,
+    Certificate,
+    Flag,
+    Plan,
+    Score,
+    Worst,
+    cells,
+    flags,
+    game_for_evaluation,
+    run_certificates,
+    run_floor,
+    run_suite,
+    worst,
+)
+from bcl.games import Game, game_to_dict
+from bcl.policies import Policy
+from bcl.quantities import format_eps, parse_eps
+from bcl.runs import store
+
+Progress = Callable[[int, int], None]
+Budgets = Sequence[float | str]
+Suite = Literal["quick", "paper", "strong"]
+
+
+class Onlooker(Protocol):
+    """Told how far the work is."""
+
+    def start(self, units: int) -> object:
+        """So many scores or certificates will be made."""
+        ...
+
+    def begin(self, label: str) -> Progress:
+        """One begins; the result is told how many of how many episodes are done."""
+        ...
+
+    def finished(self, line: str) -> object:
+        """One is done, and this is what came out."""
+        ...
+
+
+class Nobody:
+    """An onlooker who hears nothing."""
+
+    def start(self, units: int) -> None:
+        """Nothing."""
+
+    def begin(self, label: str) -> Progress:
+        """Nothing."""
+        return lambda done, of: None
+
+    def finished(self, line: str) -> None:
+        """Nothing."""
+
+
+NOBODY = Nobody()
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """How an agent does under every attack at every budget, and what to think of it."""
+
+    agent: str
+    game: Game
+    episodes: int
+    seed: int
+    scores: list[Score]
+    """Nominal play first."""
+    floor: Score | None
+    """With `sanity`: play in which every action is the one the policy scores lowest."""
+    flags: list[Flag]
+    """Reasons to distrust the scores (docs/flags.md)."""
+    folder: Path | None
+    """Where every score lies, so that asking again plays only what is missing; none for an agent in memory."""
+
+    @property
+    def nominal(self) -> Score:
+        """Without attack."""
+        return self.scores[0]
+
+    @property
+    def worst(self) -> dict[float, Worst]:
+        """The worst attack at every budget above 0."""
+        return worst(self.scores)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data: what `bcl attack --json` prints."""
+        return {
+            "game": game_to_dict(self.game),
+            "policy": self.agent,
+            "scores": [score.to_dict() for score in self.scores],
+            "worst": {format_eps(eps): asdict(lowest) for eps, lowest in self.worst.items()},
+            "floor": self.floor and self.floor.to_dict(),
+            "flags": [asdict(flag) for flag in self.flags],
+        }
+
+    def __str__(self) -> str:
+        """A line per score, then the worst case, then doubts."""
+        lines = [f"{self.game.id}: mean return ± standard error, {self.episodes} episodes, seed {self.seed}"]
+        lines += [f"{_label(score)}: {score}" for score in self.scores]
+        lines += [f"worst at {format_eps(eps)}: {lowest.mean:.4g}" for eps, lowest in self.worst.items()]
+        return "\n".join([*lines, *(f"flag {flag.name}: {flag.message}" for flag in self.flags)])
+
+
+@dataclass(frozen=True)
+class Certification:
+    """What was proven about an agent at every budget."""
+
+    agent: str
+    game: Game
+    certificates: list[Certificate]
+    folder: Path | None
+    """Where each lies, so that nothing is proven twice; none for an agent in memory."""
+
+    def __str__(self) -> str:
+        """A line per budget."""
+        return "\n".join(map(_proven, self.certificates))
+
+
+def evaluate(
+    agent: Policy | Where,
+    *,
+    suite: Suite | str = "quick",
+    attacks: Sequence[str | Attack] = (),
+    eps: Budgets = (),
+    episodes: int | None = None,
+    seed: int = 0,
+    env_set: Literal["train", "eval"] | None = None,
+    protocol: Literal["fixed", "first"] = "fixed",
+    precision: Literal["fast", "full"] = "fast",
+    num_envs: int = 0,
+    device: str = "auto",
+    sanity: bool = False,
+    onlooker: Onlooker = NOBODY,
+) -> Evaluation:
+    """Judge a run, a policy file or a policy under attack, as `bcl attack` does; its options are these.
+
+    `attacks`, by name or as they are, replace the suite. Budgets and episodes are by default the game's.
+    """
+    budgets = [parse_eps(e) for e in eps]
+    chosen = [attack_by_name(a) if isinstance(a, str) else a for a in attacks] or list(attacks_of(suite))
+    target = find_target(agent, device)
+    episodes = target.defaults.episodes if episodes is None else episodes
+    starts = paper_starts(seed, episodes, num_envs)
+    game = game_for_evaluation(target.game, env_set, target.defaults.max_steps, starts)
+    plan = Plan(game, episodes, seed, protocol, precision, num_envs)
+    wanted = cells(chosen, budgets or target.defaults.eps)
+    if sanity:
+        wanted.append(Cell(attack_by_name("pgd-30"), 1.0))
+    onlooker.start(len(wanted))
+    scores = []
+    with _results(target, "evals") as folder:
+        for score in run_suite(target.policy, plan, wanted, folder, lambda cell: onlooker.begin(cell.label)):
+            scores.append(score)
+            onlooker.finished(f"{_label(score)}: {score}")
+        progress = onlooker.begin("the lowest-scored action") if sanity else None
+        floor = run_floor(target.policy, plan, folder, progress) if progress else None
+        doubts = flags(scores, floor)
+        found = Evaluation(target.name, game, episodes, seed, scores, floor, doubts, target.results and folder)
+        store.write_json(folder / "verdict.json", found.to_dict())  # of the latest call; cells have files of their own
+    return found
+
+
+def certify(
+    agent: Policy | Where,
+    *,
+    eps: Budgets = (),
+    method: Method = "ibp",
+    episodes: int | None = None,
+    seed: int = 0,
+    env_set: Literal["train", "eval"] | None = None,
+    device: str = "auto",
+    onlooker: Onlooker = NOBODY,
+) -> Certification:
+    """Prove what no attack can change, at every budget, as `bcl certify` does; its options are these."""
+    budgets = [parse_eps(e) for e in eps]
+    target = find_target(agent, device)
+    episodes = target.defaults.episodes if episodes is None else episodes
+    game = game_for_evaluation(target.game, env_set, target.defaults.max_steps, paper_starts(seed, episodes))
+    plan = Plan(game, episodes, seed, num_envs=episodes)
+    budgets = budgets or list(target.defaults.eps)
+    onlooker.start(len(budgets))
+    proofs = []
+    with _results(target, "certs") as folder:
+        for proof in run_certificates(target.policy, plan, budgets, method, folder, onlooker.begin):
+            proofs.append(proof)
+            onlooker.finished(_proven(proof))
+    return Certification(target.name, game, proofs, target.results and folder)
+
+
+def _label(score: Score) -> str:
+    return f"{score.attack} at {format_eps(score.eps)}" if score.eps else "no attack"
+
+
+def _proven(proof: Certificate) -> str:
+    return f"{proof.method} at {format_eps(proof.eps)}: ACR {proof.acr:.1%}, GWC {proof.gwc:.4g}"
+
+
+@contextlib.contextmanager
+def _results(target: Target, name: str) -> Iterator[Path]:
+    """Where results lie; those of an agent in memory are forgotten."""
+    if target.results:
+        yield target.results / name
+        return
+    with tempfile.TemporaryDirectory(prefix="bcl-") as folder:
+        yield Path(folder)

@@ -1,0 +1,116 @@
+"""What is judged: a policy, its game, and where its results go."""
+
+import contextlib
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from bcl.api import Where
+from bcl.config import EvaluationConfig, preset_names, resolve
+from bcl.envs import make_env
+from bcl.errors import ConfigError, StoreError, WeightsError
+from bcl.experiment import read_config
+from bcl.games import REFERENCE_NOOPS, Game
+from bcl.policies import Policy, PolicySpec, files
+
+
+@dataclass(frozen=True)
+class Target:
+    """A policy to be judged."""
+
+    policy: Policy
+    game: Game
+    defaults: EvaluationConfig
+    results: Path | None
+    """Folder for evals/ and certs/; none for an agent in memory."""
+    name: str
+    """Where it was found."""
+
+
+def load(path: Where, device: str | torch.device = "cpu") -> Policy:
+    """The best policy of a run directory, or a policy file, in eval mode; anything else is refused in one sentence."""
+    return files.load(policy_file(Path(path)), device)
+
+
+def wrap(network: nn.Module, game: str | Game) -> Policy:
+    """A module of your own as a policy of a game: `bcl.evaluate` and `bcl.certify` take it, files do not.
+
+    It gets observations (B, *shape) as `bcl.make_env` gives them, bytes divided by 255, and returns one score per action.
+    Certificates need a `Sequential` of layers that have bounds.
+    """
+    game = resolve(game).game if isinstance(game, str) else game
+    with contextlib.closing(make_env(game, 1)) as env:
+        shape, actions, low, high = env.obs_shape, env.num_actions, env.low, env.high
+    policy = Policy(PolicySpec("custom", shape, actions, low, high, game=game), network).eval()
+    device = next((p.device for p in network.parameters()), None)
+    if device is None:
+        raise WeightsError("this network has no weights", "give a module that was trained")
+    policy.to(device)
+    with torch.no_grad():
+        try:
+            scores = tuple(policy(torch.zeros(2, *shape, device=device)).shape)
+        except (RuntimeError, ValueError, TypeError, AttributeError) as error:
+            what = f"this network cannot read observations of shape {shape} ({str(error).splitlines()[0]})"
+            raise WeightsError(what, "put a layer in front of it that brings them into its form") from None
+    if scores != (2, actions):
+        raise WeightsError(
+            f"this network gives {scores} for 2 observations",
+            f"'{game.id}' needs one score for each of {actions} actions",
+        )
+    return policy
+
+
+def find_target(agent: Policy | Where, device: str = "auto") -> Target:
+    """The best policy of a run, or a policy file; results lie in the run, or beside the file. Or an agent in memory."""
+    if isinstance(agent, Policy):
+        policy, results, name = agent, None, "an agent in memory"
+        if device != "auto":
+            policy = policy.to(pick_device(device))
+    else:
+        path, name = Path(agent), os.fspath(agent)
+        policy = load(path, pick_device(device))
+        results = path if path.is_dir() else path.with_suffix(".results")
+        if (path / "config.toml").exists():
+            config = read_config(path)
+            return Target(policy, config.game, config.evaluation, results, name)
+    if policy.spec.game is None:
+        raise WeightsError(f"'{name}' does not say which game it plays", "save it with a game in its spec")
+    return Target(policy, policy.spec.game, evaluation_defaults(policy.spec.game), results, name)
+
+
+def policy_file(path: Path) -> Path:
+    """The best policy of a run, or the file itself."""
+    if not path.is_dir():
+        return path
+    file = path / "best" / "policy.safetensors"
+    if not file.exists():
+        raise StoreError(f"'{path}' has no best policy yet", "give a policy file, or wait for the run")
+    return file
+
+
+def evaluation_defaults(game: Game) -> EvaluationConfig:
+    """How the preset of this game judges agents; the general defaults where there is none."""
+    for name in preset_names():
+        config = resolve(name)
+        if type(config.game) is type(game) and config.game.id == game.id:
+            return config.evaluation
+    return EvaluationConfig()
+
+
+def paper_starts(seed: int, episodes: int, num_envs: int = 0) -> int:
+    """How many episodes take the reference's starts: all, with seed 0, one episode per copy and at most 20 of them."""
+    return episodes if seed == 0 and 0 < episodes <= len(REFERENCE_NOOPS) and num_envs in (0, episodes) else 0
+
+
+def pick_device(name: str) -> str:
+    """`auto` is the GPU where there is one."""
+    if name == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    if name not in ("cpu", "cuda"):
+        raise ConfigError(f"unknown device '{name}'", "auto, cpu or cuda")
+    if name == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("PyTorch sees no CUDA device here", "take --device cpu")
+    return name

@@ -1,0 +1,141 @@
+"""bcl.train and bcl.resume; `bcl train` prepares its runs here."""
+
+import shlex
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from bcl import recipes
+from bcl.api import Where
+from bcl.api.workers import Workers
+from bcl.config import Config, resolve_stages
+from bcl.errors import ConfigError, StoreError
+from bcl.runs import store
+
+if TYPE_CHECKING:
+    from bcl.experiment import Verdict
+    from bcl.policies import Policy
+
+Say = Callable[[str], None]
+ALONE = Workers()
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run. It stands for its directory, so every function that takes a path takes it."""
+
+    folder: Path
+    verdict: "Verdict"
+
+    def __fspath__(self) -> str:
+        return str(self.folder)
+
+
+@dataclass(frozen=True)
+class Order:
+    """A run that can be made: everything was checked, nothing was written."""
+
+    stages: list[tuple[recipes.Stage, Config]]
+    with_seed: Callable[[int], list[tuple[recipes.Stage, Config]]]
+    out: Path
+    device: str
+    init: "Policy | None"
+
+    @property
+    def config(self) -> Config:
+        """Of the last stage."""
+        return self.stages[-1][1]
+
+    def create(self, folder: Path, seed: int | None = None) -> None:
+        """Make the run directory, for another seed on request."""
+        from bcl import experiment
+
+        stages = self.stages if seed is None else self.with_seed(seed)
+        experiment.create(folder, stages, self.device, self.init)
+
+
+def prepare(
+    game: str,
+    settings: Mapping[str, Any],
+    *,
+    recipe: str | None,
+    out: Where | None,
+    seed: int | None,
+    budget: str | None,
+    init: "Where | Policy | None",
+    config: Where | None,
+    workers: Workers,
+) -> Order:
+    """Refuse what cannot be trained before anything is written."""
+    own = {name: value for name, value in (("seed", seed), ("budget", budget)) if value is not None}
+    flags, file = {**settings, **own}, Path(config) if config else None
+
+    def with_seed(seed: int) -> list[tuple[recipes.Stage, Config]]:
+        return resolve_stages(game, recipe=recipe, file=file, flags=flags | {"seed": seed})
+
+    stages = resolve_stages(game, recipe=recipe, file=file, flags=flags)
+    last = stages[-1][1]
+    folder = Path(out or Path("runs") / f"{game}-{last.recipe}-s{last.seed}".replace("/", "-"))
+    if (folder / "config.toml").exists() or (folder / store.REPEATS).exists():
+        hint = f"continue it with 'bcl resume {shlex.quote(str(folder))}', or give another --out"
+        raise StoreError(f"'{folder}' is a run already", hint)
+    _refuse_ignored(stages[-1][0], flags)
+    store.check_new(folder)
+    recipes.check_trainable(last.recipe, last.algo)
+
+    from bcl import experiment
+    from bcl.api.target import load
+    from bcl.policies import Policy
+
+    device = workers.worker_device()
+    start = init if init is None or isinstance(init, Policy) else load(init)
+    experiment.check(stages, device if workers.local else "cpu", start, workers.tensorboard)
+    return Order(stages, with_seed, folder, device, start)
+
+
+def train(
+    game: str,
+    *,
+    recipe: str | None = None,
+    out: Where | None = None,
+    seed: int | None = None,
+    budget: Literal["full", "small"] | None = None,
+    init: "Where | Policy | None" = None,
+    config: Where | None = None,
+    workers: Workers = ALONE,
+    say: Say = lambda line: None,
+    **settings: Any,
+) -> Run:
+    """Train an agent, as `bcl train` does; its options are these, and `--repeats` is a loop over seeds.
+
+    Settings are given by section, as in a configuration file: `curriculum={"runs": 2}` is `--curriculum.runs 2`.
+    `say=print` shows a line for every stage and phase.
+    """
+    order = prepare(
+        game, settings, recipe=recipe, out=out, seed=seed, budget=budget, init=init, config=config, workers=workers
+    )
+    with store.lock(order.out):
+        order.create(order.out)
+        return _finish(order.out, workers, say)
+
+
+def resume(run: Where, *, workers: Workers = ALONE, say: Say = lambda line: None) -> Run:
+    """Continue a run after a kill or Ctrl-C, under the settings it was started with; a finished one is only read."""
+    folder = Path(run)
+    store.resume_run(folder, lambda stored: [])
+    with store.lock(folder, say):
+        return _finish(folder, workers, say)
+
+
+def _finish(run: Path, workers: Workers, say: Say) -> Run:
+    from bcl import experiment
+
+    return Run(run, experiment.finish(run, workers.crew(lambda: False, lambda: None, say)))
+
+
+def _refuse_ignored(stage: recipes.Stage, flags: Mapping[str, Any]) -> None:
+    given = flags.get("curriculum", {})
+    if stage.strategy == "open" and "target" in given:
+        what = "an open-ended curriculum has no target"
+        raise ConfigError(what, "leave --curriculum.target out, or stop it with --curriculum.max_runs")
