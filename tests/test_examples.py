@@ -4,16 +4,43 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[1]
 
 
-def test_the_demo_runs_and_draws(tmp_path: Path) -> None:
-    words = [sys.executable, str(ROOT / "examples" / "demo.py"), "--quick", "--parallel", "1", "--out", "run"]
-    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True)
+def run(name: str, folder: Path, *words: str) -> str:
+    script = [sys.executable, str(ROOT / "examples" / name), *words]
+    done = subprocess.run(script, cwd=folder, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert "a quick look, not the paper's protocol" in done.stdout
+    return done.stdout
+
+
+def test_the_demo_runs_and_draws(tmp_path: Path) -> None:
+    words = ["--quick", "--parallel", "1", "--out", "run"]
+    done = run("demo.py", tmp_path, *words)
+    assert "a quick look, not the paper's protocol" in done
     assert (tmp_path / "run" / "demo" / "return-against-budget.png").stat().st_size > 10_000
-    again = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True)  # finished: read, not done again
-    assert again.returncode == 0, again.stderr
-    assert "'run' is finished" in again.stdout
-    assert again.stdout.splitlines()[-6:] == done.stdout.splitlines()[-6:]
+    again = run("demo.py", tmp_path, *words)  # finished: read, not done again
+    assert "'run' is finished" in again
+    assert again.splitlines()[-6:] == done.splitlines()[-6:]
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "said"),
+    [
+        ("five_lines.py", ["--quick"], ["no attack:", "RIFGSM(", "worst at 0.06", "crown at 0.01: ACR"]),
+        ("own_agent.py", [], ["at 0.1 the worst attack leaves", "crown-ibp at 0.01: ACR"]),
+        ("own_game.py", ["--quick"], ["none at 0:", "crown at 0.01: ACR"]),
+        ("walkthrough.py", ["--quick"], ["turns the action in", "phase 1 up to 0.02", "curriculum:", "ACR"]),
+    ],
+)
+def test_an_example_runs(tmp_path: Path, name: str, words: list[str], said: list[str]) -> None:
+    out = run(name, tmp_path, *words)
+    for phrase in said:
+        assert phrase in out
+
+
+def test_every_example_is_run_here() -> None:
+    text = Path(__file__).read_text()
+    assert [path.name for path in (ROOT / "examples").glob("*.py") if path.name not in text] == []

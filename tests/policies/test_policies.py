@@ -11,7 +11,7 @@ import torch
 import bcl
 from bcl.config import resolve
 from bcl.errors import ConfigError, WeightsError
-from bcl.policies import KINDS, Policy, PolicySpec, as_float, default_kind
+from bcl.policies import KINDS, Policy, PolicySpec, as_float, default_kind, files
 from bcl.policies.policy import Kind
 
 SPECS = {
@@ -152,7 +152,7 @@ def test_foreign_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(WeightsError, match="does not exist"):
         bcl.load(tmp_path / "nothing")
     with pytest.raises(WeightsError, match="directory"):
-        bcl.load(tmp_path)
+        files.load(tmp_path)
 
 
 def test_weights_that_are_not_finite_are_refused(tmp_path: Path) -> None:

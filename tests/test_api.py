@@ -1,0 +1,126 @@
+"""The Python API is the command line: same cells, same weights, same refusals."""
+
+import ast
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import bcl
+from bcl.config import resolve
+from bcl.envs import make_env
+from bcl.policies import Policy, PolicySpec
+
+TINY = {
+    "network": {"hidden": [16]},
+    "dqn": {"steps": 160, "num_envs": 8, "batch_size": 16, "samples_per_step": 4, "replay_initial": 32},
+    "evaluation": {"episodes": 2, "eps": ["0.1"]},
+}
+TINY_FLAGS = [
+    *("--network.hidden=16", "--dqn.steps=160", "--dqn.num_envs=8", "--dqn.batch_size=16", "--dqn.samples_per_step=4"),
+    *("--dqn.replay_initial=32", "--evaluation.episodes=2", "--evaluation.eps=0.1", "--device=cpu"),
+]
+
+
+@pytest.fixture
+def policy() -> Policy:
+    torch.manual_seed(0)
+    game = resolve("cartpole").game
+    env = make_env(game, 1)
+    return Policy(PolicySpec("plain-mlp", (4,), 2, env.low, env.high, (16, 16), game=game)).eval()
+
+
+def test_the_public_names_are_there_and_come_late() -> None:
+    code = "import sys, bcl; assert 'torch' not in sys.modules; [getattr(bcl, name) for name in bcl.__all__]"
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+    [typed] = [node for node in ast.parse(Path(bcl.__file__).read_text()).body if isinstance(node, ast.If)]
+    seen_by_mypy = {alias.name for node in typed.body if isinstance(node, ast.ImportFrom) for alias in node.names}
+    assert seen_by_mypy | {"__version__"} == {*bcl.__all__}
+
+
+def test_evaluate_is_the_attack_command(in_folder: Callable[..., tuple[int, str, str]], policy: Policy) -> None:
+    bcl.save(policy, "p.safetensors")
+    found = bcl.evaluate("p.safetensors", suite="quick", eps=[0.1, "1/255"], episodes=2, seed=5, sanity=True)
+    cells = sorted(path.name for path in Path("p.results/evals").iterdir())
+    words = ["--suite=quick", "--eps", "0.1", "1/255", "--episodes=2", "--seed=5", "--sanity", "--json"]
+    code, out, _ = in_folder("attack", "p.safetensors", *words)
+    assert code == 0
+    assert json.loads(out) == json.loads(json.dumps(found.to_dict()))
+    assert sorted(path.name for path in Path("p.results/evals").iterdir()) == cells  # read, not played again
+    assert found.nominal is found.scores[0]
+    assert found.worst[0.1].mean == min(score.mean for score in found.scores if score.eps == 0.1)
+    assert "no attack" in str(found)
+    assert "worst at 0.1" in str(found)
+
+
+def test_certify_is_the_certify_command(in_folder: Callable[..., tuple[int, str, str]], policy: Policy) -> None:
+    bcl.save(policy, "p.safetensors")
+    found = bcl.certify("p.safetensors", eps=[0.01, 0.02], method="crown-ibp", episodes=2)
+    words = ["--eps", "0.01", "0.02", "--method=crown-ibp", "--episodes=2", "--json"]
+    code, out, _ = in_folder("certify", "p.safetensors", *words)
+    assert code == 0
+    assert json.loads(out) == json.loads(json.dumps([proof.to_dict() for proof in found.certificates]))
+    assert [line.split(":")[0] for line in str(found).splitlines()] == ["crown-ibp at 0.01", "crown-ibp at 0.02"]
+
+
+def test_train_is_the_train_command(in_folder: Callable[..., tuple[int, str, str]]) -> None:
+    said: list[str] = []
+    workers = bcl.Workers(device="cpu")
+    run = bcl.train("cartpole", recipe="at", out="ours", seed=3, workers=workers, say=said.append, **TINY)
+    assert in_folder("train", "cartpole", "--recipe=at", "--out=theirs", "--seed=3", *TINY_FLAGS)[0] == 0
+    assert Path("ours/config.toml").read_text() == Path("theirs/config.toml").read_text()
+    ours, theirs = (Path(name) / "best" / "policy.safetensors" for name in ("ours", "theirs"))
+    assert ours.read_bytes() == theirs.read_bytes()
+    assert [line.split(",")[0] for line in said] == ["stage 1: vanilla", "stage 2: at"]
+    assert bcl.resume(run, workers=workers).verdict == run.verdict
+    assert bcl.load(run).spec == bcl.load("ours/best/policy.safetensors").spec
+    again = bcl.train("cartpole", recipe="at", out="again", init=bcl.load(run), workers=workers, **TINY)
+    assert [path.name for path in (again.folder / "stages").iterdir()] == ["2-at"]
+    with pytest.raises(bcl.BclError, match="is a run already"):
+        bcl.train("cartpole", recipe="at", out="ours", **TINY)
+    with pytest.raises(bcl.BclError, match=r"did you mean 'steps'"):
+        bcl.train("cartpole", out="other", dqn={"step": 5})
+    assert not Path("other").exists()
+
+
+def test_a_wrapped_network_is_judged_as_a_policy_with_its_weights(policy: Policy) -> None:
+    wrapped = bcl.wrap(policy.chain(), "CartPole-v1")
+    for judge in (bcl.evaluate, bcl.certify):
+        ours, theirs = (judge(agent, eps=[0.1], episodes=2) for agent in (wrapped, policy))
+        assert str(ours) == str(theirs)
+        assert ours.folder is None
+
+
+class Doubled(nn.Module):
+    """A layer for which there are no bounds."""
+
+    def forward(self, obs: torch.Tensor) -> torch.Tensor:
+        return 2 * obs
+
+
+def test_what_cannot_be_wrapped_or_certified_is_refused(tmp_path: Path) -> None:
+    odd = bcl.wrap(nn.Sequential(Doubled(), nn.Linear(4, 2)), "CartPole-v1")
+    assert len(bcl.evaluate(odd, eps=[0.1], episodes=1).scores) == 2
+    with pytest.raises(bcl.BclError, match="Doubled"):
+        bcl.certify(odd, eps=[0.1], episodes=1)
+    with pytest.raises(bcl.BclError, match="state_dict"):
+        bcl.save(odd, tmp_path / "p.safetensors")
+    for network, complaint in (
+        (nn.Linear(4, 3), "one score for each of 2 actions"),
+        (nn.Linear(5, 2), r"observations of shape \(4,\)"),
+        (Doubled(), "no weights"),
+    ):
+        with pytest.raises(bcl.BclError, match=complaint):
+            bcl.wrap(network, "CartPole-v1")
+    with pytest.raises(bcl.BclError, match=r"bcl\.wrap"):
+        Policy(odd.spec)
+
+
+def test_a_run_without_an_agent_yet_says_so(tmp_path: Path) -> None:
+    with pytest.raises(bcl.BclError, match="no best policy yet"):
+        bcl.load(tmp_path)
