@@ -7,7 +7,7 @@ STAMP := .venv/installed
 PROCGEN := procgen-mirror gym3 gym gym-notices
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: install demo test lint bench clean
+.PHONY: install demo test lint docs docs-check bench clean
 
 install: $(STAMP)
 
@@ -29,6 +29,15 @@ lint: install
 # One PyTorch thread per worker: the tests run side by side instead.
 test: lint
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadgroup
+
+# The site, in build/site.
+docs: install
+	$(PIP) -e '.[docs]'
+	$(BIN)/mkdocs build --strict
+
+# Runs every command of README.md and docs/ with small budgets: minutes.
+docs-check: install
+	$(BIN)/python tests/docs_check.py
 
 bench: install
 	$(BIN)/bcl bench env

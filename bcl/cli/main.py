@@ -8,7 +8,7 @@ import importlib
 import io
 import os
 import sys
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import bcl
 from bcl.errors import BclError, ConfigError, did_you_mean
@@ -78,6 +78,12 @@ def _dispatch(words: list[str]) -> None:
 
 
 def _run(name: str, words: list[str]) -> None:
+    command, settings = parse(name, words)
+    command.run(settings)
+
+
+def parse(name: str, words: list[str]) -> tuple[Any, list[str]]:
+    """The command that the words after its name describe, and those that are settings."""
     import tyro
 
     module = importlib.import_module(f"bcl.cli.{name}_command")
@@ -92,7 +98,7 @@ def _run(name: str, words: list[str]) -> None:
         raise ConfigError(_one_sentence(complaint.getvalue()), f"see 'bcl {name} --help'") from None
     if rest and not module.Command.takes_settings:
         raise ConfigError(f"unknown argument '{rest[0]}'", f"see 'bcl {name} --help'")
-    command.run(rest)
+    return command, rest
 
 
 def _one_sentence(box: str) -> str:

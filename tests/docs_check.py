@@ -1,0 +1,192 @@
+"""Every command in README.md and docs/, run in an empty folder with small budgets.
+
+    python tests/docs_check.py [PAGE...]      # `make docs-check`
+
+The `sh` and `python` blocks of a page are run in order, page by page. What a page takes for granted lies in its folder (see
+`prepare`). Pages keep the commands that people need; here a training gets few steps, an evaluation one episode and one attack,
+a benchmark an instant. What is not run stands in NOT_RUN with its reason. tests/test_docs.py holds that nothing else is left out,
+and that every command line parses.
+"""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+NOT_RUN = {
+    r"make (demo|test|docs)": "continuous integration tests; tests/test_examples.py runs the demo in short; `make docs` is for people",
+    r"pip install": "changes the environment; `make install` does the same",
+    r"ray start": "needs other machines; tests/experiment/test_ray.py simulates them",
+    r"bcl train .*--ray-address": "needs a cluster; tests/experiment/test_ray.py simulates one",
+}
+
+SMALL: dict[str, dict[str, Any]] = {
+    "dqn": {
+        "steps": 64,
+        "num_envs": 4,
+        "batch_size": 16,
+        "samples_per_step": 4,
+        "replay_initial": 16,
+        "ramp_steps": 48,
+    },
+    "ppo": {"steps": 64, "num_envs": 4, "rollout": 16, "batch_size": 32, "epochs": 1},
+    "curriculum": {"runs": 1, "min_runs": 1, "max_runs": 1, "judged_by": "quick"},
+    "evaluation": {"episodes": 1, "max_steps": 10, "suite": "quick"},
+}
+SMALL_FLAGS = [f"--{section}.{key}={value}" for section, table in SMALL.items() for key, value in table.items()]
+# Command -> options that are replaced, and what replaces them.
+SMALLER = {
+    "attack": (["--suite", "--attack", "--episodes"], ["--attack", "noise", "--episodes", "1", "--num-envs", "2"]),
+    "certify": (["--method", "--episodes"], ["--method", "ibp", "--episodes", "1"]),
+    "bench": (["--seconds", "--num-envs"], ["--seconds", "0.01", "--num-envs", "2"]),
+}
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block of a page."""
+
+    page: Path
+    line: int
+    language: str
+    text: str
+
+    @property
+    def where(self) -> str:
+        """For messages."""
+        return f"{self.page.relative_to(ROOT)}:{self.line}"
+
+
+def blocks(page: Path) -> Iterator[Block]:
+    """The fenced blocks of a page."""
+    text = page.read_text()
+    for match in re.finditer(r"^```(\w*)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
+        yield Block(page, text[: match.start()].count("\n") + 2, match[1], match[2])
+
+
+def commands(text: str) -> list[list[str]]:
+    """The command lines of a shell block as words, without comments and without `.venv/bin/`."""
+    lines = (line for line in text.replace("\\\n", " ").splitlines() if line.strip())
+    words = (shlex.split(line, comments=True) for line in lines)
+    parts = (part for line in words for part in split_at(line, "&&"))
+    return [[part[0].removeprefix(".venv/bin/"), *part[1:]] for part in parts if part]
+
+
+def split_at(words: list[str], mark: str) -> Iterator[list[str]]:
+    """The stretches of words between marks."""
+    start = 0
+    for end in [*(i for i, word in enumerate(words) if word == mark), len(words)]:
+        yield words[start:end]
+        start = end + 1
+
+
+def reason_not_to_run(words: list[str]) -> str | None:
+    """Why a command is not run; none: it is."""
+    line = shlex.join(words)
+    return next((reason for pattern, reason in NOT_RUN.items() if re.match(pattern, line)), None)
+
+
+def is_run(words: list[str]) -> bool:
+    """Whether this is a command that can be run."""
+    return words[0] == "bcl" or (
+        words[0] == "python" and len(words) > 1 and words[1].startswith(("examples/", "benchmarks/"))
+    )
+
+
+def small(words: list[str]) -> list[str]:
+    """The same command with a small budget."""
+    if words[0] == "python":
+        return [sys.executable, str(ROOT / words[1]), *words[2:], "--quick"]
+    name, rest = words[1], words[2:]
+    if name == "train":
+        rest = [*rest, *([] if "--budget" in rest else ["--budget", "small"]), *SMALL_FLAGS]
+    elif name in SMALLER:
+        replaced, by = SMALLER[name]
+        rest = [*without(rest, replaced), *by]
+    return [sys.executable, "-m", "bcl", name, *rest]
+
+
+def without(words: list[str], options: list[str]) -> list[str]:
+    """Words without these options and their values."""
+    kept, dropping = [], False
+    for word in words:
+        dropping = word in options or (dropping and not word.startswith("--"))
+        kept += [] if dropping else [word]
+    return kept
+
+
+def prepare(folder: Path) -> None:
+    """What pages take for granted: an agent, an agent of Stable-Baselines3, a published checkpoint (untrained, all three)."""
+    import stable_baselines3
+    import torch
+
+    import bcl
+    from bcl.config import resolve
+    from bcl.evaluation.speed import untrained_policy
+
+    bcl.save(untrained_policy(resolve("cartpole").game, "cpu"), folder / "policy.safetensors")
+    stable_baselines3.PPO("MlpPolicy", "CartPole-v1", n_steps=64, seed=0).save(folder / "my_agent.zip")
+    weights = untrained_policy(resolve("fruitbot").game, "cpu").network.state_dict()
+    body = {k.replace("body.", "model.", 1).replace(".path.", ".model."): w for k, w in weights.items() if "body" in k}
+    head = {part: torch.cat([weights[f"logits.{part}"], weights[f"value.{part}"]]) for part in ("weight", "bias")}
+    both = {f"{name}.{part}": tensor for name in ("model.16", "logits_fc") for part, tensor in head.items()}
+    torch.save(body | both, folder / "FruitBot_ppo.pt")
+
+
+def run_python(code: str) -> None:
+    """A Python block, its trainings and evaluations with small budgets."""
+    import bcl
+    from bcl.settings import merge
+
+    train, evaluate, certify = bcl.train, bcl.evaluate, bcl.certify
+    bcl.train = lambda game, **options: train(game, **merge(options, {"budget": "small", **SMALL}))
+    bcl.evaluate = lambda agent, **options: evaluate(agent, **options | {"attacks": ["noise"], "episodes": 1})
+    bcl.certify = lambda agent, **options: certify(agent, **options | {"method": "ibp", "episodes": 1})
+    exec(compile(code, "block", "exec"), {"__name__": "__main__"})
+
+
+def check(page: Path) -> Iterator[str]:
+    """Run a page; yield what failed."""
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "COLUMNS": "120"}
+    found = [block for block in blocks(page) if block.language in ("sh", "python")]
+    if not found:
+        return
+    with tempfile.TemporaryDirectory(prefix="bcl-docs-") as temporary:
+        folder = Path(temporary)
+        prepare(folder)
+        for block in found:
+            if block.language == "python":
+                code = f"from tests.docs_check import run_python; run_python({block.text!r})"
+                lines = [("python block", [sys.executable, "-c", code])]
+            else:
+                runnable = [words for words in commands(block.text) if not reason_not_to_run(words)]
+                lines = [(shlex.join(words), small(words)) for words in runnable]
+            for shown, words in lines:
+                began = time.monotonic()
+                done = subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True)
+                took = f"{time.monotonic() - began:5.1f} s"
+                print(f"{'ok    ' if done.returncode == 0 else 'FAILED'} {took}  {block.where}  {shown}", flush=True)
+                if done.returncode:
+                    yield f"{block.where}: {shown}\n{done.stdout}{done.stderr}"
+
+
+def main() -> None:
+    """Run all pages, or those named."""
+    pages = [Path(name).resolve() for name in sys.argv[1:]] or PAGES
+    failed = [failure for page in pages for failure in check(page)]
+    sys.exit("\n".join(failed) or 0)
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(ROOT))
+    main()
