@@ -2,7 +2,7 @@
 # # The method on CartPole, step by step
 #
 # Cells for an editor that knows `# %%` (VS Code, PyCharm, Spyder, Jupytext), or one script: `python examples/walkthrough.py`.
-# Some minutes on a laptop. `--quick` makes every training too short to show anything, for tests.
+# Ten minutes or so on a laptop. `--quick` makes every training too short to show anything, for tests.
 #
 # CartPole: keep a pole upright for 500 steps, +1 each. The agent sees four numbers, divided by (2.4, 3, 0.21, 3), so that 1 is
 # about the largest that matters. An adversary may move each of them by at most eps before the agent looks.
@@ -108,6 +108,9 @@ for eps in BUDGETS:
 # One long climb can fail, and runs differ by chance. So the curriculum climbs in phases: up to K runs each, the best kept, and budgets
 # at which the agent already holds are skipped. What counts as holding: here 0.9 of the bootstrap's nominal return without attack and
 # 0.8 of it under attack, because CartPole has no published thresholds. Every decision is a file.
+#
+# The best run of a phase is kept even where the agent before it was better: that is the paper's algorithm, and small games show it.
+# The recipe `bcl-ratchet-at` lets the old agent compete.
 
 # %%
 MOS = {"runs": 2, "target": 0.06} | ({"skip": 0, "max_runs": 1} if QUICK else {})
@@ -126,7 +129,8 @@ for path in sorted(curriculum.folder.glob("stages/*/phases/*/decision.json")):
 # %% [markdown]
 # ## 6. The verdict
 #
-# On episodes that chose nothing, under more than one attack: gradients can hide, and PGD follows them. Square asks for none at all. Flags say where the numbers do not fit together.
+# On episodes that chose nothing, under more than one attack: gradients can hide, and PGD follows them; Square asks for none. Flags say
+# where the numbers do not fit together.
 
 # %%
 for name, run in (("vanilla", vanilla), ("one phase", phase), ("curriculum", curriculum)):
