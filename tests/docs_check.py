@@ -2,7 +2,7 @@
 
     python tests/docs_check.py [PAGE...]      # `make docs-check`
 
-The `sh` and `python` blocks of a page are run in order, page by page. What a page takes for granted lies in its folder (see
+The `sh` and `python` blocks of a page are run in order, page by page, then the scripts that its text names. What a page takes for granted lies in its folder (see
 `prepare`). Pages keep the commands that people need; here a training gets few steps, an evaluation one episode and one attack,
 a benchmark an instant. What is not run stands in NOT_RUN with its reason. tests/test_docs.py holds that nothing else is left out,
 and that every command line parses.
@@ -28,7 +28,10 @@ NOT_RUN = {
     r"pip install": "changes the environment; `make install` does the same",
     r"ray start": "needs other machines; tests/experiment/test_ray.py simulates them",
     r"bcl train .*--ray-address": "needs a cluster; tests/experiment/test_ray.py simulates one",
+    r"python benchmarks/released.py": "needs the published weights; tests/policies imports them where they are",
 }
+# What stands for anything in the text, as in `bcl status RUN`.
+PLACEHOLDERS = {"RUN": "runs/x", "FILE": "x.pt", "GAME": "cartpole", "R": "at", "F": "sb3", "G": "cartpole", "S": "0"}
 
 SMALL: dict[str, dict[str, Any]] = {
     "dqn": {
@@ -50,6 +53,16 @@ SMALLER = {
     "certify": (["--method", "--episodes"], ["--method", "ibp", "--episodes", "1"]),
     "bench": (["--seconds", "--num-envs"], ["--seconds", "0.01", "--num-envs", "2"]),
 }
+# Script -> the options of a short run.
+SCRIPTS = {
+    "examples/demo.py": ["--quick", "--parallel", "1"],
+    "benchmarks/curriculum.py": ["--device", "cpu", "--runs", "1", "--parallel", "1"],
+    "benchmarks/dqn.py": shlex.split(
+        "--device cpu --num-envs 4 --batch 16 --fill 32 --seconds 0.5 --losses at --no-reference"
+    ),
+    "benchmarks/evaluate.py": shlex.split("--device cpu --copies 2 --steps 2 --seconds 0.1 --attacks RI-FGSM"),
+    "benchmarks/ppo.py": shlex.split("--device cpu --num-envs 4 --rollout 16 --batch 32 --seconds 0.5 --losses at"),
+}
 
 
 @dataclass(frozen=True)
@@ -64,7 +77,12 @@ class Block:
     @property
     def where(self) -> str:
         """For messages."""
-        return f"{self.page.relative_to(ROOT)}:{self.line}"
+        return f"{name(self.page)}:{self.line}"
+
+
+def name(page: Path) -> str:
+    """Of a page, from the root."""
+    return str(page.relative_to(ROOT))
 
 
 def blocks(page: Path) -> Iterator[Block]:
@@ -72,6 +90,17 @@ def blocks(page: Path) -> Iterator[Block]:
     text = page.read_text()
     for match in re.finditer(r"^```(\w*)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
         yield Block(page, text[: match.start()].count("\n") + 2, match[1], match[2])
+
+
+def spans(page: Path) -> list[str]:
+    """Code in the text of a page."""
+    text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    return re.findall(r"`([^`\n]+)`", text)
+
+
+def span_words(span: str) -> list[str]:
+    """A command in the text as words, every placeholder with a value."""
+    return [PLACEHOLDERS.get(word, word) for word in shlex.split(span)]
 
 
 def commands(text: str) -> list[list[str]]:
@@ -98,15 +127,13 @@ def reason_not_to_run(words: list[str]) -> str | None:
 
 def is_run(words: list[str]) -> bool:
     """Whether this is a command that can be run."""
-    return words[0] == "bcl" or (
-        words[0] == "python" and len(words) > 1 and words[1].startswith(("examples/", "benchmarks/"))
-    )
+    return words[0] == "bcl" or (words[0] == "python" and words[1] in SCRIPTS)
 
 
 def small(words: list[str]) -> list[str]:
     """The same command with a small budget."""
     if words[0] == "python":
-        return [sys.executable, str(ROOT / words[1]), *words[2:], "--quick"]
+        return [sys.executable, str(ROOT / words[1]), *words[2:], *SCRIPTS[words[1]]]
     name, rest = words[1], words[2:]
     if name == "train":
         rest = [*rest, *([] if "--budget" in rest else ["--budget", "small"]), *SMALL_FLAGS]
@@ -155,29 +182,33 @@ def run_python(code: str) -> None:
     exec(compile(code, "block", "exec"), {"__name__": "__main__"})
 
 
+def lines(page: Path) -> Iterator[tuple[str, str, list[str]]]:
+    """What of a page is run: where it stands, what it says, and the words of a short run."""
+    for block in blocks(page):
+        if block.language == "python":
+            code = f"from tests.docs_check import run_python; run_python({block.text!r})"
+            yield block.where, "python block", [sys.executable, "-c", code]
+        for words in commands(block.text) if block.language == "sh" else []:
+            if not reason_not_to_run(words):
+                yield block.where, shlex.join(words), small(words)
+    for span in dict.fromkeys(span for span in spans(page) if span.startswith("python ")):
+        if not reason_not_to_run(span_words(span)):
+            yield name(page), span, small(span_words(span))
+
+
 def check(page: Path) -> Iterator[str]:
     """Run a page; yield what failed."""
     environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "COLUMNS": "120"}
-    found = [block for block in blocks(page) if block.language in ("sh", "python")]
-    if not found:
-        return
-    with tempfile.TemporaryDirectory(prefix="bcl-docs-") as temporary:
-        folder = Path(temporary)
-        prepare(folder)
-        for block in found:
-            if block.language == "python":
-                code = f"from tests.docs_check import run_python; run_python({block.text!r})"
-                lines = [("python block", [sys.executable, "-c", code])]
-            else:
-                runnable = [words for words in commands(block.text) if not reason_not_to_run(words)]
-                lines = [(shlex.join(words), small(words)) for words in runnable]
-            for shown, words in lines:
-                began = time.monotonic()
-                done = subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True)
-                took = f"{time.monotonic() - began:5.1f} s"
-                print(f"{'ok    ' if done.returncode == 0 else 'FAILED'} {took}  {block.where}  {shown}", flush=True)
-                if done.returncode:
-                    yield f"{block.where}: {shown}\n{done.stdout}{done.stderr}"
+    with tempfile.TemporaryDirectory(prefix="bcl-docs-") as folder:
+        for number, (where, shown, words) in enumerate(lines(page)):
+            if number == 0:
+                prepare(Path(folder))
+            began = time.monotonic()
+            done = subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True)
+            took = f"{time.monotonic() - began:5.1f} s"
+            print(f"{'ok    ' if done.returncode == 0 else 'FAILED'} {took}  {where}  {shown}", flush=True)
+            if done.returncode:
+                yield f"{where}: {shown}\n{done.stdout}{done.stderr}"
 
 
 def main() -> None:

@@ -17,21 +17,21 @@ from bcl.schema import Config
 from bcl.settings import parse_flags
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from tests.docs_check import NOT_RUN, PAGES, ROOT, blocks, commands, is_run, reason_not_to_run, small
+from tests.docs_check import (
+    NOT_RUN,
+    PAGES,
+    ROOT,
+    blocks,
+    commands,
+    is_run,
+    name,
+    reason_not_to_run,
+    small,
+    span_words,
+    spans,
+)
 
-# What stands for anything in the text, as in `bcl status RUN`.
-PLACEHOLDERS = {"RUN": "runs/x", "FILE": "x.pt", "GAME": "cartpole", "R": "at", "F": "sb3", "G": "cartpole", "S": "0"}
 ALL = [block for page in PAGES for block in blocks(page)]
-
-
-def name(page: Path) -> str:
-    return str(page.relative_to(ROOT))
-
-
-def spans(page: Path) -> list[str]:
-    """Code in the text of a page."""
-    text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
-    return re.findall(r"`([^`\n]+)`", text)
 
 
 def refuse_unknown(words: list[str]) -> None:
@@ -64,16 +64,29 @@ def test_every_command_line_parses(page: Path) -> None:
             elif words[0] == "python":
                 assert (ROOT / words[1]).exists(), block.where
     for span in spans(page):
-        if span == "bcl" or not span.startswith("bcl "):
-            continue
-        words = [PLACEHOLDERS.get(word, word) for word in shlex.split(span)]
-        assert words[1] in COMMANDS, f"{name(page)}: {span}"
-        if len(words) > 2:
-            refuse_unknown(words)
+        words = span_words(span) if span.startswith(("bcl ", "python ")) else []
+        if words and words[0] == "python":
+            assert reason_not_to_run(words) or is_run(words), f"{name(page)}: '{span}' is not run by anything"
+        elif words:
+            assert words[1] in COMMANDS, f"{name(page)}: {span}"
+            if len(words) > 2:
+                refuse_unknown(words)
+
+
+def test_a_block_becomes_short_commands() -> None:
+    text = (
+        "# first\n.venv/bin/bcl attack p --suite strong --eps 0.1 0.2 \\\n  --episodes 20  # all\n\nmake a && make b\n"
+    )
+    attack, *made = commands(text)
+    assert attack == ["bcl", "attack", "p", "--suite", "strong", "--eps", "0.1", "0.2", "--episodes", "20"]
+    assert made == [["make", "a"], ["make", "b"]]
+    assert small(attack)[3:] == shlex.split("attack p --eps 0.1 0.2 --attack noise --episodes 1 --num-envs 2")
+    assert not is_run(["rm", "-r", "runs"])
 
 
 def test_every_reason_not_to_run_is_needed() -> None:
     lines = [shlex.join(words) for block in ALL if block.language == "sh" for words in commands(block.text)]
+    lines += [span for page in PAGES for span in spans(page)]
     assert [pattern for pattern in NOT_RUN if not any(re.match(pattern, line) for line in lines)] == []
 
 
