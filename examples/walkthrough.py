@@ -2,7 +2,7 @@
 # # The method on CartPole, step by step
 #
 # Cells for an editor that knows `# %%` (VS Code, PyCharm, Spyder, Jupytext), or one script: `python examples/walkthrough.py`.
-# Ten minutes or so on a laptop. `--quick` makes every training too short to show anything, for tests.
+# It took 25 minutes on two cores that were busy with other work, too. `--quick` makes every training too short to show anything, for tests.
 #
 # CartPole: keep a pole upright for 500 steps, +1 each. The agent sees four numbers, divided by (2.4, 3, 0.21, 3), so that 1 is
 # about the largest that matters. An adversary may move each of them by at most eps before the agent looks.

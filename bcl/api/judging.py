@@ -1,14 +1,12 @@
 """bcl.evaluate and bcl.certify, which `bcl attack` and `bcl certify` call."""
 
-import contextlib
-import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from bcl.api import Where
-from bcl.api.target import Target, find_target, paper_starts
+from bcl.api.target import judged, paper_starts
 from bcl.attacks import Attack, attack_by_name
 from bcl.attacks import suite as attacks_of
 from bcl.bounds import Method
@@ -153,24 +151,22 @@ def evaluate(
     """
     budgets = [parse_eps(e) for e in eps]
     chosen = [attack_by_name(a) if isinstance(a, str) else a for a in attacks] or list(attacks_of(suite))
-    target = find_target(agent, device)
-    episodes = target.defaults.episodes if episodes is None else episodes
-    starts = paper_starts(seed, episodes, num_envs)
-    game = game_for_evaluation(target.game, env_set, target.defaults.max_steps, starts)
-    plan = Plan(game, episodes, seed, protocol, precision, num_envs)
-    wanted = cells(chosen, budgets or target.defaults.eps)
-    if sanity:
-        wanted.append(Cell(attack_by_name("pgd-30"), 1.0))
-    onlooker.start(len(wanted))
-    scores = []
-    with _results(target, "evals") as folder:
+    with judged(agent, device) as target:
+        count = target.defaults.episodes if episodes is None else episodes
+        game = game_for_evaluation(target.game, env_set, target.defaults.max_steps, paper_starts(seed, count, num_envs))
+        plan = Plan(game, count, seed, protocol, precision, num_envs)
+        wanted = cells(chosen, budgets or target.defaults.eps)
+        if sanity:
+            wanted.append(Cell(attack_by_name("pgd-30"), 1.0))
+        onlooker.start(len(wanted))
+        folder, scores = target.results / "evals", []
         for score in run_suite(target.policy, plan, wanted, folder, lambda cell: onlooker.begin(cell.label)):
             scores.append(score)
             onlooker.finished(f"{_label(score)}: {score}")
         progress = onlooker.begin("the lowest-scored action") if sanity else None
         floor = run_floor(target.policy, plan, folder, progress) if progress else None
-        doubts = flags(scores, floor)
-        found = Evaluation(target.name, game, episodes, seed, scores, floor, doubts, target.results and folder)
+        kept = None if isinstance(agent, Policy) else folder
+        found = Evaluation(target.name, game, count, seed, scores, floor, flags(scores, floor), kept)
         store.write_json(folder / "verdict.json", found.to_dict())  # of the latest call; cells have files of their own
     return found
 
@@ -188,18 +184,17 @@ def certify(
 ) -> Certification:
     """Prove what no attack can change, at every budget, as `bcl certify` does; its options are these."""
     budgets = [parse_eps(e) for e in eps]
-    target = find_target(agent, device)
-    episodes = target.defaults.episodes if episodes is None else episodes
-    game = game_for_evaluation(target.game, env_set, target.defaults.max_steps, paper_starts(seed, episodes))
-    plan = Plan(game, episodes, seed, num_envs=episodes)
-    budgets = budgets or list(target.defaults.eps)
-    onlooker.start(len(budgets))
-    proofs = []
-    with _results(target, "certs") as folder:
+    with judged(agent, device) as target:
+        count = target.defaults.episodes if episodes is None else episodes
+        game = game_for_evaluation(target.game, env_set, target.defaults.max_steps, paper_starts(seed, count))
+        plan = Plan(game, count, seed, num_envs=count)
+        budgets = budgets or list(target.defaults.eps)
+        onlooker.start(len(budgets))
+        folder, proofs = target.results / "certs", []
         for proof in run_certificates(target.policy, plan, budgets, method, folder, onlooker.begin):
             proofs.append(proof)
             onlooker.finished(_proven(proof))
-    return Certification(target.name, game, proofs, target.results and folder)
+    return Certification(target.name, game, proofs, None if isinstance(agent, Policy) else folder)
 
 
 def _label(score: Score) -> str:
@@ -208,13 +203,3 @@ def _label(score: Score) -> str:
 
 def _proven(proof: Certificate) -> str:
     return f"{proof.method} at {format_eps(proof.eps)}: ACR {proof.acr:.1%}, GWC {proof.gwc:.4g}"
-
-
-@contextlib.contextmanager
-def _results(target: Target, name: str) -> Iterator[Path]:
-    """Where results lie; those of an agent in memory are forgotten."""
-    if target.results:
-        yield target.results / name
-        return
-    with tempfile.TemporaryDirectory(prefix="bcl-") as folder:
-        yield Path(folder)

@@ -1,7 +1,8 @@
 """What is judged: a policy, its game, and where its results go."""
 
 import contextlib
-import os
+import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,8 +25,8 @@ class Target:
     policy: Policy
     game: Game
     defaults: EvaluationConfig
-    results: Path | None
-    """Folder for evals/ and certs/; none for an agent in memory."""
+    results: Path
+    """Folder for evals/ and certs/."""
     name: str
     """Where it was found."""
 
@@ -63,19 +64,28 @@ def wrap(network: nn.Module, game: str | Game) -> Policy:
     return policy
 
 
-def find_target(agent: Policy | Where, device: str = "auto") -> Target:
-    """The best policy of a run, or a policy file; results lie in the run, or beside the file. Or an agent in memory."""
-    if isinstance(agent, Policy):
-        policy, results, name = agent, None, "an agent in memory"
-        if device != "auto":
-            policy = policy.to(pick_device(device))
-    else:
-        path, name = Path(agent), os.fspath(agent)
-        policy = load(path, pick_device(device))
-        results = path if path.is_dir() else path.with_suffix(".results")
-        if (path / "config.toml").exists():
-            config = read_config(path)
-            return Target(policy, config.game, config.evaluation, results, name)
+def find_target(path: Path, device: str) -> Target:
+    """The best policy of a run, or a policy file; results lie in the run, or beside the file."""
+    policy = load(path, pick_device(device))
+    results = path if path.is_dir() else path.with_suffix(".results")
+    if (path / "config.toml").exists():
+        config = read_config(path)
+        return Target(policy, config.game, config.evaluation, results, str(path))
+    return _by_its_game(policy, results, str(path))
+
+
+@contextlib.contextmanager
+def judged(agent: Policy | Where, device: str) -> Iterator[Target]:
+    """`find_target`, or an agent in memory, whose results are forgotten; on its own device unless one is named."""
+    if not isinstance(agent, Policy):
+        yield find_target(Path(agent), device)
+        return
+    with tempfile.TemporaryDirectory(prefix="bcl-") as forgotten:
+        policy = agent if device == "auto" else agent.to(pick_device(device))
+        yield _by_its_game(policy, Path(forgotten), "an agent in memory")
+
+
+def _by_its_game(policy: Policy, results: Path, name: str) -> Target:
     if policy.spec.game is None:
         raise WeightsError(f"'{name}' does not say which game it plays", "save it with a game in its spec")
     return Target(policy, policy.spec.game, evaluation_defaults(policy.spec.game), results, name)

@@ -35,13 +35,13 @@ SECONDS_PER_LOOK, SECONDS_PER_LINE = 1.0, 10.0  # progress is told once a second
 class progress:
     """Two bars, all units of work and the one at hand; without a terminal, a line on stderr per finished unit."""
 
-    def __init__(self, quiet: bool = False) -> None:
+    def __init__(self, units: int | None = None, quiet: bool = False) -> None:
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
         self._quiet = quiet
         self._bars = Progress(
             *columns, TimeRemainingColumn(), console=err, transient=True, disable=quiet or not err.is_terminal
         )
-        self._all = self._bars.add_task("all", total=None)
+        self._all = self._bars.add_task("all", total=units)
         self._now = self._bars.add_task("", total=None, visible=False)
 
     def __enter__(self) -> "progress":
