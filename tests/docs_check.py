@@ -2,10 +2,10 @@
 
     python tests/docs_check.py [PAGE...]      # `make docs-check`
 
-The `sh` and `python` blocks of a page are run in order, page by page, then the scripts that its text names. What a page takes for granted lies in its folder (see
-`prepare`). Pages keep the commands that people need; here a training gets few steps, an evaluation one episode and one attack,
-a benchmark an instant. What is not run stands in NOT_RUN with its reason. tests/test_docs.py holds that nothing else is left out,
-and that every command line parses.
+The `sh` and `python` blocks of a page are run in order, page by page, then the scripts that its text names. What a page takes
+for granted lies in its folder (see `prepare`). Pages keep the commands that people need; here a training gets few steps, an
+evaluation one episode and one attack, a benchmark an instant. What is not run stands in NOT_RUN with its reason.
+tests/test_docs.py holds that nothing else is left out, and that every command line parses.
 """
 
 import os
@@ -104,17 +104,23 @@ def span_words(span: str) -> list[str]:
 
 
 def commands(text: str) -> list[list[str]]:
-    """The command lines of a shell block as words, without comments and without `.venv/bin/`."""
-    lines = (line for line in text.replace("\\\n", " ").splitlines() if line.strip())
-    words = (shlex.split(line, comments=True) for line in lines)
-    parts = (part for line in words for part in split_at(line, "&&"))
-    return [[part[0].removeprefix(".venv/bin/"), *part[1:]] for part in parts if part]
+    """The commands of a shell block as words: without comments, redirections, the lines of loops and `.venv/bin/`."""
+    found = []
+    for line in text.replace("\\\n", " ").splitlines():
+        lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
+        lexer.whitespace_split = True
+        for words in split_at([*lexer], ("&&", ";", "|")):
+            words = words[: words.index(">")] if ">" in words else words
+            words = words[1:] if words[:1] == ["do"] else words
+            if words and words[0] not in ("for", "done"):
+                found.append([words[0].removeprefix(".venv/bin/"), *words[1:]])
+    return found
 
 
-def split_at(words: list[str], mark: str) -> Iterator[list[str]]:
+def split_at(words: list[str], marks: tuple[str, ...]) -> Iterator[list[str]]:
     """The stretches of words between marks."""
     start = 0
-    for end in [*(i for i, word in enumerate(words) if word == mark), len(words)]:
+    for end in [*(i for i, word in enumerate(words) if word in marks), len(words)]:
         yield words[start:end]
         start = end + 1
 
@@ -152,8 +158,9 @@ def without(words: list[str], options: list[str]) -> list[str]:
     return kept
 
 
-def prepare(folder: Path) -> None:
-    """What pages take for granted: an agent, an agent of Stable-Baselines3, a published checkpoint (untrained, all three)."""
+def prepare(folder: Path, short: Path) -> None:
+    """What pages take for granted: an agent, an agent of Stable-Baselines3 and a published checkpoint (untrained, all three)
+    in one folder; in the other the commands `bcl` and `python`, which shorten what they are asked for."""
     import stable_baselines3
     import torch
 
@@ -161,6 +168,11 @@ def prepare(folder: Path) -> None:
     from bcl.config import resolve
     from bcl.evaluation.speed import untrained_policy
 
+    folder.mkdir()
+    short.mkdir()
+    for command in ("bcl", "python"):
+        (short / command).write_text(f'#!/bin/sh\nexec {sys.executable} {Path(__file__)} --short {command} "$@"\n')
+        (short / command).chmod(0o755)
     bcl.save(untrained_policy(resolve("cartpole").game, "cpu"), folder / "policy.safetensors")
     stable_baselines3.PPO("MlpPolicy", "CartPole-v1", n_steps=64, seed=0).save(folder / "my_agent.zip")
     weights = untrained_policy(resolve("fruitbot").game, "cpu").network.state_dict()
@@ -182,27 +194,31 @@ def run_python(code: str) -> None:
     exec(compile(code, "block", "exec"), {"__name__": "__main__"})
 
 
-def lines(page: Path) -> Iterator[tuple[str, str, list[str]]]:
-    """What of a page is run: where it stands, what it says, and the words of a short run."""
+def scripts(page: Path) -> Iterator[tuple[str, str, list[str]]]:
+    """What of a page is run: where it stands, what it says, and the words that run it."""
     for block in blocks(page):
         if block.language == "python":
             code = f"from tests.docs_check import run_python; run_python({block.text!r})"
             yield block.where, "python block", [sys.executable, "-c", code]
-        for words in commands(block.text) if block.language == "sh" else []:
-            if not reason_not_to_run(words):
-                yield block.where, shlex.join(words), small(words)
+        elif block.language == "sh":
+            lines = [line for line in block.text.replace(".venv/bin/", "").splitlines() if line.strip()]
+            run = [line for line in lines if not any(reason_not_to_run(words) for words in commands(line))]
+            if run:
+                yield block.where, "\n    ".join(["", *run]), ["bash", "-ec", "\n".join(run)]
     for span in dict.fromkeys(span for span in spans(page) if span.startswith("python ")):
         if not reason_not_to_run(span_words(span)):
-            yield name(page), span, small(span_words(span))
+            yield name(page), span, span_words(span)
 
 
 def check(page: Path) -> Iterator[str]:
     """Run a page; yield what failed."""
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "COLUMNS": "120"}
-    with tempfile.TemporaryDirectory(prefix="bcl-docs-") as folder:
-        for number, (where, shown, words) in enumerate(lines(page)):
+    with tempfile.TemporaryDirectory(prefix="bcl-docs-") as temporary:
+        folder, short = Path(temporary) / "page", Path(temporary) / "bin"
+        path = {"PATH": f"{short}{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
+        environment = os.environ | path | {"OMP_NUM_THREADS": "1", "COLUMNS": "120"}
+        for number, (where, shown, words) in enumerate(scripts(page)):
             if number == 0:
-                prepare(Path(folder))
+                prepare(folder, short)
             began = time.monotonic()
             done = subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True)
             took = f"{time.monotonic() - began:5.1f} s"
@@ -213,7 +229,10 @@ def check(page: Path) -> Iterator[str]:
 
 def main() -> None:
     """Run all pages, or those named."""
-    pages = [Path(name).resolve() for name in sys.argv[1:]] or PAGES
+    if sys.argv[1:2] == ["--short"]:
+        words = small(sys.argv[2:])
+        os.execv(words[0], words)
+    pages = [Path(page).resolve() for page in sys.argv[1:]] or PAGES
     failed = [failure for page in pages for failure in check(page)]
     sys.exit("\n".join(failed) or 0)
 
