@@ -70,8 +70,8 @@ def test_every_command_line_parses(page: Path) -> None:
             assert reason_not_to_run(words) or is_run(words), f"{name(page)}: '{span}' is not run by anything"
         elif words:
             assert words[1] in COMMANDS, f"{name(page)}: {span}"
-            if len(words) > 2:
-                refuse_unknown(words)
+            if len(words) > 2:  # `bcl train --repeats 3` leaves out what it is about
+                refuse_unknown([*words[:2], "cartpole", *words[2:]] if words[2].startswith("--") else words)
 
 
 def test_a_block_becomes_short_commands() -> None:
