@@ -10,12 +10,13 @@ import torch
 from torch import nn
 
 from bcl.api import Where
-from bcl.config import EvaluationConfig, preset_names, resolve
+from bcl.config import EvaluationConfig, preset_for, resolve
 from bcl.envs import make_env
 from bcl.errors import ConfigError, StoreError, WeightsError
 from bcl.experiment import read_config
 from bcl.games import REFERENCE_NOOPS, Game
 from bcl.policies import Policy, PolicySpec, files
+from bcl.runs import store
 
 
 @dataclass(frozen=True)
@@ -95,6 +96,8 @@ def policy_file(path: Path) -> Path:
     """The best policy of a run, or the file itself."""
     if not path.is_dir():
         return path
+    if runs := store.repeats(path):
+        raise StoreError(f"'{path}' holds {len(runs)} repeats", f"give one of them, such as {runs[0]}")
     file = path / "best" / "policy.safetensors"
     if not file.exists():
         raise StoreError(f"'{path}' has no best policy yet", "give a policy file, or wait for the run")
@@ -103,11 +106,8 @@ def policy_file(path: Path) -> Path:
 
 def evaluation_defaults(game: Game) -> EvaluationConfig:
     """How the preset of this game judges agents; the general defaults where there is none."""
-    for name in preset_names():
-        config = resolve(name)
-        if type(config.game) is type(game) and config.game.id == game.id:
-            return config.evaluation
-    return EvaluationConfig()
+    name = preset_for(game)
+    return resolve(name).evaluation if name else EvaluationConfig()
 
 
 def paper_starts(seed: int, episodes: int, num_envs: int = 0) -> int:

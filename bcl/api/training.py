@@ -90,7 +90,7 @@ def prepare(
 
     device = workers.worker_device()
     start = init if init is None or isinstance(init, Policy) else load(init)
-    experiment.check(stages, device if workers.local else "cpu", start, workers.tensorboard)
+    experiment.check(stages, device if workers.local else "cpu", start, workers.mirrors())
     return Order(stages, with_seed, folder, device, start)
 
 

@@ -72,7 +72,7 @@ class Command:
         try:
             with console.progress(1) as bar:
                 moments = watch(target.policy, envs, attack, eps, seed=self.seed, steps=self.steps or None)
-                shown = tally.of(moments, self.steps, bar("playing"))
+                shown = tally.of(moments, self.steps, bar.begin("playing"))
                 mp4, gif = encode(frames(shown, subject), self.fps)
         finally:
             envs.close()
