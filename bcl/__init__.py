@@ -17,6 +17,7 @@ __all__ = [
     "import_policy",
     "load",
     "make_env",
+    "report",
     "resume",
     "save",
     "train",
@@ -25,6 +26,7 @@ __all__ = [
 
 if TYPE_CHECKING:
     from bcl.api.judging import Certification, Evaluation, certify, evaluate
+    from bcl.api.reporting import report
     from bcl.api.target import load, wrap
     from bcl.api.training import Run, resume, train
     from bcl.api.workers import Workers
@@ -46,6 +48,7 @@ _HOMES = {
     "import_policy": "bcl.policies.importers",
     "load": "bcl.api.target",
     "make_env": "bcl.envs",
+    "report": "bcl.api.reporting",
     "resume": "bcl.api.training",
     "save": "bcl.policies.files",
     "train": "bcl.api.training",

@@ -23,8 +23,8 @@ from bcl.experiment import Crew, read_config
 from bcl.experiment.crew import agent_of
 from bcl.experiment.phases import plan_of
 from bcl.experiment.work import MODULES
-from bcl.report import look
-from bcl.report.html import write_report
+from bcl.reports import look
+from bcl.reports.html import write_report
 from bcl.runs.executors import Here, Processes
 
 matplotlib.use("Agg")

@@ -17,3 +17,4 @@ if __name__ == "__main__":
     policy = bcl.load(run)  # a PyTorch module: policy(observations) gives one score per action
     print(bcl.evaluate(run, attacks=["pgd-30", "ri-fgsm"], eps=[0.03, 0.06]))
     print(bcl.certify(run, eps=[0.005, 0.01], method="crown"))
+    print(bcl.report(run))  # one page that opens anywhere

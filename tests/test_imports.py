@@ -36,14 +36,15 @@ ALLOWED = {
     "experiment": FACTS
     | {"__init__", "attacks", "config", "curriculum", "envs", "evaluation", "learners", "policies", "recipes", "runs"}
     | {"seeds", "settings"},
-    "report": FACTS
+    "reports": FACTS
     | {"__init__", "attacks", "config", "curriculum", "envs", "evaluation", "experiment", "learners", "policies"}
     | {"recipes", "runs", "settings", "stats"},
-    "api": FACTS | {"attacks", "bounds", "config", "envs", "evaluation", "experiment", "policies", "recipes", "report"}
+    "api": FACTS
+    | {"attacks", "bounds", "config", "envs", "evaluation", "experiment", "policies", "recipes", "reports"}
     | {"runs"},
     "cli": FACTS
     | {"__init__", "config", "settings", "recipes", "envs", "policies", "attacks", "evaluation", "runs", "stats"}
-    | {"api", "experiment", "report"},
+    | {"api", "experiment", "reports"},
 }
 
 

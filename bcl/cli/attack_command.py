@@ -88,7 +88,7 @@ def print_table(scores: Sequence["Score"], doubts: Sequence["Flag"], title: str)
 
     from bcl.cli.console import out
     from bcl.evaluation import worst
-    from bcl.report import look
+    from bcl.reports import look
 
     budgets = sorted({s.eps for s in scores})
     table = Table(title=title, title_justify="left")

@@ -13,8 +13,8 @@ from bcl.quantities import format_eps
 from bcl.runs import store
 
 if TYPE_CHECKING:
-    from bcl.report.compare import Comparison
-    from bcl.report.tables import Table
+    from bcl.reports.compare import Comparison
+    from bcl.reports.tables import Table
 
 
 @dataclass(frozen=True)
@@ -36,11 +36,11 @@ class Command:
         if not self.runs:
             raise ConfigError("there is nothing to compare", "give runs or policy files")
 
-        from bcl.report.compare import compare
-        from bcl.report.tables import as_json, as_latex, as_markdown, tables
+        from bcl.reports.compare import compare
+        from bcl.reports.tables import as_json, as_latex, as_markdown, tables
 
         if self.figure:
-            from bcl.report.compare_figure import figure_format
+            from bcl.reports.compare_figure import figure_format
 
             figure_format(self.figure)  # before the work
         found = compare(self.runs)
@@ -52,7 +52,7 @@ class Command:
         else:
             print("\n\n".join((as_latex if self.format == "latex" else as_markdown)(table) for table in tables(found)))
         if self.figure:
-            from bcl.report.compare_figure import draw, encoded, figure_format
+            from bcl.reports.compare_figure import draw, encoded, figure_format
 
             store.write_bytes(self.figure, encoded(draw(found), figure_format(self.figure)))
         if self.format == "table":

@@ -27,10 +27,10 @@ class Command:
 
     def run(self, _: list[str]) -> None:
         """Collect, draw, write."""
-        from bcl.cli import console
         from bcl.api.target import pick_device
-        from bcl.report.collect import agent_file
-        from bcl.report.html import write_report
+        from bcl.cli import console
+        from bcl.reports.collect import agent_file
+        from bcl.reports.html import write_report
 
         device = None if self.no_frames or not agent_file(self.target) else pick_device(self.device)
         if device:

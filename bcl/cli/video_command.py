@@ -51,13 +51,13 @@ class Command:
         if not 1 <= self.fps <= 240:
             raise ConfigError(f"--fps {self.fps:g} is not possible", "give 1 to 240")
 
+        from bcl.api.target import find_target, paper_starts
         from bcl.attacks import attack_by_name
         from bcl.cli import console
-        from bcl.api.target import find_target, paper_starts
         from bcl.envs import make_env
         from bcl.evaluation import game_for_evaluation, watch
-        from bcl.report.encode import encode, ffmpeg
-        from bcl.report.video import Subject, frames
+        from bcl.reports.encode import encode, ffmpeg
+        from bcl.reports.video import Subject, frames
 
         ffmpeg()  # before anything is played
         attack = attack_by_name(self.attack)

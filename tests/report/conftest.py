@@ -14,7 +14,7 @@ from bcl.config import Config, resolve_stages
 from bcl.evaluation import Score
 from bcl.evaluation.score import NO_ATTACK
 from bcl.games import game_to_dict
-from bcl.report.data import Frame, Frames
+from bcl.reports.data import Frame, Frames
 from bcl.runs import store
 
 PGD30, RI = repr(PGD(steps=30, step=0.1)), repr(RIFGSM())

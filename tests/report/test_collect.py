@@ -13,9 +13,9 @@ from bcl.config import resolve, resolve_stages
 from bcl.envs import make_env
 from bcl.errors import StoreError
 from bcl.policies import Policy, PolicySpec
-from bcl.report.collect import _published, agent_file, collect, report_file, shown_run
-from bcl.report.data import Bar, Published, Repeat, Setting, Skip
-from bcl.report.history import kept_folder, training_seconds
+from bcl.reports.collect import _published, agent_file, collect, report_file, shown_run
+from bcl.reports.data import Bar, Published, Repeat, Setting, Skip
+from bcl.reports.history import kept_folder, training_seconds
 from bcl.runs import store
 
 

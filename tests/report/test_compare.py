@@ -16,10 +16,10 @@ from bcl.errors import BclError, ConfigError, StoreError
 from bcl.evaluation import Score
 from bcl.evaluation.score import NO_ATTACK
 from bcl.games import Game, ProcgenGame, game_to_dict
-from bcl.report.compare import Block, compare
-from bcl.report.compare_figure import draw, encoded, figure_format
-from bcl.report.effort import Effort, effort
-from bcl.report.tables import Table, as_json, as_latex, as_markdown, tables
+from bcl.reports.compare import Block, compare
+from bcl.reports.compare_figure import draw, encoded, figure_format
+from bcl.reports.effort import Effort, effort
+from bcl.reports.tables import Table, as_json, as_latex, as_markdown, tables
 from bcl.runs import store
 
 PGD30, RI = repr(PGD(steps=30, step=0.1)), repr(RIFGSM())

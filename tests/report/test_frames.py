@@ -16,9 +16,9 @@ from bcl.errors import MissingExtra
 from bcl.evaluation.watch import Moment
 from bcl.policies import Policy, PolicySpec
 from bcl.policies.files import fingerprint
-from bcl.report import frames
-from bcl.report.collect import collect
-from bcl.report.frames import choose, play_frames, worth_seeing
+from bcl.reports import frames
+from bcl.reports.collect import collect
+from bcl.reports.frames import choose, play_frames, worth_seeing
 
 
 @pytest.fixture(autouse=True)
@@ -123,7 +123,7 @@ def test_without_what_plays_the_game_there_is_a_page_without_frames(
     def missing(*_: object) -> None:
         raise MissingExtra("Atari games need ale-py", "pip install ale-py")
 
-    monkeypatch.setattr("bcl.report.html.play_frames", missing)
+    monkeypatch.setattr("bcl.reports.html.play_frames", missing)
     code, out, err = in_folder("report", "mine.safetensors", "--device", "cpu")
     assert (code, out.splitlines()[1]) == (0, "report: mine.results/report.html")
     assert "no sample frames: Atari games need ale-py; pip install ale-py" in err

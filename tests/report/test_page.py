@@ -11,10 +11,10 @@ import pytest
 
 from bcl.attacks import suite
 from bcl.games import OBSERVATION_NAMES
-from bcl.report.collect import collect
-from bcl.report.data import Collected, Frame, Frames
-from bcl.report.html import page
-from bcl.report.look import DARK, LIGHT
+from bcl.reports.collect import collect
+from bcl.reports.data import Collected, Frame, Frames
+from bcl.reports.html import page
+from bcl.reports.look import DARK, LIGHT
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 from tests.report.browser import Tab, browser, find_chromium

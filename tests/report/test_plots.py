@@ -10,10 +10,10 @@ import pytest
 from matplotlib.patches import Rectangle
 
 from bcl.attacks import suite
-from bcl.report import plots
-from bcl.report.collect import collect
-from bcl.report.data import Collected, Frame
-from bcl.report.look import COLOURS, DARK, LIGHT, attack_label, number, styles
+from bcl.reports import plots
+from bcl.reports.collect import collect
+from bcl.reports.data import Collected, Frame
+from bcl.reports.look import COLOURS, DARK, LIGHT, attack_label, number, styles
 
 
 @pytest.fixture

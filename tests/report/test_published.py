@@ -4,8 +4,8 @@ import pytest
 
 from bcl.config import resolve
 from bcl.recipes import RECIPES
-from bcl.report import published
-from bcl.report.published import Result
+from bcl.reports import published
+from bcl.reports.published import Result
 
 GAMES = ("pong", "freeway", "bank_heist", "road_runner", "fruitbot", "jumper")
 

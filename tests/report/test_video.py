@@ -12,9 +12,9 @@ from PIL import Image, ImageColor
 from bcl.attacks import PGD
 from bcl.errors import MissingExtra
 from bcl.evaluation import Moment
-from bcl.report.encode import MOST_GIF_FRAMES, encode, ffmpeg
-from bcl.report.look import LIGHT
-from bcl.report.video import GAP, PANE, TITLE, Subject, frames
+from bcl.reports.encode import MOST_GIF_FRAMES, encode, ffmpeg
+from bcl.reports.look import LIGHT
+from bcl.reports.video import GAP, PANE, TITLE, Subject, frames
 
 EPS = 10 / 255
 SUBJECT = Subject("pong", repr(PGD(steps=30, step=0.1)), EPS, ("NOOP", "LEFT"))

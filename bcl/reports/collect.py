@@ -17,10 +17,10 @@ from bcl.experiment.work import EVALS, POLICY, RESULT
 from bcl.games import game_from_dict
 from bcl.policies.files import fingerprint, load
 from bcl.quantities import format_eps
-from bcl.report.data import Collected, Evaluation, Frames, Proof, Published, Repeat, Setting
-from bcl.report.history import kept_folder, read_timeline
-from bcl.report.look import attack_label, rank
-from bcl.report.published import levels_of, results, row_for
+from bcl.reports.data import Collected, Evaluation, Frames, Proof, Published, Repeat, Setting
+from bcl.reports.history import kept_folder, read_timeline
+from bcl.reports.look import attack_label, rank
+from bcl.reports.published import levels_of, results, row_for
 from bcl.runs import store
 from bcl.settings import difference, setting_line
 

@@ -117,4 +117,4 @@ def row_for(rows: Sequence[Row], config: Config | None) -> Row | None:
 
 @functools.cache
 def _file() -> dict[str, Any]:
-    return tomllib.loads((resources.files("bcl.report") / "published.toml").read_text())
+    return tomllib.loads((resources.files("bcl.reports") / "published.toml").read_text())

@@ -10,8 +10,8 @@ from bcl.experiment.phases import clock_after, decisions, rules_of
 from bcl.experiment.run import read_config, stage_folders
 from bcl.experiment.work import DIVERGED, METRICS, RESULT
 from bcl.recipes import Stage
-from bcl.report.data import Bar, BarState, Curve, Panel, Skip, Timeline
-from bcl.report.look import short_eps
+from bcl.reports.data import Bar, BarState, Curve, Panel, Skip, Timeline
+from bcl.reports.look import short_eps
 from bcl.runs import store
 
 MOST_POINTS = 150  # of a curve; more cannot be told apart in a panel

@@ -7,10 +7,10 @@ from typing import Any
 
 from bcl import stats
 from bcl.quantities import format_eps
-from bcl.report.compare import Block, Comparison, Row
-from bcl.report.entries import Entry
-from bcl.report.look import attack_label, number
-from bcl.report.published import row_for, run_counts, wall_time
+from bcl.reports.compare import Block, Comparison, Row
+from bcl.reports.entries import Entry
+from bcl.reports.look import attack_label, number
+from bcl.reports.published import row_for, run_counts, wall_time
 
 _LATEX = {"\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}"}
 _LATEX |= {"~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$", "\N{MINUS SIGN}": "$-$"}

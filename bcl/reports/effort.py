@@ -10,7 +10,7 @@ from bcl.experiment.phases import decisions
 from bcl.experiment.run import read_config, stage_folders
 from bcl.experiment.work import METRICS
 from bcl.recipes import Stage
-from bcl.report.history import training_seconds
+from bcl.reports.history import training_seconds
 from bcl.runs import store
 
 

@@ -18,8 +18,8 @@ from bcl.evaluation import game_for_evaluation
 from bcl.evaluation.watch import Moment, watch
 from bcl.games import OBSERVATION_NAMES, Game
 from bcl.policies.files import fingerprint, load
-from bcl.report.collect import agent_file, collect, results_folder
-from bcl.report.data import Collected, Frame, Frames
+from bcl.reports.collect import agent_file, collect, results_folder
+from bcl.reports.data import Collected, Frame, Frames
 from bcl.runs import store
 
 FILE = "frames.npz"

@@ -15,11 +15,11 @@ import numpy as np
 from matplotlib import image
 from matplotlib.figure import Figure
 
-from bcl.report import plots
-from bcl.report.collect import collect, report_file
-from bcl.report.data import Collected, Evaluation, Frame, Frames
-from bcl.report.frames import play_frames
-from bcl.report.look import DARK, LIGHT, attack_label, number, short_eps
+from bcl.reports import plots
+from bcl.reports.collect import collect, report_file
+from bcl.reports.data import Collected, Evaluation, Frame, Frames
+from bcl.reports.frames import play_frames
+from bcl.reports.look import DARK, LIGHT, attack_label, number, short_eps
 from bcl.runs import store
 from bcl.stats import MIN_FOR_INTERVAL
 
@@ -38,7 +38,7 @@ def write_report(target: Path, out: Path | None = None, *, device: str | None = 
 def page(collected: Collected) -> str:
     """The whole file."""
     environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("bcl.report", ""), autoescape=True, undefined=jinja2.StrictUndefined,
+        loader=jinja2.PackageLoader("bcl.reports", ""), autoescape=True, undefined=jinja2.StrictUndefined,
         trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
     environment.filters |= {

@@ -10,8 +10,8 @@ from bcl.evaluation import Score
 from bcl.evaluation.score import NO_ATTACK
 from bcl.games import AtariGame
 from bcl.quantities import format_eps
-from bcl.report.entries import Entry, Judged, judged_alike, read_entry
-from bcl.report.published import Levels, Result, levels_of, results, row_for
+from bcl.reports.entries import Entry, Judged, judged_alike, read_entry
+from bcl.reports.published import Levels, Result, levels_of, results, row_for
 from bcl.runs import store
 
 

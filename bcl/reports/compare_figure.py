@@ -12,8 +12,8 @@ from matplotlib.lines import Line2D
 from bcl import stats
 from bcl.errors import ConfigError
 from bcl.quantities import format_eps
-from bcl.report.compare import Block, Comparison
-from bcl.report.look import LIGHT, RC
+from bcl.reports.compare import Block, Comparison
+from bcl.reports.look import LIGHT, RC
 
 FORMATS = ("png", "svg", "pdf")
 _COLOURS = ("blue", "vermilion", "green", "purple", "ochre", "sky")

@@ -13,9 +13,9 @@ from bcl.experiment.run import read_config
 from bcl.experiment.work import EVALS, RESULT
 from bcl.games import AtariGame, Game, game_from_dict
 from bcl.policies.files import fingerprint, load
-from bcl.report.collect import results_folder
-from bcl.report.effort import Effort, effort
-from bcl.report.published import Levels, levels_of
+from bcl.reports.collect import results_folder
+from bcl.reports.effort import Effort, effort
+from bcl.reports.published import Levels, levels_of
 from bcl.runs import store
 
 

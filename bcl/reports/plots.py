@@ -1,6 +1,6 @@
 """Data to figures. Every function takes data and a width in pixels and gives a matplotlib figure; `svg` makes it markup.
 
-Figures are drawn in the light colours of `bcl.report.look`; in the markup each becomes a CSS variable, so that the page,
+Figures are drawn in the light colours of `bcl.reports.look`; in the markup each becomes a CSS variable, so that the page,
 not the figure, decides between light, dark and print.
 """
 
@@ -19,8 +19,8 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from bcl.evaluation import Score
-from bcl.report.data import BarState, Evaluation, Frame, Proof, Published, Timeline
-from bcl.report.look import COLOURS, LIGHT, RC, number, styles
+from bcl.reports.data import BarState, Evaluation, Frame, Proof, Published, Timeline
+from bcl.reports.look import COLOURS, LIGHT, RC, number, styles
 from bcl.stats import MIN_FOR_INTERVAL
 
 PIXELS_PER_INCH = 72  # of an SVG: its unit is a point, which the page shows as a pixel
