@@ -132,7 +132,7 @@ _ACROBOT_AT: Settings = {
         "exploration_repeat": 1,
     },
     "attack": {
-        "kind": "pgd", "steps": 10, "relative_step": 0.6, "random_start": True, "objective": "cross-entropy", "in_play": 0.75,
+        "kind": "pgd", "steps": 5, "relative_step": 0.6, "random_start": True, "objective": "cross-entropy", "in_play": 0.75,
     },
 }  # fmt: skip
 _ACROBOT_THRESHOLDS: Settings = {"adaptive": False, "nominal_threshold": -130.0, "attacked_threshold": -150.0}
