@@ -9,6 +9,7 @@ from bcl.api import Where
 from bcl.api.target import judged, paper_starts
 from bcl.attacks import Attack, attack_by_name
 from bcl.attacks import suite as attacks_of
+from bcl.attacks.names import attack_label
 from bcl.bounds import Method
 from bcl.evaluation import (
     Cell,
@@ -198,7 +199,7 @@ def certify(
 
 
 def _label(score: Score) -> str:
-    return f"{score.attack} at {format_eps(score.eps)}" if score.eps else "no attack"
+    return f"{attack_label(score.attack)} at {format_eps(score.eps)}" if score.eps else "no attack"
 
 
 def _proven(proof: Certificate) -> str:

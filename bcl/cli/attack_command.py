@@ -86,6 +86,7 @@ def print_table(scores: Sequence["Score"], doubts: Sequence["Flag"], title: str)
     from rich.table import Table
     from rich.text import Text
 
+    from bcl.attacks.names import attack_label
     from bcl.cli.console import out
     from bcl.evaluation import worst
     from bcl.reports import look
@@ -97,7 +98,7 @@ def print_table(scores: Sequence["Score"], doubts: Sequence["Flag"], title: str)
         table.add_column("0" if eps == 0 else format_eps(eps), justify="right")
     by_cell = {(s.attack, s.eps): str(s) for s in scores}
     for attack in dict.fromkeys(s.attack for s in scores):
-        name = "no attack" if attack == "none" else look.attack_label(attack)
+        name = "no attack" if attack == "none" else attack_label(attack)
         table.add_row(name, *(by_cell.get((attack, eps), "") for eps in budgets))
     worsts = worst(scores)
     if worsts:

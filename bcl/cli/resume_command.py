@@ -109,8 +109,8 @@ def _do(run: Path, whole: Path, workers: Workers) -> "Verdict":
 
 
 def _print(run: Path, verdict: "Verdict") -> None:
+    from bcl.attacks.names import attack_label
     from bcl.experiment import read_config
-    from bcl.reports.look import attack_label
 
     for score in verdict.scores:
         under = f"under {attack_label(score.attack)} at {format_eps(score.eps)}" if score.eps else "without attack"

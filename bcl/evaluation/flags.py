@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from bcl.attacks.names import attack_label
 from bcl.evaluation.score import NO_ATTACK, Score
 from bcl.quantities import format_eps
 
@@ -51,7 +52,9 @@ def _zero_gradients(scores: Sequence[Score]) -> list[Flag]:
 
 def _no_effect(scores: Sequence[Score]) -> list[Flag]:
     idle = [s for s in scores if s.changed == 0]
-    return [Flag("no-effect", f"{s.attack} at {format_eps(s.eps)} changed no action at all") for s in idle]
+    return [
+        Flag("no-effect", f"{attack_label(s.attack)} at {format_eps(s.eps)} changed no action at all") for s in idle
+    ]
 
 
 def _stochastic(scores: Sequence[Score]) -> list[Flag]:
@@ -69,7 +72,7 @@ def _masking(scores: Sequence[Score], scale: float) -> list[Flag]:
             continue
         best, rival = min(climbing, key=lambda s: s.mean), min(others, key=lambda s: s.mean)
         if _clearly_lower(rival, best, scale):
-            what = f"{rival.attack} ({rival.mean:.4g}) beats {best.attack} ({best.mean:.4g}) at {format_eps(eps)}"
+            what = f"{_called(rival)} beats {_called(best)} at {format_eps(eps)}"
             found.append(Flag("masking", what))
     return found
 
@@ -80,7 +83,7 @@ def _bigger_budget(scores: Sequence[Score], scale: float) -> list[Flag]:
         ladder = sorted((s for s in scores if s.attack == attack), key=lambda s: s.eps)
         for small, big in pairwise(ladder):
             if _clearly_lower(small, big, scale):
-                what = f"{attack} hurts less at {format_eps(big.eps)} ({big.mean:.4g}) than at {format_eps(small.eps)}"
+                what = f"{_called(big)} hurts less at {format_eps(big.eps)} than at {format_eps(small.eps)}"
                 found.append(Flag("bigger-budget-weaker", f"{what} ({small.mean:.4g})"))
     return found
 
@@ -93,9 +96,13 @@ def _more_effort(scores: Sequence[Score], scale: float) -> list[Flag]:
             more = weak_kind == strong_kind and weak.eps == strong.eps and weak_effort != strong_effort
             more = more and all(w <= s for w, s in zip(weak_effort, strong_effort, strict=True))
             if more and _clearly_lower(weak, strong, scale):
-                what = f"{strong.attack} ({strong.mean:.4g}) hurts less than {weak.attack} ({weak.mean:.4g})"
+                what = f"{_called(strong)} hurts less than {_called(weak)}"
                 found.append(Flag("more-effort-weaker", f"{what} at {format_eps(weak.eps)}"))
     return found
+
+
+def _called(score: Score) -> str:
+    return f"{attack_label(score.attack)} ({score.mean:.4g})"
 
 
 def _effort(attack: str) -> tuple[str, tuple[int, int]] | None:

@@ -13,6 +13,7 @@ import torch
 
 import bcl
 from bcl.attacks import Attack
+from bcl.attacks.names import attack_label
 from bcl.bounds import Method
 from bcl.envs import VectorEnv, make_env
 from bcl.envs.vector import seed_list
@@ -61,7 +62,7 @@ class Cell:
     @property
     def label(self) -> str:
         """For progress lines."""
-        return "nominal" if self.attack is None else f"{self.attack!r} at {format_eps(self.eps)}"
+        return "nominal" if self.attack is None else f"{attack_label(repr(self.attack))} at {format_eps(self.eps)}"
 
 
 def cells(attacks: Sequence[Attack], budgets: Sequence[float]) -> list[Cell]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import bcl
+from bcl.attacks.names import attack_label
 from bcl.config import Config, preset_for, resolve_stages
 from bcl.errors import StoreError, WeightsError
 from bcl.evaluation import Score, flags
@@ -19,7 +20,7 @@ from bcl.policies.files import fingerprint, load
 from bcl.quantities import format_eps
 from bcl.reports.data import Collected, Evaluation, Frames, Proof, Published, Repeat, Setting
 from bcl.reports.history import kept_folder, read_timeline
-from bcl.reports.look import attack_label, rank
+from bcl.reports.look import rank
 from bcl.reports.published import levels_of, results, row_for
 from bcl.runs import store
 from bcl.settings import difference, setting_line

@@ -4,7 +4,7 @@ import base64
 import io
 import re
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,11 +15,12 @@ import numpy as np
 from matplotlib import image
 from matplotlib.figure import Figure
 
+from bcl.attacks.names import attack_label
 from bcl.reports import plots
 from bcl.reports.collect import collect, report_file
 from bcl.reports.data import Collected, Evaluation, Frame, Frames
 from bcl.reports.frames import play_frames
-from bcl.reports.look import DARK, LIGHT, attack_label, number, short_eps
+from bcl.reports.look import DARK, LIGHT, number, short_eps
 from bcl.runs import store
 from bcl.stats import MIN_FOR_INTERVAL
 
@@ -43,7 +44,7 @@ def page(collected: Collected) -> str:
     )  # fmt: skip
     environment.filters |= {
         "attack": attack_label, "breakable": _breakable, "eps": short_eps, "minus": _true_minus,
-        "name": lambda path: Path(path).name, "number": number, "quoted": shlex.quote, "short": _short,
+        "name": lambda path: Path(path).name, "number": number, "quoted": shlex.quote,
     }  # fmt: skip
     return environment.get_template("page.html").render(
         c=collected, light=LIGHT, dark=DARK, figures=_figures(collected), moments=_moments(collected.frames),
@@ -54,13 +55,6 @@ def page(collected: Collected) -> str:
 
 def _true_minus(text: str) -> str:
     return re.sub(r"(?<!\w)-(?=\d)", "\N{MINUS SIGN}", text)
-
-
-def _short(text: str, attacks: Sequence[str]) -> str:
-    """With attacks called as in the table."""
-    for attack in attacks:
-        text = text.replace(attack, attack_label(attack))
-    return text
 
 
 def _breakable(setting: str) -> markupsafe.Markup:

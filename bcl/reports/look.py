@@ -1,14 +1,14 @@
-"""How things look and are called, the same in the terminal, in figures and on the page.
+"""How things look, the same in the terminal, in figures and on the page.
 
 Colours are Okabe and Ito's hues, which colour-blind people can tell apart, darkened until each has a contrast of 3 with
 white paper, and a second set with that contrast on the dark page. No meaning hangs on colour alone: attacks also differ in
 marker and dash, the worst case is bold.
 """
 
-import ast
 from dataclasses import dataclass
 from typing import Any
 
+from bcl.attacks.names import attack_label, kind_of
 from bcl.quantities import format_eps
 
 # Name -> colour on white, colour on the dark page. Figures are drawn in the first; the page replaces each by a variable.
@@ -29,18 +29,18 @@ DARK = {name: dark for name, (_, dark) in COLOURS.items()}
 TERMINAL_FLAG = f"bold {LIGHT['vermilion']}"
 TERMINAL_WORST = "bold"
 
-# Kind of attack -> the name people use, colour, marker.
+# Kind of attack -> colour, marker.
 _KINDS = {
-    "PGD": ("PGD", "blue", "o"),
-    "RIFGSM": ("RI-FGSM", "vermilion", "s"),
-    "Multi": ("Multi", "green", "D"),
-    "MultiT": ("Multi-T", "purple", "^"),
-    "FGSM": ("FGSM", "blue", "v"),
-    "APGD": ("APGD", "ochre", "P"),
-    "WorstAction": ("Worst action", "sky", "X"),
-    "Square": ("Square", "muted", "p"),
-    "UniformNoise": ("Noise", "muted", "."),
-    "CornerNoise": ("Corner noise", "muted", "*"),
+    "PGD": ("blue", "o"),
+    "RIFGSM": ("vermilion", "s"),
+    "Multi": ("green", "D"),
+    "MultiT": ("purple", "^"),
+    "FGSM": ("blue", "v"),
+    "APGD": ("ochre", "P"),
+    "WorstAction": ("sky", "X"),
+    "Square": ("muted", "p"),
+    "UniformNoise": ("muted", "."),
+    "CornerNoise": ("muted", "*"),
 }
 _DASHES = ("-", (0, (4, 1.5)), (0, (1.5, 1.5)), (0, (6, 1.5, 1.5, 1.5)), (0, (8, 3)))
 Dash = str | tuple[int, tuple[float, ...]]
@@ -62,8 +62,8 @@ def styles(attacks: list[str]) -> dict[str, Style]:
     seen: dict[str, int] = {}
     found = {}
     for attack in attacks:
-        kind, _ = _parsed(attack)
-        _, colour, marker = _KINDS.get(kind, (kind, "muted", "o"))
+        kind = kind_of(attack)
+        colour, marker = _KINDS.get(kind, ("muted", "o"))
         number = seen[kind] = seen.get(kind, -1) + 1
         found[attack] = Style(attack_label(attack), colour, marker, _DASHES[number % len(_DASHES)])
     return found
@@ -71,32 +71,8 @@ def styles(attacks: list[str]) -> dict[str, Style]:
 
 def rank(attack: str) -> int:
     """Where an attack stands in tables: the paper's first."""
-    kind, _ = _parsed(attack)
+    kind = kind_of(attack)
     return [*_KINDS].index(kind) if kind in _KINDS else len(_KINDS)
-
-
-def attack_label(attack: str) -> str:
-    """A short name for an attack's repr: `PGD-30`, `PGD-50 x5 margin`, `Multi-T 1000`."""
-    kind, given = _parsed(attack)
-    name = _KINDS.get(kind, (kind,))[0]
-    effort = given.get("steps")
-    words = [f"{name}-{effort}" if effort else name]
-    words += [f"{given[key]}" for key in ("starts", "queries") if key in given]
-    words += [f"x{given['restarts']}"] if given.get("restarts", "1") != "1" else []
-    objective = given.get("objective", "CrossEntropy()").removesuffix("()")
-    words += [{"KL": "KL", "MinBest": "best value"}.get(objective, objective.lower())] * (objective != "CrossEntropy")
-    return " ".join(words)
-
-
-def _parsed(attack: str) -> tuple[str, dict[str, str]]:
-    """The kind of an attack, and its settings as text; anything that is no call is its own kind."""
-    try:
-        call = ast.parse(attack, mode="eval").body
-    except SyntaxError:
-        return attack, {}
-    if not isinstance(call, ast.Call):
-        return attack, {}
-    return ast.unparse(call.func), {word.arg or "": ast.unparse(word.value) for word in call.keywords}
 
 
 def number(value: float) -> str:

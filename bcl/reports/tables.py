@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from bcl import stats
+from bcl.attacks.names import attack_label
 from bcl.quantities import format_eps
 from bcl.reports.compare import Block, Comparison, Row
 from bcl.reports.entries import Entry
-from bcl.reports.look import attack_label, number
+from bcl.reports.look import number
 from bcl.reports.published import row_for, run_counts, wall_time
 
 _LATEX = {"\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}"}

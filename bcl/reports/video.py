@@ -9,9 +9,10 @@ import matplotlib
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
+from bcl.attacks.names import attack_label
 from bcl.evaluation import Moment
 from bcl.quantities import format_eps
-from bcl.reports.look import LIGHT, attack_label, number
+from bcl.reports.look import LIGHT, number
 
 PANE, GAP, TITLE, CAPTION = 336, 16, 40, 88  # pixels; 336 is 4 x 84, and sides are multiples of 16 as encoders like
 SHOWN = 1.5  # vectors are scaled to about [-1, 1]; bars are cut here

@@ -10,10 +10,11 @@ import pytest
 from matplotlib.patches import Rectangle
 
 from bcl.attacks import suite
+from bcl.attacks.names import attack_label
 from bcl.reports import plots
 from bcl.reports.collect import collect
 from bcl.reports.data import Collected, Frame
-from bcl.reports.look import COLOURS, DARK, LIGHT, attack_label, number, styles
+from bcl.reports.look import COLOURS, DARK, LIGHT, number, styles
 
 
 @pytest.fixture
