@@ -200,7 +200,7 @@ def test_presets_names_earlier_stages_in_comments(capsys: pytest.CaptureFixture[
     presets_command.Command("pong", "bcl-mos-at").run([])
     out = capsys.readouterr().out
     assert "# stage 1 of 3, loss standard, strategy none:" in out
-    assert "#   dqn.steps = 1400000\n" in out
+    assert "#   dqn.steps = 1200000\n" in out
     assert '#   curriculum.target = "1/255"\n' in out
     assert config_from_toml(out) == resolve("pong", recipe="bcl-mos-at")
 

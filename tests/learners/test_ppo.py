@@ -141,9 +141,10 @@ def test_moves_of_the_game_are_not_learned_from(make_ppo, monkeypatch):
 
 
 def test_every_pass_takes_every_sample_once_and_in_another_order(make_ppo, monkeypatch):
-    learner, orders, step = make_ppo(epochs=3, batch_size=20), [], ppo.Learner._take_gradient_step
+    orders, step = [], ppo.Learner._take_gradient_step
     listen = lambda self: orders.append(self._order[self._batch].tolist()) or step(self)  # noqa: E731
-    learner._improve._function = lambda: listen(learner)
+    monkeypatch.setattr(ppo.Learner, "_take_gradient_step", listen)
+    learner = make_ppo(epochs=3, batch_size=20)
     rollout, obs = learner.rollout(learner.restart())
     learner.update(rollout)
     passes = [orders[i] + orders[i + 1] for i in range(0, 6, 2)]
