@@ -131,6 +131,25 @@ def test_the_evaluation_that_all_share_is_taken(tmp_path: Path) -> None:
     assert [row.cells[0.0].mean for row in only_block(a, b).rows] == [7, 8]
 
 
+def test_what_all_share_counts_not_what_one_has_more_of(tmp_path: Path) -> None:
+    strong = {
+        (attack, eps): [0.0] * 4 for attack in ("A()", "B()", "C()", "D()") for eps in (10 / 255, 20 / 255, 25 / 255)
+    }
+    original = finished(tmp_path / "original", "pong", "at", pong(20, 15, 10, 5), seed=1)
+    judge(original, resolve("pong").game, strong | {(NO_ATTACK, 0.0): [1.0] * 4}, seed=0)
+    for seed in (1, 2):  # its copy, and another run
+        other = finished(tmp_path / f"other{seed}", "pong", "at", pong(20, 15, 10, 5), seed=seed)
+        for paths in ((original, other), (other, original)):
+            block = only_block(*paths)
+            assert [cell.mean for row in block.rows for cell in row.cells.values()] == [20, 15, 10, 5] * 2
+            assert block.notes == ()
+
+
+def test_the_budget_that_tests_an_attack_is_no_column(tmp_path: Path) -> None:
+    run = finished(tmp_path / "a", "pong", "at", {(NO_ATTACK, 0.0): [1.0] * 3, (PGD30, 1.0): [0.0] * 3})
+    assert only_block(run).budgets == [0.0]
+
+
 def test_agents_that_were_not_judged_alike_are_refused(tmp_path: Path) -> None:
     a = finished(tmp_path / "a", "pong", "at", pong(20, 15, 10, 5))
     b = finished(tmp_path / "b", "pong", "at", {(NO_ATTACK, 0.0): [1.0] * 7})
