@@ -62,18 +62,16 @@ class Command:
 
     def _next(self, found: "Comparison") -> str:
         """What is missing first: attacks that others of the same game faced; then the figure."""
-        from bcl.attacks import SUITES
-
         for block in found.blocks:
-            faced = {attack for eps, attacks in block.attacks.items() if eps for attack in attacks}
-            suite = next((name for name, known in SUITES.items() if {*map(repr, known)} == faced), "paper")
-            budgets = " ".join(format_eps(eps) for eps in block.budgets if eps)
-            for row in block.rows:
-                if not {*row.cells} - {0.0}:
-                    entry = next(entry for entry in found.entries if entry.label == row.label)
-                    agent = entry.path / row.members[0] if len(row.members) > 1 else entry.path
-                    alike = f" --eps {budgets} --episodes {block.episodes}" if budgets else ""
-                    return f"bcl attack {shlex.quote(str(agent))} --suite {suite}{alike}"
+            if missing := block.missing:
+                entry = next(entry for entry in found.entries if entry.label == missing.row)
+                agent = entry.path / missing.member if len(entry.members) > 1 else entry.path
+                words = [shlex.quote(str(agent)), "--suite", missing.suite]
+                words += ["--eps", *map(format_eps, missing.eps)] if missing.eps else []
+                words += ["--episodes", str(block.episodes)]
+                words += ["--env-set", block.levels] if block.levels else []
+                words += ["--protocol", block.protocol] if block.protocol != "fixed" else []
+                return f"bcl attack {' '.join(words)}"
         words = [shlex.quote(str(path)) for path in self.runs]
         last = "--format latex" if self.figure else "--figure compare.png"
         return f"bcl compare {' '.join(words)} {last}"
