@@ -104,7 +104,7 @@ def _widths(columns: Sequence[Sequence[str]], room: int) -> list[int]:
     """Of columns of text: lines break between words, and where words have no room the first column is cut."""
     whole = [max(map(len, column)) for column in columns]
     widths = [max(len(word) for text in column for word in text.split()) for column in columns]
-    widths[0] = max(SHORTEST_NAME, min(widths[0], room - sum(widths[1:])))
+    widths[0] = min(widths[0], max(SHORTEST_NAME, room - sum(widths[1:])))
     for _ in range(room - sum(widths)):
         short = [place for place, width in enumerate(widths) if width < whole[place]]
         if short:

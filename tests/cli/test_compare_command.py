@@ -98,3 +98,4 @@ def test_in_a_narrow_terminal_lines_break_between_words_and_only_names_are_cut()
     assert _widths(columns, 30) == [20, 10]
     assert _widths(columns, 25) == [18, 7]  # "[19.25," and what is left
     assert _widths(columns, 10) == [12, 7]
+    assert _widths([("agent", "a"), *columns[1:]], 10) == [5, 7]
