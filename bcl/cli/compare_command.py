@@ -2,6 +2,7 @@
 
 import json
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
@@ -15,6 +16,8 @@ from bcl.runs import store
 if TYPE_CHECKING:
     from bcl.reports.compare import Comparison
     from bcl.reports.tables import Table
+
+SHORTEST_NAME = 12  # letters of an agent's name that the terminal shows at least
 
 
 @dataclass(frozen=True)
@@ -62,18 +65,16 @@ class Command:
 
     def _next(self, found: "Comparison") -> str:
         """What is missing first: attacks that others of the same game faced; then the figure."""
-        from bcl.attacks import SUITES
-
         for block in found.blocks:
-            faced = {attack for eps, attacks in block.attacks.items() if eps for attack in attacks}
-            suite = next((name for name, known in SUITES.items() if {*map(repr, known)} == faced), "paper")
-            budgets = " ".join(format_eps(eps) for eps in block.budgets if eps)
-            for row in block.rows:
-                if not {*row.cells} - {0.0}:
-                    entry = next(entry for entry in found.entries if entry.label == row.label)
-                    agent = entry.path / row.members[0] if len(row.members) > 1 else entry.path
-                    alike = f" --eps {budgets} --episodes {block.episodes}" if budgets else ""
-                    return f"bcl attack {shlex.quote(str(agent))} --suite {suite}{alike}"
+            if missing := block.missing:
+                entry = next(entry for entry in found.entries if entry.label == missing.row)
+                agent = entry.path / missing.member if len(entry.members) > 1 else entry.path
+                words = [shlex.quote(str(agent)), "--suite", missing.suite]
+                words += ["--eps", *map(format_eps, missing.eps)] if missing.eps else []
+                words += ["--episodes", str(block.episodes)]
+                words += ["--env-set", block.levels] if block.levels else []
+                words += ["--protocol", block.protocol] if block.protocol != "fixed" else []
+                return f"bcl attack {' '.join(words)}"
         words = [shlex.quote(str(path)) for path in self.runs]
         last = "--format latex" if self.figure else "--figure compare.png"
         return f"bcl compare {' '.join(words)} {last}"
@@ -85,11 +86,27 @@ def _print(table: "Table") -> None:
 
     from bcl.cli.console import out
 
-    shown = RichTable(title=Text(table.title), title_justify="left")
-    for place, name in enumerate(table.header):
-        shown.add_column(Text(name), justify="right" if place else "left", overflow="fold")
+    out.print(table.title, markup=False, highlight=False)
+    shown = RichTable()
+    columns = [*zip(table.header, *table.rows, strict=True)]
+    for name, width in zip(table.header, _widths(columns, out.width - 3 * len(columns) - 1), strict=True):
+        first = not shown.columns
+        justify: Literal["left", "right"] = "left" if first else "right"
+        shown.add_column(Text(name), justify=justify, width=width, overflow="ellipsis" if first else "fold")
     for row in table.rows:
         shown.add_row(*map(Text, row), style="dim" if row[0].startswith("  ") else None)
     out.print(shown)
     for note in table.notes:
         out.print(note, markup=False, highlight=False)
+
+
+def _widths(columns: Sequence[Sequence[str]], room: int) -> list[int]:
+    """Of columns of text: lines break between words, and where words have no room the first column is cut."""
+    whole = [max(map(len, column)) for column in columns]
+    widths = [max(len(word) for text in column for word in text.split()) for column in columns]
+    widths[0] = min(widths[0], max(SHORTEST_NAME, room - sum(widths[1:])))
+    for _ in range(room - sum(widths)):
+        short = [place for place, width in enumerate(widths) if width < whole[place]]
+        if short:
+            widths[min(short, key=lambda place: widths[place])] += 1
+    return widths

@@ -63,6 +63,8 @@ class Command:
         attack = attack_by_name(self.attack)
         target = find_target(self.policy, self.device)
         eps = target.defaults.eps[0] if given is None else given
+        stem = (self.out or target.results / "videos") / self._name(eps)
+        _try_to_write(stem)
         starts = paper_starts(self.seed, 1)
         game = game_for_evaluation(target.game, self.env_set, target.defaults.max_steps, starts)
         envs = make_env(game, 1, next(target.policy.parameters()).device, render=len(target.policy.spec.obs_shape) == 1)
@@ -76,8 +78,6 @@ class Command:
                 mp4, gif = encode(frames(shown, subject), self.fps)
         finally:
             envs.close()
-        words = f"{self.attack} eps {format_eps(eps)} seed {self.seed}" if eps else f"no attack seed {self.seed}"
-        stem = (self.out or target.results / "videos") / re.sub(r"[^a-z0-9.]+", "-", words.lower())
         for suffix, data in ((".mp4", mp4), (".gif", gif)):
             store.write_bytes(stem.with_name(stem.name + suffix), data)
             print(f"{stem}{suffix}  {len(data) / 1e6:.1f} MB")
@@ -85,7 +85,21 @@ class Command:
             f"return {tally.total:.4g} after {tally.steps} steps, {tally.changed / tally.steps:.0%} of actions changed"
         )
         against = f" --attack {self.attack} --eps {format_eps(eps)}" if eps else ""
-        print(f"next: bcl attack {shlex.quote(str(self.policy))}{against}")
+        levels = f" --env-set {self.env_set}" if self.env_set else ""
+        print(f"next: bcl attack {shlex.quote(str(self.policy))}{against}{levels}")
+
+    def _name(self, eps: float) -> str:
+        """Of the files, without their endings."""
+        words = f"{self.attack} eps {format_eps(eps)}" if eps else "no attack"
+        words += f" {self.env_set} levels" if self.env_set else ""
+        return re.sub(r"[^a-z0-9.]+", "-", f"{words} seed {self.seed}".lower())
+
+
+def _try_to_write(path: Path) -> None:
+    """Before the work: a folder that cannot be written is an error now."""
+    trial = path.with_name(f".{path.name}.trial")
+    store.write_bytes(trial, b"")
+    store.remove(trial)
 
 
 class _Tally:

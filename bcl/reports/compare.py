@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bcl import stats
+from bcl.attacks.suites import SUITES
 from bcl.errors import ConfigError
 from bcl.evaluation import Score
 from bcl.evaluation.score import NO_ATTACK
@@ -60,6 +61,17 @@ class Improvement:
 
 
 @dataclass(frozen=True)
+class Missing:
+    """What to play next, so that more can be compared."""
+
+    row: str
+    member: str
+    suite: str
+    eps: tuple[float, ...]
+    """Empty where nobody was judged at any."""
+
+
+@dataclass(frozen=True)
 class Block:
     """Agents of one game, judged alike."""
 
@@ -74,6 +86,8 @@ class Block:
     improvements: tuple[Improvement, ...]
     """Of every row over the first."""
     notes: tuple[str, ...]
+    missing: Missing | None
+    """None where all faced some attack at every budget they have."""
 
     @property
     def budgets(self) -> list[float]:
@@ -165,13 +179,13 @@ def _block(entries: Sequence[Entry], levels: Levels, alike: dict[str, list[Judge
     notes = [f"{entry.label} was not judged on these levels" for entry in entries if entry.label not in alike]
     pipelines = {j.game.pipeline for members in alike.values() for j in members if isinstance(j.game, AtariGame)}
     notes += [f"seen through different pipelines ({', '.join(sorted(pipelines))})"] if len(pipelines) > 1 else []
-    budgets = {eps for members in alike.values() for judged in members for _, eps in judged.scores}
-    notes += [f"at {format_eps(eps)} no attack was faced by all" for eps in sorted(budgets - attacks.keys())]
+    missing = _missing(present, alike, attacks)
+    if missing and (apart := [format_eps(eps) for eps in missing.eps if eps not in attacks]):
+        notes.append(f"at {', '.join(apart)} no attack was faced by all; judge each by --suite {missing.suite}")
     quick = [entry.label for entry in present if entry.config and entry.config.budget == "small"]
     notes += [f"{label} is a quick look, not the paper's protocol" for label in quick]
-    notes += [
-        f"{row.label} was judged by nominal play alone" for row in rows if {*row.cells} == {0.0} and len(attacks) > 1
-    ]
+    nominal = [label for label, members in alike.items() if not any(eps for one in members for _, eps in one.scores)]
+    notes += [f"{label} was judged by nominal play alone" for label in nominal if missing and missing.eps]
     baseline, *others = rows
     improvements = [
         Improvement(
@@ -195,7 +209,38 @@ def _block(entries: Sequence[Entry], levels: Levels, alike: dict[str, list[Judge
         rows=tuple(rows),
         improvements=tuple(improvements),
         notes=tuple(notes),
+        missing=missing,
     )
+
+
+def _missing(
+    entries: Sequence[Entry], alike: dict[str, list[Judged]], attacks: dict[float, tuple[str, ...]]
+) -> Missing | None:
+    """Where a budget has no attack that all faced, or an agent no budget: the largest suite that somebody faced, and the
+    first agent that did not."""
+    everyone = [
+        (entry.label, name, judged)
+        for entry in entries
+        for (name, _), judged in zip(entry.members, alike[entry.label], strict=True)
+    ]
+    budgets = sorted({eps for *_, judged in everyone for _, eps in judged.scores if eps})
+    apart = [eps for eps in budgets if eps not in attacks]
+    if not apart and all(any(eps for _, eps in judged.scores) for *_, judged in everyone):
+        return None
+    suites = {name: {*map(repr, suite)} for name, suite in SUITES.items()}
+    wanted = apart or budgets
+    for name in sorted(suites, key=lambda name: -len(suites[name])):
+        lacking = [
+            (label, member, eps)
+            for label, member, judged in everyone
+            for eps in wanted
+            if not suites[name] <= {attack for attack, at in judged.scores if at == eps}
+        ]
+        if len(lacking) < len(everyone) * len(wanted):
+            label, member, _ = lacking[0]
+            return Missing(label, member, name, tuple(wanted))
+    label, member, _ = next((one for one in everyone if not any(eps for _, eps in one[2].scores)), everyone[0])
+    return Missing(label, member, "paper", tuple(wanted))
 
 
 def _row(

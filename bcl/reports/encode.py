@@ -1,8 +1,9 @@
 """Pictures to the bytes of an mp4 and of a GIF."""
 
+import contextlib
 import io
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -33,18 +34,30 @@ def encode(frames: Iterable[np.ndarray], fps: float) -> tuple[bytes, bytes]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "video.mp4"
         for i, frame in enumerate(frames):
-            if writer is None:
-                size = frame.shape[1], frame.shape[0]
-                writer = ffmpeg().write_frames(str(path), size, fps=fps, codec="libx264", quality=4)
-                writer.send(None)
-            writer.send(np.ascontiguousarray(frame))
+            with _clear_failure():
+                if writer is None:
+                    size = frame.shape[1], frame.shape[0]
+                    writer = ffmpeg().write_frames(str(path), size, fps=fps, codec="libx264", quality=4)
+                    writer.send(None)
+                writer.send(np.ascontiguousarray(frame))
             if i % skip == 0:
                 few.append(_small(frame))
             if len(few) > MOST_GIF_FRAMES:
                 few, skip = few[::2], skip * 2
         assert writer is not None, "an episode has steps"
-        writer.close()
-        return path.read_bytes(), _gif(few)
+        with _clear_failure():
+            writer.close()
+            mp4 = path.read_bytes()
+        return mp4, _gif(few)
+
+
+@contextlib.contextmanager
+def _clear_failure() -> Iterator[None]:
+    try:
+        yield
+    except OSError:
+        way_out = "unset IMAGEIO_FFMPEG_EXE for imageio-ffmpeg's own, and see that there is room for temporary files"
+        raise MissingExtra(f"the encoder '{ffmpeg().get_ffmpeg_exe()}' failed", way_out) from None
 
 
 def _small(frame: np.ndarray) -> Image.Image:

@@ -80,6 +80,8 @@ def _member(name: str, folder: Path, policy: str, path: Path) -> tuple[str, tupl
         if not isinstance(played_by, str) or not isinstance(game, dict) or not played_by.startswith(policy):
             continue
         score = Score.from_dict(data)
+        if score.eps >= 1:  # a test of the attack
+            continue
         same = [game, data.get("num_envs"), played_by, data.get("bcl"), score.seed, score.protocol, score.precision]
         played = game_from_dict(game)
         judged = Judged(played, _conditions(played, score), score.seed, {})
@@ -99,7 +101,7 @@ def _conditions(game: Game, score: Score) -> str:
 
 def judged_alike(entries: Sequence[Entry], levels: Levels) -> dict[str, list[Judged]]:
     """For every entry that was judged on these levels, one evaluation per member, all under the same conditions: those
-    under which most was played, and of equals those with the same seed. Empty: no entry was, in all its repeats."""
+    in which most attacks and budgets are common to all, of equals the same seed, then most of it all. Empty: no entry was, in all its repeats."""
     pools = {
         entry.label: [
             [judged for judged in evaluations if levels_of(judged.game) == levels] for _, evaluations in entry.members
@@ -116,20 +118,26 @@ def judged_alike(entries: Sequence[Entry], levels: Levels) -> dict[str, list[Jud
         raise ConfigError(
             f"{names} were not judged alike", "give 'bcl attack' the same --suite, --eps and --episodes for each"
         )
-    best: tuple[int, bool, dict[str, list[Judged]]] | None = None
-    for conditions in sorted(common):
-        for seed in (None, *sorted({judged.seed for members in every for judged in members})):
-            picked = {label: [_most(members, conditions, seed) for members in pool] for label, pool in pools.items()}
-            if any(judged is None for members in picked.values() for judged in members):
-                continue
-            alike = {label: [judged for judged in members if judged] for label, members in picked.items()}
-            cells = sum(len(judged.scores) for members in alike.values() for judged in members)
-            if best is None or (cells, seed is not None) > best[:2]:
-                best = cells, seed is not None, alike
-    assert best, "without a seed every member has something"
-    return best[2]
+    candidates = [judged for members in every for judged in members if judged.conditions in common]
+    picks = [pick for one in candidates for seed in (one.seed, None) if (pick := _alike(pools, one, seed))]
+    return max(picks, key=_sharing)
 
 
-def _most(members: Sequence[Judged], conditions: str, seed: int | None) -> Judged | None:
-    fitting = [one for one in members if one.conditions == conditions and seed in (None, one.seed)]
-    return max(fitting, key=lambda one: len(one.scores), default=None)
+def _alike(pools: dict[str, list[list[Judged]]], like: Judged, seed: int | None) -> dict[str, list[Judged]]:
+    """Of every member what shares most with `like`, then most of it all; empty where one has nothing with that seed."""
+    shared, picked = {*like.scores}, dict[str, list[Judged]]()
+    for label, pool in pools.items():
+        for members in pool:
+            fitting = [one for one in members if one.conditions == like.conditions and seed in (None, one.seed)]
+            if not fitting:
+                return {}
+            most = max(fitting, key=lambda one: (len(shared & one.scores.keys()), len(one.scores)))
+            shared &= most.scores.keys()
+            picked.setdefault(label, []).append(most)
+    return picked
+
+
+def _sharing(alike: dict[str, list[Judged]]) -> tuple[int, bool, int]:
+    everyone = [judged for members in alike.values() for judged in members]
+    shared = set.intersection(*({*judged.scores} for judged in everyone))
+    return len(shared), len({judged.seed for judged in everyone}) == 1, sum(len(judged.scores) for judged in everyone)

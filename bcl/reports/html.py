@@ -20,7 +20,7 @@ from bcl.reports import plots
 from bcl.reports.collect import collect, report_file
 from bcl.reports.data import Collected, Evaluation, Frame, Frames
 from bcl.reports.frames import play_frames
-from bcl.reports.look import DARK, LIGHT, number, short_eps
+from bcl.reports.look import DARK, LIGHT, number, pixels, short_eps
 from bcl.runs import store
 from bcl.stats import MIN_FOR_INTERVAL
 
@@ -122,16 +122,10 @@ def _moments(frames: Frames | None) -> list[dict[str, Any]]:
 def _pictures(frame: Frame, magnified: float) -> list[tuple[str, str]]:
     difference = 0.5 + magnified * (frame.seen - frame.clean)  # no change is mid-gray
     return [
-        ("clean", _png(_pixels(frame.clean))),
-        (f"perturbation \N{MULTIPLICATION SIGN}{magnified:.3g}", _png(_pixels(difference))),
-        ("what the agent saw", _png(_pixels(frame.seen))),
+        ("clean", _png(pixels(frame.clean))),
+        (f"perturbation \N{MULTIPLICATION SIGN}{magnified:.3g}", _png(pixels(difference))),
+        ("what the agent saw", _png(pixels(frame.seen))),
     ]
-
-
-def _pixels(observation: np.ndarray) -> np.ndarray:
-    """(C, H, W) in [0, 1] to (H, W, 3) bytes; of a stack of frames the newest."""
-    channels = observation if len(observation) == 3 else observation[-1:].repeat(3, axis=0)
-    return (255 * channels.clip(0, 1).transpose(1, 2, 0)).round().astype(np.uint8)
 
 
 def _png(pixels: np.ndarray) -> str:

@@ -8,6 +8,8 @@ marker and dash, the worst case is bold.
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from bcl.attacks.names import attack_label, kind_of
 from bcl.quantities import format_eps
 
@@ -84,6 +86,12 @@ def number(value: float) -> str:
 def short_eps(eps: float) -> str:
     """A budget; none is `0`."""
     return "0" if eps == 0 else format_eps(eps)
+
+
+def pixels(observation: np.ndarray) -> np.ndarray:
+    """(C, H, W) in [0, 1] to (H, W, 3) bytes; of a stack of frames the newest."""
+    channels = observation if len(observation) == 3 else observation[-1:].repeat(3, axis=0)
+    return (255 * channels.clip(0, 1).transpose(1, 2, 0)).round().astype(np.uint8)
 
 
 # Figures: their text stays text, in the page's own font.

@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from html import escape
 from typing import Any
 
 from bcl import stats
@@ -41,8 +42,8 @@ def tables(comparison: Comparison) -> list[Table]:
 def as_markdown(table: Table) -> str:
     """A pipe table under its title."""
     rows = [table.header, ["---"] * len(table.header), *table.rows]
-    lines = ["| " + " | ".join(cell.replace("|", r"\|") for cell in row) + " |" for row in rows]
-    return "\n".join([f"**{table.title}**", "", *lines, *(f"\n{note}" for note in table.notes)])
+    lines = ["| " + " | ".join(_marked(cell).replace("|", r"\|") for cell in row) + " |" for row in rows]
+    return "\n".join([f"**{_marked(table.title)}**", "", *lines, *(f"\n{_marked(note)}" for note in table.notes)])
 
 
 def as_latex(table: Table) -> str:
@@ -128,13 +129,15 @@ def _efforts(entries: Sequence[Entry]) -> Table:
         counted, time = row_for(run_counts(entry.game.id), entry.config), wall_time(entry.game.id)
         runs = ", ".join(str(one.runs) for one in entry.efforts)
         before = ", ".join(str(one.before) for one in entry.efforts)
-        steps = sum(one.steps for one in entry.efforts) / max(sum(one.runs for one in entry.efforts), 1)
-        time_taken = stats.mean([one.seconds_per_run for one in entry.efforts])
+        trained = [one for one in entry.efforts if one.runs]
+        measured = ("", "")
+        if trained:
+            steps = sum(one.steps for one in trained) / sum(one.runs for one in trained)
+            measured = (f"{steps:,.0f}", _duration(stats.mean([one.seconds_per_run for one in trained])))
         machines = ", ".join(dict.fromkeys(one.machine for one in entry.efforts))
         paper_runs = ", ".join(map(str, counted.runs)) if counted else ""
         paper_time = _duration(3600 * time.hours) if time and counted else ""
         sources |= {one.source: None for one in (counted, time) if one and counted}
-        measured = (f"{steps:,.0f}", _duration(time_taken))
         rows.append((entry.label, runs, paper_runs, before, *measured, paper_time, machines))
     header = ("agent", "training runs", "paper", "runs before", "steps a run", "time a run", "paper", "machine")
     title = "Runs conducted, per repeat, and wall time of training"
@@ -174,4 +177,10 @@ def _duration(seconds: float) -> str:
 
 def _escaped(text: str) -> str:
     spaces = len(text) - len(text.lstrip())
-    return r"\quad " * bool(spaces) + "".join(_LATEX.get(letter, letter) for letter in text.lstrip())
+    guard = "{}" * text.startswith(("[", "*"))  # at the start of a row they would belong to the \\ before it
+    return guard + r"\quad " * bool(spaces) + "".join(_LATEX.get(letter, letter) for letter in text.lstrip())
+
+
+def _marked(text: str) -> str:
+    """For markdown, where `<` may open a tag."""
+    return escape(text, quote=False)

@@ -12,11 +12,12 @@ from PIL import Image, ImageDraw, ImageFont
 from bcl.attacks.names import attack_label
 from bcl.evaluation import Moment
 from bcl.quantities import format_eps
-from bcl.reports.look import LIGHT, number
+from bcl.reports.look import LIGHT, number, pixels
 
 PANE, GAP, TITLE, CAPTION = 336, 16, 40, 88  # pixels; 336 is 4 x 84, and sides are multiples of 16 as encoders like
 SHOWN = 1.5  # vectors are scaled to about [-1, 1]; bars are cut here
 LABELS = 92  # pixels for the names of dimensions
+UNMOVED = "no perturbation"
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ def _frame(moment: Moment, step: int, subject: Subject) -> np.ndarray:
     low, right = TITLE + PANE, canvas.width - GAP
     draw.text((GAP, low + 26), f"{subject.game}, {attacked}", LIGHT["ink"], _font(18), anchor="lm")
     draw.text((right, low + 26), f"step {step}", LIGHT["muted"], _font(18), anchor="rm")
-    wanted, taken = subject.actions[moment.wanted], subject.actions[moment.taken]
+    wanted, taken = subject.actions[moment.wanted].lower(), subject.actions[moment.taken].lower()
     changed = moment.wanted != moment.taken
     action = f"wanted {wanted}, took {taken}" if changed else f"took {taken}, as wanted"
     draw.text((GAP, low + 60), action, LIGHT["vermilion" if changed else "ink"], _font(18, changed), anchor="lm")
@@ -62,9 +63,10 @@ def _frame(moment: Moment, step: int, subject: Subject) -> np.ndarray:
 def _image_panes(moment: Moment, subject: Subject) -> Iterator[tuple[str, Image.Image]]:
     moved = moment.seen - moment.clean
     times = 0.5 / subject.eps if subject.attack else 1.0  # the whole budget is black or white
-    yield "clean", _fitted(_bytes(moment.clean))
-    yield f"perturbation \N{MULTIPLICATION SIGN} {times:.3g}, gray is none", _fitted(_bytes(0.5 + times * moved))
-    yield "what the agent saw", _fitted(_bytes(moment.seen))
+    magnified = f"perturbation \N{MULTIPLICATION SIGN} {times:.3g}, gray is none"
+    yield "clean", _fitted(pixels(moment.clean))
+    yield magnified if subject.attack else UNMOVED, _fitted(pixels(0.5 + times * moved))
+    yield "what the agent saw", _fitted(pixels(moment.seen))
 
 
 def _vector_panes(moment: Moment, subject: Subject) -> Iterator[tuple[str, Image.Image]]:
@@ -76,8 +78,8 @@ def _vector_panes(moment: Moment, subject: Subject) -> Iterator[tuple[str, Image
         yield "clean: the game itself", _fitted(moment.screen)
     moved = moment.seen - moment.clean
     times = SHOWN / subject.eps if subject.attack else 1.0  # the whole budget is the whole width
-    title = f"perturbation \N{MULTIPLICATION SIGN} {times:.3g}"
-    yield title, _bars(names, [(moved * times / SHOWN, "vermilion")], moved)
+    magnified = f"perturbation \N{MULTIPLICATION SIGN} {times:.3g}"
+    yield magnified if subject.attack else UNMOVED, _bars(names, [(moved * times / SHOWN, "vermilion")], moved)
     yield "seen (blue) against clean (gray)", _bars(names, [(clean, "muted"), (seen, "blue")], moment.seen)
 
 
@@ -93,19 +95,15 @@ def _bars(names: Sequence[str], series: Sequence[tuple[np.ndarray, str]], writte
     for i, name in enumerate(names):
         middle = (i + 0.5) * row
         draw.text((6, middle - row * 0.12), name, LIGHT["ink"], font, anchor="lm")
-        draw.text((6, middle + row * 0.12), f"{written[i]:+.3f}", LIGHT["muted"], font, anchor="lm")
+        figures = f"{written[i]:+.3f}".replace("-", "\N{MINUS SIGN}")
+        draw.text((6, middle + row * 0.12), figures, LIGHT["muted"], font, anchor="lm")
         top = middle - thick * len(series) / 2
         for values, colour in series:
             end = zero + half * float(np.clip(values[i], -1, 1))
-            draw.rectangle((min(zero, end), top, max(zero, end), top + thick - 1), LIGHT[colour])
+            if end != zero:
+                draw.rectangle((min(zero, end), top, max(zero, end), top + thick - 1), LIGHT[colour])
             top += thick
     return pane
-
-
-def _bytes(obs: np.ndarray) -> np.ndarray:
-    """(C, H, W) in [0, 1] -> (H, W, 3) uint8; other than three channels are shown as their mean."""
-    channels = obs if len(obs) == 3 else np.repeat(obs.mean(axis=0, keepdims=True), 3, axis=0)
-    return np.round(channels.clip(0, 1) * 255).astype(np.uint8).transpose(1, 2, 0)
 
 
 def _fitted(picture: np.ndarray) -> Image.Image:

@@ -88,3 +88,14 @@ def test_the_next_command_is_the_one_that_is_missing(bcl, judged: Path) -> None:
     assert code == 0
     assert "never.safetensors was judged by nominal play alone" in out
     assert out.splitlines()[-1] == "next: bcl attack never.safetensors --suite quick --eps 0.1 --episodes 4"
+
+
+def test_in_a_narrow_terminal_lines_break_between_words_and_only_names_are_cut() -> None:
+    from bcl.cli.compare_command import _widths
+
+    columns = [("agent", "a-run-of-20-letters."), ("no attack", "20 ± 0.35 [19.25, 20.75]")]
+    assert _widths(columns, 100) == [20, 24]
+    assert _widths(columns, 30) == [20, 10]
+    assert _widths(columns, 25) == [18, 7]  # "[19.25," and what is left
+    assert _widths(columns, 10) == [12, 7]
+    assert _widths([("agent", "a"), *columns[1:]], 10) == [5, 7]

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from bcl import experiment, stats
-from bcl.attacks import PGD, RIFGSM
+from bcl.attacks import PGD, RIFGSM, SUITES
 from bcl.config import resolve, resolve_stages
 from bcl.curriculum import INCUMBENT, Candidate, Decision, Phase
 from bcl.errors import BclError, ConfigError, StoreError
 from bcl.evaluation import Score
 from bcl.evaluation.score import NO_ATTACK
 from bcl.games import Game, ProcgenGame, game_to_dict
-from bcl.reports.compare import Block, compare
+from bcl.reports.compare import Block, Missing, compare
 from bcl.reports.compare_figure import draw, encoded, figure_format
 from bcl.reports.effort import Effort, effort
 from bcl.reports.tables import Table, as_json, as_latex, as_markdown, tables
@@ -118,6 +118,22 @@ def test_only_attacks_that_all_faced_count(tmp_path: Path) -> None:
     assert [*block.rows[1].cells] == [0.0]
     assert block.rows[1].score is None
     assert "vanilla was judged by nominal play alone" in block.notes
+    assert block.missing == Missing("vanilla", "vanilla", "paper", (10 / 255, 20 / 255, 25 / 255))
+
+
+def test_where_no_attack_is_shared_the_suite_and_the_agent_without_it_are_named(tmp_path: Path) -> None:
+    def by(suite: str, *budgets: float) -> Cells:
+        attacked: Cells = {(repr(attack), eps): [1.0] * 3 for attack in SUITES[suite] for eps in budgets}
+        return {(NO_ATTACK, 0.0): [1.0] * 3, **attacked}
+
+    first = repeated(tmp_path / "a", "cartpole", "at", [by("paper", 0.1), by("quick", 0.1)])
+    block = only_block(first, finished(tmp_path / "b", "cartpole", "at", by("paper", 0.1, 0.2)))
+    assert block.missing == Missing("a", "seed1", "paper", (0.1,))
+    assert block.notes == ("at 0.1 no attack was faced by all; judge each by --suite paper",)
+    for run in (first / "seed0", first / "seed1"):
+        judge(run, resolve("cartpole").game, by("paper", 0.1), seed=7)
+    block = only_block(first, tmp_path / "b")
+    assert (block.missing, block.notes) == (None, ())
 
 
 def test_the_evaluation_that_all_share_is_taken(tmp_path: Path) -> None:
@@ -129,6 +145,25 @@ def test_the_evaluation_that_all_share_is_taken(tmp_path: Path) -> None:
     judge(a, game, {(NO_ATTACK, 0.0): [99.0] * 9}, seed=0)  # other episodes, which b does not have
     judge(a, game, pong(55, 0, 0, 0), policy="another", seed=4)
     assert [row.cells[0.0].mean for row in only_block(a, b).rows] == [7, 8]
+
+
+def test_what_all_share_counts_not_what_one_has_more_of(tmp_path: Path) -> None:
+    strong = {
+        (attack, eps): [0.0] * 4 for attack in ("A()", "B()", "C()", "D()") for eps in (10 / 255, 20 / 255, 25 / 255)
+    }
+    original = finished(tmp_path / "original", "pong", "at", pong(20, 15, 10, 5), seed=1)
+    judge(original, resolve("pong").game, strong | {(NO_ATTACK, 0.0): [1.0] * 4}, seed=0)
+    for seed in (1, 2):  # its copy, and another run
+        other = finished(tmp_path / f"other{seed}", "pong", "at", pong(20, 15, 10, 5), seed=seed)
+        for paths in ((original, other), (other, original)):
+            block = only_block(*paths)
+            assert [cell.mean for row in block.rows for cell in row.cells.values()] == [20, 15, 10, 5] * 2
+            assert block.notes == ()
+
+
+def test_the_budget_that_tests_an_attack_is_no_column(tmp_path: Path) -> None:
+    run = finished(tmp_path / "a", "pong", "at", {(NO_ATTACK, 0.0): [1.0] * 3, (PGD30, 1.0): [0.0] * 3})
+    assert only_block(run).budgets == [0.0]
 
 
 def test_agents_that_were_not_judged_alike_are_refused(tmp_path: Path) -> None:
@@ -203,6 +238,8 @@ def test_effort_counts_what_the_papers_table_counts(tmp_path: Path) -> None:
     assert found.seconds_per_run == 20
     [_, took] = tables(compare([run]))
     assert took.rows[0][:7] == ("a", "3", "20, 18, 20", "2", "233", "20 s", "12 h")
+    untrained = finished(tmp_path / "c", "pong", "bcl-mos-at", pong(20, 15, 10, 5))
+    assert tables(compare([untrained]))[-1].rows[0][1:7] == ("0", "20, 18, 20", "2", "", "", "12 h")
     with_one_stage = finished(tmp_path / "b", "pong", "radial", pong(20, 15, 10, 5))
     assert (effort(with_one_stage).runs, effort(with_one_stage).before) == (1, 1)
 
@@ -235,6 +272,8 @@ TABLE = Table("50 % of a_b", ("agent", "x|y"), (("a", "\N{MINUS SIGN}1 ± 2"), (
 def test_markdown() -> None:
     expected = "**50 % of a_b**\n\n| agent | x\\|y |\n| --- | --- |\n| a | \N{MINUS SIGN}1 ± 2 |\n|   b |  |\n\nnote"
     assert as_markdown(TABLE) == expected
+    marked = as_markdown(Table("a<b>", ("agent",), (("<i>|",),), ("c<'d'",))).splitlines()
+    assert marked == ["**a&lt;b&gt;**", "", "| agent |", "| --- |", r"| &lt;i&gt;\| |", "", "c&lt;'d'"]
 
 
 def test_latex() -> None:
@@ -243,6 +282,9 @@ def test_latex() -> None:
     assert r"\begin{tabular}{lr}" in lines
     assert r"a & $-$1 $\pm$ 2 \\" in lines
     assert r"\quad b &  \\" in lines
+    starred = as_latex(Table("t", ("agent",), (("[2pt]",), ("*a",)))).splitlines()
+    assert r"{}[2pt] \\" in starred
+    assert r"{}*a \\" in starred
 
 
 def test_json_is_whole(tmp_path: Path) -> None:

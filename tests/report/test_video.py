@@ -1,5 +1,6 @@
 """Frames drawn from moments made by hand, and the files made of frames."""
 
+import dataclasses
 import io
 import subprocess
 import sys
@@ -14,7 +15,7 @@ from bcl.errors import MissingExtra
 from bcl.evaluation import Moment
 from bcl.reports.encode import MOST_GIF_FRAMES, encode, ffmpeg
 from bcl.reports.look import LIGHT
-from bcl.reports.video import GAP, PANE, TITLE, Subject, frames
+from bcl.reports.video import GAP, PANE, TITLE, Subject, _image_panes, _vector_panes, frames
 
 EPS = 10 / 255
 SUBJECT = Subject("pong", repr(PGD(steps=30, step=0.1)), EPS, ("NOOP", "LEFT"))
@@ -75,6 +76,20 @@ def test_a_vector_is_shown_as_the_game_and_as_bars() -> None:
     without = draw(moment(clean, moved))
     gray = coloured(pane(without, 0), "muted").any(axis=0).sum()
     assert gray > 50  # without a picture, the observation as bars
+
+
+def test_of_stacked_frames_the_newest_is_shown() -> None:
+    stack = np.stack([np.zeros((84, 84)), np.ones((84, 84))])
+    assert (pane(draw(moment(stack, np.zeros_like(stack))), 0) == 255).all()
+
+
+def test_without_attack_the_middle_pane_is_empty_and_says_so() -> None:
+    unmoved = dataclasses.replace(SUBJECT, attack="", eps=0.0)
+    for clean in (np.array([0.75, -0.3]), np.full((1, 84, 84), 0.4)):
+        one = moment(clean, np.zeros_like(clean))
+        panes = (_vector_panes if clean.ndim == 1 else _image_panes)(one, unmoved)
+        assert [title for title, _ in panes][1] == "no perturbation"
+        assert not coloured(pane(draw(one, unmoved), 1), "vermilion").any()
 
 
 def test_the_caption_tells_whether_the_action_was_changed() -> None:
