@@ -33,7 +33,7 @@ def parse_eps(value: object, where: str = "eps") -> float:
         eps = float(Fraction(text)) if "/" in text else float(text)
     except (ValueError, ZeroDivisionError, OverflowError):
         raise ConfigError(f"{where} = '{text}' is not a budget", "write it like 3/255 or 0.03") from None
-    if text.lstrip("+-").isdecimal() and eps != 0:
+    if text.lstrip("+").isdecimal() and eps != 0:
         raise ConfigError(
             f"{where} = {text} is ambiguous", f"write {text}/255 for gray levels, or a decimal such as 0.03"
         )

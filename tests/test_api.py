@@ -7,11 +7,13 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 import bcl
+from bcl.attacks import RIFGSM
 from bcl.config import resolve
 from bcl.envs import make_env
 from bcl.policies import Policy, PolicySpec
@@ -119,6 +121,55 @@ def test_what_cannot_be_wrapped_or_certified_is_refused(tmp_path: Path) -> None:
             bcl.wrap(network, "CartPole-v1")
     with pytest.raises(bcl.BclError, match=r"bcl\.wrap"):
         Policy(odd.spec)
+
+
+def test_one_budget_or_attack_needs_no_list(policy: Policy) -> None:
+    one, listed = (
+        bcl.evaluate(policy, attacks=attacks, eps=eps, episodes=1)
+        for attacks, eps in (("fgsm", "3/255"), (["fgsm"], [3 / 255]))
+    )
+    assert one.scores == listed.scores
+    assert bcl.evaluate(policy, attacks=RIFGSM(), eps=0.1, episodes=np.int64(1)).scores[1].eps == 0.1
+
+
+@pytest.mark.parametrize(
+    ("call", "complaint"),
+    [
+        (lambda policy: bcl.evaluate(policy, eps=None), "eps = None does not fit; give one or a list"),
+        (lambda policy: bcl.evaluate(policy, eps=-1), r"eps = -1 is outside \[0, 1\]; write it like 3/255"),
+        (lambda policy: bcl.evaluate(policy, suite=["quick"]), r"suite = \['quick'\] does not fit"),
+        (lambda policy: bcl.evaluate(policy, attacks=[3]), "attacks = 3 does not fit; give a name such as 'pgd-30'"),
+        (lambda policy: bcl.evaluate(policy, episodes=1.5), "episodes = 1.5 does not fit; give a whole number"),
+        (lambda policy: bcl.certify(policy, seed="0"), "seed = '0' does not fit; give a whole number"),
+        (lambda policy: bcl.evaluate(nn.Linear(4, 2)), r"agent = Linear.* does not fit; .*bcl\.wrap"),
+        (lambda policy: bcl.load(policy), "path = Policy.* does not fit"),
+        (lambda policy: bcl.wrap("x", "CartPole-v1"), "network = 'x' does not fit"),
+        (lambda policy: bcl.wrap(policy, 3), "game = 3 does not fit"),
+        (
+            lambda policy: bcl.train("cartpole", workers={"parallel": 2}),
+            r"workers = .* does not fit; give bcl\.Workers",
+        ),
+        (lambda policy: bcl.train("cartpole", out=3), "out = 3 does not fit; give a path"),
+        (lambda policy: bcl.train("cartpole", init=nn.Linear(4, 2)), "init = Linear.* does not fit; give a policy"),
+        (
+            lambda policy: bcl.train("cartpole", repeats=3),
+            "'repeats' is not an argument of bcl.train; .* loop over seeds",
+        ),
+        (
+            lambda policy: bcl.train("cartpole", parallel=2),
+            r"'parallel' is not .*; give workers=bcl\.Workers\(parallel=",
+        ),
+        (lambda policy: bcl.resume("x", workers=2), "workers = 2 does not fit"),
+    ],
+)
+def test_a_mistake_is_told_in_one_sentence(
+    call: Callable[[Policy], object], complaint: str, policy: Policy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(bcl.BclError, match=complaint) as raised:
+        call(policy)
+    assert "\n" not in str(raised.value)
+    assert not any(tmp_path.iterdir())
 
 
 def test_a_run_without_an_agent_yet_says_so(tmp_path: Path) -> None:

@@ -1,6 +1,37 @@
 """What the commands do, as functions; the names that people use are in `bcl` itself."""
 
 import os
+from collections.abc import Iterable
+from numbers import Integral, Real
+from pathlib import Path
+from typing import Any
+
+from bcl.errors import ConfigError
 
 Where = str | os.PathLike[str]
 """A path, or a `Run`, which stands for its directory."""
+
+
+def given(name: str, value: Any, kinds: type | tuple[type, ...], hint: str) -> Any:
+    """An argument of one of these kinds; another is refused in one sentence."""
+    if not isinstance(value, kinds) or isinstance(value, bool):
+        shown = " ".join(repr(value).split())  # modules have several lines
+        raise ConfigError(f"{name} = {shown:.60} does not fit", hint)
+    return value
+
+
+def whole(name: str, value: object) -> int:
+    """A whole number."""
+    return int(given(name, value, Integral, "give a whole number"))
+
+
+def path_of(name: str, value: object, hint: str = "give a path") -> Path:
+    """A path, or a run's."""
+    return Path(given(name, value, (str, os.PathLike), hint))
+
+
+def several(name: str, value: object) -> list[Any]:
+    """The members of a sequence; one number, word or attack stands for itself."""
+    if isinstance(value, str | Real) or callable(value):
+        return [value]
+    return list(given(name, value, Iterable, "give one or a list"))

@@ -3,9 +3,9 @@
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, cast
 
-from bcl.api import Where
+from bcl.api import Where, given, several, whole
 from bcl.api.target import judged, paper_starts
 from bcl.attacks import Attack, attack_by_name
 from bcl.attacks import suite as attacks_of
@@ -32,7 +32,7 @@ from bcl.quantities import format_eps, parse_eps
 from bcl.runs import store
 
 Progress = Callable[[int, int], None]
-Budgets = Sequence[float | str]
+Budgets = float | str | Sequence[float | str]
 Suite = Literal["quick", "paper", "strong"]
 
 
@@ -134,7 +134,7 @@ def evaluate(
     agent: Policy | Where,
     *,
     suite: Suite | str = "quick",
-    attacks: Sequence[str | Attack] = (),
+    attacks: str | Attack | Sequence[str | Attack] = (),
     eps: Budgets = (),
     episodes: int | None = None,
     seed: int = 0,
@@ -150,10 +150,12 @@ def evaluate(
 
     `attacks`, by name or as they are, replace the suite. Budgets and episodes are by default the game's.
     """
-    budgets = [parse_eps(e) for e in eps]
-    chosen = [attack_by_name(a) if isinstance(a, str) else a for a in attacks] or list(attacks_of(suite))
+    given("suite", suite, str, "give its name, such as 'paper'")
+    budgets = [parse_eps(e) for e in several("eps", eps)]
+    chosen = [_attack(a) for a in several("attacks", attacks)] or list(attacks_of(suite))
+    seed, num_envs = whole("seed", seed), whole("num_envs", num_envs)
     with judged(agent, device) as target:
-        count = target.defaults.episodes if episodes is None else episodes
+        count = target.defaults.episodes if episodes is None else whole("episodes", episodes)
         game = game_for_evaluation(target.game, env_set, target.defaults.max_steps, paper_starts(seed, count, num_envs))
         plan = Plan(game, count, seed, protocol, precision, num_envs)
         wanted = cells(chosen, budgets or target.defaults.eps)
@@ -184,9 +186,10 @@ def certify(
     onlooker: Onlooker = NOBODY,
 ) -> Certification:
     """Prove what no attack can change, at every budget, as `bcl certify` does; its options are these."""
-    budgets = [parse_eps(e) for e in eps]
+    budgets = [parse_eps(e) for e in several("eps", eps)]
+    seed = whole("seed", seed)
     with judged(agent, device) as target:
-        count = target.defaults.episodes if episodes is None else episodes
+        count = target.defaults.episodes if episodes is None else whole("episodes", episodes)
         game = game_for_evaluation(target.game, env_set, target.defaults.max_steps, paper_starts(seed, count))
         plan = Plan(game, count, seed, num_envs=count)
         budgets = budgets or list(target.defaults.eps)
@@ -196,6 +199,12 @@ def certify(
             proofs.append(proof)
             onlooker.finished(_proven(proof))
     return Certification(target.name, game, proofs, None if isinstance(agent, Policy) else folder)
+
+
+def _attack(attack: Any) -> Attack:
+    if callable(attack):
+        return cast(Attack, attack)
+    return attack_by_name(given("attacks", attack, str, "give a name such as 'pgd-30', or an attack such as RIFGSM()"))
 
 
 def _label(score: Score) -> str:

@@ -9,12 +9,12 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from bcl.api import Where
+from bcl.api import Where, given, path_of
 from bcl.config import EvaluationConfig, preset_for, resolve
 from bcl.envs import make_env
 from bcl.errors import ConfigError, StoreError, WeightsError
 from bcl.experiment import read_config
-from bcl.games import REFERENCE_NOOPS, Game
+from bcl.games import ENGINES, REFERENCE_NOOPS, Game
 from bcl.policies import Policy, PolicySpec, files
 from bcl.runs import store
 
@@ -34,7 +34,7 @@ class Target:
 
 def load(path: Where, device: str | torch.device = "cpu") -> Policy:
     """The best policy of a run directory, or a policy file, in eval mode; anything else is refused in one sentence."""
-    return files.load(policy_file(Path(path)), device)
+    return files.load(policy_file(path_of("path", path)), device)
 
 
 def wrap(network: nn.Module, game: str | Game) -> Policy:
@@ -43,6 +43,8 @@ def wrap(network: nn.Module, game: str | Game) -> Policy:
     It gets observations (B, *shape) as `bcl.make_env` gives them, bytes divided by 255, and returns one score per action.
     Certificates need a `Sequential` of layers that have bounds.
     """
+    given("network", network, nn.Module, "give a PyTorch module")
+    given("game", game, (str, *ENGINES.values()), "give its name, such as 'CartPole-v1'")
     game = resolve(game).game if isinstance(game, str) else game
     with contextlib.closing(make_env(game, 1)) as env:
         shape, actions, low, high = env.obs_shape, env.num_actions, env.low, env.high
@@ -79,7 +81,8 @@ def find_target(path: Path, device: str) -> Target:
 def judged(agent: Policy | Where, device: str) -> Iterator[Target]:
     """`find_target`, or an agent in memory, whose results are forgotten; on its own device unless one is named."""
     if not isinstance(agent, Policy):
-        yield find_target(Path(agent), device)
+        hint = "give a run, a policy file or a policy (bcl.wrap makes one of a module)"
+        yield find_target(path_of("agent", agent, hint), device)
         return
     with tempfile.TemporaryDirectory(prefix="bcl-") as forgotten:
         policy = agent if device == "auto" else agent.to(pick_device(device))

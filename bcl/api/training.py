@@ -1,5 +1,6 @@
 """bcl.train and bcl.resume; `bcl train` prepares its runs here."""
 
+import dataclasses
 import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -7,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from bcl import recipes
-from bcl.api import Where
+from bcl.api import Where, given, path_of
 from bcl.api.workers import Workers
 from bcl.config import Config, resolve_stages
 from bcl.errors import ConfigError, StoreError
@@ -19,6 +20,12 @@ if TYPE_CHECKING:
 
 Say = Callable[[str], None]
 ALONE = Workers()
+WORKERS = "give bcl.Workers(parallel=2) or the like"
+# Options of `bcl train` that are something else here.
+NO_SETTINGS = {
+    "repeats": "call it in a loop over seeds: for seed in range(3): bcl.train(..., seed=seed)",
+    **{field.name: f"give workers=bcl.Workers({field.name}=...)" for field in dataclasses.fields(Workers)},
+}
 
 
 @dataclass(frozen=True)
@@ -68,15 +75,17 @@ def prepare(
     workers: Workers,
 ) -> Order:
     """Refuse what cannot be trained before anything is written."""
+    given("game", game, str, "give its name, such as 'cartpole'")
+    given("workers", workers, Workers, WORKERS)
     own = {name: value for name, value in (("seed", seed), ("budget", budget)) if value is not None}
-    flags, file = {**settings, **own}, Path(config) if config else None
+    flags, file = {**settings, **own}, path_of("config", config) if config else None
 
     def with_seed(seed: int) -> list[tuple[recipes.Stage, Config]]:
         return resolve_stages(game, recipe=recipe, file=file, flags=flags | {"seed": seed})
 
     stages = resolve_stages(game, recipe=recipe, file=file, flags=flags)
     last = stages[-1][1]
-    folder = Path(out or Path("runs") / f"{game}-{last.recipe}-s{last.seed}".replace("/", "-"))
+    folder = path_of("out", out or Path("runs") / f"{game}-{last.recipe}-s{last.seed}".replace("/", "-"))
     if (folder / "config.toml").exists() or (folder / store.REPEATS).exists():
         hint = f"continue it with 'bcl resume {shlex.quote(str(folder))}', or give another --out"
         raise StoreError(f"'{folder}' is a run already", hint)
@@ -89,7 +98,8 @@ def prepare(
     from bcl.policies import Policy
 
     device = workers.worker_device()
-    start = init if init is None or isinstance(init, Policy) else load(init)
+    hint = "give a policy, its file or a run"
+    start = init if init is None or isinstance(init, Policy) else load(path_of("init", init, hint))
     experiment.check(stages, device if workers.local else "cpu", start, workers.mirrors())
     return Order(stages, with_seed, folder, device, start)
 
@@ -112,6 +122,9 @@ def train(
     Settings are given by section, as in a configuration file: `curriculum={"runs": 2}` is `--curriculum.runs 2`.
     `say=print` shows a line for every stage and phase.
     """
+    for option, instead in NO_SETTINGS.items():
+        if option in settings:
+            raise ConfigError(f"'{option}' is not an argument of bcl.train", instead)
     order = prepare(
         game, settings, recipe=recipe, out=out, seed=seed, budget=budget, init=init, config=config, workers=workers
     )
@@ -122,7 +135,8 @@ def train(
 
 def resume(run: Where, *, workers: Workers = ALONE, say: Say = lambda line: None) -> Run:
     """Continue a run after a kill or Ctrl-C, under the settings it was started with; a finished one is only read."""
-    folder = Path(run)
+    given("workers", workers, Workers, WORKERS)
+    folder = path_of("run", run)
     store.resume_run(folder, lambda stored: [])
     with store.lock(folder, say):
         return _finish(folder, workers, say)
