@@ -1,15 +1,54 @@
-"""bcl.report; `bcl report` calls the same code."""
+"""bcl.report and bcl.compare; `bcl report` calls `report_of`."""
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from bcl.api import Where
+from bcl.api import Where, path_of
 from bcl.api.target import pick_device
+from bcl.errors import ConfigError, MissingExtra
 from bcl.reports.collect import agent_file
 from bcl.reports.html import write_report
 
+if TYPE_CHECKING:
+    from bcl.reports.compare import Comparison
+    from bcl.reports.data import Collected
 
-def report(run: Where, *, out: Where | None = None, no_frames: bool = False, device: str = "auto") -> Path:
+Say = Callable[[str], object]
+HINT = "give a run or a policy file"
+
+
+def report(
+    run: Where,
+    *,
+    out: Where | None = None,
+    no_frames: bool = False,
+    device: str = "auto",
+    say: Say = lambda line: None,
+) -> Path:
     """One page that opens anywhere about a run, finished or not, or a policy file; as `bcl report`. Gives its path."""
-    target = Path(run)
-    played_on = None if no_frames or not agent_file(target) else pick_device(device)
-    return write_report(target, Path(out) if out else None, device=played_on)[1]
+    page = path_of("out", out) if out else None
+    return report_of(path_of("run", run, HINT), page, no_frames=no_frames, device=device, say=say)[1]
+
+
+def report_of(target: Path, out: Path | None, *, no_frames: bool, device: str, say: Say) -> tuple["Collected", Path]:
+    """The page, and what stands on it. Where the game cannot be played here, sample frames are left out."""
+    if not no_frames and agent_file(target):
+        say("sample frames: an episode under attack is played once, and kept for later reports")
+        try:
+            return write_report(target, out, device=pick_device(device))
+        except MissingExtra as error:  # what plays the game; the rest of the page needs none of it
+            say(f"no sample frames: {error}")
+    return write_report(target, out, device=None)
+
+
+def compare(*runs: Where) -> "Comparison":
+    """Runs, directories of repeats or judged policy files side by side, the first the one to improve on; as `bcl compare`.
+
+    Gives a block per game; `bcl.reports.tables` writes them as Markdown, LaTeX or JSON.
+    """
+    from bcl.reports import compare as comparing
+
+    if not runs:
+        raise ConfigError("there is nothing to compare", "give runs or policy files")
+    return comparing.compare([path_of("run", run, HINT) for run in runs])

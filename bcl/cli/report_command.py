@@ -7,8 +7,6 @@ from typing import Annotated, ClassVar
 
 import tyro
 
-from bcl.errors import MissingExtra
-
 
 @dataclass(frozen=True)
 class Command:
@@ -27,19 +25,10 @@ class Command:
 
     def run(self, _: list[str]) -> None:
         """Collect, draw, write."""
-        from bcl.api.target import pick_device
+        from bcl.api.reporting import report_of
         from bcl.cli import console
-        from bcl.reports.collect import agent_file
-        from bcl.reports.html import write_report
 
-        device = None if self.no_frames or not agent_file(self.target) else pick_device(self.device)
-        if device:
-            console.say("sample frames: an episode under attack is played once, and kept for later reports")
-        try:
-            collected, out = write_report(self.target, self.out, device=device)
-        except MissingExtra as error:  # what plays the game; the rest of the page needs none of it
-            console.say(f"no sample frames: {error}")
-            collected, out = write_report(self.target, self.out, device=None)
+        collected, out = report_of(self.target, self.out, no_frames=self.no_frames, device=self.device, say=console.say)
         print(f"verdict: {collected.verdict}")
         print(f"report: {out}")
         word = {"stopped": "resume", "at work": "status"}.get(collected.state, "video")

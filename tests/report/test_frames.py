@@ -127,6 +127,10 @@ def test_without_what_plays_the_game_there_is_a_page_without_frames(
     code, out, err = in_folder("report", "mine.safetensors", "--device", "cpu")
     assert (code, out.splitlines()[1]) == (0, "report: mine.results/report.html")
     assert "no sample frames: Atari games need ale-py; pip install ale-py" in err
+    said: list[str] = []
+    assert package.report("mine.safetensors", out="ours.html", say=said.append) == Path("ours.html")
+    assert said[-1] == "no sample frames: Atari games need ale-py; pip install ale-py"
+    assert "What the agent saw" not in Path("ours.html").read_text()
 
 
 def test_an_unfinished_run_is_reported_with_what_continues_it(
