@@ -10,9 +10,11 @@ __all__ = [
     "Evaluation",
     "Policy",
     "Run",
+    "Video",
     "Workers",
     "__version__",
     "certify",
+    "compare",
     "evaluate",
     "import_policy",
     "load",
@@ -21,12 +23,14 @@ __all__ = [
     "resume",
     "save",
     "train",
+    "video",
     "wrap",
 ]
 
 if TYPE_CHECKING:
+    from bcl.api.filming import Video, video
     from bcl.api.judging import Certification, Evaluation, certify, evaluate
-    from bcl.api.reporting import report
+    from bcl.api.reporting import compare, report
     from bcl.api.target import load, wrap
     from bcl.api.training import Run, resume, train
     from bcl.api.workers import Workers
@@ -42,8 +46,10 @@ _HOMES = {
     "Evaluation": "bcl.api.judging",
     "Policy": "bcl.policies",
     "Run": "bcl.api.training",
+    "Video": "bcl.api.filming",
     "Workers": "bcl.api.workers",
     "certify": "bcl.api.judging",
+    "compare": "bcl.api.reporting",
     "evaluate": "bcl.api.judging",
     "import_policy": "bcl.policies.importers",
     "load": "bcl.api.target",
@@ -52,6 +58,7 @@ _HOMES = {
     "resume": "bcl.api.training",
     "save": "bcl.policies.files",
     "train": "bcl.api.training",
+    "video": "bcl.api.filming",
     "wrap": "bcl.api.target",
 }
 

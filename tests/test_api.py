@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 import bcl
-from bcl.attacks import RIFGSM
+from bcl.attacks import RIFGSM, UniformNoise
 from bcl.config import resolve
 from bcl.envs import make_env
 from bcl.policies import Policy, PolicySpec
@@ -68,6 +68,30 @@ def test_certify_is_the_certify_command(in_folder: Callable[..., tuple[int, str,
     assert code == 0
     assert json.loads(out) == json.loads(json.dumps([proof.to_dict() for proof in found.certificates]))
     assert [line.split(":")[0] for line in str(found).splitlines()] == ["crown-ibp at 0.01", "crown-ibp at 0.02"]
+
+
+def test_compare_is_the_compare_command(in_folder: Callable[..., tuple[int, str, str]], policy: Policy) -> None:
+    from bcl.reports.tables import as_json
+
+    for name in ("p.safetensors", "q.safetensors"):
+        bcl.save(policy, name)
+        bcl.evaluate(name, attacks="noise", eps=0.1, episodes=2)
+    code, out, _ = in_folder("compare", "p.safetensors", "q.safetensors", "--format=json")
+    assert code == 0
+    assert json.loads(out) == json.loads(json.dumps(as_json(bcl.compare("p.safetensors", Path("q.safetensors")))))
+
+
+def test_video_is_the_video_command(in_folder: Callable[..., tuple[int, str, str]], policy: Policy) -> None:
+    bcl.save(policy, "p.safetensors")
+    made = bcl.video("p.safetensors", attack="noise", eps=0.1, steps=3, seed=2)
+    ours = made.mp4.read_bytes(), made.gif.read_bytes()
+    made.mp4.unlink()
+    code, out, _ = in_folder("video", "p.safetensors", "--attack=noise", "--eps=0.1", "--steps=3", "--seed=2")
+    assert code == 0
+    assert (made.mp4.read_bytes(), made.gif.read_bytes()) == ours
+    assert f"return {made.total:.4g} after 3 steps, {made.changed / made.steps:.0%} of actions" in out
+    found = bcl.video(policy, attack=UniformNoise(), eps=0.1, steps=3, seed=2, out="mine")
+    assert found.gif.read_bytes() == ours[1]
 
 
 def test_train_is_the_train_command(in_folder: Callable[..., tuple[int, str, str]]) -> None:
@@ -142,6 +166,12 @@ def test_one_budget_or_attack_needs_no_list(policy: Policy) -> None:
         (lambda policy: bcl.evaluate(policy, episodes=1.5), "episodes = 1.5 does not fit; give a whole number"),
         (lambda policy: bcl.certify(policy, seed="0"), "seed = '0' does not fit; give a whole number"),
         (lambda policy: bcl.evaluate(nn.Linear(4, 2)), r"agent = Linear.* does not fit; .*bcl\.wrap"),
+        (lambda policy: bcl.report(policy), "run = Policy.* does not fit; give a run or a policy file"),
+        (lambda policy: bcl.compare(), "there is nothing to compare; give runs or policy files"),
+        (lambda policy: bcl.compare(3), "run = 3 does not fit"),
+        (lambda policy: bcl.video(policy), "an agent in memory has no folder; say where the video goes"),
+        (lambda policy: bcl.video("x", steps=-1), "steps = -1 is not possible"),
+        (lambda policy: bcl.video("x", fps=0), "fps = 0 is not possible"),
         (lambda policy: bcl.load(policy), "path = Policy.* does not fit"),
         (lambda policy: bcl.wrap("x", "CartPole-v1"), "network = 'x' does not fit"),
         (lambda policy: bcl.wrap(policy, 3), "game = 3 does not fit"),

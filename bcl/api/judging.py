@@ -130,6 +130,13 @@ class Certification:
         return "\n".join(map(_proven, self.certificates))
 
 
+def named_attack(attack: Any) -> Attack:
+    """An attack by name, or as it is."""
+    if callable(attack):
+        return cast(Attack, attack)
+    return attack_by_name(given("attacks", attack, str, "give a name such as 'pgd-30', or an attack such as RIFGSM()"))
+
+
 def evaluate(
     agent: Policy | Where,
     *,
@@ -152,7 +159,7 @@ def evaluate(
     """
     given("suite", suite, str, "give its name, such as 'paper'")
     budgets = [parse_eps(e) for e in several("eps", eps)]
-    chosen = [_attack(a) for a in several("attacks", attacks)] or list(attacks_of(suite))
+    chosen = [named_attack(a) for a in several("attacks", attacks)] or list(attacks_of(suite))
     seed, num_envs = whole("seed", seed), whole("num_envs", num_envs)
     with judged(agent, device) as target:
         count = target.defaults.episodes if episodes is None else whole("episodes", episodes)
@@ -199,12 +206,6 @@ def certify(
             proofs.append(proof)
             onlooker.finished(_proven(proof))
     return Certification(target.name, game, proofs, None if isinstance(agent, Policy) else folder)
-
-
-def _attack(attack: Any) -> Attack:
-    if callable(attack):
-        return cast(Attack, attack)
-    return attack_by_name(given("attacks", attack, str, "give a name such as 'pgd-30', or an attack such as RIFGSM()"))
 
 
 def _label(score: Score) -> str:
