@@ -28,6 +28,8 @@ NOT_RUN = {
     r"pip install": "changes the environment; `make install` does the same",
     r"ray start": "needs other machines; tests/experiment/test_ray.py simulates them",
     r"bcl train .*--ray-address": "needs a cluster; tests/experiment/test_ray.py simulates one",
+    r"bcl train .*--wandb": "needs a package of 100 MB; tests/experiment/test_work.py has a stand-in",
+    r"tensorboard ": "serves until it is stopped",
     r"python benchmarks/released.py": "needs the published weights; tests/policies imports them where they are",
 }
 # What stands for anything in the text, as in `bcl status RUN`.

@@ -31,6 +31,7 @@ from tests.docs_check import (
     spans,
 )
 
+DOCS = ROOT / "docs"
 ALL = [block for page in PAGES for block in blocks(page)]
 
 
@@ -139,6 +140,18 @@ def test_links_lead_somewhere(page: Path) -> None:
         target = (page.parent / path).resolve() if path else page
         assert target.exists(), f"{name(page)}: {link}"
         assert not anchor or anchor in anchors(target), f"{name(page)}: {link}"
+        assert stays_in_the_site(page, target), f"{name(page)}: {link} leaves docs/, which mkdocs --strict refuses"
+
+
+def stays_in_the_site(page: Path, target: Path) -> bool:
+    """Whether a page of the site links to the site alone; README.md may link to anything."""
+    return page.parent != DOCS or target.is_relative_to(DOCS)
+
+
+def test_a_link_out_of_the_site_is_found() -> None:
+    assert not stays_in_the_site(DOCS / "index.md", ROOT / "README.md")
+    assert stays_in_the_site(DOCS / "index.md", DOCS / "images" / "demo.png")
+    assert stays_in_the_site(ROOT / "README.md", ROOT / "examples")
 
 
 def test_every_page_is_in_the_navigation() -> None:
