@@ -4,12 +4,9 @@ import json
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict
-from itertools import pairwise
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from bcl.curriculum import (
     ALL_TRAINED,
@@ -23,7 +20,7 @@ from bcl.curriculum import (
     bcl,
     budgets,
 )
-from bcl.errors import BclError, ConfigError
+from bcl.errors import BclError
 
 Fake = tuple[float, ...]
 LEVELS = (0.0, 1.0, 2.0, 3.0)  # eps_0..eps_3
@@ -391,41 +388,3 @@ def test_replay_reproduces_every_decision_and_decisions_are_plain_data() -> None
     assert data[1]["phase"] == {"index": 1, "start": 0.0, "eps": 1.0, "runs": 3}
     assert data[1]["candidates"][1] == {"run": 2, "met": False, "value": 9.5, "scores": {"0.0": 6, "1.0": 1}}
     assert (data[1]["kept"], data[1]["next"], data[-1]["stop"]) == (2, 2, TARGET_MISSED)
-
-
-@pytest.mark.parametrize(
-    ("settings_", "what"),
-    [
-        ({"runs": 2, "min_runs": 3}, "min_runs"),
-        ({"skip": 1.5, "attacked": 1}, "outside"),
-        ({"skip": 1.0, "nominal": 1}, "skipping needs a threshold under attack"),
-        ({"give_up": 2}, "giving up needs a threshold"),
-        ({"value": "normalised", "nominal": 1}, "need both thresholds"),
-        ({"value": "normalised", "nominal": 1, "attacked": 0}, "above the floor"),
-    ],
-)
-def test_rules_that_cannot_work_are_refused(settings_: Any, what: str) -> None:
-    with pytest.raises(ConfigError, match=what):
-        Rules(LEVELS, **settings_)
-
-
-def test_budgets_are_the_floats_people_write() -> None:
-    assert budgets(9 / 255, 40 / 255, 1 / 255) == tuple(k / 255 for k in range(9, 41))
-    assert budgets(0.0, 0.05, 0.02) == (0.0, 0.02, 0.04, 0.05)  # does not divide: a short last step
-    assert budgets(0.0, 0.1 * 3, 0.1) == (0.0, 0.1, 0.2, 0.1 * 3)  # one rounding above 0.3: no step of its own
-    assert budgets(0.0, 0.05, 0.2) == (0.0, 0.05)
-    assert budgets(1 / 255, None, 1 / 255) == tuple(k / 255 for k in range(1, 256))
-    with pytest.raises(ConfigError, match=r"1e\+09 budgets .* are too many"):
-        budgets(0.0, None, 1e-9)
-    for start, target, increment in ((0.1, 0.1, 0.01), (0.2, 0.1, 0.01), (0.0, 0.1, 0.0)):
-        with pytest.raises(ConfigError, match="no budgets"):
-            budgets(start, target, increment)
-
-
-@given(st.floats(0, 0.5), st.floats(0.001, 0.5), st.floats(0.001, 1))
-def test_budgets_rise_by_the_increment(start: float, width: float, increment: float) -> None:
-    eps = budgets(start, start + width, increment)
-    steps = [b - a for a, b in pairwise(eps)]
-    assert (eps[0], eps[-1]) == (start, start + width)
-    assert steps[:-1] == pytest.approx([increment] * (len(steps) - 1))
-    assert 0 < steps[-1] <= increment * (1 + 1e-5)
