@@ -2,18 +2,29 @@
 
     python examples/five_lines.py [--quick]
 
-Minutes on a laptop; `--quick` is a run too short to show anything, for tests.
+Minutes on a laptop; a second call resumes the run, or reads it where it is finished. `--quick` is a run too short to show anything, for tests.
 """
 
 import sys
+from pathlib import Path
 
 import bcl
 
 QUICK = {"budget": "small", "dqn": {"steps": 200, "replay_initial": 64}, "curriculum": {"max_runs": 1}}
 SETTINGS = QUICK if "--quick" in sys.argv else {}
 
+OUT = Path("runs/five-lines")
+
+
+def trained() -> bcl.Run:
+    """Trained now, or where it was begun before continued."""
+    if (OUT / "config.toml").exists():
+        return bcl.resume(OUT)
+    return bcl.train("cartpole", recipe="bcl-mos-at", bootstrap="vanilla", out=OUT, **SETTINGS)
+
+
 if __name__ == "__main__":
-    run = bcl.train("cartpole", recipe="bcl-mos-at", bootstrap="vanilla", out="runs/five-lines", **SETTINGS)
+    run = trained()
     policy = bcl.load(run)  # a PyTorch module: policy(observations) gives one score per action
     print(bcl.evaluate(run, attacks=["pgd-30", "ri-fgsm"], eps=[0.03, 0.06]))
     print(bcl.certify(run, eps=[0.005, 0.01], method="crown"))

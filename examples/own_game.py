@@ -7,6 +7,7 @@ on a laptop; `--quick` is a run too short to show anything, for tests.
 """
 
 import sys
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -44,6 +45,7 @@ class Thermostat(gymnasium.Env[Observation, int]):
 # Workers in other processes must know the game, too: there, put this line into a module and train "module:Thermostat-v0".
 gymnasium.register("Thermostat-v0", Thermostat, max_episode_steps=100)
 
+OUT = Path("runs/thermostat")
 SETTINGS = {
     "network": {"hidden": [64, 64]},
     "dqn": {"steps": 20_000, "num_envs": 16, "replay_initial": 500, "exploration_steps": 5_000, "ramp_steps": 10_000},
@@ -55,7 +57,10 @@ if "--quick" in sys.argv:
     SETTINGS["evaluation"] = {"eps": [0.05], "episodes": 2}
 
 if __name__ == "__main__":
-    run = bcl.train("Thermostat-v0", recipe="at", out="runs/thermostat", say=print, **SETTINGS)
+    if (OUT / "config.toml").exists():  # begun before
+        run = bcl.resume(OUT, say=print)
+    else:
+        run = bcl.train("Thermostat-v0", recipe="at", out=OUT, say=print, **SETTINGS)
     for score in run.verdict.scores:
         print(f"{score.attack} at {score.eps:.3g}: {score}")
     print(bcl.certify(run, eps=[0.01], method="crown"))

@@ -11,6 +11,7 @@
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -30,8 +31,16 @@ BUDGETS = [0.03, 0.06, 0.1]
 #
 # Double DQN, no defence. `bcl.train` is `bcl train`: the same settings, the same run directory, resumable in the same way.
 
+
 # %%
-vanilla = bcl.train("cartpole", recipe="vanilla", out=OUT / "vanilla", say=print, **SHORT)
+def trained(name: str, **options: Any) -> bcl.Run:
+    """Trained now, or where it was begun before continued."""
+    if (OUT / name / "config.toml").exists():
+        return bcl.resume(OUT / name, say=print)
+    return bcl.train("cartpole", out=OUT / name, say=print, **SHORT, **options)
+
+
+vanilla = trained("vanilla", recipe="vanilla")
 policy = bcl.load(vanilla)
 
 # %% [markdown]
@@ -94,9 +103,7 @@ for eps in BUDGETS:
 # together with what an adversary would have shown.
 
 # %%
-phase = bcl.train(
-    "cartpole", recipe="at", init=policy, out=OUT / "one-phase", say=print, **SHORT, curriculum={"target": 0.06}
-)
+phase = trained("one-phase", recipe="at", init=policy, curriculum={"target": 0.06})
 print(bcl.evaluate(phase, attacks=["pgd-30"], eps=BUDGETS, episodes=EPISODES))
 for eps in BUDGETS:
     loss, fooled = robust_part(bcl.load(phase), eps)
@@ -114,9 +121,7 @@ for eps in BUDGETS:
 
 # %%
 MOS = {"runs": 2, "target": 0.06} | ({"skip": 0, "max_runs": 1} if QUICK else {})
-curriculum = bcl.train(
-    "cartpole", recipe="bcl-mos-at", init=policy, out=OUT / "curriculum", say=print, **SHORT, curriculum=MOS
-)
+curriculum = trained("curriculum", recipe="bcl-mos-at", init=policy, curriculum=MOS)
 for path in sorted(curriculum.folder.glob("stages/*/phases/*/decision.json")):
     decision = json.loads(path.read_text())["decision"]
     print(f"phase {decision['phase']['index']} up to {decision['phase']['eps']:.3g}, kept {decision['kept']}")

@@ -1,5 +1,6 @@
 """The examples run."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -20,6 +21,8 @@ def test_the_demo_runs_and_draws(tmp_path: Path) -> None:
     words = ["--quick", "--parallel", "1", "--out", "run"]
     done = run("demo.py", tmp_path, *words)
     assert "a quick look, not the paper's protocol" in done
+    assert "under the worst attack, 1 episode " in " ".join(done.split())  # the title may be broken into lines
+    assert not re.search(r"\d{4,}%", done)  # an agent at the floor has nothing of which a share could be kept
     assert (tmp_path / "run" / "demo" / "return-against-budget.png").stat().st_size > 10_000
     again = run("demo.py", tmp_path, *words)  # finished: read, not done again
     assert "'run' is finished" in again
@@ -29,16 +32,21 @@ def test_the_demo_runs_and_draws(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "words", "said"),
     [
-        ("five_lines.py", ["--quick"], ["no attack:", "RIFGSM(", "worst at 0.06", "crown at 0.01: ACR", "report.html"]),
+        (
+            "five_lines.py",
+            ["--quick"],
+            ["no attack:", "RI-FGSM at 0.06", "worst at 0.06", "crown at 0.01: ACR", "report.html"],
+        ),
         ("own_agent.py", [], ["at 0.1 the worst attack leaves", "crown-ibp at 0.01: ACR"]),
         ("own_game.py", ["--quick"], ["none at 0:", "crown at 0.01: ACR"]),
         ("walkthrough.py", ["--quick"], ["turns the action in", "phase 1 up to 0.02", "curriculum:", "ACR"]),
     ],
 )
-def test_an_example_runs(tmp_path: Path, name: str, words: list[str], said: list[str]) -> None:
-    out = run(name, tmp_path, *words)
+def test_an_example_runs_and_runs_again(tmp_path: Path, name: str, words: list[str], said: list[str]) -> None:
+    first, again = run(name, tmp_path, *words), run(name, tmp_path, *words)
     for phrase in said:
-        assert phrase in out
+        assert phrase in first
+    assert again.splitlines()[-3:] == first.splitlines()[-3:]
 
 
 def test_every_example_is_run_here() -> None:
