@@ -26,6 +26,11 @@ def fits(value: float, condition: str) -> bool:
     }[condition]
 
 
+def counted(number: int, what: str) -> str:
+    """`1 episode`, `20 episodes`."""
+    return f"{number} {what}" + "s" * (number != 1)
+
+
 def parse_eps(value: object, where: str = "eps") -> float:
     """A budget from `3/255` or a decimal; a bare integer is refused, because people mean gray levels by it."""
     text = str(value).strip()

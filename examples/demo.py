@@ -9,6 +9,7 @@ instead of the paper's 1000 to save time. Killed, it continues where it was.
 """
 
 import argparse
+import math
 import os
 import subprocess
 import sys
@@ -24,6 +25,7 @@ from bcl.experiment import Crew, read_config
 from bcl.experiment.crew import agent_of
 from bcl.experiment.phases import plan_of
 from bcl.experiment.work import MODULES
+from bcl.quantities import counted
 from bcl.reports import look
 from bcl.reports.html import write_report
 from bcl.runs.executors import Here, Processes
@@ -72,8 +74,14 @@ def curve(scores: list[Score]) -> Curve:
 
 
 def kept(returns: Curve, eps: float, floor: float) -> float:
-    """Share of the nominal return that is left, counted from the game's worst."""
-    return (returns[eps] - floor) / max(returns[0.0] - floor, 1e-9)
+    """Share of the nominal return that is left, counted from the game's worst; NaN for an agent that has nothing to lose."""
+    return (returns[eps] - floor) / (returns[0.0] - floor) if returns[0.0] > floor else math.nan
+
+
+def cell(returns: Curve, eps: float, floor: float) -> str:
+    """The return at a budget and, in brackets, the share kept."""
+    share = kept(returns, eps, floor)
+    return f"{returns[eps]:.0f}" + ("" if math.isnan(share) else f"  ({share:.0%})")
 
 
 def draw(curves: dict[str, Curve], path: Path) -> None:
@@ -110,10 +118,9 @@ def main() -> None:
         scores = {name: judged(name, file, out, wanted, Crew(executor)) for name, file in files.items()}
     curves, floor = {name: curve(found) for name, found in scores.items()}, read_config(out).curriculum.floor
     episodes = len(scores["vanilla"][0].returns)
-    table = Table("eps", *curves, title=f"return under the worst attack, {episodes} episodes")
+    table = Table("eps", *curves, title=f"return under the worst attack, {counted(episodes, 'episode')}")
     for eps in (0.0, *budgets):
-        shown = [f"{returns[eps]:.0f}  ({kept(returns, eps, floor):.0%})" for returns in curves.values()]
-        table.add_row(f"{eps}", *shown)
+        table.add_row(f"{eps}", *(cell(returns, eps, floor) for returns in curves.values()))
     console.print(table)
     figure = out / "demo" / "return-against-budget.png"
     draw(curves, figure)

@@ -28,7 +28,7 @@ from bcl.evaluation import (
 )
 from bcl.games import Game, game_to_dict
 from bcl.policies import Policy
-from bcl.quantities import format_eps, parse_eps
+from bcl.quantities import counted, format_eps, parse_eps
 from bcl.runs import store
 
 Progress = Callable[[int, int], None]
@@ -109,7 +109,7 @@ class Evaluation:
 
     def __str__(self) -> str:
         """A line per score, then the worst case, then doubts."""
-        lines = [f"{self.game.id}: mean return ± standard error, {self.episodes} episodes, seed {self.seed}"]
+        lines = [f"{self.game.id}: mean return ± standard error, {counted(self.episodes, 'episode')}, seed {self.seed}"]
         lines += [f"{_label(score)}: {score}" for score in self.scores]
         lines += [f"worst at {format_eps(eps)}: {lowest.mean:.4g}" for eps, lowest in self.worst.items()]
         return "\n".join([*lines, *(f"flag {flag.name}: {flag.message}" for flag in self.flags)])

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import tyro
 
-from bcl.quantities import format_eps, parse_eps
+from bcl.quantities import counted, format_eps, parse_eps
 
 if TYPE_CHECKING:
     from bcl.evaluation import Flag, Score
@@ -74,7 +74,9 @@ class Command:
         if self.json:
             print(json.dumps(found.to_dict()))
             return
-        title = f"{found.game.id}: mean return ± standard error, {found.episodes} episodes, seed {found.seed}"
+        title = (
+            f"{found.game.id}: mean return ± standard error, {counted(found.episodes, 'episode')}, seed {found.seed}"
+        )
         print_table(found.scores, found.flags, title)
         print(f"results: {found.folder}")
         if self.suite != "strong":

@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal
 
 import tyro
 
-from bcl.quantities import format_eps, parse_eps
+from bcl.quantities import counted, format_eps, parse_eps
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Command:
             print(json.dumps([proof.to_dict() for proof in found.certificates]))
             return
         proofs = found.certificates
-        title = f"{found.game.id}: certificates by {self.method}, {proofs[0].episodes} episodes, seed {self.seed}"
+        title = f"{found.game.id}: certificates by {self.method}, {counted(proofs[0].episodes, 'episode')}, seed {self.seed}"
         table = Table(
             "eps", "actions proven (ACR)", "greedy worst case (GWC)", "nominal", title=title, title_justify="left"
         )

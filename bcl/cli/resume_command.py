@@ -13,7 +13,7 @@ import tyro
 from bcl.api.workers import Workers
 from bcl.config import config_from_dict
 from bcl.errors import BclError, ConfigError, StoreError, TrainingError
-from bcl.quantities import format_eps
+from bcl.quantities import counted, format_eps
 from bcl.runs import store
 from bcl.settings import difference, merge, parse_flags
 
@@ -114,7 +114,7 @@ def _print(run: Path, verdict: "Verdict") -> None:
 
     for score in verdict.scores:
         under = f"under {attack_label(score.attack)} at {format_eps(score.eps)}" if score.eps else "without attack"
-        print(f"mean return over {len(score.returns)} episodes {under}: {score}")
+        print(f"mean return over {counted(len(score.returns), 'episode')} {under}: {score}")
     for flag in verdict.flags:
         print(f"flag {flag}")
     print(f"verdict: {verdict.sentence(read_config(run))}")

@@ -20,7 +20,7 @@ from bcl.experiment.crew import Agent, Crew
 from bcl.experiment.work import CHECKPOINT, PROGRESS, Training
 from bcl.learners.adversary import training_attack
 from bcl.learners.task import Task
-from bcl.quantities import format_eps
+from bcl.quantities import counted, format_eps
 from bcl.recipes import Stage
 from bcl.runs import store
 from bcl.seeds import derive
@@ -112,7 +112,7 @@ def train_phases(
         if 0 < run == diverged:
             return None  # there is nothing yet that could be kept
         if c.max_runs and runs_done >= c.max_runs:
-            return f"{runs_done} runs were allowed"
+            return f"{counted(runs_done, 'run')} {'was' if runs_done == 1 else 'were'} allowed"
         if not c.max_hours:
             return None
         # Kept: on resuming, the clock must not undo what was within its time.

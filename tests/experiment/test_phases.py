@@ -166,7 +166,7 @@ def test_adversarial_training_takes_over_where_radial_ended(tmp_path: Path) -> N
     easy = ["--curriculum.adaptive=false", "--curriculum.nominal_threshold=1", "--curriculum.max_runs=1"]
     whole(tmp_path, "bcl-radial+at", *easy)
     radial, at = (store.read_json(tmp_path / "stages" / s / "result.json") for s in ("3-radial", "4-at"))
-    assert (radial["stopped"], radial["reached"]) == ("1 runs were allowed", 0.05)
+    assert (radial["stopped"], radial["reached"]) == ("1 run was allowed", 0.05)
     first = decided(tmp_path, "4-at")[0]["phase"]
     assert first["eps"] == 0.05
     assert at["reached"] == 0.1
