@@ -35,7 +35,7 @@ docs: install
 	$(PIP) -e '.[docs]'
 	$(BIN)/mkdocs build --strict
 
-# Runs every command of README.md and docs/ with small budgets: minutes.
+# Runs the blocks of README.md and docs/, and a training of every recipe in their tables, with small budgets: many minutes.
 docs-check: install
 	$(BIN)/python tests/docs_check.py
 

@@ -2,8 +2,8 @@
 
     python tests/docs_check.py [PAGE...]      # `make docs-check`
 
-The `sh` and `python` blocks of a page are run in order, page by page, then the scripts that its text names. What a page takes
-for granted lies in its folder (see `prepare`). Pages keep the commands that people need; here a training gets few steps, an
+The `sh` and `python` blocks of a page are run in order, page by page, then the scripts that its text names, then a training of
+every recipe that its text names. Other commands in the text are parsed only. What a page takes for granted lies in its folder (see `prepare`). Pages keep the commands that people need; here a training gets few steps, an
 evaluation one episode and one attack, a benchmark an instant. What is not run stands in NOT_RUN with its reason.
 tests/test_docs.py holds that nothing else is left out, and that every command line parses.
 """
@@ -23,6 +23,7 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 
+# Besides, of trainings in the text that differ in the game alone the first is run: all of them would take half an hour.
 NOT_RUN = {
     r"make (demo|test|docs)": "continuous integration tests; tests/test_examples.py runs the demo in short; `make docs` is for people",
     r"pip install": "changes the environment; `make install` does the same",
@@ -42,6 +43,7 @@ SMALL: dict[str, dict[str, Any]] = {
         "batch_size": 16,
         "samples_per_step": 4,
         "replay_initial": 16,
+        "ramp_start": 0,
         "ramp_steps": 48,
     },
     "ppo": {"steps": 64, "num_envs": 4, "rollout": 16, "batch_size": 32, "epochs": 1},
@@ -210,6 +212,17 @@ def scripts(page: Path) -> Iterator[tuple[str, str, list[str]]]:
     for span in dict.fromkeys(span for span in spans(page) if span.startswith("python ")):
         if not reason_not_to_run(span_words(span)):
             yield name(page), span, span_words(span)
+    for number, words in enumerate(trainings(page), 1):
+        yield name(page), shlex.join(words), [*words, "--out", f"runs/of-the-text-{number}"]
+
+
+def trainings(page: Path) -> list[list[str]]:
+    """Whole training commands in the text of a page, the first with each recipe and options."""
+    first: dict[tuple[str, ...], list[str]] = {}
+    for words in (span.split() for span in spans(page) if re.match(r"bcl train [a-z]\S* --recipe [a-z]", span)):
+        if "--out" not in words and not reason_not_to_run(words):
+            first.setdefault(tuple(words[3:]), words)
+    return [*first.values()]
 
 
 def check(page: Path) -> Iterator[str]:

@@ -26,9 +26,11 @@ from tests.docs_check import (
     is_run,
     name,
     reason_not_to_run,
+    scripts,
     small,
     span_words,
     spans,
+    trainings,
 )
 
 DOCS = ROOT / "docs"
@@ -83,6 +85,17 @@ def test_a_block_becomes_short_commands() -> None:
     assert made == [["make", "a"], ["make", "b"], ["make", "$x"], ["make", "c"]]
     assert small(attack)[3:] == shlex.split("attack p --eps 0.1 0.2 --attack noise --episodes 1 --num-envs 2")
     assert not is_run(["rm", "-r", "runs"])
+
+
+def test_a_training_of_every_recipe_in_the_tables_is_run() -> None:
+    page = ROOT / "docs" / "reproducing.md"
+    run = {shlex.join(words[3:]) for words in trainings(page)}
+    recipes = [recipe for recipe, about in RECIPES.items() if not about.ours]
+    assert run == {f"--recipe {recipe}" for recipe in recipes} | {"--recipe bcl-mos-at --bootstrap radial"}
+    commands_run = [words for _, _, words in scripts(page) if words[:2] == ["bcl", "train"]]
+    assert len({words[-1] for words in commands_run}) == len(commands_run) == len(run)  # in folders of their own
+    for words in commands_run:
+        refuse_unknown(["bcl", *small(words)[3:]])
 
 
 def test_every_reason_not_to_run_is_needed() -> None:
