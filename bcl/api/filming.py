@@ -72,9 +72,10 @@ def video(
     with judged(agent, device) as target:
         policy, eps = target.policy, target.defaults.eps[0] if budget is None else budget
         game = game_for_evaluation(target.game, env_set, target.defaults.max_steps, paper_starts(seed, 1))
-        words = f"{_name(attack)} eps {format_eps(eps)} seed {seed}" if eps else f"no attack seed {seed}"
+        words = f"{_name(attack)} eps {format_eps(eps)}" if eps else "no attack"
+        words += f" {env_set} levels" if env_set else ""
         folder = path_of("out", out) if out else target.results / "videos"
-        stem = re.sub(r"[^a-z0-9.]+", "-", words.lower())
+        stem = re.sub(r"[^a-z0-9.]+", "-", f"{words} seed {seed}".lower())
         made = Video(folder / f"{stem}.mp4", folder / f"{stem}.gif", eps)
         render = len(policy.spec.obs_shape) == 1
         with contextlib.closing(make_env(game, 1, next(policy.parameters()).device, render=render)) as envs:
