@@ -123,7 +123,8 @@ def run_suite(
                 versions = {"bcl": bcl.__version__, "torch": torch.__version__, "device": str(device)}
                 return score.to_dict() | about | versions
 
-            yield Score.from_dict(store.once(cell_file(folder, cell, plan, identity, device.type), play))
+            file = cell_file(folder, cell, plan, identity, device.type)
+            yield Score.from_dict(store.once(file, play), file)
     finally:
         torch.set_num_threads(threads)
         if env is not None:

@@ -12,12 +12,11 @@ from bcl.config import Config, preset_for, resolve_stages
 from bcl.errors import StoreError, WeightsError
 from bcl.evaluation import Score, flags
 from bcl.experiment.phases import decisions
-from bcl.experiment.run import Verdict, read_config, read_verdict, stage_folders
+from bcl.experiment.run import Verdict, read_config, read_verdict, stage_folders, under_attack
 from bcl.experiment.status import incumbent, status
 from bcl.experiment.work import EVALS, POLICY, RESULT
 from bcl.games import game_from_dict
 from bcl.policies.files import fingerprint, load
-from bcl.quantities import format_eps
 from bcl.reports.data import Collected, Evaluation, Frames, Proof, Published, Repeat, Setting
 from bcl.reports.history import kept_folder, read_timeline
 from bcl.reports.look import rank
@@ -26,7 +25,7 @@ from bcl.runs import store
 from bcl.settings import difference, setting_line
 
 CERTS = "certs"
-OWN, LATER = "the run's own verdict", "bcl attack"
+OWN, LATER = "the run's own verdict", "evaluated afterwards"
 CHOOSING = "the episodes that agents are chosen by, so that the best of several looks better than it is"
 
 
@@ -70,7 +69,7 @@ def _of_run(run: Path, source: Path, repeats: tuple[Repeat, ...], frames: Frames
     config = now.config
     if verdict:
         policy = str(store.read_json(run / RESULT).get("policy"))
-        found = _evaluations(run / EVALS, policy, verdict)
+        found = _evaluations(run / EVALS, policy, verdict, config)
         judged = found and found[0].nominal
         shown = dataclasses.replace(verdict, scores=list(found[0].scores)) if judged else verdict
         sentence = shown.sentence(config)
@@ -108,11 +107,11 @@ def _of_policy(file: Path, frames: Frames | None) -> Collected:
     game, identity = policy.spec.game, fingerprint(policy)
     if game is None:
         raise WeightsError(f"'{file}' does not say which game it plays", "save it with a game in its spec")
-    found = _evaluations(results_folder(file) / EVALS, identity, None)
+    found = _evaluations(results_folder(file) / EVALS, identity, None, None)
     sentence = f"{file.name} on {game.id} has not been judged yet"
     if found and (nominal := found[0].nominal):
         words, lowest = [f"{file.name} on {game.id}: return {nominal.mean:.4g} without attack"], found[0].worst
-        words += [f"{lowest[max(lowest)].mean:.4g} under the worst attack at {format_eps(max(lowest))}"] * bool(lowest)
+        words += [under_attack(found[0].scores, max(lowest))] if lowest else []
         sentence = "; ".join(words)
     about = {"policy": identity, "made from": policy.spec.parent, "network": policy.spec.kind}
     return Collected(
@@ -134,8 +133,9 @@ def _of_policy(file: Path, frames: Frames | None) -> Collected:
     )
 
 
-def _evaluations(folder: Path, policy: str, verdict: Verdict | None) -> list[Evaluation]:
-    """What was played with this agent, the evaluation with most attacks and budgets first; the verdict's own wins a tie."""
+def _evaluations(folder: Path, policy: str, verdict: Verdict | None, config: Config | None) -> list[Evaluation]:
+    """What was played with this agent. Of a run its own verdict comes first, unless a later evaluation has played more
+    attacks at every one of the verdict's budgets; of a policy file that with most attacks."""
     own = verdict.scores[0].seed if verdict else None
     found = []
     for levels, scores in _groups(folder, policy):
@@ -144,7 +144,18 @@ def _evaluations(folder: Path, policy: str, verdict: Verdict | None) -> list[Eva
         if verdict and is_own:
             raised = list(dict.fromkeys([*verdict.flags, *raised]))
         found.append(Evaluation(tuple(scores), tuple(raised), OWN if is_own else LATER, levels))
-    return sorted(found, key=lambda e: (len(e.attacks), len(e.scores), e.note == OWN), reverse=True)
+    if verdict and config and not any(e.note == OWN for e in found):  # its files are gone, or were never handed on
+        kept = tuple(_ordered(verdict.scores))
+        found.append(Evaluation(kept, tuple(verdict.flags), OWN, levels_of(config.game)))
+
+    # The budget that training happened to reach may lie beyond those that agents are judged at; others need not have it.
+    asked = {s.eps for s in verdict.scores if s.eps > 0} & {*config.evaluation.eps} if verdict and config else set()
+
+    def strength(e: Evaluation) -> tuple[int, bool, int]:
+        thorough = [attack for attack in e.attacks if all(e.cell(attack, eps) for eps in asked)]
+        return len(thorough), e.note == OWN, len(e.scores)
+
+    return sorted(found, key=strength, reverse=True)
 
 
 def _so_far(run: Path) -> list[Evaluation]:
@@ -168,13 +179,17 @@ def _groups(folder: Path, policy: str | None) -> list[tuple[str, list[Score]]]:
         played_by, game = data.get("policy"), data.get("game")
         if not isinstance(played_by, str) or not played_by.startswith(policy or ""):  # the floor has none
             continue
-        score = Score.from_dict(data)
+        score = Score.from_dict(data, path)
         if score.eps >= 1:
             continue
         levels = levels_of(game_from_dict(game)) if isinstance(game, dict) else ""
         same = (game, data.get("num_envs"), played_by, len(score.returns), score.seed, score.protocol, data.get("bcl"))
         groups.setdefault(json.dumps(same), (levels, []))[1].append(score)
-    return [(levels, sorted(s, key=lambda s: (s.eps, rank(s.attack), s.attack))) for levels, s in groups.values()]
+    return [(levels, _ordered(scores)) for levels, scores in groups.values()]
+
+
+def _ordered(scores: list[Score]) -> list[Score]:
+    return sorted(scores, key=lambda s: (s.eps, rank(s.attack), s.attack))
 
 
 def _published(config: Config, levels: str) -> tuple[Published, ...]:

@@ -39,6 +39,11 @@ class Evaluation:
         return worst(self.scores)
 
     @property
+    def partial(self) -> list[float]:
+        """Budgets above 0 at which not every attack was played."""
+        return [eps for eps in self.budgets if eps > 0 and not all(self.cell(attack, eps) for attack in self.attacks)]
+
+    @property
     def nominal(self) -> Score | None:
         """Play without attack."""
         return next((s for s in self.scores if s.eps == 0), None)

@@ -1,7 +1,9 @@
 """The numbers of a report, against files written by hand."""
 
 import json
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Sequence
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -9,14 +11,19 @@ import torch
 
 import bcl
 from bcl import experiment
+from bcl.attacks import suite
 from bcl.config import resolve, resolve_stages
 from bcl.envs import make_env
 from bcl.errors import StoreError
+from bcl.evaluation.score import NO_ATTACK
+from bcl.experiment import read_config
 from bcl.policies import Policy, PolicySpec
 from bcl.reports.collect import _published, agent_file, collect, report_file, shown_run
 from bcl.reports.data import Bar, Published, Repeat, Setting, Skip
 from bcl.reports.history import kept_folder, training_seconds
+from bcl.reports.html import page
 from bcl.runs import store
+from tests.report.conftest import played
 
 
 def levels(*whole: int) -> list[float]:
@@ -27,8 +34,8 @@ def test_the_verdict_and_its_table(pong_run: Path) -> None:
     c = collect(pong_run)
     assert c.state == "finished"
     assert c.verdict == (
-        "bcl-mos-at on pong: return 20.67 without attack; 4 under the worst attack at 25/255; it is the agent of phase 4, "
-        "trained up to 7/255; the curriculum stopped: target reached"
+        "bcl-mos-at on pong: return 20.67 without attack; 4 under the worst of PGD-30, RI-FGSM, Multi 1000 and Multi-T 1000 "
+        "at 25/255; it is the agent of phase 4, trained up to 7/255; the curriculum stopped: target reached"
     )
     first, second = c.evaluations
     assert [a.split("(")[0] for a in first.attacks] == ["PGD", "RIFGSM", "Multi", "MultiT"]
@@ -40,7 +47,49 @@ def test_the_verdict_and_its_table(pong_run: Path) -> None:
     assert first.nominal.returns == (20.0, 21.0, 21.0)  # type: ignore[union-attr]
     assert first.flags == ("masking: made up",)
     # Other episodes are another table.
-    assert (second.note, second.attacks, second.scores[0].seed) == ("bcl attack", [], 0)
+    assert (second.note, second.attacks, second.scores[0].seed) == ("evaluated afterwards", [], 0)
+
+
+def later(run: Path, attacks: Sequence[str], budgets: Sequence[int], seed: int) -> None:
+    """An evaluation of the same agent on other episodes, all returns 1."""
+    config = read_config(run)
+    played(run / "evals", config, NO_ATTACK, 0.0, (1.0, 1.0), seed)
+    for attack, level in product(attacks, budgets):
+        played(run / "evals", config, attack, level / 255, (1.0, 1.0), seed)
+
+
+def test_a_weaker_evaluation_afterwards_does_not_replace_the_verdict(pong_run: Path) -> None:
+    paper = [*map(repr, suite("paper"))]
+    later(pong_run, paper, (5, 10, 20, 25), seed=5)  # as many attacks
+    later(pong_run, [*paper, "FGSM()", "Noise()"], (5, 8, 10, 20), seed=6)  # more, but not at 25/255
+    assert collect(pong_run).evaluations[0].note == "the run's own verdict"
+    later(pong_run, [*paper, "FGSM()"], (10, 20, 25), seed=7)
+    c = collect(pong_run)
+    assert (c.evaluations[0].note, c.evaluations[0].scores[0].seed) == ("evaluated afterwards", 7)
+    assert "return 1 without attack; 1 under the worst of 5 attacks at 25/255" in c.verdict
+
+
+def test_a_budget_at_which_an_attack_is_missing_is_named(pong_run: Path) -> None:
+    assert collect(pong_run).evaluations[0].partial == []
+    next((pong_run / "evals").glob("eps-0.0784-Multi*")).unlink()
+    c = collect(pong_run)
+    assert c.evaluations[0].partial == levels(20)
+    assert "Not every attack was played at 20/255: the worst there is over fewer." in page(c)
+
+
+def test_without_files_of_scores_those_of_the_verdict_are_shown(pong_run: Path) -> None:
+    before = collect(pong_run)
+    shutil.rmtree(pong_run / "evals")
+    [after] = (c := collect(pong_run)).evaluations
+    assert (c.verdict, after.worst, after.flags) == (before.verdict, before.evaluations[0].worst, ("masking: made up",))
+
+
+@pytest.mark.parametrize("change", [{"eps": None}, {"eps": "x"}, {"returns": [1.0, None, 2.0]}, {"returns": []}])
+def test_a_score_that_is_no_number_is_named(pong_run: Path, change: dict[str, object]) -> None:
+    path = next((pong_run / "evals").glob("eps-0.0784-PGD*"))
+    store.write_json(path, json.loads(path.read_text()) | change)
+    with pytest.raises(StoreError, match=rf"{path.name}' does not fit \({next(iter(change))} must be finite"):
+        collect(pong_run)
 
 
 def test_the_paper_s_row_is_that_of_the_recipe(pong_run: Path) -> None:

@@ -114,7 +114,12 @@ def pages(
 def test_the_page_says_what_was_collected(pages: dict[str, Path]) -> None:
     text = pages["finished"].read_text()
     for words in (
-        *("4 under the worst attack at 25/255", "<b>flag masking</b>: made up", "the run&#39;s own verdict", "100.0 %"),
+        *(
+            "4 under the worst of PGD-30, RI-FGSM, Multi 1000 and Multi-T 1000 at 25/255",
+            "<b>flag masking</b>: made up",
+            "the run&#39;s own verdict",
+            "100.0 %",
+        ),
         *("PGD-30 at 25/255 changed the action in 31 of the first 200 steps", "Step 7: wanted <b>left</b>"),
         *("dqn.<wbr>batch_<wbr>size", "Hollow: what the paper has", "not kept"),
     ):
