@@ -61,8 +61,8 @@ def train(out: Path, options: argparse.Namespace) -> None:
 
 
 def judged(name: str, file: Path, out: Path, wanted: list[Cell], crew: Crew) -> list[Score]:
-    """Nominal play and every attack at every budget, played once and kept: the run's own agent's where its report looks."""
-    folder = out if file.parent.name == "best" else out / "demo" / name
+    """Nominal play and every attack at every budget, played once and kept where the run's report looks."""
+    folder = out if file.parent.name == "best" else file.parent
     return crew.scores(name, agent_of(file, folder), plan_of(read_config(out), "demo"), wanted)
 
 

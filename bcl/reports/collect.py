@@ -67,8 +67,8 @@ def report_file(path: Path) -> Path:
 def _of_run(run: Path, source: Path, repeats: tuple[Repeat, ...], frames: Frames | None) -> Collected:
     now, verdict = status(run), read_verdict(run)
     config = now.config
+    policy = str(store.read_json(run / RESULT).get("policy")) if verdict else ""
     if verdict:
-        policy = str(store.read_json(run / RESULT).get("policy"))
         found = _evaluations(run / EVALS, policy, verdict, config)
         judged = found and found[0].nominal
         shown = dataclasses.replace(verdict, scores=list(found[0].scores)) if judged else verdict
@@ -88,12 +88,13 @@ def _of_run(run: Path, source: Path, repeats: tuple[Repeat, ...], frames: Frames
         evaluations=tuple(found),
         published=_published(config, found[0].levels if found else levels_of(config.game)),
         timeline=read_timeline(run),
-        proofs=_proofs(run / CERTS),
+        proofs=_proofs(run / CERTS, policy) if verdict else (),
         frames=frames,
         about=_about(config),
         settings=tuple(_settings(run, config)),
         provenance=tuple(_provenance(run)),
         repeats=repeats,
+        before=tuple(_before(run, found[0])) if verdict and found else (),
     )
 
 
@@ -124,7 +125,7 @@ def _of_policy(file: Path, frames: Frames | None) -> Collected:
         evaluations=tuple(found),
         published=(),
         timeline=None,
-        proofs=_proofs(results_folder(file) / CERTS),
+        proofs=_proofs(results_folder(file) / CERTS, identity),
         frames=frames,
         about=(),
         settings=(),
@@ -156,6 +157,20 @@ def _evaluations(folder: Path, policy: str, verdict: Verdict | None, config: Con
         return len(thorough), e.note == OWN, len(e.scores)
 
     return sorted(found, key=strength, reverse=True)
+
+
+def _before(run: Path, first: Evaluation) -> Iterator[tuple[str, Evaluation]]:
+    """Agents of stages before the curriculum, on the episodes and under the attacks of the first evaluation."""
+    for _, stage, folder in stage_folders(run):
+        if stage.strategy != "none" or not (folder / RESULT).exists():
+            continue
+        for levels, scores in _groups(folder / EVALS, str(store.read_json(folder / RESULT).get("policy"))):
+            alike = [s for s in scores if s.eps == 0 or s.attack in first.attacks]
+            found = Evaluation(tuple(alike), (), LATER, levels)
+            one = scores[0], first.scores[0]
+            same = len({(s.seed, len(s.returns), s.protocol) for s in one}) == 1 and levels == first.levels
+            if same and {*found.attacks} == {*first.attacks} and found.worst:
+                yield folder.name[2:], found
 
 
 def _so_far(run: Path) -> list[Evaluation]:
@@ -198,13 +213,18 @@ def _published(config: Config, levels: str) -> tuple[Published, ...]:
     return tuple(map(Published, row.eps, row.mean, row.sem)) if row else ()
 
 
-def _proofs(folder: Path) -> tuple[Proof, ...]:
-    names = [field.name for field in dataclasses.fields(Proof)]
-    try:
-        found = [Proof(**{n: data[n] for n in names}) for data in map(store.read_json, folder.glob("*.json"))]
-    except KeyError as error:
-        raise StoreError(f"a certificate in '{folder}' has no {error}", "delete it to have it made again") from None
-    return tuple(sorted(found, key=lambda p: (p.method, p.seed, p.episodes, p.eps)))
+def _proofs(folder: Path, policy: str) -> tuple[Proof, ...]:
+    """Certificates of this agent."""
+    names, found = [field.name for field in dataclasses.fields(Proof) if field.name != "levels"], []
+    for path in folder.glob("*.json"):
+        data = store.read_json(path)
+        if str(data.get("policy")).startswith(policy):
+            try:
+                levels = levels_of(game_from_dict(data["game"]))
+                found.append(Proof(**{name: data[name] for name in names}, levels=levels))
+            except KeyError as error:
+                raise StoreError(f"'{path}' has no {error}", "delete it to have it made again") from None
+    return tuple(sorted(found, key=lambda p: (p.levels, p.method, p.seed, p.episodes, p.eps)))
 
 
 def _about(config: Config) -> tuple[tuple[str, str], ...]:

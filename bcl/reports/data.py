@@ -70,6 +70,7 @@ class Bar:
     phase: int
     """0: a stage before the curriculum."""
     run: int
+    """Which of the phase's, from 1."""
     of: int
     """How many runs the phase had."""
     eps: float
@@ -116,6 +117,8 @@ class Panel:
 
     title: str
     curves: tuple[Curve, ...]
+    phase: bool
+    """Of a curriculum."""
 
 
 @dataclass(frozen=True)
@@ -140,6 +143,8 @@ class Proof:
     nominal: float
     episodes: int
     seed: int
+    levels: str = ""
+    """Procgen: `train` or `eval`."""
 
 
 @dataclass(frozen=True)
@@ -219,3 +224,5 @@ class Collected:
     settings: tuple[Setting, ...]
     provenance: tuple[tuple[str, str], ...]
     repeats: tuple[Repeat, ...]
+    before: tuple[tuple[str, Evaluation], ...] = ()
+    """Stages before the curriculum whose agents were judged as the first evaluation was, by name."""

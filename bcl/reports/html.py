@@ -20,7 +20,7 @@ from bcl.reports import plots
 from bcl.reports.collect import collect, report_file
 from bcl.reports.data import Collected, Evaluation, Frame, Frames
 from bcl.reports.frames import play_frames
-from bcl.reports.look import DARK, LIGHT, number, pixels, short_eps
+from bcl.reports.look import DARK, LEVELS, LIGHT, number, pixels, short_eps
 from bcl.runs import store
 from bcl.stats import MIN_FOR_INTERVAL
 
@@ -49,7 +49,7 @@ def page(collected: Collected) -> str:
     return environment.get_template("page.html").render(
         c=collected, light=LIGHT, dark=DARK, figures=_figures(collected), moments=_moments(collected.frames),
         beside=_beside(collected), cell=_cell,
-        has_error=_has_error,
+        has_error=_has_error, levels=LEVELS,
     )  # fmt: skip
 
 
@@ -79,7 +79,7 @@ def _figures(c: Collected) -> dict[str, list[tuple[str, str]]]:
     """Per figure its drawings, each with the class of screen that it is for."""
     figures = {}
     if c.evaluations:
-        draw = partial(plots.return_against_budget, c.evaluations[0], c.published)
+        draw = partial(plots.return_against_budget, c.evaluations[0], c.published, before=c.before)
         figures["returns"] = _sizes("returns", "return against attack budget", draw, HALF if _beside(c) else WIDE)
     if c.timeline:
         runs, curves = partial(plots.timeline, c.timeline), partial(plots.learning_curves, c.timeline)

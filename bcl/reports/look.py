@@ -31,6 +31,9 @@ DARK = {name: dark for name, (_, dark) in COLOURS.items()}
 TERMINAL_FLAG = f"bold {LIGHT['vermilion']}"
 TERMINAL_WORST = "bold"
 
+# Procgen's sets of levels.
+LEVELS = {"train": "on the training levels", "eval": "on all levels"}
+
 # Kind of attack -> colour, marker.
 _KINDS = {
     "PGD": ("blue", "o"),

@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
@@ -17,7 +18,9 @@ from bcl.envs import make_env
 from bcl.errors import StoreError
 from bcl.evaluation.score import NO_ATTACK
 from bcl.experiment import read_config
+from bcl.games import game_to_dict
 from bcl.policies import Policy, PolicySpec
+from bcl.reports import plots
 from bcl.reports.collect import _published, agent_file, collect, report_file, shown_run
 from bcl.reports.data import Bar, Published, Repeat, Setting, Skip
 from bcl.reports.history import kept_folder, training_seconds
@@ -168,9 +171,24 @@ def test_certificates(pong_run: Path) -> None:
         *(("crown", 1 / 255, 1.0, 20.0), ("crown", 3 / 255, 0.75, 15.0)),
         *(("ibp", 1 / 255, 0.9, 18.0), ("ibp", 3 / 255, 0.2, 4.0)),
     ]
-    store.write_json(pong_run / "certs/broken.json", {"eps": 0.1})
+    proof = store.read_json(pong_run / "certs/ibp-1.json")
+    store.write_json(pong_run / "certs/other.json", proof | {"policy": "somebody else on cpu"})
+    assert len(collect(pong_run).proofs) == 4
+    del proof["method"]
+    store.write_json(pong_run / "certs/broken.json", proof)
     with pytest.raises(StoreError, match="has no 'method'"):
         collect(pong_run)
+
+
+def test_certificates_on_other_levels_stand_apart(pong_run: Path) -> None:
+    proof = store.read_json(pong_run / "certs/ibp-1.json")
+    for count in (200, 0):
+        game = game_to_dict(replace(resolve("fruitbot").game, num_levels=count))
+        store.write_json(pong_run / f"certs/ibp-1-{count}.json", proof | {"game": game, "acr": 0.5})
+    proofs = [p for p in collect(pong_run).proofs if p.levels]
+    assert [p.levels for p in proofs] == ["eval", "train"]
+    upper, _ = plots.certificates(proofs, 760).axes
+    assert [line.get_label() for line in upper.get_lines()] == ["ibp, on all levels", "ibp, on the training levels"]
 
 
 def test_settings_are_those_that_differ_from_the_preset(pong_run: Path) -> None:
