@@ -5,6 +5,8 @@ white paper, and a second set with that contrast on the dark page. No meaning ha
 marker and dash, the worst case is bold.
 """
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -84,6 +86,20 @@ def number(value: float) -> str:
     """Four digits and a true minus."""
     text = f"{value:.4g}" if abs(value) < 10_000 else f"{value:,.0f}"
     return ("0" if text == "-0" else text).replace("-", "\N{MINUS SIGN}")
+
+
+def aligned(values: Sequence[float], *, errors: bool = False) -> list[str]:
+    """Numbers of one column with as many decimals each: four digits of the largest; of errors two of the smallest, as long
+    as that makes at most three of the largest."""
+    sizes = [abs(value) for value in values if value] or [1.0]
+    places = min(_decimals(max(sizes), 3), _decimals(min(sizes), 2)) if errors else _decimals(max(sizes), 4)
+    needed = (p for p in range(places + 1) if all(round(v, p) == round(v, places) for v in values))
+    spec = f"{',' if max(sizes) >= 10_000 else ''}.{min(needed)}f"
+    return [f"{round(value, places) + 0.0:{spec}}".replace("-", "\N{MINUS SIGN}") for value in values]
+
+
+def _decimals(size: float, digits: int) -> int:
+    return max(0, digits - 1 - math.floor(math.log10(size)))
 
 
 def short_eps(eps: float) -> str:

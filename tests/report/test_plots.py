@@ -14,7 +14,7 @@ from bcl.attacks.names import attack_label
 from bcl.reports import plots
 from bcl.reports.collect import collect
 from bcl.reports.data import Collected, Frame
-from bcl.reports.look import COLOURS, DARK, LIGHT, number, styles
+from bcl.reports.look import COLOURS, DARK, LIGHT, aligned, number, styles
 
 
 @pytest.fixture
@@ -145,6 +145,15 @@ def test_attacks_are_told_apart_without_colour() -> None:
 )
 def test_attacks_have_short_names(attack: str, label: str) -> None:
     assert attack_label(attack) == label
+
+
+def test_a_column_has_one_number_of_decimals() -> None:
+    minus = "\N{MINUS SIGN}"
+    assert aligned([-97.75, -105.6, -89.0]) == [f"{minus}97.8", f"{minus}105.6", f"{minus}89.0"]
+    assert aligned([20.0, 15.0, -0.0]) == ["20", "15", "0"]
+    assert aligned([12_345.6, 7.0]) == ["12,346", "7"]
+    assert aligned([0.58, 12.0, 0.0], errors=True) == ["0.6", "12.0", "0.0"]
+    assert aligned([0.4714, 0.4082], errors=True) == ["0.47", "0.41"]
 
 
 def test_numbers_have_four_digits_and_a_true_minus() -> None:
