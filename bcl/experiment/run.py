@@ -273,16 +273,20 @@ def _target(stage: Stage, end: float) -> str:
     return ", open-ended" if stage.strategy == "open" else f" to {format_eps(end)}"
 
 
-def _provenance(config: Config, device: str, init: Policy | None) -> dict[str, Any]:
+def commit_here() -> str | None:
+    """Of the checkout that this package runs from; none where it was installed."""
     root = Path(bcl.__file__).parents[1]
-    commit = None
     if (root / ".git").exists():  # not that of a repository which merely contains an installation
         with contextlib.suppress(OSError):
             git = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
-            commit = subprocess.run(git, capture_output=True, text=True).stdout.strip() or None
+            return subprocess.run(git, capture_output=True, text=True).stdout.strip() or None
+    return None
+
+
+def _provenance(config: Config, device: str, init: Policy | None) -> dict[str, Any]:
     return {
         "version": bcl.__version__,
-        "commit": commit,
+        "commit": commit_here(),
         "command": shlex.join(["bcl", *sys.argv[1:]]),
         "seed": config.seed,
         "worker_device": device,

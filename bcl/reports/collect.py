@@ -12,7 +12,7 @@ from bcl.config import Config, preset_for, resolve_stages
 from bcl.errors import StoreError, WeightsError
 from bcl.evaluation import Score, flags
 from bcl.experiment.phases import decisions
-from bcl.experiment.run import Verdict, read_config, read_verdict, stage_folders, under_attack
+from bcl.experiment.run import Verdict, commit_here, read_config, read_verdict, stage_folders, under_attack
 from bcl.experiment.status import incumbent, status
 from bcl.experiment.work import EVALS, POLICY, RESULT
 from bcl.games import game_from_dict
@@ -31,6 +31,8 @@ CHOOSING = "the episodes that agents are chosen by, so that the best of several 
 
 def collect(path: Path, frames: Frames | None = None) -> Collected:
     """All that can be told of a run directory, a directory of repeats, or a policy file."""
+    if not path.exists():
+        raise StoreError(f"'{path}' does not exist", "give a run directory or a policy file")
     if path.is_file():
         return _of_policy(path, frames)
     repeats = _repeats(path)
@@ -94,6 +96,7 @@ def _of_run(run: Path, source: Path, repeats: tuple[Repeat, ...], frames: Frames
         settings=tuple(_settings(run, config)),
         provenance=tuple(_provenance(run)),
         repeats=repeats,
+        started_with=_started_with(run),
         before=tuple(_before(run, found[0])) if verdict and found else (),
     )
 
@@ -109,7 +112,9 @@ def _of_policy(file: Path, frames: Frames | None) -> Collected:
     if game is None:
         raise WeightsError(f"'{file}' does not say which game it plays", "save it with a game in its spec")
     found = _evaluations(results_folder(file) / EVALS, identity, None, None)
-    sentence = f"{file.name} on {game.id} has not been judged yet"
+    sentence, run = f"{file.name} on {game.id} has not been judged yet", file.parent.parent
+    if file.parent.name == "best" and (run / RESULT).exists():
+        sentence = f"{file.name} on {game.id} is the agent of {run}; 'bcl report {run}' tells how it was judged"
     if found and (nominal := found[0].nominal):
         words, lowest = [f"{file.name} on {game.id}: return {nominal.mean:.4g} without attack"], found[0].worst
         words += [under_attack(found[0].scores, max(lowest))] if lowest else []
@@ -253,6 +258,15 @@ def _settings(run: Path, config: Config) -> Iterator[Setting]:
             if not key.startswith(learner):  # the learner not in use
                 here, there = (setting_line(c, key).partition(" = ")[2] for c in (own, usual))
                 yield Setting(folder.name, key, here, there)
+
+
+def _started_with(run: Path) -> str:
+    """The version that a run was started with; empty where it is the one at hand."""
+    about, here = store.read_json(run / "run.json"), commit_here()
+    version, commit = about.get("version"), about.get("commit")
+    if version == bcl.__version__ and (commit == here or not (commit and here)):
+        return ""
+    return f"bcl {version}" + (f", commit {commit}" if commit else "")
 
 
 def _provenance(run: Path) -> Iterator[tuple[str, str]]:

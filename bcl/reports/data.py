@@ -224,5 +224,7 @@ class Collected:
     settings: tuple[Setting, ...]
     provenance: tuple[tuple[str, str], ...]
     repeats: tuple[Repeat, ...]
+    started_with: str = ""
+    """The version that the run was started with, where this one is another."""
     before: tuple[tuple[str, Evaluation], ...] = ()
     """Stages before the curriculum whose agents were judged as the first evaluation was, by name."""

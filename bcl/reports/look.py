@@ -124,6 +124,7 @@ RC: Any = {
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.linewidth": 0.8,
+    "axes.axisbelow": True,
     "legend.frameon": False,
     "legend.fontsize": 11,
     "xtick.labelsize": 11,

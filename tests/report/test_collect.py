@@ -26,7 +26,7 @@ from bcl.reports.data import Bar, Published, Repeat, Setting, Skip
 from bcl.reports.history import kept_folder, training_seconds
 from bcl.reports.html import page
 from bcl.runs import store
-from tests.report.conftest import played
+from tests.report.conftest import AGENT, played
 
 
 def levels(*whole: int) -> list[float]:
@@ -244,6 +244,38 @@ def test_the_agent_of_a_phase_that_kept_the_old_one(pong_run: Path) -> None:
     assert kept_folder(at, 2) == at
 
 
+def test_the_agent_before_the_curriculum_on_the_same_episodes(pong_run: Path) -> None:
+    config, evals = read_config(pong_run), pong_run / "stages/1-vanilla/evals"
+    store.write_json(pong_run / "stages/1-vanilla/result.json", {"policy": AGENT})
+    played(evals, config, NO_ATTACK, 0.0, (21.0,) * 3)
+    for attack in [*map(repr, suite("paper"))][1:]:
+        played(evals, config, attack, 25 / 255, (-21.0,) * 3)
+    assert collect(pong_run).before == ()  # not under every attack
+    played(evals, config, repr(suite("paper")[0]), 25 / 255, (-20.0,) * 3)
+    played(evals, config, NO_ATTACK, 0.0, (9.0,) * 3, seed=2)  # on other episodes
+    [(name, vanilla)] = (c := collect(pong_run)).before
+    assert (name, vanilla.nominal.mean, vanilla.worst[25 / 255].mean) == ("vanilla", 21.0, -21.0)  # type: ignore[union-attr]
+    [axes] = plots.return_against_budget(c.evaluations[0], c.published, 860, c.before).axes
+    lines = {line.get_label(): line for line in axes.get_lines()}
+    assert list(lines["vanilla, worst attack"].get_ydata()) == [21.0, -21.0]
+    assert axes.get_ylim()[0] < -21
+
+
+def test_a_page_of_another_version_says_so(pong_run: Path) -> None:
+    assert collect(pong_run).started_with == ""
+    about = store.read_json(pong_run / "run.json") | {"version": "0.0.9", "commit": "abc"}
+    store.write_json(pong_run / "run.json", about)
+    assert "the run was started with bcl 0.0.9, commit abc." in page(collect(pong_run))
+
+
+def test_what_is_missing_is_named(pong_run: Path) -> None:
+    with pytest.raises(StoreError, match=r"missing.safetensors' does not exist"):
+        collect(pong_run / "missing.safetensors")
+    (pong_run / "run.json").unlink()
+    with pytest.raises(StoreError, match=r"has no run.json"):
+        collect(pong_run)
+
+
 def test_repeats_show_the_median_and_name_the_others(tmp_path: Path, make_pong_run: Callable[..., Path]) -> None:
     group = tmp_path / "group"
     for seed, final in ((0, 30.0), (1, 10.0), (2, 20.0)):
@@ -272,4 +304,8 @@ def test_a_bare_policy_file(tmp_path: Path) -> None:
     assert (c.state, c.evaluations, c.timeline) == ("policy", (), None)
     assert c.verdict == "mine.safetensors on CartPole-v1 has not been judged yet"
     assert agent_file(file) == file
+    (tmp_path / "run/best").mkdir(parents=True)
+    store.write_json(tmp_path / "run/result.json", {})
+    (best := tmp_path / "run/best/policy.safetensors").write_bytes(file.read_bytes())
+    assert f"'bcl report {tmp_path / 'run'}' tells how it was judged" in collect(best).verdict
     assert report_file(file) == tmp_path / "mine.results" / "report.html"
