@@ -116,6 +116,7 @@ def main() -> None:
         table.add_row(f"{eps}", *shown)
     console.print(table)
     figure = out / "demo" / "return-against-budget.png"
+    figure.parent.mkdir(exist_ok=True)
     draw(curves, figure)
     broken = [eps for eps in budgets if kept(curves["vanilla"], eps, floor) <= 0.5]
     held = [eps for eps in broken if kept(curves["bcl-mos-at"], eps, floor) >= 0.7]

@@ -21,6 +21,7 @@ def test_the_demo_runs_and_draws(tmp_path: Path) -> None:
     done = run("demo.py", tmp_path, *words)
     assert "a quick look, not the paper's protocol" in done
     assert (tmp_path / "run" / "demo" / "return-against-budget.png").stat().st_size > 10_000
+    assert "vanilla, worst attack" in (tmp_path / "run" / "report.html").read_text()
     again = run("demo.py", tmp_path, *words)  # finished: read, not done again
     assert "'run' is finished" in again
     assert again.splitlines()[-6:] == done.splitlines()[-6:]
