@@ -63,8 +63,8 @@ def train(out: Path, options: argparse.Namespace) -> None:
 
 
 def judged(name: str, file: Path, out: Path, wanted: list[Cell], crew: Crew) -> list[Score]:
-    """Nominal play and every attack at every budget, played once and kept: the run's own agent's where its report looks."""
-    folder = out if file.parent.name == "best" else out / "demo" / name
+    """Nominal play and every attack at every budget, played once and kept where the run's report looks."""
+    folder = out if file.parent.name == "best" else file.parent
     return crew.scores(name, agent_of(file, folder), plan_of(read_config(out), "demo"), wanted)
 
 
@@ -123,6 +123,7 @@ def main() -> None:
         table.add_row(f"{eps}", *(cell(returns, eps, floor) for returns in curves.values()))
     console.print(table)
     figure = out / "demo" / "return-against-budget.png"
+    figure.parent.mkdir(exist_ok=True)
     draw(curves, figure)
     broken = [eps for eps in budgets if kept(curves["vanilla"], eps, floor) <= 0.5]
     held = [eps for eps in broken if kept(curves["bcl-mos-at"], eps, floor) >= 0.7]

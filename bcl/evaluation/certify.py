@@ -1,7 +1,7 @@
 """Certificates along play: how often the action is proven, and what the worst provably possible actions would earn."""
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 import torch
@@ -42,7 +42,7 @@ class Certificate:
         """The inverse of `to_dict`."""
         try:
             lists = {name: tuple(data[name]) for name in ("acr_per_episode", "gwc_returns")}
-            return cls(**data | lists)
+            return cls(**{f.name: data[f.name] for f in fields(cls)} | lists)
         except (KeyError, TypeError) as error:
             what = f"a stored certificate does not fit ({error})"
             raise StoreError(what, "delete its file to have it proven again") from None

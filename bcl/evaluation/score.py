@@ -1,8 +1,10 @@
 """The result of one evaluation cell: one policy, one game, one attack, one budget."""
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from bcl import stats
@@ -58,15 +60,17 @@ class Score:
         return dataclasses.asdict(self) | summary | {"iqm_interval": interval and dataclasses.astuple(interval)}
 
     @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> "Score":
-        """The inverse of `to_dict`."""
+    def from_dict(cls, data: dict[str, Any], source: Path | None = None) -> "Score":
+        """The inverse of `to_dict`; `source` is the file that the data are from."""
         try:
+            for name, numbers in (("eps", [data["eps"]]), ("returns", data["returns"])):
+                if not numbers or not all(isinstance(x, int | float) and math.isfinite(x) for x in numbers):
+                    raise TypeError(f"{name} must be finite numbers")
             values = {f.name: data[f.name] for f in dataclasses.fields(cls)}
             return cls(**values | {"returns": tuple(data["returns"]), "lengths": tuple(data["lengths"])})
         except (KeyError, TypeError) as error:
-            raise StoreError(
-                f"a stored score does not fit ({error})", "delete its file to have it played again"
-            ) from None
+            what = f"the score in '{source}'" if source else "a stored score"
+            raise StoreError(f"{what} does not fit ({error})", "delete its file to have it played again") from None
 
 
 @dataclass(frozen=True)

@@ -115,15 +115,10 @@ def run_suite(
                     precision=plan.precision,
                     progress=progress(cell),
                 )
-                about = {
-                    "game": game_to_dict(plan.game),
-                    "num_envs": plan.copies(),
-                    "policy": f"{identity} on {device.type}",
-                }
-                versions = {"bcl": bcl.__version__, "torch": torch.__version__, "device": str(device)}
-                return score.to_dict() | about | versions
+                return score.to_dict() | _about(plan, identity, device)
 
-            yield Score.from_dict(store.once(cell_file(folder, cell, plan, identity, device.type), play))
+            file = cell_file(folder, cell, plan, identity, device.type)
+            yield Score.from_dict(store.once(file, play), file)
     finally:
         torch.set_num_threads(threads)
         if env is not None:
@@ -139,15 +134,15 @@ def run_certificates(
     progress: Callable[[str], Progress] = lambda label: lambda done, of: None,
 ) -> Iterator[Certificate]:
     """Yield the certificate of every budget, stored like scores."""
-    identity = _identity(policy)
+    identity, device = _identity(policy), next(policy.parameters()).device
     for eps in budgets:
 
         def prove(eps: float = eps) -> dict[str, Any]:
-            env = make_env(plan.game, plan.episodes, next(policy.parameters()).device)
+            env = make_env(plan.game, plan.episodes, device)
             report = progress(f"{method} at {format_eps(eps)}")
             proof = certify(policy, env, eps, method=method, episodes=plan.episodes, seed=plan.seed, progress=report)
             env.close()
-            return proof.to_dict()
+            return proof.to_dict() | _about(plan, fingerprint(policy), device)
 
         yield Certificate.from_dict(store.once(folder / _file_name(method, eps, plan, identity), prove))
 
@@ -165,6 +160,18 @@ def run_floor(policy: Policy, plan: Plan, folder: Path, progress: Progress = lam
         return score.to_dict()
 
     return Score.from_dict(store.once(folder / _file_name("lowest-scored", 0.0, plan, _identity(policy)), play))
+
+
+def _about(plan: Plan, policy: str, device: torch.device) -> dict[str, Any]:
+    """Whose result it is and what it was made with, to be kept beside it."""
+    return {
+        "game": game_to_dict(plan.game),
+        "num_envs": plan.copies(),
+        "policy": f"{policy} on {device.type}",
+        "bcl": bcl.__version__,
+        "torch": torch.__version__,
+        "device": str(device),
+    }
 
 
 def _identity(policy: Policy) -> str:

@@ -79,7 +79,8 @@ class Crew:
             jobs = [Job(agent.folder / EVALS, work.judge, (order, part)) for part, order in enumerate(orders)]
             for _ in self.executor.run(jobs, self.interrupted, self.tick):
                 pass
-        return [Score.from_dict(store.read_json(self._file(agent, plan, cell))) for cell in cells]
+        files = [self._file(agent, plan, cell) for cell in cells]
+        return [Score.from_dict(store.read_json(file), file) for file in files]
 
     def _done(self, folder: Path, order: Training) -> bool:
         if not (folder / RESULT).exists() or (folder / CHECKPOINT).exists():

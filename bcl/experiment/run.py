@@ -22,6 +22,7 @@ import torch
 import bcl
 from bcl import recipes
 from bcl.attacks import PGD, Multi, suite
+from bcl.attacks.names import attack_label
 from bcl.config import Config, config_from_toml
 from bcl.curriculum import TARGET_REACHED
 from bcl.envs import make_env
@@ -41,6 +42,7 @@ from bcl.seeds import derive
 from bcl.settings import to_toml
 
 Stages = Sequence[tuple[Stage, Config]]
+MOST_NAMED = 4  # attacks in a sentence; the paper's table has as many
 
 
 @dataclass(frozen=True)
@@ -66,12 +68,22 @@ class Verdict:
         lowest = worst(self.scores)
         if lowest:
             at = self.reached if self.reached in lowest else max(lowest)
-            words.append(f"{lowest[at].mean:.4g} under the worst attack at {format_eps(at)}")
+            words.append(under_attack(self.scores, at))
         if self.curriculum:
             words.append(f"it is {self.kept}; the curriculum stopped: {self.curriculum}")
         if config.budget == "small":
             words.append("a quick look, not the paper's protocol")
         return "; ".join(words)
+
+
+def under_attack(scores: Sequence[Score], eps: float) -> str:
+    """The return at a budget, with the attacks that it is the worst of."""
+    labels = [attack_label(name) for name in dict.fromkeys(score.attack for score in scores if score.eps == eps)]
+    *others, last = labels
+    attacks = f"the worst of {', '.join(others)} and {last}" if others else last
+    if len(labels) > MOST_NAMED:
+        attacks = f"the worst of {len(labels)} attacks"
+    return f"{worst(scores)[eps].mean:.4g} under {attacks} at {format_eps(eps)}"
 
 
 def check(stages: Stages, device: str, init: Policy | None, mirrors: Mirrors = NO_MIRRORS) -> None:
@@ -122,7 +134,7 @@ def read_verdict(run: Path) -> Verdict | None:
 
 def _verdict(run: Path, data: dict[str, Any]) -> Verdict:
     try:
-        scores = [Score.from_dict(score) for score in data["scores"]]
+        scores = [Score.from_dict(score, run / RESULT) for score in data["scores"]]
         names = ("final_score", "flags", "curriculum", "kept", "reached")
         return Verdict(scores, **{name: data[name] for name in names})
     except (KeyError, TypeError):
@@ -261,16 +273,20 @@ def _target(stage: Stage, end: float) -> str:
     return ", open-ended" if stage.strategy == "open" else f" to {format_eps(end)}"
 
 
-def _provenance(config: Config, device: str, init: Policy | None) -> dict[str, Any]:
+def commit_here() -> str | None:
+    """Of the checkout that this package runs from; none where it was installed."""
     root = Path(bcl.__file__).parents[1]
-    commit = None
     if (root / ".git").exists():  # not that of a repository which merely contains an installation
         with contextlib.suppress(OSError):
             git = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
-            commit = subprocess.run(git, capture_output=True, text=True).stdout.strip() or None
+            return subprocess.run(git, capture_output=True, text=True).stdout.strip() or None
+    return None
+
+
+def _provenance(config: Config, device: str, init: Policy | None) -> dict[str, Any]:
     return {
         "version": bcl.__version__,
-        "commit": commit,
+        "commit": commit_here(),
         "command": shlex.join(["bcl", *sys.argv[1:]]),
         "seed": config.seed,
         "worker_device": device,

@@ -12,12 +12,11 @@ from bcl.config import Config, preset_for, resolve_stages
 from bcl.errors import StoreError, WeightsError
 from bcl.evaluation import Score, flags
 from bcl.experiment.phases import decisions
-from bcl.experiment.run import Verdict, read_config, read_verdict, stage_folders
+from bcl.experiment.run import Verdict, commit_here, read_config, read_verdict, stage_folders, under_attack
 from bcl.experiment.status import incumbent, status
 from bcl.experiment.work import EVALS, POLICY, RESULT
 from bcl.games import game_from_dict
 from bcl.policies.files import fingerprint, load
-from bcl.quantities import format_eps
 from bcl.reports.data import Collected, Evaluation, Frames, Proof, Published, Repeat, Setting
 from bcl.reports.history import kept_folder, read_timeline
 from bcl.reports.look import rank
@@ -26,12 +25,14 @@ from bcl.runs import store
 from bcl.settings import difference, setting_line
 
 CERTS = "certs"
-OWN, LATER = "the run's own verdict", "bcl attack"
+OWN, LATER = "the run's own verdict", "evaluated afterwards"
 CHOOSING = "the episodes that agents are chosen by, so that the best of several looks better than it is"
 
 
 def collect(path: Path, frames: Frames | None = None) -> Collected:
     """All that can be told of a run directory, a directory of repeats, or a policy file."""
+    if not path.exists():
+        raise StoreError(f"'{path}' does not exist", "give a run directory or a policy file")
     if path.is_file():
         return _of_policy(path, frames)
     repeats = _repeats(path)
@@ -68,9 +69,9 @@ def report_file(path: Path) -> Path:
 def _of_run(run: Path, source: Path, repeats: tuple[Repeat, ...], frames: Frames | None) -> Collected:
     now, verdict = status(run), read_verdict(run)
     config = now.config
+    policy = str(store.read_json(run / RESULT).get("policy")) if verdict else ""
     if verdict:
-        policy = str(store.read_json(run / RESULT).get("policy"))
-        found = _evaluations(run / EVALS, policy, verdict)
+        found = _evaluations(run / EVALS, policy, verdict, config)
         judged = found and found[0].nominal
         shown = dataclasses.replace(verdict, scores=list(found[0].scores)) if judged else verdict
         sentence = shown.sentence(config)
@@ -89,12 +90,14 @@ def _of_run(run: Path, source: Path, repeats: tuple[Repeat, ...], frames: Frames
         evaluations=tuple(found),
         published=_published(config, found[0].levels if found else levels_of(config.game)),
         timeline=read_timeline(run),
-        proofs=_proofs(run / CERTS),
+        proofs=_proofs(run / CERTS, policy) if verdict else (),
         frames=frames,
         about=_about(config),
         settings=tuple(_settings(run, config)),
         provenance=tuple(_provenance(run)),
         repeats=repeats,
+        started_with=_started_with(run),
+        before=tuple(_before(run, found[0])) if verdict and found else (),
     )
 
 
@@ -108,11 +111,13 @@ def _of_policy(file: Path, frames: Frames | None) -> Collected:
     game, identity = policy.spec.game, fingerprint(policy)
     if game is None:
         raise WeightsError(f"'{file}' does not say which game it plays", "save it with a game in its spec")
-    found = _evaluations(results_folder(file) / EVALS, identity, None)
-    sentence = f"{file.name} on {game.id} has not been judged yet"
+    found = _evaluations(results_folder(file) / EVALS, identity, None, None)
+    sentence, run = f"{file.name} on {game.id} has not been judged yet", file.parent.parent
+    if file.parent.name == "best" and (run / RESULT).exists():
+        sentence = f"{file.name} on {game.id} is the agent of {run}; 'bcl report {run}' tells how it was judged"
     if found and (nominal := found[0].nominal):
         words, lowest = [f"{file.name} on {game.id}: return {nominal.mean:.4g} without attack"], found[0].worst
-        words += [f"{lowest[max(lowest)].mean:.4g} under the worst attack at {format_eps(max(lowest))}"] * bool(lowest)
+        words += [under_attack(found[0].scores, max(lowest))] if lowest else []
         sentence = "; ".join(words)
     about = {"policy": identity, "made from": policy.spec.parent, "network": policy.spec.kind}
     return Collected(
@@ -125,7 +130,7 @@ def _of_policy(file: Path, frames: Frames | None) -> Collected:
         evaluations=tuple(found),
         published=(),
         timeline=None,
-        proofs=_proofs(results_folder(file) / CERTS),
+        proofs=_proofs(results_folder(file) / CERTS, identity),
         frames=frames,
         about=(),
         settings=(),
@@ -134,8 +139,9 @@ def _of_policy(file: Path, frames: Frames | None) -> Collected:
     )
 
 
-def _evaluations(folder: Path, policy: str, verdict: Verdict | None) -> list[Evaluation]:
-    """What was played with this agent, the evaluation with most attacks and budgets first; the verdict's own wins a tie."""
+def _evaluations(folder: Path, policy: str, verdict: Verdict | None, config: Config | None) -> list[Evaluation]:
+    """What was played with this agent. Of a run its own verdict comes first, unless a later evaluation has played more
+    attacks at every one of the verdict's budgets; of a policy file that with most attacks."""
     own = verdict.scores[0].seed if verdict else None
     found = []
     for levels, scores in _groups(folder, policy):
@@ -144,7 +150,32 @@ def _evaluations(folder: Path, policy: str, verdict: Verdict | None) -> list[Eva
         if verdict and is_own:
             raised = list(dict.fromkeys([*verdict.flags, *raised]))
         found.append(Evaluation(tuple(scores), tuple(raised), OWN if is_own else LATER, levels))
-    return sorted(found, key=lambda e: (len(e.attacks), len(e.scores), e.note == OWN), reverse=True)
+    if verdict and config and not any(e.note == OWN for e in found):  # its files are gone, or were never handed on
+        kept = tuple(_ordered(verdict.scores))
+        found.append(Evaluation(kept, tuple(verdict.flags), OWN, levels_of(config.game)))
+
+    # The budget that training happened to reach may lie beyond those that agents are judged at; others need not have it.
+    asked = {s.eps for s in verdict.scores if s.eps > 0} & {*config.evaluation.eps} if verdict and config else set()
+
+    def strength(e: Evaluation) -> tuple[int, bool, int]:
+        thorough = [attack for attack in e.attacks if all(e.cell(attack, eps) for eps in asked)]
+        return len(thorough), e.note == OWN, len(e.scores)
+
+    return sorted(found, key=strength, reverse=True)
+
+
+def _before(run: Path, first: Evaluation) -> Iterator[tuple[str, Evaluation]]:
+    """Agents of stages before the curriculum, on the episodes and under the attacks of the first evaluation."""
+    for _, stage, folder in stage_folders(run):
+        if stage.strategy != "none" or not (folder / RESULT).exists():
+            continue
+        for levels, scores in _groups(folder / EVALS, str(store.read_json(folder / RESULT).get("policy"))):
+            alike = [s for s in scores if s.eps == 0 or s.attack in first.attacks]
+            found = Evaluation(tuple(alike), (), LATER, levels)
+            one = scores[0], first.scores[0]
+            same = len({(s.seed, len(s.returns), s.protocol) for s in one}) == 1 and levels == first.levels
+            if same and {*found.attacks} == {*first.attacks} and found.worst:
+                yield folder.name[2:], found
 
 
 def _so_far(run: Path) -> list[Evaluation]:
@@ -168,13 +199,17 @@ def _groups(folder: Path, policy: str | None) -> list[tuple[str, list[Score]]]:
         played_by, game = data.get("policy"), data.get("game")
         if not isinstance(played_by, str) or not played_by.startswith(policy or ""):  # the floor has none
             continue
-        score = Score.from_dict(data)
+        score = Score.from_dict(data, path)
         if score.eps >= 1:
             continue
         levels = levels_of(game_from_dict(game)) if isinstance(game, dict) else ""
         same = (game, data.get("num_envs"), played_by, len(score.returns), score.seed, score.protocol, data.get("bcl"))
         groups.setdefault(json.dumps(same), (levels, []))[1].append(score)
-    return [(levels, sorted(s, key=lambda s: (s.eps, rank(s.attack), s.attack))) for levels, s in groups.values()]
+    return [(levels, _ordered(scores)) for levels, scores in groups.values()]
+
+
+def _ordered(scores: list[Score]) -> list[Score]:
+    return sorted(scores, key=lambda s: (s.eps, rank(s.attack), s.attack))
 
 
 def _published(config: Config, levels: str) -> tuple[Published, ...]:
@@ -183,13 +218,18 @@ def _published(config: Config, levels: str) -> tuple[Published, ...]:
     return tuple(map(Published, row.eps, row.mean, row.sem)) if row else ()
 
 
-def _proofs(folder: Path) -> tuple[Proof, ...]:
-    names = [field.name for field in dataclasses.fields(Proof)]
-    try:
-        found = [Proof(**{n: data[n] for n in names}) for data in map(store.read_json, folder.glob("*.json"))]
-    except KeyError as error:
-        raise StoreError(f"a certificate in '{folder}' has no {error}", "delete it to have it made again") from None
-    return tuple(sorted(found, key=lambda p: (p.method, p.seed, p.episodes, p.eps)))
+def _proofs(folder: Path, policy: str) -> tuple[Proof, ...]:
+    """Certificates of this agent."""
+    names, found = [field.name for field in dataclasses.fields(Proof) if field.name != "levels"], []
+    for path in folder.glob("*.json"):
+        data = store.read_json(path)
+        if str(data.get("policy")).startswith(policy):
+            try:
+                levels = levels_of(game_from_dict(data["game"]))
+                found.append(Proof(**{name: data[name] for name in names}, levels=levels))
+            except KeyError as error:
+                raise StoreError(f"'{path}' has no {error}", "delete it to have it made again") from None
+    return tuple(sorted(found, key=lambda p: (p.levels, p.method, p.seed, p.episodes, p.eps)))
 
 
 def _about(config: Config) -> tuple[tuple[str, str], ...]:
@@ -218,6 +258,15 @@ def _settings(run: Path, config: Config) -> Iterator[Setting]:
             if not key.startswith(learner):  # the learner not in use
                 here, there = (setting_line(c, key).partition(" = ")[2] for c in (own, usual))
                 yield Setting(folder.name, key, here, there)
+
+
+def _started_with(run: Path) -> str:
+    """The version that a run was started with; empty where it is the one at hand."""
+    about, here = store.read_json(run / "run.json"), commit_here()
+    version, commit = about.get("version"), about.get("commit")
+    if version == bcl.__version__ and (commit == here or not (commit and here)):
+        return ""
+    return f"bcl {version}" + (f", commit {commit}" if commit else "")
 
 
 def _provenance(run: Path) -> Iterator[tuple[str, str]]:

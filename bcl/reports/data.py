@@ -39,6 +39,11 @@ class Evaluation:
         return worst(self.scores)
 
     @property
+    def partial(self) -> list[float]:
+        """Budgets above 0 at which not every attack was played."""
+        return [eps for eps in self.budgets if eps > 0 and not all(self.cell(attack, eps) for attack in self.attacks)]
+
+    @property
     def nominal(self) -> Score | None:
         """Play without attack."""
         return next((s for s in self.scores if s.eps == 0), None)
@@ -65,6 +70,7 @@ class Bar:
     phase: int
     """0: a stage before the curriculum."""
     run: int
+    """Which of the phase's, from 1."""
     of: int
     """How many runs the phase had."""
     eps: float
@@ -111,6 +117,8 @@ class Panel:
 
     title: str
     curves: tuple[Curve, ...]
+    phase: bool
+    """Of a curriculum."""
 
 
 @dataclass(frozen=True)
@@ -135,6 +143,8 @@ class Proof:
     nominal: float
     episodes: int
     seed: int
+    levels: str = ""
+    """Procgen: `train` or `eval`."""
 
 
 @dataclass(frozen=True)
@@ -214,3 +224,7 @@ class Collected:
     settings: tuple[Setting, ...]
     provenance: tuple[tuple[str, str], ...]
     repeats: tuple[Repeat, ...]
+    started_with: str = ""
+    """The version that the run was started with, where this one is another."""
+    before: tuple[tuple[str, Evaluation], ...] = ()
+    """Stages before the curriculum whose agents were judged as the first evaluation was, by name."""

@@ -14,6 +14,7 @@ from bcl.attacks import PGD, Attack, attack_by_name, suite
 from bcl.attacks.suites import ATTACK_NAMES, SUITES
 from bcl.config import EvaluationConfig, preset_for, resolve
 from bcl.envs import make_env
+from bcl.errors import StoreError
 from bcl.evaluation import game_for_evaluation
 from bcl.evaluation.watch import Moment, watch
 from bcl.games import OBSERVATION_NAMES, Game
@@ -54,7 +55,8 @@ def play_frames(path: Path, device: str) -> Frames | None:
             for i in chosen
         ),
     )  # fmt: skip
-    _write(kept, about, frames)
+    with contextlib.suppress(StoreError):  # a run may be read-only: then they are played again next time
+        _write(kept, about, frames)
     return frames
 
 

@@ -28,7 +28,7 @@ def read_timeline(run: Path) -> Timeline | None:
             rows, name = store.read_metrics(folder / METRICS), folder.name[2:]
             if rows:
                 bars.append(_bar(folder, name, (0, 1, 1), eps, (began, began + training_seconds(rows)), True, reported))
-                panels.append(Panel(name, (_curve(1, True, rows),)))
+                panels.append(Panel(name, (_curve(1, True, rows),), phase=False))
         else:
             more = _read_curriculum(stage, folder, began, reported)
             bars, skips, panels = bars + more[0], skips + more[1], panels + more[2]
@@ -68,7 +68,7 @@ def _read_curriculum(
         numbers = sorted(int(run.name[3:]) for run in path.glob("run[0-9]*"))
         numbers = [k for k in numbers if candidates is None or k in candidates]  # others were cancelled
         curves, last = [], spent
-        for k in numbers:
+        for place, k in enumerate(numbers, 1):
             rows = store.read_metrics(path / f"run{k}" / METRICS)
             if not rows:
                 continue
@@ -76,21 +76,13 @@ def _read_curriculum(
             # One after the other, a run begins where the one before ended; side by side, it took longer than that.
             start = max(spent, min(last, end - trained)) if end is not None else last
             last = start + trained if end is None else end
-            place, span = (index, k, len(numbers)), (began + start, began + last)
-            bars.append(
-                _bar(
-                    path / f"run{k}",
-                    f"phase {index}",
-                    place,
-                    eps[index],
-                    span,
-                    None if kept is None else k == kept,
-                    reported,
-                )
-            )
+            which, span = (index, place, len(numbers)), (began + start, began + last)
+            chosen = None if kept is None else k == kept
+            bars.append(_bar(path / f"run{k}", f"phase {index}", which, eps[index], span, chosen, reported))
             curves.append(_curve(k, k == kept, rows))
         if curves:
-            panels.append(Panel(f"phase {index}: {short_eps(eps[index - 1])} to {short_eps(eps[index])}", (*curves,)))
+            title = f"phase {index}: {short_eps(eps[index - 1])} to {short_eps(eps[index])}"
+            panels.append(Panel(title, tuple(curves), phase=True))
         if decided:
             spent = decided["seconds"]
             skips += _skips(decided["decision"], eps, began + spent)

@@ -1,6 +1,7 @@
 """The page: data to one HTML file that needs nothing but itself."""
 
 import base64
+import dataclasses
 import io
 import re
 import shlex
@@ -16,11 +17,12 @@ from matplotlib import image
 from matplotlib.figure import Figure
 
 from bcl.attacks.names import attack_label
+from bcl.evaluation import Score
 from bcl.reports import plots
 from bcl.reports.collect import collect, report_file
 from bcl.reports.data import Collected, Evaluation, Frame, Frames
 from bcl.reports.frames import play_frames
-from bcl.reports.look import DARK, LIGHT, number, pixels, short_eps
+from bcl.reports.look import DARK, LEVELS, LIGHT, aligned, number, pixels, short_eps
 from bcl.runs import store
 from bcl.stats import MIN_FOR_INTERVAL
 
@@ -45,11 +47,12 @@ def page(collected: Collected) -> str:
     environment.filters |= {
         "attack": attack_label, "breakable": _breakable, "eps": short_eps, "minus": _true_minus,
         "name": lambda path: Path(path).name, "number": number, "quoted": shlex.quote,
+        "unbroken": lambda text: text.replace("-", "\N{NON-BREAKING HYPHEN}"),
     }  # fmt: skip
     return environment.get_template("page.html").render(
         c=collected, light=LIGHT, dark=DARK, figures=_figures(collected), moments=_moments(collected.frames),
-        beside=_beside(collected), cell=_cell,
-        has_error=_has_error,
+        beside=_beside(collected), cells=_cells,
+        has_error=_has_error, levels=LEVELS,
     )  # fmt: skip
 
 
@@ -62,13 +65,34 @@ def _breakable(setting: str) -> markupsafe.Markup:
     return markupsafe.Markup("<wbr>").join(re.findall(r"[^._]*[._]?", setting))
 
 
-def _cell(evaluation: Evaluation, attack: str, eps: float) -> tuple[str, str] | None:
-    """Mean and, with enough episodes, standard error of one score."""
-    score = evaluation.nominal if eps == 0 else evaluation.cell(attack, eps)
-    if score is None:
-        return None
-    error = f"{score.sem:.2g}" if score.sem < 100 else number(round(score.sem))
-    return number(score.mean), error if _has_error(evaluation) else ""
+@dataclasses.dataclass(frozen=True)
+class Cells:
+    """The text of a table of scores by budget, each column with one number of decimals."""
+
+    first: dict[float, tuple[str, str]]
+    """Mean and, with enough episodes, standard error: without attack, and under the worst one."""
+    minimum: dict[float, str]
+    """Worst per episode; empty where episodes cannot be paired, or where there is one attack."""
+    attacks: dict[str, dict[float, tuple[str, str]]]
+    """Empty where there is one attack, which is then the worst."""
+
+
+def _cells(e: Evaluation) -> Cells:
+    def column(scores: list[Score]) -> dict[float, tuple[str, str]]:
+        means = aligned([s.mean for s in scores])
+        errors = aligned([s.sem for s in scores], errors=True) if _has_error(e) else [""] * len(scores)
+        return {s.eps: (mean, error) for s, mean, error in zip(scores, means, errors, strict=True)}
+
+    lowest = [s for s in e.scores if s.eps == 0] + [s for eps, w in e.worst.items() if (s := e.cell(w.attack, eps))]
+    if len(e.attacks) < 2:
+        return Cells(column(lowest), {}, {})
+    minima = [w.episode_minimum for w in e.worst.values() if w.episode_minimum is not None]
+    paired = len(minima) == len(e.worst)
+    return Cells(
+        column(lowest),
+        dict(zip(e.worst, aligned(minima), strict=True)) if paired else {},
+        {attack: column([s for s in e.scores if s.attack == attack]) for attack in e.attacks},
+    )
 
 
 def _has_error(evaluation: Evaluation) -> bool:
@@ -79,7 +103,7 @@ def _figures(c: Collected) -> dict[str, list[tuple[str, str]]]:
     """Per figure its drawings, each with the class of screen that it is for."""
     figures = {}
     if c.evaluations:
-        draw = partial(plots.return_against_budget, c.evaluations[0], c.published)
+        draw = partial(plots.return_against_budget, c.evaluations[0], c.published, before=c.before)
         figures["returns"] = _sizes("returns", "return against attack budget", draw, HALF if _beside(c) else WIDE)
     if c.timeline:
         runs, curves = partial(plots.timeline, c.timeline), partial(plots.learning_curves, c.timeline)

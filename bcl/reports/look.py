@@ -5,6 +5,8 @@ white paper, and a second set with that contrast on the dark page. No meaning ha
 marker and dash, the worst case is bold.
 """
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,6 +32,9 @@ LIGHT = {name: light for name, (light, _) in COLOURS.items()}
 DARK = {name: dark for name, (_, dark) in COLOURS.items()}
 TERMINAL_FLAG = f"bold {LIGHT['vermilion']}"
 TERMINAL_WORST = "bold"
+
+# Procgen's sets of levels.
+LEVELS = {"train": "on the training levels", "eval": "on all levels"}
 
 # Kind of attack -> colour, marker.
 _KINDS = {
@@ -83,6 +88,20 @@ def number(value: float) -> str:
     return ("0" if text == "-0" else text).replace("-", "\N{MINUS SIGN}")
 
 
+def aligned(values: Sequence[float], *, errors: bool = False) -> list[str]:
+    """Numbers of one column with as many decimals each: four digits of the largest; of errors two of the smallest, as long
+    as that makes at most three of the largest."""
+    sizes = [abs(value) for value in values if value] or [1.0]
+    places = min(_decimals(max(sizes), 3), _decimals(min(sizes), 2)) if errors else _decimals(max(sizes), 4)
+    needed = (p for p in range(places + 1) if all(round(v, p) == round(v, places) for v in values))
+    spec = f"{',' if max(sizes) >= 10_000 else ''}.{min(needed)}f"
+    return [f"{round(value, places) + 0.0:{spec}}".replace("-", "\N{MINUS SIGN}") for value in values]
+
+
+def _decimals(size: float, digits: int) -> int:
+    return max(0, digits - 1 - math.floor(math.log10(size)))
+
+
 def short_eps(eps: float) -> str:
     """A budget; none is `0`."""
     return "0" if eps == 0 else format_eps(eps)
@@ -105,6 +124,7 @@ RC: Any = {
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.linewidth": 0.8,
+    "axes.axisbelow": True,
     "legend.frameon": False,
     "legend.fontsize": 11,
     "xtick.labelsize": 11,

@@ -8,7 +8,7 @@ import functools
 import io
 import re
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, ParamSpec
+from typing import Any, ParamSpec
 
 import matplotlib
 import numpy as np
@@ -20,11 +20,13 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from bcl.evaluation import Score
 from bcl.reports.data import BarState, Evaluation, Frame, Proof, Published, Timeline
-from bcl.reports.look import COLOURS, LIGHT, RC, number, styles
+from bcl.reports.look import COLOURS, LEVELS, LIGHT, RC, number, styles
 from bcl.stats import MIN_FOR_INTERVAL
 
 PIXELS_PER_INCH = 72  # of an SVG: its unit is a point, which the page shows as a pixel
 NARROW, HALF = 480, 600  # up to these widths a figure is for phones, or stands beside a table
+ROW, BAR = 20, 8  # pixels of the timeline: a row at least, and a bar with its gap
+_DASHES = ((0, (5, 2)), (0, (1.5, 1.5)))
 P = ParamSpec("P")
 _BARS: dict[BarState, Any] = {
     "kept": {"facecolor": LIGHT["blue"], "edgecolor": LIGHT["blue"]},
@@ -69,18 +71,21 @@ def _figure(width: int, height: int) -> Figure:
     return Figure(figsize=(width / PIXELS_PER_INCH, height / PIXELS_PER_INCH), layout="constrained")
 
 
-def _budget_axis(axes: Axes, budgets: Sequence[float], which: Literal["x", "y"] = "x") -> None:
-    """In gray levels where they are such; a tick at every budget, or at round numbers where those would not fit."""
+def _budget_unit(budgets: Sequence[float]) -> tuple[float, str]:
+    """Gray levels where they are such, and what the axis is called."""
+    levels = len({*budgets}) > 1 and all(abs(eps * 255 - round(eps * 255)) < 1e-9 for eps in budgets)
+    return (1 / 255, "attack budget (1/255)") if levels else (1.0, "attack budget")
+
+
+def _budget_axis(axes: Axes, budgets: Sequence[float]) -> None:
+    """A tick at every budget, or at round numbers where those would not fit."""
     known = sorted({*budgets})
-    levels = len(known) > 1 and all(abs(eps * 255 - round(eps * 255)) < 1e-9 for eps in known)
-    unit = 1 / 255 if levels else 1.0
+    unit, words = _budget_unit(known)
     if len(known) > 1 and min(np.diff(known)) < max(known) / 12:
-        known = [tick * unit for tick in MaxNLocator(6, integer=levels).tick_values(0, max(known) / unit)]
+        known = [tick * unit for tick in MaxNLocator(6, integer=unit < 1).tick_values(0, max(known) / unit)]
         known = [eps for eps in known if 0 <= eps <= max(budgets) * 1.001]
-    labels = [f"{eps / unit:.4g}" for eps in known]
-    axis = axes.xaxis if which == "x" else axes.yaxis
-    axis.set_ticks(known, labels)
-    axis.set_label_text(f"attack budget{' (1/255)' if levels else ''}")
+    axes.set_xticks(known, [f"{eps / unit:.4g}" for eps in known])
+    axes.set_xlabel(words)
 
 
 def _number_axis(axis: Axes) -> None:
@@ -94,11 +99,16 @@ def _errors(scores: Sequence[Score]) -> list[float] | None:
 
 
 @styled
-def return_against_budget(evaluation: Evaluation, published: Sequence[Published], width: int) -> Figure:
-    """A line per attack, the worst case bold, the paper's values hollow."""
+def return_against_budget(
+    evaluation: Evaluation,
+    published: Sequence[Published],
+    width: int,
+    before: Sequence[tuple[str, Evaluation]] = (),
+) -> Figure:
+    """A line per attack, the worst case bold, agents it came from muted, the paper's values hollow."""
     looks = styles(evaluation.attacks)
     columns = 2 if width < NARROW else 3 if width <= HALF else 6
-    rows = -(-(len(looks) + 2) // columns)
+    rows = -(-(len(looks) + len(before) + 2) // columns)
     figure = _figure(width, (250 if width <= HALF else 230) + 20 * rows)
     axes = figure.add_subplot()
     nominal = [evaluation.nominal] if evaluation.nominal else []
@@ -108,48 +118,63 @@ def return_against_budget(evaluation: Evaluation, published: Sequence[Published]
             [s.eps for s in scores], [s.mean for s in scores], _errors(scores),
             color=LIGHT[look.colour], marker=look.marker, linestyle=look.dash, label=look.label, elinewidth=1,
         )  # fmt: skip
-    lowest = [(s.eps, s.mean) for s in nominal] + [(w.eps, w.mean) for w in evaluation.worst.values()]
-    if lowest:
+    for number_, (name, other) in enumerate(before):
+        axes.plot(*zip(*_lowest(other), strict=True), color=LIGHT["muted"], linewidth=2.5, linestyle=_DASHES[number_ % 2],
+                  marker=".", zorder=1.4, label=f"{name}, worst attack")  # fmt: skip
+    if lowest := _lowest(evaluation):
         label = "worst attack" if looks else "no attack"
         axes.plot(*zip(*lowest, strict=True), color=LIGHT["ink"], linewidth=3.5, alpha=0.9, zorder=1.5, label=label,
                   marker="" if looks else "o")  # fmt: skip
+    handles, labels = axes.get_legend_handles_labels()
     if published:
-        axes.errorbar(
-            [p.eps for p in published], [p.mean for p in published], [p.sem for p in published], color=LIGHT["ink"],
-            linestyle="", marker="o", markersize=9, markerfacecolor="none", markeredgewidth=1.5, label="the paper", zorder=4,
-        )  # fmt: skip
-    _budget_axis(axes, [*evaluation.budgets, *(p.eps for p in published)])
+        ring: Any = {"color": LIGHT["ink"], "linestyle": "", "marker": "o", "markersize": 9, "markerfacecolor": "none"}
+        ring |= {"markeredgewidth": 1.5, "label": "the paper"}
+        means, errors = [p.mean for p in published], [p.sem for p in published]
+        axes.errorbar([p.eps for p in published], means, errors, zorder=4, **ring)
+        handles.append(Line2D([], [], **ring))  # without the bar of an error through it
+        labels.append("the paper")
+    budgets = [*evaluation.budgets, *(p.eps for p in published), *(eps for _, other in before for eps in other.budgets)]
+    _budget_axis(axes, budgets)
     _number_axis(axes)
     axes.set_ylabel("mean return")
     axes.grid(axis="y")
     axes.margins(y=0.08)
-    figure.legend(loc="outside lower left", ncols=columns)
+    figure.legend(handles, labels, loc="outside lower left", ncols=columns)
     return figure
+
+
+def _lowest(evaluation: Evaluation) -> list[tuple[float, float]]:
+    """Mean return by budget, under the worst attack."""
+    nominal = [evaluation.nominal] if evaluation.nominal else []
+    return [(s.eps, s.mean) for s in nominal] + [(w.eps, w.mean) for w in evaluation.worst.values()]
 
 
 @styled
 def timeline(history: Timeline, width: int) -> Figure:
-    """Time across, budget up: a bar per run, the kept one solid, skips as arrows."""
-    budgets = sorted({bar.eps for bar in history.bars} | {0.0} | ({history.target} if history.target else set()))
-    rows = [*budgets, *(skip.high for skip in history.skips)]
-    gap = min([*np.diff(sorted({*rows})), max(rows) / 5 or 1.0])
-    figure = _figure(width, 250 if width < NARROW else 320)
+    """Time across, budget up: a bar per run, the kept one solid, skips as arrows. Every budget has a row of its own."""
+    shown = {0.0, *(bar.eps for bar in history.bars), *(eps for skip in history.skips for eps in (skip.low, skip.high))}
+    budgets = sorted(shown | ({history.target} if history.target else set()))
+    row = {eps: place for place, eps in enumerate(budgets)}
+    height = max(ROW, BAR * max(bar.of for bar in history.bars))
+    figure = _figure(width, max(120 + height * len(row), 250 if width < NARROW else 320))
     axes = figure.add_subplot()
     end = max([bar.end for bar in history.bars] + [skip.at for skip in history.skips])
     unit, name = (1, "s") if end < 120 else (60, "min") if end < 7200 else (3600, "h")
     for bar in history.bars:
-        height = 0.8 * gap / max(bar.of, 2)
-        middle = bar.eps + (0.4 * gap * (1 - (2 * bar.run - 1) / bar.of) if bar.of > 1 else 0.0)
-        axes.barh(middle, (bar.end - bar.start) / unit, height, bar.start / unit, **_BARS[bar.state])
+        share = 0.84 / max(bar.of, 2)  # of the row
+        middle = row[bar.eps] + share * ((bar.of + 1) / 2 - bar.run)
+        axes.barh(middle, (bar.end - bar.start) / unit, 0.8 * share, bar.start / unit, **_BARS[bar.state])
         if bar.reported:
             axes.plot(bar.end / unit, middle, marker="*", color=LIGHT["ochre"], markersize=11, zorder=5)
     for skip in history.skips:
         arrow = {"arrowstyle": "-|>", "color": LIGHT["vermilion"], "linewidth": 1.5, "shrinkA": 0, "shrinkB": 0}
-        axes.annotate("", (skip.at / unit, skip.high), (skip.at / unit, skip.low), arrowprops=arrow)
+        axes.annotate("", (skip.at / unit, row[skip.high]), (skip.at / unit, row[skip.low]), arrowprops=arrow)
     if history.target:
-        axes.axhline(history.target, color=LIGHT["muted"], linewidth=1, linestyle=":", zorder=0)
-    _budget_axis(axes, rows, "y")
-    axes.set_ylim(-0.7 * gap, max(rows) + 0.7 * gap)
+        axes.axhline(row[history.target], color=LIGHT["muted"], linewidth=1, linestyle=":", zorder=0)
+    unit_, words = _budget_unit(budgets)
+    axes.set_yticks([*row.values()], [f"{eps / unit_:.4g}" for eps in row])
+    axes.set_ylabel(words)
+    axes.set_ylim(-0.6, len(row) - 0.4)
     axes.set_xlim(0, 1.03 * end / unit)
     axes.set_xlabel(f"time at work ({name})")
     states = {bar.state for bar in history.bars}
@@ -170,7 +195,12 @@ def learning_curves(history: Timeline, width: int) -> Figure:
     columns = min(2 if width < NARROW else 4, len(history.panels))
     rows = -(-len(history.panels) // columns)
     figure = _figure(width, 60 + 140 * rows)
-    grid = figure.subplots(rows, columns, sharey=True, squeeze=False)
+    grid = figure.subplots(rows, columns, squeeze=False)
+    phases = [place for place, panel in enumerate(history.panels) if panel.phase]
+    for place in phases[1:]:  # the stages before go through other returns: each has a scale of its own
+        grid.flat[place].sharey(grid.flat[phases[0]])
+        if place % columns and place - 1 in phases:
+            grid.flat[place].tick_params(labelleft=False)
     attacked = any(curve.attacked for panel in history.panels for curve in panel.curves)
     for axes, panel in zip(grid.flat, history.panels, strict=False):
         for curve in sorted(panel.curves, key=lambda c: c.kept):
@@ -205,31 +235,33 @@ def learning_curves(history: Timeline, width: int) -> Figure:
 
 @styled
 def certificates(proofs: Sequence[Proof], width: int) -> Figure:
-    """ACR and GWC against budget, a line per method and set of episodes."""
+    """ACR and GWC against budget, a line per method, levels and set of episodes."""
     narrow = width < NARROW
     figure = _figure(width, 440 if narrow else 260)
     upper, lower = figure.subplots(2, 1) if narrow else figure.subplots(1, 2)
-    groups: dict[tuple[str, int, int], list[Proof]] = {}
+    groups: dict[tuple[str, str, int, int], list[Proof]] = {}
     for proof in proofs:
-        groups.setdefault((proof.method, proof.seed, proof.episodes), []).append(proof)
+        groups.setdefault((proof.method, proof.levels, proof.seed, proof.episodes), []).append(proof)
     looks = (("blue", "o"), ("vermilion", "s"), ("green", "D"), ("purple", "^"))
-    several = len({proof.method for proof in proofs}) < len(groups)
-    for number_, ((method, seed, episodes), found) in enumerate(groups.items()):
+    several = len({(proof.method, proof.levels) for proof in proofs}) < len(groups)
+    for number_, ((method, levels, seed, episodes), found) in enumerate(groups.items()):
         colour, marker = looks[number_ % len(looks)]
-        label = f"{method}, {episodes} episodes, seed {seed}" if several else method
+        words = [method, *([LEVELS[levels]] if levels else [])]
+        label = ", ".join([*words, f"{episodes} episodes", f"seed {seed}"] if several else words)
         eps = [proof.eps for proof in found]
         upper.plot(eps, [100 * p.acr for p in found], color=LIGHT[colour], marker=marker, label=label)
         lower.plot(eps, [p.gwc for p in found], color=LIGHT[colour], marker=marker)
-    lower.axhline(proofs[0].nominal, color=LIGHT["muted"], linewidth=1, linestyle=":")
-    lower.annotate("no attack", (1, proofs[0].nominal), (0, 3), xycoords=("axes fraction", "data"), ha="right",
-                   textcoords="offset points", color=LIGHT["muted"], fontsize=11)  # fmt: skip
+    for nominal in {proof.nominal for proof in proofs}:
+        lower.axhline(nominal, color=LIGHT["muted"], linewidth=1, linestyle=":")
+        lower.annotate("no attack", (1, nominal), (0, 3), xycoords=("axes fraction", "data"), ha="right",
+                       textcoords="offset points", color=LIGHT["muted"], fontsize=11)  # fmt: skip
     upper.set(title="actions proven, % (ACR)", ylim=(-4, 104))
     lower.set_title("greedy worst case, return (GWC)")
     for axes in (upper, lower):
         _budget_axis(axes, [proof.eps for proof in proofs])
         axes.grid(axis="y")
     _number_axis(lower)
-    figure.legend(loc="outside lower left", ncols=1 if narrow and several else 3)
+    figure.legend(loc="outside lower left", ncols=1 if narrow and len(groups) > 2 else 3)
     return figure
 
 

@@ -257,6 +257,8 @@ def resume_run(directory: Path, differing: Callable[[str], list[str]]) -> str:
     """The configuration text of a run to continue; `differing` names the settings in which the wanted one differs."""
     stored = open_run(directory)
     if not (directory / "run.json").exists():
+        if (directory / "stages").exists():
+            raise StoreError(f"'{directory}' has no run.json", "copy the run again with all its files")
         raise StoreError(f"'{directory}' is a part of a run", "give the run's own directory")
     if names := differing(stored):
         raise StoreError(

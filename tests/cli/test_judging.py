@@ -10,6 +10,7 @@ import bcl as package
 from bcl.config import resolve
 from bcl.envs import make_env
 from bcl.policies import Policy, PolicySpec
+from bcl.policies.files import fingerprint, load
 
 
 @pytest.fixture
@@ -72,7 +73,10 @@ def test_certify_prints_a_table(bcl, tmp_path: Path, method: str) -> None:
     code, out, _ = bcl("certify", "p.safetensors", "--eps", "0.01", "--method", method, "--episodes", "2")
     assert code == 0
     assert "ACR" in out
-    assert len(list((tmp_path / "p.results" / "certs").iterdir())) == 1
+    [kept] = (tmp_path / "p.results" / "certs").iterdir()
+    about = json.loads(kept.read_text())
+    assert about["policy"] == f"{fingerprint(load(tmp_path / 'p.safetensors'))} on cpu"
+    assert about["game"]["id"] == "CartPole-v1"
     code, out, _ = bcl("certify", "p.safetensors", "--eps", "0.01", "--method", method, "--episodes", "2", "--json")
     assert json.loads(out)[0]["method"] == method
 

@@ -113,7 +113,8 @@ def make_pong_run() -> Callable[..., Path]:
         for method, shares in (("ibp", (0.9, 0.2)), ("crown", (1.0, 0.75))):
             for level, acr in zip((1, 3), shares, strict=True):
                 proof = {"eps": level / 255, "method": method, "acr": acr, "gwc": 20.0 * acr, "nominal": 20.5}
-                store.write_json(run / f"certs/{method}-{level}.json", proof | {"episodes": 20, "seed": 0})
+                about = {"game": game_to_dict(config.game), "policy": f"{AGENT} on cpu", "episodes": 20, "seed": 0}
+                store.write_json(run / f"certs/{method}-{level}.json", proof | about)
         return run
 
     return make

@@ -1,7 +1,10 @@
 """The numbers of a report, against files written by hand."""
 
 import json
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -9,14 +12,21 @@ import torch
 
 import bcl
 from bcl import experiment
+from bcl.attacks import suite
 from bcl.config import resolve, resolve_stages
 from bcl.envs import make_env
 from bcl.errors import StoreError
+from bcl.evaluation.score import NO_ATTACK
+from bcl.experiment import read_config
+from bcl.games import game_to_dict
 from bcl.policies import Policy, PolicySpec
+from bcl.reports import plots
 from bcl.reports.collect import _published, agent_file, collect, report_file, shown_run
 from bcl.reports.data import Bar, Published, Repeat, Setting, Skip
 from bcl.reports.history import kept_folder, training_seconds
+from bcl.reports.html import page
 from bcl.runs import store
+from tests.report.conftest import AGENT, played
 
 
 def levels(*whole: int) -> list[float]:
@@ -27,8 +37,8 @@ def test_the_verdict_and_its_table(pong_run: Path) -> None:
     c = collect(pong_run)
     assert c.state == "finished"
     assert c.verdict == (
-        "bcl-mos-at on pong: return 20.67 without attack; 4 under the worst attack at 25/255; it is the agent of phase 4, "
-        "trained up to 7/255; the curriculum stopped: target reached"
+        "bcl-mos-at on pong: return 20.67 without attack; 4 under the worst of PGD-30, RI-FGSM, Multi 1000 and Multi-T 1000 "
+        "at 25/255; it is the agent of phase 4, trained up to 7/255; the curriculum stopped: target reached"
     )
     first, second = c.evaluations
     assert [a.split("(")[0] for a in first.attacks] == ["PGD", "RIFGSM", "Multi", "MultiT"]
@@ -40,7 +50,49 @@ def test_the_verdict_and_its_table(pong_run: Path) -> None:
     assert first.nominal.returns == (20.0, 21.0, 21.0)  # type: ignore[union-attr]
     assert first.flags == ("masking: made up",)
     # Other episodes are another table.
-    assert (second.note, second.attacks, second.scores[0].seed) == ("bcl attack", [], 0)
+    assert (second.note, second.attacks, second.scores[0].seed) == ("evaluated afterwards", [], 0)
+
+
+def later(run: Path, attacks: Sequence[str], budgets: Sequence[int], seed: int) -> None:
+    """An evaluation of the same agent on other episodes, all returns 1."""
+    config = read_config(run)
+    played(run / "evals", config, NO_ATTACK, 0.0, (1.0, 1.0), seed)
+    for attack, level in product(attacks, budgets):
+        played(run / "evals", config, attack, level / 255, (1.0, 1.0), seed)
+
+
+def test_a_weaker_evaluation_afterwards_does_not_replace_the_verdict(pong_run: Path) -> None:
+    paper = [*map(repr, suite("paper"))]
+    later(pong_run, paper, (5, 10, 20, 25), seed=5)  # as many attacks
+    later(pong_run, [*paper, "FGSM()", "Noise()"], (5, 8, 10, 20), seed=6)  # more, but not at 25/255
+    assert collect(pong_run).evaluations[0].note == "the run's own verdict"
+    later(pong_run, [*paper, "FGSM()"], (10, 20, 25), seed=7)
+    c = collect(pong_run)
+    assert (c.evaluations[0].note, c.evaluations[0].scores[0].seed) == ("evaluated afterwards", 7)
+    assert "return 1 without attack; 1 under the worst of 5 attacks at 25/255" in c.verdict
+
+
+def test_a_budget_at_which_an_attack_is_missing_is_named(pong_run: Path) -> None:
+    assert collect(pong_run).evaluations[0].partial == []
+    next((pong_run / "evals").glob("eps-0.0784-Multi*")).unlink()
+    c = collect(pong_run)
+    assert c.evaluations[0].partial == levels(20)
+    assert "Not every attack was played at 20/255: the worst there is over fewer." in page(c)
+
+
+def test_without_files_of_scores_those_of_the_verdict_are_shown(pong_run: Path) -> None:
+    before = collect(pong_run)
+    shutil.rmtree(pong_run / "evals")
+    [after] = (c := collect(pong_run)).evaluations
+    assert (c.verdict, after.worst, after.flags) == (before.verdict, before.evaluations[0].worst, ("masking: made up",))
+
+
+@pytest.mark.parametrize("change", [{"eps": None}, {"eps": "x"}, {"returns": [1.0, None, 2.0]}, {"returns": []}])
+def test_a_score_that_is_no_number_is_named(pong_run: Path, change: dict[str, object]) -> None:
+    path = next((pong_run / "evals").glob("eps-0.0784-PGD*"))
+    store.write_json(path, json.loads(path.read_text()) | change)
+    with pytest.raises(StoreError, match=rf"{path.name}' does not fit \({next(iter(change))} must be finite"):
+        collect(pong_run)
 
 
 def test_the_paper_s_row_is_that_of_the_recipe(pong_run: Path) -> None:
@@ -119,9 +171,24 @@ def test_certificates(pong_run: Path) -> None:
         *(("crown", 1 / 255, 1.0, 20.0), ("crown", 3 / 255, 0.75, 15.0)),
         *(("ibp", 1 / 255, 0.9, 18.0), ("ibp", 3 / 255, 0.2, 4.0)),
     ]
-    store.write_json(pong_run / "certs/broken.json", {"eps": 0.1})
+    proof = store.read_json(pong_run / "certs/ibp-1.json")
+    store.write_json(pong_run / "certs/other.json", proof | {"policy": "somebody else on cpu"})
+    assert len(collect(pong_run).proofs) == 4
+    del proof["method"]
+    store.write_json(pong_run / "certs/broken.json", proof)
     with pytest.raises(StoreError, match="has no 'method'"):
         collect(pong_run)
+
+
+def test_certificates_on_other_levels_stand_apart(pong_run: Path) -> None:
+    proof = store.read_json(pong_run / "certs/ibp-1.json")
+    for count in (200, 0):
+        game = game_to_dict(replace(resolve("fruitbot").game, num_levels=count))
+        store.write_json(pong_run / f"certs/ibp-1-{count}.json", proof | {"game": game, "acr": 0.5})
+    proofs = [p for p in collect(pong_run).proofs if p.levels]
+    assert [p.levels for p in proofs] == ["eval", "train"]
+    upper, _ = plots.certificates(proofs, 760).axes
+    assert [line.get_label() for line in upper.get_lines()] == ["ibp, on all levels", "ibp, on the training levels"]
 
 
 def test_settings_are_those_that_differ_from_the_preset(pong_run: Path) -> None:
@@ -177,6 +244,38 @@ def test_the_agent_of_a_phase_that_kept_the_old_one(pong_run: Path) -> None:
     assert kept_folder(at, 2) == at
 
 
+def test_the_agent_before_the_curriculum_on_the_same_episodes(pong_run: Path) -> None:
+    config, evals = read_config(pong_run), pong_run / "stages/1-vanilla/evals"
+    store.write_json(pong_run / "stages/1-vanilla/result.json", {"policy": AGENT})
+    played(evals, config, NO_ATTACK, 0.0, (21.0,) * 3)
+    for attack in [*map(repr, suite("paper"))][1:]:
+        played(evals, config, attack, 25 / 255, (-21.0,) * 3)
+    assert collect(pong_run).before == ()  # not under every attack
+    played(evals, config, repr(suite("paper")[0]), 25 / 255, (-20.0,) * 3)
+    played(evals, config, NO_ATTACK, 0.0, (9.0,) * 3, seed=2)  # on other episodes
+    [(name, vanilla)] = (c := collect(pong_run)).before
+    assert (name, vanilla.nominal.mean, vanilla.worst[25 / 255].mean) == ("vanilla", 21.0, -21.0)  # type: ignore[union-attr]
+    [axes] = plots.return_against_budget(c.evaluations[0], c.published, 860, c.before).axes
+    lines = {line.get_label(): line for line in axes.get_lines()}
+    assert list(lines["vanilla, worst attack"].get_ydata()) == [21.0, -21.0]
+    assert axes.get_ylim()[0] < -21
+
+
+def test_a_page_of_another_version_says_so(pong_run: Path) -> None:
+    assert collect(pong_run).started_with == ""
+    about = store.read_json(pong_run / "run.json") | {"version": "0.0.9", "commit": "abc"}
+    store.write_json(pong_run / "run.json", about)
+    assert "the run was started with bcl 0.0.9, commit abc." in page(collect(pong_run))
+
+
+def test_what_is_missing_is_named(pong_run: Path) -> None:
+    with pytest.raises(StoreError, match=r"missing.safetensors' does not exist"):
+        collect(pong_run / "missing.safetensors")
+    (pong_run / "run.json").unlink()
+    with pytest.raises(StoreError, match=r"has no run.json"):
+        collect(pong_run)
+
+
 def test_repeats_show_the_median_and_name_the_others(tmp_path: Path, make_pong_run: Callable[..., Path]) -> None:
     group = tmp_path / "group"
     for seed, final in ((0, 30.0), (1, 10.0), (2, 20.0)):
@@ -205,4 +304,8 @@ def test_a_bare_policy_file(tmp_path: Path) -> None:
     assert (c.state, c.evaluations, c.timeline) == ("policy", (), None)
     assert c.verdict == "mine.safetensors on CartPole-v1 has not been judged yet"
     assert agent_file(file) == file
+    (tmp_path / "run/best").mkdir(parents=True)
+    store.write_json(tmp_path / "run/result.json", {})
+    (best := tmp_path / "run/best/policy.safetensors").write_bytes(file.read_bytes())
+    assert f"'bcl report {tmp_path / 'run'}' tells how it was judged" in collect(best).verdict
     assert report_file(file) == tmp_path / "mine.results" / "report.html"

@@ -17,8 +17,9 @@ from bcl.evaluation.watch import Moment
 from bcl.policies import Policy, PolicySpec
 from bcl.policies.files import fingerprint
 from bcl.reports import frames
-from bcl.reports.collect import collect
+from bcl.reports.collect import collect, results_folder
 from bcl.reports.frames import choose, play_frames, worth_seeing
+from bcl.reports.html import write_report
 
 
 @pytest.fixture(autouse=True)
@@ -58,6 +59,14 @@ def test_the_attack_that_hurt_most_of_those_that_are_quick(pong_run: Path) -> No
     for path in (pong_run / "evals").glob("*-PGD*"):
         path.unlink()
     assert worth_seeing(collect(pong_run), game) == (RIFGSM(), 25 / 255)  # Multi-T, the worst now, takes seconds a step
+
+
+def test_frames_that_cannot_be_kept_are_shown_all_the_same(agent: Path, tmp_path: Path) -> None:
+    blocked = results_folder(agent)
+    blocked.write_text("")  # as a read-only place would, for whoever runs this
+    _, out = write_report(agent, tmp_path / "elsewhere" / "page.html")
+    assert "What the agent saw" in out.read_text()
+    assert blocked.read_text() == ""
 
 
 def test_frames_are_played_once(agent: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,8 +151,10 @@ def test_an_unfinished_run_is_reported_with_what_continues_it(
     assert "bcl resume &#39;cut run&#39;" in Path("cut run/report.html").read_text()
 
 
-@pytest.mark.parametrize("target", ["nowhere", "."])
-def test_what_is_no_run_is_refused_in_one_sentence(target: str, in_folder: Callable[..., tuple[int, str, str]]) -> None:
+@pytest.mark.parametrize(("target", "why"), [("nowhere", "does not exist"), (".", "is not a run directory")])
+def test_what_is_no_run_is_refused_in_one_sentence(
+    target: str, why: str, in_folder: Callable[..., tuple[int, str, str]]
+) -> None:
     code, _, err = in_folder("report", target)
     assert (code, len(err.splitlines())) == (2, 1)
-    assert "is not a run directory" in err
+    assert why in err

@@ -2,19 +2,20 @@
 
 import re
 from dataclasses import replace
-from itertools import combinations
+from itertools import combinations, pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
+from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 
 from bcl.attacks import suite
 from bcl.attacks.names import attack_label
 from bcl.reports import plots
 from bcl.reports.collect import collect
-from bcl.reports.data import Collected, Frame
-from bcl.reports.look import COLOURS, DARK, LIGHT, number, styles
+from bcl.reports.data import Bar, Collected, Frame
+from bcl.reports.look import COLOURS, DARK, LIGHT, aligned, number, styles
 
 
 @pytest.fixture
@@ -37,6 +38,7 @@ def test_a_line_per_attack_the_worst_bold_the_paper_hollow(collected: Collected)
     assert hollow.get_markerfacecolor() == "none"
     assert hollow.get_ydata() == pytest.approx([21, 21, 20.9, 20.9])
     assert figure.legends[0].get_texts()[0].get_text() == "worst attack"
+    assert isinstance(figure.legends[0].legend_handles[-1], Line2D)  # a ring without the bar of an error
     assert [label.get_text() for label in axes.get_xticklabels()] == ["0", "10", "20", "25"]
 
 
@@ -61,9 +63,24 @@ def test_a_bar_per_run_and_an_arrow_per_skip(collected: Collected) -> None:
     # Runs of one phase do not hide each other.
     third = [bar for bar, data in zip(bars, history.bars, strict=True) if data.phase == 4]
     assert all(a.get_y() >= b.get_y() + b.get_height() - 1e-9 for a, b in combinations(third, 2))
-    arrows = [(text.xy, text.xyann) for text in axes.texts]
-    assert arrows == [((s.at / 60, s.high), (s.at / 60, s.low)) for s in history.skips]
+    # Rows, whatever their budgets: 0, 1, 3, 5, 6, 7 and 25 gray levels.
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["0", "1", "3", "5", "6", "7", "25"]
+    assert [(text.xy, text.xyann) for text in axes.texts] == [((1.5, 3), (1.5, 2)), ((190 / 60, 6), (190 / 60, 5))]
     assert axes.get_xlim()[1] > max(s.at for s in history.skips) / 60
+
+
+def test_25_phases_stay_readable(collected: Collected) -> None:
+    history = collected.timeline
+    assert history is not None
+    runs = [(phase, run) for phase in range(1, 26) for run in (1, 2, 3)]
+    bars = tuple(Bar("", p, r, 3, p / 255, 60.0 * p, 60.0 * p + 20 * r, "not kept", False) for p, r in runs)
+    figure = plots.timeline(replace(history, bars=bars, skips=()), 350)
+    figure.canvas.draw()
+    boxes = [patch.get_window_extent() for container in figure.axes[0].containers for patch in container]
+    pixels = plots.PIXELS_PER_INCH / figure.dpi
+    assert min(box.height for box in boxes) * pixels >= 4
+    ordered = sorted(boxes, key=lambda box: box.y0)
+    assert all(above.y0 > below.y1 for below, above in pairwise(ordered))
 
 
 def test_a_panel_per_phase_the_kept_run_in_colour(collected: Collected) -> None:
@@ -74,6 +91,9 @@ def test_a_panel_per_phase_the_kept_run_in_colour(collected: Collected) -> None:
     other, kept = panels[2].get_lines()
     assert (other.get_color(), kept.get_color()) == (LIGHT["muted"], LIGHT["blue"])
     assert list(kept.get_ydata()) == [18.0, 20.0]
+    [vanilla, radial, third, fourth] = panels
+    assert third.get_ylim() == fourth.get_ylim()
+    assert len({vanilla.get_ylim(), radial.get_ylim(), third.get_ylim()}) == 3
     assert len([axes for axes in plots.learning_curves(history, 350).axes if axes.axison]) == len(panels)
 
 
@@ -144,6 +164,15 @@ def test_attacks_are_told_apart_without_colour() -> None:
 )
 def test_attacks_have_short_names(attack: str, label: str) -> None:
     assert attack_label(attack) == label
+
+
+def test_a_column_has_one_number_of_decimals() -> None:
+    minus = "\N{MINUS SIGN}"
+    assert aligned([-97.75, -105.6, -89.0]) == [f"{minus}97.8", f"{minus}105.6", f"{minus}89.0"]
+    assert aligned([20.0, 15.0, -0.0]) == ["20", "15", "0"]
+    assert aligned([12_345.6, 7.0]) == ["12,346", "7"]
+    assert aligned([0.58, 12.0, 0.0], errors=True) == ["0.6", "12.0", "0.0"]
+    assert aligned([0.4714, 0.4082], errors=True) == ["0.47", "0.41"]
 
 
 def test_numbers_have_four_digits_and_a_true_minus() -> None:
