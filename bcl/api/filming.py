@@ -1,4 +1,4 @@
-"""bcl.video, which does what `bcl video` does."""
+"""bcl.video, which `bcl video` calls."""
 
 import contextlib
 import re
@@ -72,11 +72,10 @@ def video(
     with judged(agent, device) as target:
         policy, eps = target.policy, target.defaults.eps[0] if budget is None else budget
         game = game_for_evaluation(target.game, env_set, target.defaults.max_steps, paper_starts(seed, 1))
-        words = f"{_name(attack)} eps {format_eps(eps)}" if eps else "no attack"
-        words += f" {env_set} levels" if env_set else ""
         folder = path_of("out", out) if out else target.results / "videos"
-        stem = re.sub(r"[^a-z0-9.]+", "-", f"{words} seed {seed}".lower())
+        stem = stem_of(attack if isinstance(attack, str) else attack_label(repr(attack)), eps, env_set, seed)
         made = Video(folder / f"{stem}.mp4", folder / f"{stem}.gif", eps)
+        _try_to_write(folder / f".{stem}.trial")
         render = len(policy.spec.obs_shape) == 1
         with contextlib.closing(make_env(game, 1, next(policy.parameters()).device, render=render)) as envs:
             dimensions = OBSERVATION_NAMES.get(game.id, ())
@@ -89,5 +88,14 @@ def video(
     return made
 
 
-def _name(attack: str | Attack) -> str:
-    return attack if isinstance(attack, str) else attack_label(repr(attack))
+def _try_to_write(trial: Path) -> None:
+    """Before the work: a folder that cannot be written is an error now."""
+    store.write_bytes(trial, b"")
+    store.remove(trial)
+
+
+def stem_of(attack: str, eps: float, env_set: str | None, seed: int) -> str:
+    """Name of the files, without their endings."""
+    words = f"{attack} eps {format_eps(eps)}" if eps else "no attack"
+    words += f" {env_set} levels" if env_set else ""
+    return re.sub(r"[^a-z0-9.]+", "-", f"{words} seed {seed}".lower())

@@ -79,7 +79,7 @@ def _member(name: str, folder: Path, policy: str, path: Path) -> tuple[str, tupl
         # Others in there: bcl attack's verdict, the floor, and what tells of progress.
         if not isinstance(played_by, str) or not isinstance(game, dict) or not played_by.startswith(policy):
             continue
-        score = Score.from_dict(data)
+        score = Score.from_dict(data, file)
         if score.eps >= 1:  # a test of the attack
             continue
         same = [game, data.get("num_envs"), played_by, data.get("bcl"), score.seed, score.protocol, score.precision]
