@@ -170,7 +170,10 @@ class AtariEnvs:
             self.recv()
         if self._twin:
             self._twin.close()
-        _spare[repr(self._settings)], self._ale = self._ale, None
+        key, ale, self._ale = repr(self._settings), self._ale, None
+        if older := _spare.pop(key, None):
+            older.close()
+        _spare[key] = ale
         while len(_spare) > SPARES:
             _spare.pop(next(iter(_spare))).close()
 

@@ -25,7 +25,7 @@ from bcl.runs import store
 
 FILE = "frames.npz"
 MOMENTS = 4
-STEPS = 100  # looked at; under PGD-30 a quarter of a minute of Atari on two idle CPU cores
+STEPS = 100  # looked at; under PGD-30 15 s of Pong at the 6.5 steps/s of benchmarks/results/evaluate-cpu.json
 TOO_SLOW = ("Multi(", "MultiT(", "Square(")  # seconds a step on images without a GPU
 
 
