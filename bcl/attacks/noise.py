@@ -26,8 +26,8 @@ class CornerNoise:
 
 
 def uniform(obs: Tensor, eps: Budget, generator: Generator) -> Tensor:
-    """Independent U(-eps, eps) in the shape of `obs`."""
-    return fill_uniform(torch.empty(obs.shape, dtype=obs.dtype, device=obs.device), eps, generator)
+    """Independent U(-eps, eps) in the shape of `obs`, and laid out like it in memory."""
+    return fill_uniform(torch.empty_like(obs), eps, generator)
 
 
 def fill_uniform(out: Tensor, eps: Budget, generator: Generator) -> Tensor:

@@ -4,7 +4,7 @@ Objectives with data of their own (actions, values) also take batches that stack
 """
 
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import torch
 from torch import Tensor
@@ -15,7 +15,7 @@ from bcl.errors import BclError
 
 
 class Objective(Protocol):
-    """Per-sample values to ascend."""
+    """Per-sample values to ascend. One that never looks at `clean` says so by `ignores_clean = True`."""
 
     def __call__(self, scores: Tensor, clean: Tensor, /) -> Tensor: ...
 
@@ -57,6 +57,7 @@ class KL:
 class TargetValue:
     """The paper's DQN training attack: descend softmax(z(s + d)) . values, with values = Q_target(s)."""
 
+    ignores_clean: ClassVar[bool] = True
     values: Tensor = field(repr=False, compare=False)  # (B, A)
 
     def __call__(self, scores: Tensor, _clean: Tensor, /) -> Tensor:
@@ -68,6 +69,8 @@ class TargetValue:
 class OwnValue:
     """The paper's PPO training attack: descend softmax(z) . z through both factors; shifting all z counts too."""
 
+    ignores_clean: ClassVar[bool] = True
+
     def __call__(self, scores: Tensor, _clean: Tensor, /) -> Tensor:
         return -(scores.softmax(dim=1) * scores).sum(dim=1)
 
@@ -76,6 +79,7 @@ class OwnValue:
 class AwayFromActions:
     """Cross-entropy away from given actions, such as the sampled ones that the reference attacks on Jumper."""
 
+    ignores_clean: ClassVar[bool] = True
     actions: Tensor = field(repr=False, compare=False)  # (B,)
 
     def __call__(self, scores: Tensor, _clean: Tensor, /) -> Tensor:
@@ -86,10 +90,16 @@ class AwayFromActions:
 class TowardActions:
     """The lead of a given action over the best other: positive once that action is reached."""
 
+    ignores_clean: ClassVar[bool] = True
     actions: Tensor = field(repr=False, compare=False)  # (B,)
 
     def __call__(self, scores: Tensor, _clean: Tensor, /) -> Tensor:
         return _lead(scores, _stacked(self.actions, scores))
+
+
+def clean_scores(objective: Objective, policy: Policy, obs: Tensor) -> Tensor:
+    """(B, A) what the objective compares with; nothing where it does not: a forward pass saved."""
+    return obs.new_empty(len(obs), 0) if getattr(objective, "ignores_clean", False) else policy(obs)
 
 
 def ascent(objective: Objective, policy: Policy, obs: Tensor, clean: Tensor) -> tuple[Tensor, Tensor, Tensor]:

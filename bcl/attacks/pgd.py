@@ -6,7 +6,7 @@ import torch
 from torch import Generator, Tensor
 
 from bcl.attacks.noise import uniform
-from bcl.attacks.objectives import CrossEntropy, Objective, TowardActions, ascent, flips
+from bcl.attacks.objectives import CrossEntropy, Objective, TowardActions, ascent, clean_scores, flips
 from bcl.attacks.threat import Ball, Budget, Policy, demand
 from bcl.errors import ConfigError
 
@@ -18,7 +18,7 @@ class FGSM:
     objective: Objective = CrossEntropy()
 
     def __call__(self, policy: Policy, obs: Tensor, eps: Budget, generator: Generator, /) -> Tensor:
-        _, _, gradient = ascent(self.objective, policy, obs, policy(obs))
+        _, _, gradient = ascent(self.objective, policy, obs, clean_scores(self.objective, policy, obs))
         return obs + eps * gradient.sign()
 
 
@@ -39,12 +39,13 @@ class PGD:
             raise ConfigError(f"{self.restarts} restarts from the clean point are all one", "set random_start=True")
 
     def __call__(self, policy: Policy, obs: Tensor, eps: Budget, generator: Generator, /) -> Tensor:
-        clean = _copies(policy(obs), self.restarts)
+        chooses = self.restarts > 1  # by what the clean action was
+        clean = _copies(policy(obs) if chooses else clean_scores(self.objective, policy, obs), self.restarts)
         obs = _copies(obs, self.restarts)
         start = uniform(obs, eps, generator) if self.random_start else 0
         ball = Ball.around(policy, obs, eps)
         found = _climb(self.objective, policy, obs + start, clean, ball, self.steps, self.step * eps)
-        if self.restarts == 1:
+        if not chooses:
             return found
         scores = policy(found)
         values = self.objective(scores, clean).view(self.restarts, -1)

@@ -6,7 +6,7 @@ import torch
 from torch import Generator, Tensor
 
 from bcl.attacks.noise import fill_uniform, uniform
-from bcl.attacks.objectives import CrossEntropy, Objective, ascent
+from bcl.attacks.objectives import CrossEntropy, Objective, ascent, clean_scores
 from bcl.attacks.threat import Ball, Budget, Policy, demand, per_sample
 
 DRAW = 64  # starts whose noise is drawn at once
@@ -21,7 +21,8 @@ class RIFGSM:
 
     def __call__(self, policy: Policy, obs: Tensor, eps: Budget, generator: Generator, /) -> Tensor:
         noise = uniform(obs, eps, generator)
-        _, _, gradient = ascent(self.objective, policy, obs + noise, policy(obs))  # may lie outside the box
+        clean = clean_scores(self.objective, policy, obs)
+        _, _, gradient = ascent(self.objective, policy, obs + noise, clean)  # may lie outside the box
         return _step(obs, noise, gradient)
 
 

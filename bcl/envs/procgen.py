@@ -10,7 +10,7 @@ import contextlib
 import io
 import os
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -62,6 +62,9 @@ class ProcgenEnvs:
         self._threads = 0 if self._threads == 1 else self._threads
         self._timeout = TIMEOUTS.get(game.id, 1000)
         self._steps = np.zeros(num_envs, dtype=np.int64)
+        self._playing = torch.ones(
+            num_envs, dtype=torch.bool, device=device
+        )  # always: Procgen makes no moves of its own
         self._sent = False
         self._engines: list[Any] = []  # one for all copies, or one each
 
@@ -96,15 +99,15 @@ class ProcgenEnvs:
             infos = [info for engine in self._engines for info in engine.get_info()]
             truncated &= ~np.array([info["prev_level_complete"] for info in infos], dtype=bool)
         self._steps[over] = 0
-        ended = to_device(
-            np.flatnonzero(over), self._device
-        )  # by number: a mask would make the host wait for the device
+        # One copy to the device instead of three. Ends by number: a mask would make the host wait for the device.
+        rewards, terminated, truncation = to_device(np.stack([reward, over & ~truncated, truncated]), self._device)
+        ended = to_device(np.flatnonzero(over), self._device) if over.any() else slice(0)
         return Step(
             obs=self._obs,
-            reward=to_device(reward, self._device),
-            terminated=to_device(over & ~truncated, self._device),
-            truncated=to_device(truncated, self._device),
-            playing=torch.ones(self.num_envs, dtype=torch.bool, device=self._device),
+            reward=rewards,
+            terminated=terminated.bool(),
+            truncated=truncation.bool(),
+            playing=self._playing,
             final_obs=last_obs[ended],
         )
 
@@ -119,7 +122,7 @@ class ProcgenEnvs:
     def _build(self, copies: int, seed: int, threads: int) -> Any:
         game = self.game
         try:
-            return _engine()(
+            engine = _engine()(
                 num=copies,
                 env_name=game.id,
                 num_levels=game.num_levels,
@@ -131,12 +134,17 @@ class ProcgenEnvs:
             )
         except OSError as error:
             raise MissingExtra(f"procgen's library does not load ({error})", SYSTEM) from None
+        engine._reuse_arrays = True  # an option of gym3's that Procgen does not pass on; `to_device` copies anyway
+        return engine
 
     def _observe(self) -> tuple[Tensor, np.ndarray, np.ndarray]:
         reward, obs, first = zip(*(engine.observe() for engine in self._engines), strict=True)
-        screens = np.concatenate([o["rgb"] for o in obs])
-        frames = to_device(screens, self._device).permute(0, 3, 1, 2).contiguous()
-        return frames, np.concatenate(reward), np.concatenate(first)
+        frames = to_device(_joined([o["rgb"] for o in obs]), self._device).permute(0, 3, 1, 2).contiguous()
+        return frames, _joined(reward), _joined(first)
+
+
+def _joined(parts: Sequence[np.ndarray]) -> np.ndarray:
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
 _RARE_MODES = {

@@ -126,4 +126,7 @@ def to_device(array: np.ndarray, device: torch.device) -> Tensor:
     which then spin for a while on the cores that the emulators need."""
     if device.type == "cpu":
         return torch.from_numpy(array.copy())
-    return torch.from_numpy(np.ascontiguousarray(array)).to(device)
+    source = torch.from_numpy(np.ascontiguousarray(array))
+    pinned = torch.empty_like(source, pin_memory=True)  # from such memory the copy runs beside the host
+    np.copyto(pinned.numpy(), array)
+    return pinned.to(device, non_blocking=True)

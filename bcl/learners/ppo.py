@@ -4,8 +4,11 @@ Clipped surrogate, generalised advantages and scaled rewards as in the paper's c
 this file and numbers every difference from the paper and its code.
 """
 
+import copy
 import dataclasses
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Generator, Tensor, nn
@@ -82,7 +85,7 @@ class Rollout:
         numbers = ("log_probs", "values", "next_values", "rewards", "advantages", "targets")
         flags = ("terminated", "ended", "playing")
         return cls(
-            obs=like.new_zeros(steps, *like.shape),
+            obs=_laid_out(like.new_zeros(steps * len(like), *like.shape[1:])).unflatten(0, (steps, len(like))),
             actions=zeros(torch.long),
             **{name: zeros(torch.float32) for name in numbers},
             **{name: zeros(torch.bool) for name in flags},
@@ -110,17 +113,25 @@ class Learner:
         self.optimizer = torch.optim.Adam(
             policy.parameters(), lr=self._rate, eps=config.adam_eps, fused=True, capturable=cuda
         )
-        # Acting takes the plain network: a compiled one would be compiled anew for its number of copies.
-        self._plain = self._network = network.logits_and_value
-        if cuda and config.accelerate == "full":
-            self._network = torch.compile(network.logits_and_value, dynamic=False)
+        compiles = cuda and config.accelerate == "full"
+        maybe_compiled: Any = partial(torch.compile, dynamic=False) if compiles else lambda part: part
+        objective = {"standard": losses.ppo, "at": losses.ppo_adversarial, "radial": losses.ppo_radial}[task.loss]
+        self._network, self._attacked, self._score_bounds, self._objective = map(
+            maybe_compiled, (network.logits_and_value, _without_gradients(policy), score_bounds, objective)
+        )
         # Fixed places that graphs read; schedules write into them without the host waiting.
         dtype = torch.uint8 if image else torch.float32
-        self._obs = torch.zeros(env.num_envs, *env.obs_shape, dtype=dtype, device=device)
+        self._obs = _laid_out(torch.zeros(env.num_envs, *env.obs_shape, dtype=dtype, device=device))
         self._memory = Rollout.empty(config.rollout, self._obs)
+        self._chosen, self._kept = (
+            torch.zeros(1, dtype=torch.long, device=device) for _ in range(2)
+        )  # next rows of it
+        terminated, truncated, playing = torch.zeros(3, env.num_envs, dtype=torch.bool, device=device)
+        rewards = torch.zeros(env.num_envs, device=device)
+        self._came = Step(self._obs, rewards, terminated, truncated, playing, final_obs=self._obs[:0])
         self._order = torch.zeros(config.rollout * env.num_envs, dtype=torch.long, device=device)
         self._batch = torch.arange(config.batch_size, device=device)  # where in that order
-        self._seen = torch.zeros(config.batch_size, *env.obs_shape, device=device)
+        self._seen = _laid_out(torch.zeros(config.batch_size, *env.obs_shape, device=device))
         self._eps = torch.zeros((), device=device)
         self.generators = {
             name: Generator(device).manual_seed(derive(task.seed, name)) for name in ("act", "order", "attack")
@@ -128,6 +139,7 @@ class Learner:
         graphed = cuda and config.accelerate != "none"
         act, attack_draws = self.generators["act"], self.generators["attack"]
         self._choose = Graphed(self._choose_actions, act, enabled=graphed)
+        self._keep = Graphed(self._keep_what_came, act, enabled=graphed)
         self._estimate = Graphed(self._estimate_advantages, act, enabled=graphed)
         self._show = Graphed(self._perturb_batch, attack_draws, enabled=graphed)
         self._improve = Graphed(self._take_gradient_step, attack_draws, enabled=graphed)
@@ -147,26 +159,24 @@ class Learner:
 
     def rollout(self, obs: Tensor) -> tuple[Rollout, Tensor]:
         """Play on from `obs` with sampled actions; what happened, and the observations to play on from."""
-        memory, clock, last_obs = self._memory, self.tally.clock, []
+        clock, last_obs = self.tally.clock, []
         step: Step | None = None
-        for t in range(self.config.rollout):
+        for _ in range(self.config.rollout):
             with clock.host("act"):
                 self._obs.copy_(obs)
-                actions, log_probs, values = self._choose()
-                self.env.send(actions)  # the emulators step from here on, while the step before is written down
+                self.env.send(self._choose())  # the emulators step from here on, while the step before is written down
             if step:
-                self._remember(t - 1, step)
-            memory.obs[t], memory.actions[t], memory.log_probs[t], memory.values[t] = obs, actions, log_probs, values
+                self._remember(step)
             with clock.host("env"):
                 step = self.env.recv()
             last_obs.append(step.final_obs)
             obs = step.obs
         assert step, "a rollout has steps"
-        self._remember(t, step)
+        self._remember(step)
         with clock.device("act"):
             self._value_what_followed(torch.cat([*last_obs, obs]))
         self.step += self.env.num_envs * self.config.rollout
-        return memory, obs
+        return self._memory, obs
 
     def update(self, rollout: Rollout) -> None:
         """Some passes over the rollout in random order, a batch at a time; each batch is attacked anew."""
@@ -228,29 +238,41 @@ class Learner:
         self.returns.restore(state["returns"])
         self.tally.start_at(self.step)
 
-    def _choose_actions(self) -> tuple[Tensor, Tensor, Tensor]:
+    def _choose_actions(self) -> Tensor:
         with torch.no_grad(), self._autocast():
-            logits, values = self._plain(as_float(self._obs))
+            logits, values = self._network(as_float(self._obs))
         # The largest of logits less the logarithms of exponential draws is distributed as the softmax of the logits.
         draws = torch.empty_like(logits).exponential_(generator=self.generators["act"])
         actions = (logits - draws.log()).argmax(dim=1)
         log_probs = logits.log_softmax(dim=1).gather(1, actions.unsqueeze(1)).squeeze(1)
-        return actions, log_probs, values
+        m, row = self._memory, self._chosen
+        for place, new in ((m.obs, self._obs), (m.actions, actions), (m.log_probs, log_probs), (m.values, values)):
+            place.index_copy_(0, row, new.unsqueeze(0))
+        row.add_(1).remainder_(self.config.rollout)
+        return actions
 
-    def _remember(self, t: int, step: Step) -> None:
-        memory, rewards, limit = self._memory, step.reward, self.config.reward_clamp
-        if self.config.normalise_returns:
-            rewards = self.returns.scaled(rewards, step.ended)
-        memory.rewards[t] = rewards.clamp(-limit, limit) if limit else rewards
-        memory.terminated[t], memory.ended[t], memory.playing[t] = step.terminated, step.ended, step.playing
+    def _remember(self, step: Step) -> None:
+        for name in ("reward", "terminated", "truncated", "playing"):
+            getattr(self._came, name).copy_(getattr(step, name))
+        self._keep()
+
+    def _keep_what_came(self) -> None:
+        m, row, step, limit = self._memory, self._kept, self._came, self.config.reward_clamp
+        rewards = self.returns.scaled(step.reward, step.ended) if self.config.normalise_returns else step.reward
+        rewards = rewards.clamp(-limit, limit) if limit else rewards
+        ends = (m.terminated, step.terminated), (m.ended, step.ended), (m.playing, step.playing)
+        for place, new in ((m.rewards, rewards), *ends):
+            place.index_copy_(0, row, new.unsqueeze(0))
+        row.add_(1).remainder_(self.config.rollout)
         self.tally.count(step)
 
     def _value_what_followed(self, obs: Tensor) -> None:
         """`obs`: the last observations of all episodes that ended, in the order of time, then those to play on from."""
         memory, copies = self._memory, self.env.num_envs
+        # In parts of one size, for which kernels were chosen: filled up with any observations, whose values are dropped.
+        filled = _laid_out(torch.cat([obs, obs[: -len(obs) % copies]]))
         with torch.no_grad(), self._autocast():
-            parts = [self._plain(as_float(part))[1] for part in obs.split(self.config.batch_size)]
-        values = torch.cat(parts)
+            values = torch.cat([self._network(as_float(part))[1] for part in filled.split(copies)])[: len(obs)]
         memory.next_values[:-1] = memory.values[1:]
         memory.next_values[-1] = values[-copies:]
         memory.next_values.masked_scatter_(memory.ended, values[:-copies])
@@ -263,20 +285,20 @@ class Learner:
 
     def _perturb_batch(self) -> Tensor:
         index = self._order[self._batch]
-        obs, actions = self._at(self._memory.obs, index), self._at(self._memory.actions, index)
+        obs, actions = _at(self._memory.obs, index), _at(self._memory.actions, index)
         paper = AwayFromActions(actions) if self.adversary.kind == "pgd" else None
         attack = training_attack(self.adversary, OwnValue(), paper)
         with self._autocast():
-            return perturb(attack, self.policy, as_float(obs), self._eps, self.generators["attack"], check=False)
+            return perturb(attack, self._attacked, as_float(obs), self._eps, self.generators["attack"], check=False)
 
     def _take_gradient_step(self) -> None:
         m, index = self._memory, self._order[self._batch]
         actions, log_probs, values, advantages, targets = (
-            self._at(x, index) for x in (m.actions, m.log_probs, m.values, m.advantages, m.targets)
+            _at(x, index) for x in (m.actions, m.log_probs, m.values, m.advantages, m.targets)
         )
-        weight = _weights(self._at(m.playing, index))
+        weight = _weights(_at(m.playing, index))
         past = losses.Past(actions, log_probs, values, advantages, targets, weight)
-        loss, info = self._loss(as_float(self._at(m.obs, index)), past)
+        loss, info = self._loss(as_float(_at(m.obs, index)), past)
         self.optimizer.zero_grad()
         loss.backward()
         nn.utils.clip_grad_norm_(self.policy.parameters(), self.config.max_grad_norm)
@@ -291,18 +313,15 @@ class Learner:
             with self._autocast():
                 logits, values = self._network(torch.cat([obs, self._seen]))
             (clean, seen), (values, _) = logits.chunk(2), values.chunk(2)
-            return losses.ppo_adversarial(clean, values, seen, past, weights, c.kappa)
+            return self._objective(clean, values, seen, past, weights, c.kappa)
         with self._autocast():
             logits, values = self._network(obs)
         if self.task.loss == "standard":
-            return losses.ppo(logits, values, past, weights)
+            return self._objective(logits, values, past, weights)
         # Bounds are never computed in bf16: it would round them by as much as small budgets move them.
         box = input_box(obs, self._eps, self.policy.low, self.policy.high)
-        lower, upper = score_bounds(self.policy.chain(), *box, "ibp")
-        return losses.ppo_radial(logits, values, lower, upper, past, weights, c.kappa)
-
-    def _at(self, tensor: Tensor, index: Tensor) -> Tensor:
-        return tensor.flatten(0, 1).index_select(0, index)
+        lower, upper = self._score_bounds(self.policy.chain(), *box, "ibp")
+        return self._objective(logits, values, lower, upper, past, weights, c.kappa)
 
     def _autocast(self) -> torch.autocast:
         # A new one each time: weights cast where gradients are off must not be reused where they are on.
@@ -312,6 +331,28 @@ class Learner:
 def learning_rate(config: PpoConfig, step: int) -> float:
     """Adam's step size, falling linearly over the run."""
     return config.learning_rate * (1 - (1 - config.learning_rate_end) * min(1.0, step / config.steps))
+
+
+def _without_gradients(policy: Policy) -> Policy:
+    """The same policy, whose weights stay those of the original: compiled code computes the gradients of all that has any,
+    and an attack needs those of the observation alone."""
+    twin = copy.deepcopy(policy).requires_grad_(False)
+    for mine, original in zip(twin.parameters(), policy.parameters(), strict=True):
+        mine.data = original.data
+    return twin
+
+
+def _laid_out(batch: Tensor) -> Tensor:
+    """Images with their channels last in memory, as the network reads them: else every pass over them begins with a copy."""
+    return batch.contiguous(memory_format=torch.channels_last) if batch.dim() == 4 else batch
+
+
+def _at(rollout: Tensor, index: Tensor) -> Tensor:
+    """Samples of (T, N, ...) by their number, laid out in memory as they lie there."""
+    samples = rollout.flatten(0, 1)
+    if samples.dim() == 4:
+        return samples.movedim(1, -1).index_select(0, index).movedim(-1, 1)
+    return samples.index_select(0, index)
 
 
 def _weights(playing: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ FIRST_COUNT = 1e-4  # samples with mean 0 and variance 1 that are taken as seen,
 
 
 class ReturnScale:
-    """How far discounted returns spread over all copies and all time; float64, on the learner's device."""
+    """How far discounted returns spread over all copies and all time; float64, in fixed places on the learner's device."""
 
     def __init__(self, num_envs: int, gamma: float, device: torch.device) -> None:
         self._gamma = gamma
@@ -29,14 +29,14 @@ class ReturnScale:
 
     def scaled(self, rewards: Tensor, ended: Tensor) -> Tensor:
         """(N,) rewards of one vector step by all that was seen up to it, this step included."""
-        self._running = self._gamma * self._running + rewards
-        new, old = len(rewards), self._count
-        self._count = old + new
+        self._running.mul_(self._gamma).add_(rewards)
+        new, old = len(rewards), self._count.clone()
+        self._count.add_(new)
         distance = self._running.mean() - self._mean
         squares = self._variance * old + self._running.var(correction=0) * new
-        self._variance = (squares + distance.square() * old * new / self._count) / self._count
-        self._mean = self._mean + distance * new / self._count
-        self._running = self._running * ~ended
+        self._variance.copy_((squares + distance.square() * old * new / self._count) / self._count)
+        self._mean.add_(distance * new / self._count)
+        self._running.mul_(~ended)
         return (rewards / (self._variance + SMALL).sqrt()).float()
 
     def state(self) -> Tensor:
@@ -45,7 +45,8 @@ class ReturnScale:
 
     def restore(self, state: Tensor) -> None:
         """Continue from `state`."""
-        self._mean, self._variance, self._count = state.to(self._running).unbind()
+        for place, number in zip((self._mean, self._variance, self._count), state, strict=True):
+            place.copy_(number)
 
     def to_note(self) -> str:
         """The state as text, which can travel with a policy."""

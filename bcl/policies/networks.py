@@ -95,6 +95,8 @@ class ActorCritic(nn.Module):
     def _features(self, obs: Tensor) -> Tensor:
         first, *rest = self.body
         x = _in_full(first, obs)  # bf16 would round a perturbation of 1/255 away
+        if torch.is_autocast_enabled(kind := x.device.type):
+            x = x.to(torch.get_autocast_dtype(kind))  # the largest activations: pooling and adding in half the memory
         for layer in rest:
             x = layer(x)
         return x

@@ -3,7 +3,20 @@
 import pytest
 import torch
 
-from bcl.attacks import KL, AwayFromActions, CrossEntropy, Margin, MinBest, OwnValue, TargetValue, TowardActions
+from bcl.attacks import (
+    FGSM,
+    KL,
+    PGD,
+    RIFGSM,
+    AwayFromActions,
+    CrossEntropy,
+    Margin,
+    MinBest,
+    OwnValue,
+    TargetValue,
+    TowardActions,
+    perturb,
+)
 
 SCORES = torch.tensor([[0.5, -1.0, 2.0], [1.0, 0.9, -3.0]], dtype=torch.float64)
 CLEAN = torch.tensor([[3.0, 1.0, 2.0], [0.0, 4.0, -1.0]], dtype=torch.float64)  # actions 0 and 1; worst 1 and 2
@@ -58,3 +71,29 @@ def test_margin_pulls_where_cross_entropy_is_saturated():
         gradients += torch.autograd.grad(objective(scores, clean).sum(), scores)
     assert (gradients[0] == 0).all()
     assert gradients[1].tolist() == [[-1.0, 1.0, 0.0]]
+
+
+@pytest.mark.parametrize(
+    ("attack", "passes"),
+    [
+        (RIFGSM(), 2),
+        (RIFGSM(OwnValue()), 1),
+        (RIFGSM(TargetValue(torch.rand(2, 3))), 1),
+        (FGSM(OwnValue()), 1),
+        (PGD(4, 0.5), 5),
+        (PGD(4, 0.5, objective=AwayFromActions(torch.tensor([2, 0]))), 4),
+        (PGD(4, 0.5, random_start=True, restarts=2, objective=OwnValue()), 6),  # the best restart: by the clean action
+    ],
+)
+def test_clean_scores_are_computed_where_they_are_looked_at(attack, passes):
+    layer, calls = torch.nn.Linear(5, 3), []
+
+    class Counted(torch.nn.Module):
+        low, high = torch.zeros(1), torch.ones(1)
+
+        def forward(self, obs):
+            calls.append(len(obs))
+            return layer(obs)
+
+    perturb(attack, Counted(), torch.rand(2, 5), 0.1, torch.Generator().manual_seed(0))
+    assert len(calls) == passes

@@ -48,6 +48,7 @@ class Chain:
         rewards: Sequence[float] = (0, 0, 0, 0, 1),
         limits: Sequence[int] = (0,),
         image: bool = False,
+        channels: int = 1,
         device: str = "cpu",
     ) -> None:
         self.num_envs, self._steers, self._device = num_envs, steers, device
@@ -56,7 +57,7 @@ class Chain:
         self._looks = torch.eye(STATES)
         if image:
             draw = torch.Generator().manual_seed(0)
-            self._looks = torch.randint(256, (STATES, 1, SIDE, SIDE), dtype=torch.uint8, generator=draw)
+            self._looks = torch.randint(256, (STATES, channels, SIDE, SIDE), dtype=torch.uint8, generator=draw)
         self.obs_shape = tuple(self._looks.shape[1:])
         self._sent: Tensor | None = None
 

@@ -6,7 +6,6 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from bcl import losses
 from bcl.attacks import PGD, RIFGSM, AwayFromActions, CrossEntropy, Margin, OwnValue
 from bcl.config import AttackConfig
 from bcl.learners.adversary import training_attack
@@ -101,10 +100,36 @@ def test_each_batch_is_attacked_anew_with_the_weights_of_now(make_ppo):
     assert any(not torch.equal(*found) for found in moves.values())
 
 
-def test_the_loss_sees_what_was_shown(make_ppo, monkeypatch):
+def test_the_adversary_attacks_the_weights_of_the_moment(make_ppo):
+    learner, obs = prepared(make_ppo, epochs=1)
+    before = learner.policy(obs).detach()
+    learner.update(learner._memory)
+    with torch.no_grad():
+        assert not torch.equal(learner.policy(obs), before)
+        assert torch.equal(learner._attacked(obs), learner.policy(obs))
+    assert not any(weight.requires_grad for weight in learner._attacked.parameters())
+
+
+def test_images_reach_the_network_with_their_channels_last(make_ppo):
+    learner, _ = prepared(make_ppo, world={"image": True, "channels": 3}, epochs=1)
+    seen = []
+    for policy in (learner.policy, learner._attacked):
+        policy.network.body[0].register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+    learner.update(learner.rollout(learner.restart())[0])
+    assert all(batch.is_contiguous(memory_format=torch.channels_last) for batch in seen)
+    assert {len(batch) for batch in seen} == {4, 20, 40}  # acting; attacks; clean and attacked ones together
+
+
+def what_the_loss_gets(learner):
+    """The arguments of every call of the loss from here on."""
+    given, objective = [], learner._objective
+    learner._objective = lambda *args: given.append(args) or objective(*args)
+    return given
+
+
+def test_the_loss_sees_what_was_shown(make_ppo):
     learner, _ = prepared(make_ppo, epochs=1)
-    given, adversarial = [], losses.ppo_adversarial
-    monkeypatch.setattr(losses, "ppo_adversarial", lambda *args: given.append(args) or adversarial(*args))
+    given = what_the_loss_gets(learner)
     before = learner.policy.network
     expected, improve = [], learner._improve
 
@@ -139,33 +164,32 @@ def intervals(layers, low, high):
     return low, high
 
 
-def bounds_given(learner, monkeypatch):
-    given, radial = [], losses.ppo_radial
-    monkeypatch.setattr(losses, "ppo_radial", lambda *args: given.append(args) or radial(*args))
+def bounds_given(learner):
+    given = what_the_loss_gets(learner)
     learner._take_gradient_step()
     (logits, _, lower, upper, *_) = given[0]
     return logits.detach(), lower.detach(), upper.detach()
 
 
-def test_radial_bounds_the_logits_of_an_mlp(make_ppo, monkeypatch):
+def test_radial_bounds_the_logits_of_an_mlp(make_ppo):
     learner, obs = prepared(make_ppo, "radial")
     network = learner.policy.network
     with torch.no_grad():
         low, high = intervals([*network.body, network.logits], (obs - EPS).clamp(0, 1), (obs + EPS).clamp(0, 1))
-    _, lower, upper = bounds_given(learner, monkeypatch)
+    _, lower, upper = bounds_given(learner)
     torch.testing.assert_close(lower, low)
     torch.testing.assert_close(upper, high)
 
 
 @pytest.mark.parametrize("eps", [0.0, 2 / 255])
-def test_radial_bounds_the_logits_of_the_papers_network(make_ppo, monkeypatch, eps):
+def test_radial_bounds_the_logits_of_the_papers_network(make_ppo, eps):
     learner, obs = prepared(make_ppo, "radial", world={"image": True})
     learner._eps.fill_(eps)
     draw = torch.Generator().manual_seed(0)
     with torch.no_grad():
         noisy = [obs + eps * (2 * torch.rand(obs.shape, generator=draw) - 1) for _ in range(5)]
         scores = torch.stack([learner.policy(x.clamp(0, 1)) for x in noisy])
-    logits, lower, upper = bounds_given(learner, monkeypatch)
+    logits, lower, upper = bounds_given(learner)
     if eps:
         assert (lower < scores).all()
         assert (scores < upper).all()
