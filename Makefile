@@ -35,7 +35,8 @@ docs: install
 	$(PIP) -e '.[docs]'
 	$(BIN)/mkdocs build --strict
 
-# Runs the blocks of README.md and docs/, and a training of every recipe in their tables, with small budgets: many minutes.
+# Runs every command of README.md and docs/, shortened, in about 15 minutes on 2 cores.
+# The few that are not run have their reason in tests/docs_commands.py.
 docs-check: install
 	$(BIN)/python tests/docs_check.py
 

@@ -2,6 +2,7 @@
 
 import re
 import shlex
+import subprocess
 import sys
 from pathlib import Path
 
@@ -16,8 +17,8 @@ from bcl.recipes import RECIPES, check_trainable
 from bcl.schema import Config
 from bcl.settings import parse_flags
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-from tests.docs_check import (
+sys.path.insert(0, str(Path(__file__).parent))
+from docs_commands import (
     NOT_RUN,
     PAGES,
     ROOT,
@@ -25,12 +26,12 @@ from tests.docs_check import (
     commands,
     is_run,
     name,
+    page_pieces,
     reason_not_to_run,
-    scripts,
     small,
-    span_words,
+    span_commands,
     spans,
-    trainings,
+    text_pieces,
 )
 
 DOCS = ROOT / "docs"
@@ -54,27 +55,37 @@ def refuse_unknown(words: list[str]) -> None:
         parse_eps(eps)
 
 
+def left_out(words: list[str], run: list[list[str]]) -> bool:
+    """Whether a command is neither run nor excused."""
+    return not reason_not_to_run(words) and not (is_run(words) and any(words == piece[: len(words)] for piece in run))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_every_command_of_the_blocks_is_run(page: Path) -> None:
+    run = [words for piece in page_pieces(page) if piece.words[0] == "bash" for words in commands(piece.words[2])]
+    found = [words for block in blocks(page) if block.language == "sh" for words in commands(block.text)]
+    assert [shlex.join(words) for words in found if left_out(words, run)] == []
+
+
+def test_every_command_of_the_text_is_run() -> None:
+    run = [piece.words for piece in text_pieces(PAGES)]
+    found = [(page, span, words) for page in PAGES for span, words in span_commands(page)]
+    assert [f"{name(page)}: {span}" for page, span, words in found if left_out(words, run)] == []
+
+
 @pytest.mark.parametrize("page", PAGES, ids=name)
 def test_every_command_line_parses(page: Path) -> None:
-    for block in blocks(page):
-        for words in commands(block.text) if block.language == "sh" else []:
-            assert reason_not_to_run(words) or is_run(words), (
-                f"{block.where}: '{shlex.join(words)}' is not run by anything"
-            )
-            if words[0] == "bcl" and not any(mark in shlex.join(words) for mark in "$*"):  # the shell fills those in
-                refuse_unknown(words)
-                if not reason_not_to_run(words):
-                    refuse_unknown(["bcl", *small(words)[3:]])
-            elif words[0] == "python":
-                assert (ROOT / words[1]).exists(), block.where
-    for span in spans(page):
-        words = span_words(span) if span.startswith(("bcl ", "python ")) else []
-        if words and words[0] == "python":
-            assert reason_not_to_run(words) or is_run(words), f"{name(page)}: '{span}' is not run by anything"
-        elif words:
-            assert words[1] in COMMANDS, f"{name(page)}: {span}"
-            if len(words) > 2:  # `bcl train --repeats 3` leaves out what it is about
-                refuse_unknown([*words[:2], "cartpole", *words[2:]] if words[2].startswith("--") else words)
+    lines = [words for block in blocks(page) if block.language == "sh" for words in commands(block.text)]
+    lines += [words for _, words in span_commands(page)]
+    for words in lines:
+        filled_in_by_the_shell = any(mark in shlex.join(words) for mark in "$*")
+        if words[0] == "bcl" and words[2:] == ["--help"]:
+            assert words[1] in COMMANDS, f"{name(page)}: {shlex.join(words)}"
+        elif words[0] == "bcl" and not filled_in_by_the_shell:
+            refuse_unknown(words)
+            refuse_unknown(small(words))
+        elif words[:2] != ["python", "-m"] and words[0] == "python":
+            assert (ROOT / words[1]).exists(), f"{name(page)}: {shlex.join(words)}"
 
 
 def test_a_block_becomes_short_commands() -> None:
@@ -83,24 +94,51 @@ def test_a_block_becomes_short_commands() -> None:
     attack, *made = commands(text)
     assert attack == ["bcl", "attack", "p", "--suite", "strong", "--eps", "0.1", "0.2", "--episodes", "20"]
     assert made == [["make", "a"], ["make", "b"], ["make", "$x"], ["make", "c"]]
-    assert small(attack)[3:] == shlex.split("attack p --eps 0.1 0.2 --attack noise --episodes 1 --num-envs 2")
-    assert not is_run(["rm", "-r", "runs"])
+    assert small(attack)[1:] == shlex.split("attack p --eps 0.1 0.2 --attack noise --episodes 1 --num-envs 2")
+    assert left_out(["rm", "-r", "runs"], [["rm", "-r", "runs"]])
 
 
-def test_a_training_of_every_recipe_in_the_tables_is_run() -> None:
-    page = ROOT / "docs" / "reproducing.md"
-    run = {shlex.join(words[3:]) for words in trainings(page)}
-    recipes = [recipe for recipe, about in RECIPES.items() if not about.ours]
-    assert run == {f"--recipe {recipe}" for recipe in recipes} | {"--recipe bcl-mos-at --bootstrap radial"}
-    commands_run = [words for _, _, words in scripts(page) if words[:2] == ["bcl", "train"]]
-    assert len({words[-1] for words in commands_run}) == len(commands_run) == len(run)  # in folders of their own
-    for words in commands_run:
-        refuse_unknown(["bcl", *small(words)[3:]])
+def test_commands_of_the_text_become_pieces(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(
+        "`bcl attack`, `eps = 0`, `ray`, `bcl status RUN`, `bcl train --repeats 3`, `bcl train pong --recipe sa`,\n"
+        "`bcl train pong --recipe sa`, `bcl train pong --recipe sa --seed 1`, `.venv/bin/python new.py`, `make test`\n"
+        "```sh\nbcl presets\n```\n"
+    )
+    words = [shlex.join(piece.words) for piece in text_pieces([page])]
+    assert words == [
+        "python new.py",
+        "bcl train cartpole --recipe at --out runs/x",
+        "bcl train cartpole --repeats 3",
+        "bcl train pong --recipe sa",
+        "bcl train pong --recipe sa --seed 1 --out runs/2",
+        "bcl attack --help",
+        "bcl status runs/x",
+    ]
+    assert left_out(["python", "new.py"], [["python", "new.py"]])  # nobody knows how to shorten it
+    assert left_out(["bcl", "resume", "runs/x"], [shlex.split(line) for line in words])
+
+
+def test_every_row_of_the_tables_has_a_training_in_a_folder_of_its_own() -> None:
+    trainings = [piece.words for piece in text_pieces([DOCS / "reproducing.md"]) if piece.words[1] == "train"]
+    recipes = {words[words.index("--recipe") + 1] for words in trainings}
+    assert recipes == {recipe for recipe, about in RECIPES.items() if not about.ours}
+    folders = {words[-1] if "--out" in words else f"{words[2]}-{words[4]}" for words in trainings}
+    assert len(folders) == len(trainings)
+
+
+def test_what_fails_in_a_page_fails_the_check(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("```sh\nbcl presets > list && test -s list\nbcl status nowhere\n```\n```python\nimport bcl\n```\n")
+    done = subprocess.run([sys.executable, ROOT / "tests" / "docs_check.py", page], capture_output=True, text=True)
+    assert done.returncode
+    assert re.findall(r"^ *(\d) of 2  (\w+)", done.stdout, re.MULTILINE) == [("1", "FAILED"), ("2", "ok")]
+    assert "'nowhere'" in done.stderr
 
 
 def test_every_reason_not_to_run_is_needed() -> None:
     lines = [shlex.join(words) for block in ALL if block.language == "sh" for words in commands(block.text)]
-    lines += [span for page in PAGES for span in spans(page)]
+    lines += [shlex.join(words) for page in PAGES for _, words in span_commands(page)]
     assert [pattern for pattern in NOT_RUN if not any(re.match(pattern, line) for line in lines)] == []
 
 
