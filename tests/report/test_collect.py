@@ -87,14 +87,6 @@ def test_without_files_of_scores_those_of_the_verdict_are_shown(pong_run: Path) 
     assert (c.verdict, after.worst, after.flags) == (before.verdict, before.evaluations[0].worst, ("masking: made up",))
 
 
-@pytest.mark.parametrize("change", [{"eps": None}, {"eps": "x"}, {"returns": [1.0, None, 2.0]}, {"returns": []}])
-def test_a_score_that_is_no_number_is_named(pong_run: Path, change: dict[str, object]) -> None:
-    path = next((pong_run / "evals").glob("eps-0.0784-PGD*"))
-    store.write_json(path, json.loads(path.read_text()) | change)
-    with pytest.raises(StoreError, match=rf"{path.name}' does not fit \({next(iter(change))} must be finite"):
-        collect(pong_run)
-
-
 def test_the_paper_s_row_is_that_of_the_recipe(pong_run: Path) -> None:
     rows = [Published(0.0, 21.0, 0.0), Published(10 / 255, 21.0, 0.0), Published(20 / 255, 20.9, 0.0)]
     assert collect(pong_run).published == (*rows, Published(25 / 255, 20.9, 0.0))

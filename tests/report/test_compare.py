@@ -32,7 +32,7 @@ def judge(folder: Path, game: Game, cells: Cells, policy: str = "p", seed: int =
         score = Score(attack, eps, tuple(returns), (1,) * len(returns), 0.0, eps, 0.0, seed, "fixed")
         about = {"game": game_to_dict(game), "num_envs": len(returns), "policy": f"{policy} on cpu", "bcl": "0"}
         number = len([*(folder / "evals").glob("*")])
-        store.write_json(folder / "evals" / f"{number:03d}.json", score.to_dict() | about)
+        store.write_json(folder / "evals" / f"eps-{number:03d}.json", score.to_dict() | about)
 
 
 def finished(
