@@ -18,6 +18,7 @@ from matplotlib.figure import Figure
 
 from bcl.attacks.names import attack_label
 from bcl.evaluation import Score
+from bcl.quantities import counted
 from bcl.reports import plots
 from bcl.reports.collect import collect, report_file
 from bcl.reports.data import Collected, Evaluation, Frame, Frames
@@ -45,7 +46,7 @@ def page(collected: Collected) -> str:
         trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
     environment.filters |= {
-        "attack": attack_label, "breakable": _breakable, "eps": short_eps, "minus": _true_minus,
+        "attack": attack_label, "counted": counted, "breakable": _breakable, "eps": short_eps, "minus": _true_minus,
         "name": lambda path: Path(path).name, "number": number, "quoted": shlex.quote,
         "unbroken": lambda text: text.replace("-", "\N{NON-BREAKING HYPHEN}"),
     }  # fmt: skip

@@ -19,6 +19,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from bcl.evaluation import Score
+from bcl.quantities import counted
 from bcl.reports.data import BarState, Evaluation, Frame, Proof, Published, Timeline
 from bcl.reports.look import COLOURS, LEVELS, LIGHT, RC, number, styles
 from bcl.stats import MIN_FOR_INTERVAL
@@ -247,7 +248,7 @@ def certificates(proofs: Sequence[Proof], width: int) -> Figure:
     for number_, ((method, levels, seed, episodes), found) in enumerate(groups.items()):
         colour, marker = looks[number_ % len(looks)]
         words = [method, *([LEVELS[levels]] if levels else [])]
-        label = ", ".join([*words, f"{episodes} episodes", f"seed {seed}"] if several else words)
+        label = ", ".join([*words, counted(episodes, "episode"), f"seed {seed}"] if several else words)
         eps = [proof.eps for proof in found]
         upper.plot(eps, [100 * p.acr for p in found], color=LIGHT[colour], marker=marker, label=label)
         lower.plot(eps, [p.gwc for p in found], color=LIGHT[colour], marker=marker)
