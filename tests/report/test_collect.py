@@ -132,7 +132,7 @@ def test_learning_curves(pong_run: Path) -> None:
     timeline = collect(pong_run).timeline
     assert timeline is not None
     assert [panel.title for panel in timeline.panels] == [
-        *("vanilla", "radial", "phase 3: 5/255 to 6/255", "phase 4: 6/255 to 7/255")
+        *("vanilla", "radial", "phase 3: 5 to 6/255", "phase 4: 6 to 7/255")
     ]
     vanilla, _, third, _ = timeline.panels
     assert (vanilla.curves[0].steps, vanilla.curves[0].returns) == ((200.0, 400.0), (-20.0, 20.0))
