@@ -90,6 +90,13 @@ def budget_axis(axes: Axes, budgets: Sequence[float]) -> None:
     axes.set_xlabel(words)
 
 
+def _columns(labels: Sequence[str], width: int) -> int:
+    """Of a legend below a figure: as many as the longest label has room in, with its line and the gap to the next (pixels)."""
+    line, letter, gap = 42, 5.7, 20
+    longest = max(len("worst attack"), *map(len, labels), 0)
+    return max(1, int((width + gap) // (line + letter * longest + gap)))
+
+
 def _number_axis(axis: Axes) -> None:
     axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: number(value)))
     axis.yaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]))
@@ -109,8 +116,9 @@ def return_against_budget(
 ) -> Figure:
     """A line per attack, the worst case bold, agents it came from muted, the paper's values hollow."""
     looks = styles(evaluation.attacks)
-    columns = 2 if width < NARROW else 3 if width <= HALF else 5
-    rows = -(-(len(looks) + len(before) + 2) // columns)
+    named = [*(look.label for look in looks.values()), *(f"{name}, worst attack" for name, _ in before)]
+    columns = _columns(named, width)
+    rows = -(-(len(named) + 2) // columns)  # with the worst and the paper
     figure = _figure(width, (250 if width <= HALF else 230) + 20 * rows)
     axes = figure.add_subplot()
     nominal = [evaluation.nominal] if evaluation.nominal else []
@@ -265,7 +273,8 @@ def certificates(proofs: Sequence[Proof], width: int) -> Figure:
         budget_axis(axes, [proof.eps for proof in proofs])
         axes.grid(axis="y")
     _number_axis(lower)
-    figure.legend(loc="outside lower left", ncols=1 if narrow and len(groups) > 2 else 3)
+    handles, labels = upper.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower left", ncols=_columns(labels, width))
     return figure
 
 

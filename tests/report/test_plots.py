@@ -103,6 +103,18 @@ def test_certificates_per_method(collected: Collected) -> None:
     assert [list(line.get_ydata()) for line in lower.get_lines()][:2] == [[20.0, 15.0], [18.0, 4.0]]
 
 
+@pytest.mark.parametrize("width", [350, 760])
+def test_a_legend_of_long_names_is_not_cut(collected: Collected, width: int) -> None:
+    proofs = [
+        replace(p, levels=levels, episodes=n) for p in collected.proofs for levels in ("train", "eval") for n in (5, 20)
+    ]
+    figure = plots.certificates(proofs, width)
+    figure.canvas.draw()
+    [legend] = figure.legends
+    assert legend.get_texts()[0].get_text() == "crown, on the training levels, 5 episodes, seed 0"
+    assert legend.get_window_extent().x1 <= figure.bbox.x1
+
+
 def test_an_observation_dimension_by_dimension() -> None:
     clean = np.array([0.5, -0.25])
     frame = Frame(1, clean, clean + np.array([0.1, -0.05]), "left", "right", None)
