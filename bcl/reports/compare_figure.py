@@ -34,8 +34,8 @@ def draw(comparison: Comparison) -> Figure:
     """A column per block. Solid: measured, with 95 % intervals; hollow and dotted: the paper's."""
     blocks = comparison.blocks
     rows = 2 if any(len(block.rows) > 1 for block in blocks) else 1
-    names = max((row.label for block in blocks for row in block.rows), key=len)
-    columns = next((columns for columns, letters in _LEGEND if len(names) <= letters), 1)
+    longest = max(len(row.label) for block in blocks for row in block.rows)
+    columns = next((columns for columns, letters in _LEGEND if longest <= letters), 1)
     lines = max(-(-(len(block.rows) + 1) // columns) for block in blocks)
     with matplotlib.rc_context(RC):
         figure = Figure(figsize=(6.4 * len(blocks), 3.6 + 2.4 * (rows - 1) + 0.25 * lines), layout="constrained")

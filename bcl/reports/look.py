@@ -27,7 +27,6 @@ COLOURS = {
     "green": ("#008561", "#2cc295"),
     "purple": ("#b5538a", "#e39bc3"),
     "ochre": ("#a06d00", "#e6a10a"),
-    "sky": ("#337fb0", "#9fd3f5"),
 }
 LIGHT = {name: light for name, (light, _) in COLOURS.items()}
 DARK = {name: dark for name, (_, dark) in COLOURS.items()}
