@@ -12,6 +12,7 @@ from math import ceil, floor, inf
 from typing import Final, Generic, Literal, TypeVar
 
 from bcl.errors import ConfigError
+from bcl.quantities import counted
 
 P = TypeVar("P")
 Score = Callable[[P, float], float]  # (policy, eps) -> return; eps 0: nominal
@@ -166,7 +167,7 @@ def bcl(
     while True:
         i, following, tried, stop = phase.index, L + 1, list[Tried](), cut
         if not stop and failures >= M:
-            stop = f"{failures} failing phases in a row"
+            stop = f"{counted(failures, 'failing phase')} in a row"
         if not stop:
             # Before any training too. Always above i: a phase never comes again, even when all its runs failed.
             following, tried = choose_next(f, i, rules)

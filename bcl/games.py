@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from bcl.errors import GameError, did_you_mean
-from bcl.quantities import Count, Natural, Positive, fits
+from bcl.quantities import Count, Natural, Positive, counted, fits
 
 PROCGEN_GAMES = (
     "bigfish", "bossfight", "caveflyer", "chaser", "climber", "coinrun", "dodgeball", "fruitbot",
@@ -105,7 +105,8 @@ def observation_scale(game: GymnasiumGame, low: Sequence[float], high: Sequence[
     if given:
         if len(given) != len(low):
             raise GameError(
-                f"game.scale has {len(given)} numbers, '{game.id}' has {len(low)} dimensions", "give one each"
+                f"game.scale has {counted(len(given), 'number')}, '{game.id}' has {counted(len(low), 'dimension')}",
+                "give one each",
             )
         return given
     bounds = (max(abs(a), abs(b)) for a, b in zip(low, high, strict=True))

@@ -26,9 +26,9 @@ def fits(value: float, condition: str) -> bool:
     }[condition]
 
 
-def counted(number: int, what: str) -> str:
-    """`1 episode`, `20 episodes`."""
-    return f"{number} {what}" + "s" * (number != 1)
+def counted(number: float, what: str, several: str = "") -> str:
+    """`1 episode`, `2,000 episodes`, `0.5 hours`; `several` is the plural where it takes more than an s."""
+    return f"{number:,.10g} {what if number == 1 else several or what + 's'}"
 
 
 def parse_eps(value: object, where: str = "eps") -> float:

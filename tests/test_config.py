@@ -20,7 +20,7 @@ from bcl.config import (
 )
 from bcl.errors import BclError, ConfigError, GameError
 from bcl.games import AtariGame, GymnasiumGame, ProcgenGame
-from bcl.quantities import format_eps, parse_eps
+from bcl.quantities import counted, format_eps, parse_eps
 from bcl.recipes import RECIPES, check_trainable
 from bcl.settings import difference, parse_flags, to_toml
 
@@ -333,6 +333,13 @@ def test_budgets_are_written_as_people_do(levels: int) -> None:
         assert format_eps(levels / 255) == f"{levels}/255"
     else:
         assert format_eps(levels / 255) == repr(levels / 255)
+
+
+def test_one_is_singular() -> None:
+    words = [counted(number, "step") for number in (0, 1, 2, 12_345_678)]
+    assert words == ["0 steps", "1 step", "2 steps", "12,345,678 steps"]
+    assert [counted(number, "hour") for number in (0.5, 1.0)] == ["0.5 hours", "1 hour"]
+    assert [counted(number, "copy", "copies") for number in (1, 8)] == ["1 copy", "8 copies"]
 
 
 def test_difference_names_the_fields() -> None:

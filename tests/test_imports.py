@@ -27,7 +27,7 @@ ALLOWED = {
     "schedules": set(),
     "graphs": set(),
     "losses": {"errors"},
-    "curriculum": {"errors"},
+    "curriculum": {"errors", "quantities"},
     "runs": {"errors"},
     "policies": FACTS | {"runs", "__init__"},
     "evaluation": FACTS | {"__init__", "attacks", "bounds", "graphs", "stats", "envs", "policies", "runs"},

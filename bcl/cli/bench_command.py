@@ -12,6 +12,7 @@ import tyro
 from bcl.config import preset_names, resolve
 from bcl.errors import ConfigError, MissingExtra
 from bcl.games import AtariGame, Game, engine_of
+from bcl.quantities import counted
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,9 @@ class Command:
         from bcl.evaluation.speed import attack_speed, untrained_policy
 
         device = pick_device(self.device)
-        print(f"agent steps/s under attack at 3/255, {self.num_envs} copies, untrained network, {device}")
+        print(
+            f"agent steps/s under attack at 3/255, {counted(self.num_envs, 'copy', 'copies')}, untrained network, {device}"
+        )
         for name in self.games or ("pong",):
             game = resolve(name).game
             policy = untrained_policy(game, device)
@@ -59,7 +62,9 @@ class Command:
                 print(f"  {name:<14}{attack!r:<90}{rate:>10,.1f}", flush=True)
 
     def _games(self) -> None:
-        print(f"agent steps/s, {self.num_envs} copies, random actions, {os.cpu_count()} cores")
+        print(
+            f"agent steps/s, {counted(self.num_envs, 'copy', 'copies')}, random actions, {counted(os.cpu_count() or 1, 'core')}"
+        )
         for name in self.games or preset_names():
             for label, game in variants(resolve(name).game):
                 try:

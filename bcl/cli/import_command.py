@@ -9,6 +9,7 @@ import tyro
 
 from bcl.config import resolve
 from bcl.errors import StoreError
+from bcl.quantities import counted
 from bcl.settings import parse_flags
 
 
@@ -41,6 +42,7 @@ class Command:
         save(policy, self.out)
         parameters = sum(p.numel() for p in policy.parameters())
         print(
-            f"{self.out}: {policy.spec.kind}, {parameters:,} parameters, {policy.spec.num_actions} actions, {self.game}"
+            f"{self.out}: {policy.spec.kind}, {counted(parameters, 'parameter')}, "
+            f"{counted(policy.spec.num_actions, 'action')}, {self.game}"
         )
         print(f"next: bcl attack {self.out}")

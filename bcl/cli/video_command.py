@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal
 
 import tyro
 
-from bcl.quantities import format_eps, parse_eps
+from bcl.quantities import counted, format_eps, parse_eps
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,9 @@ class Command:
             )  # fmt: skip
         for file in (made.mp4, made.gif):
             print(f"{file}  {file.stat().st_size / 1e6:.1f} MB")
-        print(f"return {made.total:.4g} after {made.steps} steps, {made.changed / made.steps:.0%} of actions changed")
+        print(
+            f"return {made.total:.4g} after {counted(made.steps, 'step')}, {made.changed / made.steps:.0%} of actions changed"
+        )
         against = f" --attack {self.attack} --eps {format_eps(made.eps)}" if made.eps else ""
         levels = f" --env-set {self.env_set}" if self.env_set else ""
         print(f"next: bcl attack {shlex.quote(str(self.policy))}{against}{levels}")

@@ -21,6 +21,7 @@ from bcl.envs import frames
 from bcl.envs.vector import Seeds, Step, expect_sent, host_actions, seed_list, to_device
 from bcl.errors import GameError, MissingExtra
 from bcl.games import AtariGame
+from bcl.quantities import counted
 
 SKIP = 4  # raw frames per agent step
 SPARES = 2  # a curriculum alternates between training and judging
@@ -81,7 +82,7 @@ class AtariEnvs:
         if given and (len(given) != num_envs or min(given) < 1 or max(given) > game.noop_max):
             raise GameError(
                 f"first_noops ({len(given)} from {min(given)} to {max(given)}) do not fit",
-                f"{num_envs} numbers from 1 to {game.noop_max}",
+                f"{counted(num_envs, 'number')} from 1 to {game.noop_max}",
             )
         self.num_actions = game.num_actions or len(actions)
         self.action_names = tuple(actions[: self.num_actions])

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from bcl.errors import GameError
 from bcl.games import Game
+from bcl.quantities import counted
 
 Seeds = int | Sequence[int]
 MAX_SEED = 2**31 - 1
@@ -91,7 +92,10 @@ def seed_list(seed: Seeds, num_envs: int) -> list[int]:
     except TypeError:
         raise GameError(f"seed {seed!r:.60} is not whole", "give one integer, or one seed each") from None
     if len(seeds) != num_envs:
-        raise GameError(f"{len(seeds)} seeds for {num_envs} environments", "give one integer, or one seed each")
+        raise GameError(
+            f"{counted(len(seeds), 'seed')} for {counted(num_envs, 'environment')}",
+            "give one integer, or one seed each",
+        )
     if not all(0 <= s <= MAX_SEED for s in seeds):
         raise GameError(f"seeds {min(seeds)} to {max(seeds)} leave the range", f"seeds lie between 0 and {MAX_SEED}")
     return seeds
@@ -108,7 +112,7 @@ def host_actions(actions: Tensor, num_envs: int, num_actions: int) -> np.ndarray
     kind = actions.dtype
     if actions.shape != (num_envs,) or kind.is_floating_point or kind.is_complex or kind == torch.bool:
         given = f"actions of shape {tuple(actions.shape)} and type {kind} do not fit"
-        raise GameError(given, f"give {num_envs} integers")
+        raise GameError(given, f"give {counted(num_envs, 'integer')}")
     array = actions.detach().cpu().numpy().astype(np.int64)
     if array.min() < 0 or array.max() >= num_actions:
         raise GameError(f"action {array.min()} or {array.max()} does not exist", f"actions are 0 to {num_actions - 1}")

@@ -12,6 +12,7 @@ from bcl.bounds import Method, certified, full_precision, impossible, input_box,
 from bcl.envs import VectorEnv
 from bcl.errors import BclError, StoreError
 from bcl.policies import Policy, as_float
+from bcl.quantities import counted
 
 Progress = Callable[[int, int], None]
 
@@ -60,7 +61,10 @@ def certify(
 ) -> Certificate:
     """ACR along the policy's own play and GWC along its own worst play; one episode per copy, so `episodes` copies."""
     if env.num_envs != episodes:
-        raise BclError(f"{episodes} episodes on {env.num_envs} copies", "certificates need one copy per episode")
+        raise BclError(
+            f"{counted(episodes, 'episode')} on {counted(env.num_envs, 'copy', 'copies')}",
+            "certificates need one copy per episode",
+        )
     chain = policy.chain()
 
     def proven(obs: Tensor, scores: Tensor) -> tuple[Tensor, Tensor]:

@@ -108,15 +108,18 @@ def train_phases(
         attack = training_attack(config.attack, OwnValue() if config.algo == "ppo" else CrossEntropy())
         return crew.scores("choosing", agent, plan, [Cell(attack, eps)])[0].mean
 
+    def allowed(amount: float, what: str) -> str:
+        return f"{counted(amount, what)} {'was' if amount == 1 else 'were'} allowed"
+
     def out_of_budget(phase: int, run: int) -> str | None:
         if 0 < run == diverged:
             return None  # there is nothing yet that could be kept
         if c.max_runs and runs_done >= c.max_runs:
-            return f"{counted(runs_done, 'run')} {'was' if runs_done == 1 else 'were'} allowed"
+            return allowed(runs_done, "run")
         if not c.max_hours:
             return None
         # Kept: on resuming, the clock must not undo what was within its time.
-        over = f"{c.max_hours:g} hours were allowed" if clock.seconds() >= 3600 * c.max_hours else None
+        over = allowed(c.max_hours, "hour") if clock.seconds() >= 3600 * c.max_hours else None
         path = _phase_folder(folder, phase) / f"time-after-run{run}.json"
         return store.once(path, lambda: {"stop": over}).get("stop")
 

@@ -35,7 +35,7 @@ from bcl.experiment.work import POLICY, RESULT, Training, check_fits, spec_of
 from bcl.learners.task import Task
 from bcl.policies import Policy
 from bcl.policies.files import fingerprint, to_bytes
-from bcl.quantities import format_eps
+from bcl.quantities import counted, format_eps
 from bcl.recipes import Stage
 from bcl.runs import store
 from bcl.seeds import derive
@@ -177,7 +177,7 @@ def _train_stages(run: Path, crew: Crew) -> tuple[Agent, Stage, Config, dict[str
             task = Task(stage.loss, start, end, derive(config.seed, "stage", number))
             if not (folder / RESULT).exists():
                 steps = config.learner.steps
-                crew.say(f"stage {number}: {_name(stage)}, {steps:,} steps on {crew.device}")
+                crew.say(f"stage {number}: {_name(stage)}, {counted(steps, 'step')} on {crew.device}")
             parent = agent.file.read_bytes() if agent else None
             order = Training(_name(stage), config, task, parent, crew.device, crew.mirrors)
             [agent], reached = crew.train([(folder, order)]), end

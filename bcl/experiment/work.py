@@ -28,6 +28,7 @@ from bcl.policies import Policy, PolicySpec
 from bcl.policies.files import fingerprint, load, save
 from bcl.policies.networks import ActorCritic
 from bcl.policies.policy import ACTOR_CRITICS, default_kind
+from bcl.quantities import counted
 from bcl.runs import store
 from bcl.seeds import derive
 
@@ -204,7 +205,11 @@ def check_fits(policy: Policy, config: Config, env: VectorEnv) -> None:
             other,
         ),
         (spec.obs_shape == env.obs_shape, f"observes {spec.obs_shape} instead of {env.obs_shape}", other),
-        (spec.num_actions == env.num_actions, f"has {spec.num_actions} actions instead of {env.num_actions}", other),
+        (
+            spec.num_actions == env.num_actions,
+            f"has {counted(spec.num_actions, 'action')} instead of {env.num_actions}",
+            other,
+        ),
         ((spec.low, spec.high) == (env.low, env.high), "sees observations on another scale", other),
         (learner == config.algo, f"was made for {learner} and not for {config.algo}", "give another"),
         (network.kind in ("auto", spec.kind), f"has network.kind '{spec.kind}'", "leave out --network.kind"),

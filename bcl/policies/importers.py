@@ -19,6 +19,7 @@ from bcl.errors import WeightsError
 from bcl.games import AtariGame, Game, ProcgenGame
 from bcl.policies.policy import Kind, Policy, PolicySpec
 from bcl.policies.sb3 import import_zip
+from bcl.quantities import counted
 
 Weights = dict[str, Tensor]
 FORMATS = ("radial-dqn", "radial-dqn-v1", "radial-ppo", "sb3")
@@ -45,7 +46,8 @@ def import_policy(path: str | Path, format: str, game: Game) -> Policy:
     expected = game.num_actions if isinstance(game, AtariGame) else 15
     if expected and actions != expected:
         raise WeightsError(
-            f"'{path}' has {actions} actions but '{game.id}' has {expected}", "name the game it was trained on"
+            f"'{path}' has {counted(actions, 'action')} but '{game.id}' has {expected}",
+            "name the game it was trained on",
         )
     if not all(bool(torch.isfinite(w).all()) for w in policy.network.state_dict().values()):
         raise WeightsError(f"'{path}' has weights that are not finite", "it comes from a training that broke")

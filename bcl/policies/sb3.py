@@ -21,6 +21,7 @@ from torch import Tensor
 from bcl.errors import GameError, WeightsError
 from bcl.games import Game, GymnasiumGame, observation_scale
 from bcl.policies.policy import Activation, Policy, PolicySpec
+from bcl.quantities import counted
 
 MAX_BYTES = 1 << 28  # of one member, and of all weights: far above any MLP, far below any memory
 SUPPORTED = "only DQN, PPO and A2C agents with the MlpPolicy of Stable-Baselines3 and discrete actions can be rebuilt"
@@ -45,7 +46,8 @@ def import_zip(path: Path, game: Game) -> Policy:
     inputs, outputs = weights[f"{names[0]}.weight"].shape[-1], sizes[-1]
     if (inputs, outputs) != (sizes[0], num_actions):
         raise WeightsError(
-            f"'{path}' has {inputs} inputs and {outputs} actions, but '{game.id}' has {sizes[0]} and {num_actions}",
+            f"'{path}' has {counted(inputs, 'input')} and {counted(outputs, 'action')}, "
+            f"but '{game.id}' has {sizes[0]} and {num_actions}",
             "name the game it was trained on",
         )
     layers: dict[str, Tensor] = {}

@@ -1,8 +1,7 @@
 """Files of a run, or of a policy and its results, to the data of a report. Reads; writes and draws nothing."""
 
 import dataclasses
-import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,7 @@ import bcl
 from bcl.attacks.names import attack_label
 from bcl.config import Config, preset_for, resolve_stages
 from bcl.errors import StoreError, WeightsError
-from bcl.evaluation import Score, flags
+from bcl.evaluation import flags
 from bcl.experiment.phases import decisions
 from bcl.experiment.run import Verdict, commit_here, read_config, read_verdict, stage_folders, under_attack
 from bcl.experiment.status import incumbent, status
@@ -19,8 +18,8 @@ from bcl.games import game_from_dict
 from bcl.policies.files import fingerprint, load
 from bcl.reports.data import Collected, Evaluation, Frames, Proof, Published, Repeat, Setting
 from bcl.reports.history import kept_folder, read_timeline
-from bcl.reports.look import rank
 from bcl.reports.published import levels_of, results, row_for
+from bcl.reports.scores import Judged, ordered, read_scores
 from bcl.runs import store
 from bcl.settings import difference, setting_line
 
@@ -142,16 +141,12 @@ def _of_policy(file: Path, frames: Frames | None) -> Collected:
 def _evaluations(folder: Path, policy: str, verdict: Verdict | None, config: Config | None) -> list[Evaluation]:
     """What was played with this agent. Of a run its own verdict comes first, unless a later evaluation has played more
     attacks at every one of the verdict's budgets; of a policy file that with most attacks."""
-    own = verdict.scores[0].seed if verdict else None
     found = []
-    for levels, scores in _groups(folder, policy):
-        raised = [f"{flag.name}: {flag.message}" for flag in flags(scores)]
-        is_own = scores[0].seed == own
-        if verdict and is_own:
-            raised = list(dict.fromkeys([*verdict.flags, *raised]))
-        found.append(Evaluation(tuple(scores), tuple(raised), OWN if is_own else LATER, levels))
+    for judged in read_scores(folder, policy):
+        own = verdict is not None and any(score in verdict.scores for score in judged.scores.values())
+        found.append(_evaluation(judged, OWN if own else LATER, verdict.flags if verdict and own else ()))
     if verdict and config and not any(e.note == OWN for e in found):  # its files are gone, or were never handed on
-        kept = tuple(_ordered(verdict.scores))
+        kept = tuple(ordered(verdict.scores))
         found.append(Evaluation(kept, tuple(verdict.flags), OWN, levels_of(config.game)))
 
     # The budget that training happened to reach may lie beyond those that agents are judged at; others need not have it.
@@ -164,17 +159,27 @@ def _evaluations(folder: Path, policy: str, verdict: Verdict | None, config: Con
     return sorted(found, key=strength, reverse=True)
 
 
+def _evaluation(judged: Judged, note: str, known: Iterable[str] = ()) -> Evaluation:
+    """With its flags, after those that are `known`."""
+    scores = tuple(judged.scores.values())
+    raised = [f"{flag.name}: {flag.message}" for flag in flags(scores)]
+    return Evaluation(scores, tuple(dict.fromkeys([*known, *raised])), note, levels_of(judged.game))
+
+
 def _before(run: Path, first: Evaluation) -> Iterator[tuple[str, Evaluation]]:
     """Agents of stages before the curriculum, on the episodes and under the attacks of the first evaluation."""
     for _, stage, folder in stage_folders(run):
         if stage.strategy != "none" or not (folder / RESULT).exists():
             continue
-        for levels, scores in _groups(folder / EVALS, str(store.read_json(folder / RESULT).get("policy"))):
-            alike = [s for s in scores if s.eps == 0 or s.attack in first.attacks]
-            found = Evaluation(tuple(alike), (), LATER, levels)
-            one = scores[0], first.scores[0]
-            same = len({(s.seed, len(s.returns), s.protocol) for s in one}) == 1 and levels == first.levels
-            if same and {*found.attacks} == {*first.attacks} and found.worst:
+        for judged in read_scores(folder / EVALS, str(store.read_json(folder / RESULT).get("policy"))):
+            shared = [s for s in judged.scores.values() if s.eps == 0 or s.attack in first.attacks]
+            found = Evaluation(tuple(shared), (), LATER, levels_of(judged.game))
+            one = judged.example, first.scores[0]
+            alike = (
+                len({(s.seed, len(s.returns), s.protocol, s.precision) for s in one}) == 1
+                and found.levels == first.levels
+            )
+            if alike and {*found.attacks} == {*first.attacks} and found.worst:
                 yield folder.name[2:], found
 
 
@@ -183,33 +188,8 @@ def _so_far(run: Path) -> list[Evaluation]:
     for _, stage, folder in reversed(stage_folders(run)):
         if stage.strategy != "none" and (made := decisions(folder)):
             kept = kept_folder(folder, made[-1]["decision"]["best_phase"])
-            return [
-                Evaluation(tuple(scores), tuple(f"{f.name}: {f.message}" for f in flags(scores)), CHOOSING, levels)
-                for levels, scores in _groups(kept / EVALS, None)
-            ][:1]
+            return [_evaluation(judged, CHOOSING) for judged in read_scores(kept / EVALS, "")][:1]
     return []
-
-
-def _groups(folder: Path, policy: str | None) -> list[tuple[str, list[Score]]]:
-    """Stored scores of an agent that may stand in one table, with their levels: the same game, episodes, seed, protocol
-    and device. A budget of 1 is left out: that is a test of the attack."""
-    groups: dict[str, tuple[str, list[Score]]] = {}
-    for path in sorted(folder.glob("eps-*.json")):
-        data = store.read_json(path)
-        played_by, game = data.get("policy"), data.get("game")
-        if not isinstance(played_by, str) or not played_by.startswith(policy or ""):  # the floor has none
-            continue
-        score = Score.from_dict(data, path)
-        if score.eps >= 1:
-            continue
-        levels = levels_of(game_from_dict(game)) if isinstance(game, dict) else ""
-        same = (game, data.get("num_envs"), played_by, len(score.returns), score.seed, score.protocol, data.get("bcl"))
-        groups.setdefault(json.dumps(same), (levels, []))[1].append(score)
-    return [(levels, _ordered(scores)) for levels, scores in groups.values()]
-
-
-def _ordered(scores: list[Score]) -> list[Score]:
-    return sorted(scores, key=lambda s: (s.eps, rank(s.attack), s.attack))
 
 
 def _published(config: Config, levels: str) -> tuple[Published, ...]:

@@ -11,8 +11,9 @@ from bcl.evaluation import Score
 from bcl.evaluation.score import NO_ATTACK
 from bcl.games import AtariGame
 from bcl.quantities import format_eps
-from bcl.reports.entries import Entry, Judged, judged_alike, read_entry
+from bcl.reports.entries import Entry, judged_alike, read_entry
 from bcl.reports.published import Levels, Result, levels_of, results, row_for
+from bcl.reports.scores import Judged
 from bcl.runs import store
 
 
@@ -175,7 +176,7 @@ def _block(entries: Sequence[Entry], levels: Levels, alike: dict[str, list[Judge
     scored = _scored(entries, attacks)
     rows = [_row(entry, alike[entry.label], attacks, scored, medians[entry.label], levels) for entry in present]
     first = alike[present[0].label][0]
-    example = next(iter(first.scores.values()))
+    example = first.example
     notes = [f"{entry.label} was not judged on these levels" for entry in entries if entry.label not in alike]
     pipelines = {j.game.pipeline for members in alike.values() for j in members if isinstance(j.game, AtariGame)}
     notes += [f"seen through different pipelines ({', '.join(sorted(pipelines))})"] if len(pipelines) > 1 else []

@@ -11,13 +11,15 @@ from matplotlib.lines import Line2D
 
 from bcl import stats
 from bcl.errors import ConfigError
-from bcl.quantities import format_eps
 from bcl.reports.compare import Block, Comparison
 from bcl.reports.look import LIGHT, RC
+from bcl.reports.plots import budget_axis
 
 FORMATS = ("png", "svg", "pdf")
-_COLOURS = ("blue", "vermilion", "green", "purple", "ochre", "sky")
-_MARKERS = ("o", "s", "D", "^", "P", "X")
+_COLOURS = ("blue", "vermilion", "green", "purple", "ochre", "muted")
+_MARKERS = ("o", "s", "D", "^", "P", "X", "v", "<", ">", "d", "h", "p")
+_LEGEND = ((3, 14), (2, 28))  # columns, and letters of the longest name that they have room for
+_DASHES = ("-", (0, (4, 1.5)))  # of the first round of colours, and of the second; dots are the paper's
 
 
 def figure_format(path: Path) -> str:
@@ -32,17 +34,18 @@ def draw(comparison: Comparison) -> Figure:
     """A column per block. Solid: measured, with 95 % intervals; hollow and dotted: the paper's."""
     blocks = comparison.blocks
     rows = 2 if any(len(block.rows) > 1 for block in blocks) else 1
+    longest = max(len(row.label) for block in blocks for row in block.rows)
+    columns = next((columns for columns, letters in _LEGEND if longest <= letters), 1)
+    lines = max(-(-(len(block.rows) + 1) // columns) for block in blocks)
     with matplotlib.rc_context(RC):
-        figure = Figure(figsize=(6.4 * len(blocks), 3.6 + 2.4 * (rows - 1)), layout="constrained")
-        ratios = {"height_ratios": [3, 2][:rows]}
-        panels = figure.subplots(rows, len(blocks), squeeze=False, sharex="col", gridspec_kw=ratios)
-        for column, block in enumerate(blocks):
-            _returns(panels[0][column], block)
+        figure = Figure(figsize=(6.4 * len(blocks), 3.6 + 2.4 * (rows - 1) + 0.25 * lines), layout="constrained")
+        for part, block in zip(figure.subfigures(1, len(blocks), squeeze=False)[0], blocks, strict=True):
+            panels = part.subplots(rows, sharex=True, squeeze=False, height_ratios=[3, 2][:rows])[:, 0]
+            part.legend(handles=_returns(panels[0], block), loc="outside lower left", ncols=columns)
             if rows > 1:
-                _improvement(panels[1][column], block)
-            bottom = panels[-1][column]
-            bottom.set_xlabel("attack budget")
-            bottom.set_xticks(block.budgets, ["0" if eps == 0 else format_eps(eps) for eps in block.budgets])
+                _improvement(panels[1], block)
+            paper = [eps for row in block.rows if row.published for eps in row.published.eps]
+            budget_axis(panels[-1], [*block.budgets, *paper])
     return figure
 
 
@@ -55,20 +58,22 @@ def encoded(figure: Figure, ending: str) -> bytes:
     return file.getvalue()
 
 
-def _returns(axes: Axes, block: Block) -> None:
+def _returns(axes: Axes, block: Block) -> list[Line2D]:
+    """Draw them; gives what the legend shows."""
+    handles = []
     for place, row in enumerate(block.rows):
         budgets = _beside([*row.cells], block, place)
         means = [cell.over_runs for cell in row.cells.values()]
         errors = _errors(means, [cell.interval for cell in row.cells.values()])
         style = _style(place)
-        axes.errorbar(budgets, means, errors, **style, capsize=3, label=row.label)
+        axes.errorbar(budgets, means, errors, **style, capsize=3)
+        handles.append(Line2D([], [], **style, label=row.label))
         if paper := row.published:
             hollow = style | {"linestyle": ":", "markerfacecolor": LIGHT["paper"]}
             axes.plot(paper.eps, paper.mean, **hollow)
     levels = {"train": ", training levels", "eval": ", unlimited levels"}.get(block.levels, "")
     axes.set_title(f"{block.game}{levels}")
     axes.set_ylabel("return under the worst attack")
-    handles, _ = axes.get_legend_handles_labels()
     if any(row.published for row in block.rows):
         dotted: dict[str, Any] = {
             "color": LIGHT["muted"],
@@ -77,7 +82,7 @@ def _returns(axes: Axes, block: Block) -> None:
             "markerfacecolor": LIGHT["paper"],
         }
         handles.append(Line2D([], [], **dotted, label="paper"))
-    axes.legend(handles=handles, fontsize="small", loc="upper left", bbox_to_anchor=(1, 1))
+    return handles
 
 
 def _improvement(axes: Axes, block: Block) -> None:
@@ -94,8 +99,12 @@ def _improvement(axes: Axes, block: Block) -> None:
 
 
 def _style(place: int) -> dict[str, Any]:
-    colour = LIGHT[_COLOURS[place % len(_COLOURS)]]
-    return {"color": colour, "marker": _MARKERS[place % len(_MARKERS)]}
+    again, which = divmod(place, len(_COLOURS))
+    return {
+        "color": LIGHT[_COLOURS[which]],
+        "marker": _MARKERS[place % len(_MARKERS)],
+        "linestyle": _DASHES[again % len(_DASHES)],
+    }
 
 
 def _beside(budgets: list[float], block: Block, place: int) -> list[float]:

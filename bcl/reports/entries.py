@@ -1,34 +1,20 @@
 """What can be compared: runs, repeats and policy files with the scores that lie beside them, and which were judged alike."""
 
-import dataclasses
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from bcl.config import Config, EvaluationConfig, preset_for, resolve
 from bcl.errors import ConfigError, StoreError, WeightsError
-from bcl.evaluation import Score
 from bcl.experiment.run import read_config
 from bcl.experiment.work import EVALS, RESULT
-from bcl.games import AtariGame, Game, game_from_dict
+from bcl.games import Game
 from bcl.policies.files import fingerprint, load
 from bcl.reports.collect import results_folder
 from bcl.reports.effort import Effort, effort
 from bcl.reports.published import Levels, levels_of
+from bcl.reports.scores import Judged, read_scores
 from bcl.runs import store
-
-
-@dataclass(frozen=True)
-class Judged:
-    """Scores of one agent on the same episodes."""
-
-    game: Game
-    conditions: str
-    """What must be equal for two agents to stand in one table."""
-    seed: int
-    scores: dict[tuple[str, float], Score]
-    """By attack and budget."""
 
 
 @dataclass(frozen=True)
@@ -71,32 +57,10 @@ def read_entry(path: Path, label: str) -> Entry:
 
 
 def _member(name: str, folder: Path, policy: str, path: Path) -> tuple[str, tuple[Judged, ...]]:
-    """What was stored of an agent's episodes, by what they have in common."""
-    found: dict[str, Judged] = {}
-    for file in sorted(folder.glob("*.json")):
-        data = store.read_json(file)
-        played_by, game = data.get("policy"), data.get("game")
-        # Others in there: bcl attack's verdict, the floor, and what tells of progress.
-        if not isinstance(played_by, str) or not isinstance(game, dict) or not played_by.startswith(policy):
-            continue
-        score = Score.from_dict(data, file)
-        if score.eps >= 1:  # a test of the attack
-            continue
-        same = [game, data.get("num_envs"), played_by, data.get("bcl"), score.seed, score.protocol, score.precision]
-        played = game_from_dict(game)
-        judged = Judged(played, _conditions(played, score), score.seed, {})
-        found.setdefault(json.dumps([*same, len(score.returns)]), judged).scores[score.attack, score.eps] = score
+    found = read_scores(folder, policy)
     if not found:
         raise StoreError(f"'{path}' has not been judged", f"'bcl attack {path} --suite paper' does it")
-    return name, tuple(found.values())
-
-
-def _conditions(game: Game, score: Score) -> str:
-    """Atari agents may see a game through different pipelines, as the paper's do; it is the same game."""
-    facts = dataclasses.asdict(game)
-    if isinstance(game, AtariGame):
-        facts = {name: facts[name] for name in ("id", "max_steps", "noop_max", "first_noops")}
-    return json.dumps([facts, score.protocol, len(score.returns)])
+    return name, tuple(found)
 
 
 def judged_alike(entries: Sequence[Entry], levels: Levels) -> dict[str, list[Judged]]:
@@ -119,7 +83,7 @@ def judged_alike(entries: Sequence[Entry], levels: Levels) -> dict[str, list[Jud
             f"{names} were not judged alike", "give 'bcl attack' the same --suite, --eps and --episodes for each"
         )
     candidates = [judged for members in every for judged in members if judged.conditions in common]
-    picks = [pick for one in candidates for seed in (one.seed, None) if (pick := _alike(pools, one, seed))]
+    picks = [pick for one in candidates for seed in (one.example.seed, None) if (pick := _alike(pools, one, seed))]
     return max(picks, key=_sharing)
 
 
@@ -128,7 +92,7 @@ def _alike(pools: dict[str, list[list[Judged]]], like: Judged, seed: int | None)
     shared, picked = {*like.scores}, dict[str, list[Judged]]()
     for label, pool in pools.items():
         for members in pool:
-            fitting = [one for one in members if one.conditions == like.conditions and seed in (None, one.seed)]
+            fitting = [one for one in members if one.conditions == like.conditions and seed in (None, one.example.seed)]
             if not fitting:
                 return {}
             most = max(fitting, key=lambda one: (len(shared & one.scores.keys()), len(one.scores)))
@@ -140,4 +104,8 @@ def _alike(pools: dict[str, list[list[Judged]]], like: Judged, seed: int | None)
 def _sharing(alike: dict[str, list[Judged]]) -> tuple[int, bool, int]:
     everyone = [judged for members in alike.values() for judged in members]
     shared = set.intersection(*({*judged.scores} for judged in everyone))
-    return len(shared), len({judged.seed for judged in everyone}) == 1, sum(len(judged.scores) for judged in everyone)
+    return (
+        len(shared),
+        len({judged.example.seed for judged in everyone}) == 1,
+        sum(len(judged.scores) for judged in everyone),
+    )

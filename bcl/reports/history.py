@@ -81,7 +81,8 @@ def _read_curriculum(
             bars.append(_bar(path / f"run{k}", f"phase {index}", which, eps[index], span, chosen, reported))
             curves.append(_curve(k, k == kept, rows))
         if curves:
-            title = f"phase {index}: {short_eps(eps[index - 1])} to {short_eps(eps[index])}"
+            low, high = short_eps(eps[index - 1]), short_eps(eps[index])
+            title = f"phase {index}: {low.removesuffix('/255') if '/' in high else low} to {high}"
             panels.append(Panel(title, tuple(curves), phase=True))
         if decided:
             spent = decided["seconds"]

@@ -18,6 +18,7 @@ from matplotlib.figure import Figure
 
 from bcl.attacks.names import attack_label
 from bcl.evaluation import Score
+from bcl.quantities import counted
 from bcl.reports import plots
 from bcl.reports.collect import collect, report_file
 from bcl.reports.data import Collected, Evaluation, Frame, Frames
@@ -45,9 +46,9 @@ def page(collected: Collected) -> str:
         trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
     environment.filters |= {
-        "attack": attack_label, "breakable": _breakable, "eps": short_eps, "minus": _true_minus,
+        "attack": attack_label, "counted": counted, "breakable": _breakable, "eps": short_eps, "minus": _true_minus,
         "name": lambda path: Path(path).name, "number": number, "quoted": shlex.quote,
-        "unbroken": lambda text: text.replace("-", "\N{NON-BREAKING HYPHEN}"),
+        "unbroken": lambda text: text.replace("-", "\N{NON-BREAKING HYPHEN}"), "whole": _whole,
     }  # fmt: skip
     return environment.get_template("page.html").render(
         c=collected, light=LIGHT, dark=DARK, figures=_figures(collected), moments=_moments(collected.frames),
@@ -58,6 +59,12 @@ def page(collected: Collected) -> str:
 
 def _true_minus(text: str) -> str:
     return re.sub(r"(?<!\w)-(?=\d)", "\N{MINUS SIGN}", text)
+
+
+def _whole(text: str) -> markupsafe.Markup:
+    """With short hyphenated words such as RI-FGSM kept on one line; unlike other hyphens, theirs can be copied."""
+    short = r"(?<![\w-])(?=[\w-]{3,20}(?![\w-]))\w+(?:-\w+)+"
+    return markupsafe.Markup(re.sub(short, r'<span class="whole">\g<0></span>', str(markupsafe.escape(text))))
 
 
 def _breakable(setting: str) -> markupsafe.Markup:

@@ -6,6 +6,7 @@ marker and dash, the worst case is bold.
 """
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -26,7 +27,6 @@ COLOURS = {
     "green": ("#008561", "#2cc295"),
     "purple": ("#b5538a", "#e39bc3"),
     "ochre": ("#a06d00", "#e6a10a"),
-    "sky": ("#337fb0", "#9fd3f5"),
 }
 LIGHT = {name: light for name, (light, _) in COLOURS.items()}
 DARK = {name: dark for name, (_, dark) in COLOURS.items()}
@@ -44,12 +44,13 @@ _KINDS = {
     "MultiT": ("purple", "^"),
     "FGSM": ("blue", "v"),
     "APGD": ("ochre", "P"),
-    "WorstAction": ("sky", "X"),
+    "WorstAction": ("vermilion", "X"),
     "Square": ("muted", "p"),
     "UniformNoise": ("muted", "."),
     "CornerNoise": ("muted", "*"),
 }
-_DASHES = ("-", (0, (4, 1.5)), (0, (1.5, 1.5)), (0, (6, 1.5, 1.5, 1.5)), (0, (8, 3)))
+_VARIANTS = ("<", "d", ">")  # hollow, for a kind's variants after the second, which has its own marker hollow
+_DASHES = ("-", (0, (4, 1.5)), (0, (1.2, 1.2)), (0, (6, 1.5, 1.2, 1.5)), (0, (6, 1.5, 1.2, 1.5, 1.2, 1.5)))
 Dash = str | tuple[int, tuple[float, ...]]
 
 
@@ -61,18 +62,21 @@ class Style:
     colour: str
     """A name of `COLOURS`."""
     marker: str
+    hollow: bool
     dash: Dash
 
 
 def styles(attacks: list[str]) -> dict[str, Style]:
-    """A style per attack (its repr): hue and marker tell the kind, the dash its variants."""
-    seen: dict[str, int] = {}
-    found = {}
+    """A style per attack (its repr): hue and marker tell the kind, hollow markers its variants, dashes all of one hue."""
+    kinds, hues, found = Counter[str](), Counter[str](), {}
     for attack in attacks:
         kind = kind_of(attack)
         colour, marker = _KINDS.get(kind, ("muted", "o"))
-        number = seen[kind] = seen.get(kind, -1) + 1
-        found[attack] = Style(attack_label(attack), colour, marker, _DASHES[number % len(_DASHES)])
+        variant, dash = kinds[kind], _DASHES[hues[colour] % len(_DASHES)]
+        marker = _VARIANTS[(variant - 2) % len(_VARIANTS)] if variant > 1 else marker
+        found[attack] = Style(attack_label(attack), colour, marker, variant > 0, dash)
+        kinds[kind] += 1
+        hues[colour] += 1
     return found
 
 

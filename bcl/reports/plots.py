@@ -13,12 +13,14 @@ from typing import Any, ParamSpec
 import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.container import ErrorbarContainer
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from bcl.evaluation import Score
+from bcl.quantities import counted
 from bcl.reports.data import BarState, Evaluation, Frame, Proof, Published, Timeline
 from bcl.reports.look import COLOURS, LEVELS, LIGHT, RC, number, styles
 from bcl.stats import MIN_FOR_INTERVAL
@@ -77,7 +79,7 @@ def _budget_unit(budgets: Sequence[float]) -> tuple[float, str]:
     return (1 / 255, "attack budget (1/255)") if levels else (1.0, "attack budget")
 
 
-def _budget_axis(axes: Axes, budgets: Sequence[float]) -> None:
+def budget_axis(axes: Axes, budgets: Sequence[float]) -> None:
     """A tick at every budget, or at round numbers where those would not fit."""
     known = sorted({*budgets})
     unit, words = _budget_unit(known)
@@ -86,6 +88,13 @@ def _budget_axis(axes: Axes, budgets: Sequence[float]) -> None:
         known = [eps for eps in known if 0 <= eps <= max(budgets) * 1.001]
     axes.set_xticks(known, [f"{eps / unit:.4g}" for eps in known])
     axes.set_xlabel(words)
+
+
+def _columns(labels: Sequence[str], width: int) -> int:
+    """Of a legend below a figure: as many as the longest label has room in, with its line and the gap to the next (pixels)."""
+    line, letter, gap = 42, 5.7, 20
+    longest = max(len("worst attack"), *map(len, labels), 0)
+    return max(1, int((width + gap) // (line + letter * longest + gap)))
 
 
 def _number_axis(axis: Axes) -> None:
@@ -107,8 +116,9 @@ def return_against_budget(
 ) -> Figure:
     """A line per attack, the worst case bold, agents it came from muted, the paper's values hollow."""
     looks = styles(evaluation.attacks)
-    columns = 2 if width < NARROW else 3 if width <= HALF else 6
-    rows = -(-(len(looks) + len(before) + 2) // columns)
+    named = [*(look.label for look in looks.values()), *(f"{name}, worst attack" for name, _ in before)]
+    columns = _columns(named, width)
+    rows = -(-(len(named) + 2) // columns)  # with the worst and the paper
     figure = _figure(width, (250 if width <= HALF else 230) + 20 * rows)
     axes = figure.add_subplot()
     nominal = [evaluation.nominal] if evaluation.nominal else []
@@ -116,7 +126,8 @@ def return_against_budget(
         scores = [*nominal, *(s for s in evaluation.scores if s.attack == attack)]
         axes.errorbar(
             [s.eps for s in scores], [s.mean for s in scores], _errors(scores),
-            color=LIGHT[look.colour], marker=look.marker, linestyle=look.dash, label=look.label, elinewidth=1,
+            color=LIGHT[look.colour], marker=look.marker, markerfacecolor=LIGHT["paper" if look.hollow else look.colour],
+            linestyle=look.dash, label=look.label, elinewidth=1,
         )  # fmt: skip
     for number_, (name, other) in enumerate(before):
         axes.plot(*zip(*_lowest(other), strict=True), color=LIGHT["muted"], linewidth=2.5, linestyle=_DASHES[number_ % 2],
@@ -126,20 +137,21 @@ def return_against_budget(
         axes.plot(*zip(*lowest, strict=True), color=LIGHT["ink"], linewidth=3.5, alpha=0.9, zorder=1.5, label=label,
                   marker="" if looks else "o")  # fmt: skip
     handles, labels = axes.get_legend_handles_labels()
+    handles = [one.lines[0] if isinstance(one, ErrorbarContainer) else one for one in handles]  # without its error
     if published:
         ring: Any = {"color": LIGHT["ink"], "linestyle": "", "marker": "o", "markersize": 9, "markerfacecolor": "none"}
         ring |= {"markeredgewidth": 1.5, "label": "the paper"}
         means, errors = [p.mean for p in published], [p.sem for p in published]
         axes.errorbar([p.eps for p in published], means, errors, zorder=4, **ring)
-        handles.append(Line2D([], [], **ring))  # without the bar of an error through it
+        handles.append(Line2D([], [], **ring))
         labels.append("the paper")
     budgets = [*evaluation.budgets, *(p.eps for p in published), *(eps for _, other in before for eps in other.budgets)]
-    _budget_axis(axes, budgets)
+    budget_axis(axes, budgets)
     _number_axis(axes)
     axes.set_ylabel("mean return")
     axes.grid(axis="y")
     axes.margins(y=0.08)
-    figure.legend(handles, labels, loc="outside lower left", ncols=columns)
+    figure.legend(handles, labels, loc="outside lower left", ncols=columns, handlelength=3)
     return figure
 
 
@@ -247,7 +259,7 @@ def certificates(proofs: Sequence[Proof], width: int) -> Figure:
     for number_, ((method, levels, seed, episodes), found) in enumerate(groups.items()):
         colour, marker = looks[number_ % len(looks)]
         words = [method, *([LEVELS[levels]] if levels else [])]
-        label = ", ".join([*words, f"{episodes} episodes", f"seed {seed}"] if several else words)
+        label = ", ".join([*words, counted(episodes, "episode"), f"seed {seed}"] if several else words)
         eps = [proof.eps for proof in found]
         upper.plot(eps, [100 * p.acr for p in found], color=LIGHT[colour], marker=marker, label=label)
         lower.plot(eps, [p.gwc for p in found], color=LIGHT[colour], marker=marker)
@@ -258,10 +270,11 @@ def certificates(proofs: Sequence[Proof], width: int) -> Figure:
     upper.set(title="actions proven, % (ACR)", ylim=(-4, 104))
     lower.set_title("greedy worst case, return (GWC)")
     for axes in (upper, lower):
-        _budget_axis(axes, [proof.eps for proof in proofs])
+        budget_axis(axes, [proof.eps for proof in proofs])
         axes.grid(axis="y")
     _number_axis(lower)
-    figure.legend(loc="outside lower left", ncols=1 if narrow and len(groups) > 2 else 3)
+    handles, labels = upper.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower left", ncols=_columns(labels, width))
     return figure
 
 

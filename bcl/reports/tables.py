@@ -8,7 +8,7 @@ from typing import Any
 
 from bcl import stats
 from bcl.attacks.names import attack_label
-from bcl.quantities import format_eps
+from bcl.quantities import counted, format_eps
 from bcl.reports.compare import Block, Comparison, Row
 from bcl.reports.entries import Entry
 from bcl.reports.look import number
@@ -86,7 +86,7 @@ def as_json(comparison: Comparison) -> dict[str, Any]:
 
 def _returns(block: Block) -> Table:
     attacks = list(dict.fromkeys(attack_label(a) for eps, names in block.attacks.items() if eps for a in names))
-    words = [f"{_name(block)}: mean return ± standard error [95 % interval], {block.episodes} episodes"]
+    words = [f"{_name(block)}: mean return ± standard error [95 % interval], {counted(block.episodes, 'episode')}"]
     words += [f"worst of {', '.join(attacks)}"] if attacks else []
     rows = tuple(line for row in block.rows for line in _lines(row, block))
     budgets = ["no attack" if eps == 0 else format_eps(eps) for eps in block.budgets]

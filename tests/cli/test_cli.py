@@ -12,21 +12,11 @@ import torch
 from bcl.cli.main import COMMANDS, main
 from bcl.config import config_from_toml, resolve
 
-Run = tuple[int, str, str]
-
 
 @pytest.fixture
-def bcl(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def bcl(in_folder):
     """Run a command line in an empty folder; gives exit code, stdout, stderr."""
-    monkeypatch.chdir(tmp_path)
-
-    def run(*words: str) -> Run:
-        with pytest.raises(SystemExit) as exit:
-            main(list(words))
-        out, err = capsys.readouterr()
-        return int(exit.value.code or 0), out, err
-
-    return run
+    return in_folder
 
 
 def test_help_lists_every_command(bcl) -> None:

@@ -5,24 +5,11 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
 
 import bcl as package
 from bcl.api.filming import stem_of
-from bcl.config import resolve
 from bcl.envs import make_env
 from bcl.evaluation import evaluate
-from bcl.policies import Policy, PolicySpec
-
-
-@pytest.fixture
-def bcl(in_folder):
-    """Run a command line in a folder with a small CartPole agent, p.safetensors."""
-    torch.manual_seed(0)
-    game = resolve("cartpole").game
-    env = make_env(game, 1)
-    package.save(Policy(PolicySpec("dueling-mlp", (4,), 2, env.low, env.high, (16, 16), game=game)), "p.safetensors")
-    return in_folder
 
 
 def test_a_video_of_the_whole_episode_tells_the_return_that_attack_does(bcl, tmp_path: Path) -> None:

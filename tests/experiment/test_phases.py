@@ -188,7 +188,7 @@ def test_a_budget_of_time_is_asked_once(tmp_path: Path) -> None:
         experiment.finish(run, Crew(interrupted=(phases / "001" / "decision.json").exists))
     store.write_json(clock, {"seconds": 3601})
     verdict = experiment.finish(run, Crew())
-    assert verdict.curriculum == "1 hours were allowed"
+    assert verdict.curriculum == "1 hour was allowed"
     first = decided(tmp_path)
     assert [len(decision["candidates"]) for decision in first] == [1, 3, 1]
     (tmp_path / "result.json").unlink()

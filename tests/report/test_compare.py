@@ -3,6 +3,7 @@
 import dataclasses
 import json
 from collections.abc import Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ def judge(folder: Path, game: Game, cells: Cells, policy: str = "p", seed: int =
         score = Score(attack, eps, tuple(returns), (1,) * len(returns), 0.0, eps, 0.0, seed, "fixed")
         about = {"game": game_to_dict(game), "num_envs": len(returns), "policy": f"{policy} on cpu", "bcl": "0"}
         number = len([*(folder / "evals").glob("*")])
-        store.write_json(folder / "evals" / f"{number:03d}.json", score.to_dict() | about)
+        store.write_json(folder / "evals" / f"eps-{number:03d}.json", score.to_dict() | about)
 
 
 def finished(
@@ -307,6 +308,22 @@ def test_figures_show_what_was_measured(tmp_path: Path, ending: str, magic: byte
     assert {(20, 15, 10, 5), (20, 18, 17, 16), (21.0, 21.0, 20.9, 20.9)} <= drawn  # the last is the paper's
     assert any(tuple(line.get_ydata()) == (0.5, 1, 1, 1) for line in bottom.lines)
     assert encoded(figure, figure_format(Path(f"x.{ending}"))).startswith(magic)
+
+
+def test_a_figure_of_many_rows_and_budgets_stays_readable(tmp_path: Path) -> None:
+    cells = {(NO_ATTACK, 0.0): [21.0] * 3} | {(PGD30, level / 255): [21.0 - level] * 3 for level in range(1, 26)}
+    names = [f"agent-{number}-of-seven" for number in range(7)]
+    figure = draw(compare([finished(tmp_path / name, "cartpole", "at", cells) for name in names]))
+    figure.canvas.draw()
+    top, bottom = figure.axes
+    rows = [container.lines[0] for container in top.containers]
+    assert len({(row.get_color(), row.get_marker(), row.get_linestyle()) for row in rows}) == 7
+    assert len({row.get_marker() for row in rows}) == 7
+    ticks = [label.get_window_extent() for label in bottom.get_xticklabels()]
+    assert all(left.x1 < right.x0 for left, right in pairwise(ticks))
+    [legend] = figure.subfigs[0].legends
+    assert [text.get_text() for text in legend.get_texts()] == names
+    assert figure.bbox.containsx(legend.get_window_extent().x1)
 
 
 def test_what_cannot_be_compared_is_refused(tmp_path: Path) -> None:

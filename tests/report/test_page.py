@@ -44,6 +44,21 @@ OUTSIDE = r"""[...document.querySelectorAll("body *")].filter(e => {
   const box = e.getBoundingClientRect();
   return box.width > 0 && (box.right > innerWidth + 1 || box.left < -1);
 }).map(e => e.tagName + " " + e.textContent.trim().slice(0, 40))"""
+# Short words of what stands out that go on in the next line, such as RI-FGSM after its hyphen.
+BROKEN = r"""[...document.querySelectorAll("h1, h2, th, .flags li")].flatMap(e => {
+  const texts = document.createTreeWalker(e, NodeFilter.SHOW_TEXT), found = [];
+  while (texts.nextNode()) for (const word of texts.currentNode.data.matchAll(/[\w.\u2011-]{2,20}/g)) {
+    const range = document.createRange();
+    range.setStart(texts.currentNode, word.index);
+    range.setEnd(texts.currentNode, word.index + word[0].length);
+    if (new Set([...range.getClientRects()].map(box => box.top)).size > 1) found.push(word[0]);
+  }
+  return found; })"""
+# Titles of panels that run into the next one's.
+COLLIDING = r"""[...document.querySelectorAll("#curves svg")].flatMap(drawing => {
+  const words = [...drawing.querySelectorAll("text")].filter(t => t.textContent.startsWith("phase"));
+  const boxes = words.map(t => t.getBoundingClientRect());
+  return boxes.slice(1).filter((box, i) => box.width && box.top === boxes[i].top && box.left < boxes[i].right + 2).length; })"""
 # Per figure: boxes of the drawings that can be seen, marks in them, and the smallest text as it appears, in pixels.
 DRAWINGS = r"""[...document.querySelectorAll("figure")].map(f => {
   const seen = [...f.querySelectorAll("svg, img")].filter(d => d.getClientRects().length);
@@ -86,7 +101,7 @@ def strong(collected: Collected) -> Collected:
     scores = [evaluation.scores[0]]
     for eps in evaluation.budgets[1:]:
         scores += [replace(evaluation.scores[1], eps=eps, attack=a, returns=(-1234.5, -1000.0, -1e4)) for a in attacks]
-    panels = [replace(history.panels[2], title=f"phase {i}: {i - 1}/255 to {i}/255") for i in range(1, 26)]
+    panels = [replace(history.panels[2], title=f"phase {i}: {i - 1} to {i}/255") for i in range(1, 26)]
     return replace(
         collected,
         evaluations=(replace(evaluation, scores=tuple(scores)),),
@@ -112,7 +127,7 @@ def pages(
 
 
 def test_the_page_says_what_was_collected(pages: dict[str, Path]) -> None:
-    text = pages["finished"].read_text()
+    text = re.sub(r'<span class="whole">(.*?)</span>', r"\1", pages["finished"].read_text())
     for words in (
         *(
             "4 under the worst of PGD-30, RI-FGSM, Multi 1000 and Multi-T 1000 at 25/255",
@@ -175,6 +190,8 @@ def test_in_a_browser(tab: Tab, pages: dict[str, Path], kind: str, width: int, d
     assert all(url.startswith(("file:", "data:")) for url in tab.requests)
     assert tab.evaluate(OUTSIDE) == []
     assert tab.evaluate("document.documentElement.scrollWidth") <= width
+    assert tab.evaluate(BROKEN) == []
+    assert not any(tab.evaluate(COLLIDING))
     drawings = tab.evaluate(DRAWINGS)
     assert len(drawings) == {"finished": 6, "unfinished": 3, "vector": 6, "strong": 4}[kind]
     for seen in drawings:
@@ -206,8 +223,12 @@ def test_on_paper_it_is_light_even_for_those_who_like_it_dark(tab: Tab, pages: d
 
 def test_the_browser_would_notice(tab: Tab, tmp_path: Path) -> None:
     bad = tmp_path / "bad.html"
-    bad.write_text("<p style='color: #ccc; background: #fff; width: 900px'>faint</p><script>nothing.here</script>")
+    bad.write_text(
+        "<p style='color: #ccc; background: #fff; width: 900px'>faint</p><script>nothing.here</script>"
+        "<h1 style='width: 1em'>RI-FGSM</h1>"
+    )
     tab.open(bad, PHONE)
+    assert tab.evaluate(BROKEN) == ["RI-FGSM"]
     assert len(tab.evaluate(OUTSIDE)) == 1
     assert tab.evaluate(CONTRASTS)[0][0] == pytest.approx(1.6, abs=0.05)
     assert any("nothing is not defined" in complaint for complaint in tab.complaints)

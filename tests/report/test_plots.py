@@ -38,7 +38,7 @@ def test_a_line_per_attack_the_worst_bold_the_paper_hollow(collected: Collected)
     assert hollow.get_markerfacecolor() == "none"
     assert hollow.get_ydata() == pytest.approx([21, 21, 20.9, 20.9])
     assert figure.legends[0].get_texts()[0].get_text() == "worst attack"
-    assert isinstance(figure.legends[0].legend_handles[-1], Line2D)  # a ring without the bar of an error
+    assert all(isinstance(handle, Line2D) for handle in figure.legends[0].legend_handles)  # without bars of errors
     assert [label.get_text() for label in axes.get_xticklabels()] == ["0", "10", "20", "25"]
 
 
@@ -103,6 +103,18 @@ def test_certificates_per_method(collected: Collected) -> None:
     assert [list(line.get_ydata()) for line in lower.get_lines()][:2] == [[20.0, 15.0], [18.0, 4.0]]
 
 
+@pytest.mark.parametrize("width", [350, 760])
+def test_a_legend_of_long_names_is_not_cut(collected: Collected, width: int) -> None:
+    proofs = [
+        replace(p, levels=levels, episodes=n) for p in collected.proofs for levels in ("train", "eval") for n in (5, 20)
+    ]
+    figure = plots.certificates(proofs, width)
+    figure.canvas.draw()
+    [legend] = figure.legends
+    assert legend.get_texts()[0].get_text() == "crown, on the training levels, 5 episodes, seed 0"
+    assert legend.get_window_extent().x1 <= figure.bbox.x1
+
+
 def test_an_observation_dimension_by_dimension() -> None:
     clean = np.array([0.5, -0.25])
     frame = Frame(1, clean, clean + np.array([0.1, -0.05]), "left", "right", None)
@@ -145,9 +157,12 @@ def test_colours_can_be_told_from_the_page_and_from_each_other(palette: dict[str
 
 
 def test_attacks_are_told_apart_without_colour() -> None:
-    looks = styles([repr(attack) for attack in suite("strong")])
-    assert len({(look.marker, look.dash) for look in looks.values()}) == len(looks)
-    assert len({look.label for look in looks.values()}) == len(looks)
+    looks = styles([repr(attack) for attack in suite("strong")]).values()
+    assert len({(look.marker, look.dash) for look in looks}) == len(looks)
+    assert len({look.label for look in looks}) == len(looks)
+    # Nor do lines of one hue hang on the dash alone, which crowded points hide.
+    assert len({(look.colour, look.dash) for look in looks}) == len(looks)
+    assert len({(look.colour, look.marker, look.hollow) for look in looks}) == len(looks)
 
 
 @pytest.mark.parametrize(
