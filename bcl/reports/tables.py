@@ -140,8 +140,10 @@ def _efforts(entries: Sequence[Entry]) -> Table:
         sources |= {one.source: None for one in (counted, time) if one and counted}
         rows.append((entry.label, runs, paper_runs, before, *measured, paper_time, machines))
     header = ("agent", "training runs", "paper", "runs before", "steps a run", "time a run", "paper", "machine")
+    shown = [i for i, name in enumerate(header) if name != "paper" or any(row[i] for row in rows)]
+    names, *table = (tuple(line[i] for i in shown) for line in (header, *rows))
     title = "Runs conducted, per repeat, and wall time of training"
-    return Table(title, header, tuple(rows), tuple(f"paper: {source}" for source in sources))
+    return Table(title, names, tuple(table), tuple(f"paper: {source}" for source in sources))
 
 
 def _name(block: Block) -> str:

@@ -267,6 +267,12 @@ def test_tables_carry_the_papers_numbers_beside(tmp_path: Path) -> None:
     assert "PGD-30, RI-FGSM" in returns.title
 
 
+def test_games_that_the_paper_has_not_played_have_no_columns_of_it(tmp_path: Path) -> None:
+    took = tables(compare([finished(tmp_path / "a", "cartpole", "vanilla", {(NO_ATTACK, 0.0): [1.0, 2.0, 3.0]})]))[-1]
+    assert took.header == ("agent", "training runs", "runs before", "steps a run", "time a run", "machine")
+    assert len(took.rows[0]) == len(took.header)
+
+
 TABLE = Table("50 % of a_b", ("agent", "x|y"), (("a", "\N{MINUS SIGN}1 ± 2"), ("  b", "")), ("note",))
 
 
