@@ -19,6 +19,7 @@ SETTINGS = {
     "target_sync": 64, "learning_rate": 1e-3, "adam_eps": 1e-2, "exploration_start": 1.0, "exploration_end": 1.0,
     "precision": "fp32", "start": 4 / 255, "end": 8 / 255, "n_step": 2, "world": {"image": True, "limits": (0, 3)},
 }  # fmt: skip
+IN_PLAY = AttackConfig(kind="pgd", steps=3, relative_step=0.5, random_start=True, in_play=0.5)
 compiled = pytest.mark.filterwarnings("ignore")  # of the compiler
 
 
@@ -41,6 +42,8 @@ def same(first, second):
         *((loss, "graphs", precision, {}) for loss in LOSSES for precision in ("fp32", "bf16")),
         ("at", "graphs", "fp32", {"attack": AttackConfig(fresh=True)}),
         ("at", "graphs", "fp32", {"attack": AttackConfig(kind="pgd", steps=3, relative_step=0.5, random_start=True)}),
+        ("at", "graphs", "fp32", {"attack": IN_PLAY}),
+        pytest.param("at", "full", "bf16", {"attack": IN_PLAY}, marks=compiled),
         ("radial", "graphs", "fp32", {"radial_approach": "1"}),
         ("radial", "graphs", "fp32", {"radial_approach": "1-reference"}),
         *(pytest.param(loss, "full", "bf16", {}, marks=compiled) for loss in LOSSES),
