@@ -19,6 +19,7 @@ ALLOWED = {
     "schema": FACTS,
     "config": FACTS | {"recipes", "schema", "settings"},
     "presets": set(),
+    "zoo": {"errors"},
     "attacks": {"errors", "quantities"},
     "bounds": {"errors", "layers"},
     "envs": FACTS,
@@ -29,7 +30,7 @@ ALLOWED = {
     "losses": {"errors"},
     "curriculum": {"errors", "quantities"},
     "runs": {"errors"},
-    "policies": FACTS | {"runs", "__init__"},
+    "policies": FACTS | {"runs", "zoo", "__init__"},
     "evaluation": FACTS | {"__init__", "attacks", "bounds", "graphs", "stats", "envs", "policies", "runs"},
     "learners": FACTS
     | {"attacks", "bounds", "config", "envs", "graphs", "losses", "policies", "recipes", "schedules", "seeds"},
@@ -38,13 +39,13 @@ ALLOWED = {
     | {"seeds", "settings"},
     "reports": FACTS
     | {"__init__", "attacks", "config", "curriculum", "envs", "evaluation", "experiment", "learners", "policies"}
-    | {"recipes", "runs", "settings", "stats"},
+    | {"recipes", "runs", "settings", "stats", "zoo"},
     "api": FACTS
     | {"attacks", "bounds", "config", "envs", "evaluation", "experiment", "policies", "recipes", "reports"}
     | {"runs"},
     "cli": FACTS
     | {"__init__", "config", "settings", "recipes", "envs", "policies", "attacks", "evaluation", "runs", "stats"}
-    | {"api", "experiment", "reports"},
+    | {"api", "experiment", "reports", "zoo"},
 }
 
 

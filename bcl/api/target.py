@@ -33,7 +33,8 @@ class Target:
 
 
 def load(path: Where, device: str | torch.device = "cpu") -> Policy:
-    """The best policy of a run directory, or a policy file, in eval mode; anything else is refused in one sentence."""
+    """The best policy of a run directory, a policy file or `zoo:NAME`, in eval mode; anything else is refused in one
+    sentence."""
     return files.load(policy_file(path_of("path", path)), device)
 
 
@@ -68,9 +69,9 @@ def wrap(network: nn.Module, game: str | Game) -> Policy:
 
 
 def find_target(path: Path, device: str) -> Target:
-    """The best policy of a run, or a policy file; results lie in the run, or beside the file."""
+    """The best policy of a run, or a policy file; results lie in the run, or where those of the file go."""
     policy = load(path, pick_device(device))
-    results = path if path.is_dir() else path.with_suffix(".results")
+    results = path if path.is_dir() else files.results_folder(path)
     if (path / "config.toml").exists():
         config = read_config(path)
         return Target(policy, config.game, config.evaluation, results, str(path))
@@ -81,7 +82,7 @@ def find_target(path: Path, device: str) -> Target:
 def judged(agent: Policy | Where, device: str) -> Iterator[Target]:
     """`find_target`, or an agent in memory, whose results are forgotten; on its own device unless one is named."""
     if not isinstance(agent, Policy):
-        hint = "give a run, a policy file or a policy (bcl.wrap makes one of a module)"
+        hint = "give a run, a policy file, zoo:NAME or a policy (bcl.wrap makes one of a module)"
         yield find_target(path_of("agent", agent, hint), device)
         return
     with tempfile.TemporaryDirectory(prefix="bcl-") as forgotten:

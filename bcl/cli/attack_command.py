@@ -20,8 +20,8 @@ class Command:
 
     takes_settings: ClassVar[bool] = False
 
-    policy: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN|FILE")]
-    """A run directory or a policy file (foreign agents: `bcl import` first)."""
+    policy: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN|FILE|zoo:NAME")]
+    """A run directory, a policy file or an agent of `bcl zoo` (foreign agents: `bcl import` first)."""
     suite: str = "quick"
     """quick (PGD-10), paper (the paper's four attacks) or strong."""
     attack: tuple[str, ...] = ()

@@ -27,8 +27,8 @@ class Command:
 
     takes_settings: ClassVar[bool] = False
 
-    runs: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN|FILE")]
-    """Run directories, directories of repeats, or policy files that were judged; the first is the one to improve on."""
+    runs: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN|FILE|zoo:NAME")]
+    """Run directories, directories of repeats, policy files that were judged, agents of `bcl zoo`; the first is the one to improve on."""
     format: Literal["table", "markdown", "latex", "json"] = "table"
     """What is printed."""
     figure: Path | None = None

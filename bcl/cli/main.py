@@ -23,6 +23,7 @@ COMMANDS = {
     "report": "write one page about a run that opens anywhere: bcl report RUN|FILE [--out FILE]",
     "compare": "set agents side by side, with intervals: bcl compare RUN|FILE... [--format latex] [--figure FILE]",
     "video": "show an agent under attack: bcl video RUN|FILE [--attack pgd] [--eps 3/255]",
+    "zoo": "list the published agents, which stand for FILE as zoo:NAME: bcl zoo [NAME]",
     "presets": "list games and recipes, or print one game's whole configuration",
     "import": "convert a published checkpoint: bcl import FILE --format F --game G --out policy.safetensors",
     "bench": "measure this machine: bcl bench env|attack [GAME...]",

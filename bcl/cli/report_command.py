@@ -14,8 +14,8 @@ class Command:
 
     takes_settings: ClassVar[bool] = False
 
-    target: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN|FILE")]
-    """A run directory, a directory of repeats, or a policy file."""
+    target: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN|FILE|zoo:NAME")]
+    """A run directory, a directory of repeats, a policy file, or an agent of `bcl zoo`."""
     out: Path | None = None
     """The page; by default report.html in the run, or in the folder of results beside a policy file."""
     no_frames: bool = False

@@ -32,7 +32,7 @@ class Command(Workers):
     budget: Literal["full", "small"] | None = None
     """small: a quick look; the result is not the paper's protocol."""
     init: Path | None = None
-    """A policy file to start from, in place of the stages before the recipe's own."""
+    """A policy file, a run or an agent of `bcl zoo` to start from, in place of the stages before the recipe's own."""
     config: Path | None = None
     """A TOML file of settings, above the preset and below flags."""
 

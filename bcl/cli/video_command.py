@@ -16,8 +16,8 @@ class Command:
 
     takes_settings: ClassVar[bool] = False
 
-    policy: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN|FILE")]
-    """A run directory or a policy file."""
+    policy: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN|FILE|zoo:NAME")]
+    """A run directory, a policy file or an agent of `bcl zoo`."""
     attack: str = "pgd"
     """By name, such as pgd, ri-fgsm or square."""
     eps: str | None = None

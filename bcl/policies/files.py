@@ -1,23 +1,28 @@
 """Policies on disk: safetensors with metadata enough to rebuild the policy without flags."""
 
+import copy
 import dataclasses
 import hashlib
 import json
 import math
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import safetensors
 import safetensors.torch
 import torch
 
 import bcl
+from bcl import zoo
 from bcl.errors import BclError, WeightsError
 from bcl.games import game_from_dict, game_to_dict
 from bcl.policies.policy import ACTIVATIONS, CUSTOM, KINDS, Policy, PolicySpec
 from bcl.runs import store
 
 FORMAT = 1
+Weights = Literal["float32", "float16", "int16"]
+"""How numbers are stored; all are loaded as float32. int16: multiples of a scale per row, for all but vectors."""
+SCALE = ":scale"
 
 
 def save(policy: Policy, path: str | Path) -> None:
@@ -25,11 +30,16 @@ def save(policy: Policy, path: str | Path) -> None:
     store.write_bytes(Path(path), to_bytes(policy))
 
 
-def to_bytes(policy: Policy) -> bytes:
+def to_bytes(policy: Policy, weights: Weights = "float32") -> bytes:
     """The file content that `load` reads."""
     spec = policy.spec
     if spec.kind == CUSTOM:
         raise WeightsError("a network of your own cannot be rebuilt from a file", "save its state_dict yourself")
+    tensors = {name: t.detach().cpu().contiguous() for name, t in policy.network.state_dict().items()}
+    if weights != "float32":
+        tensors = _packed(tensors, weights)
+        policy = copy.deepcopy(policy)  # whose fingerprint is that of what will be loaded
+        policy.network.load_state_dict(_unpacked(tensors))
     about = dataclasses.asdict(spec) | {
         "format": FORMAT,
         "bcl_version": bcl.__version__,
@@ -38,8 +48,38 @@ def to_bytes(policy: Policy) -> bytes:
         "low": [None if math.isinf(x) else x for x in spec.low],  # JSON has no infinity
         "high": [None if math.isinf(x) else x for x in spec.high],
     }
-    tensors = {name: t.detach().cpu().contiguous() for name, t in policy.network.state_dict().items()}
     return safetensors.torch.save(tensors, metadata={"bcl": json.dumps(about)})
+
+
+def _packed(tensors: dict[str, torch.Tensor], weights: Weights) -> dict[str, torch.Tensor]:
+    if weights == "float16":
+        return {name: tensor.half() for name, tensor in tensors.items()}
+    packed = {}
+    for name, tensor in tensors.items():
+        packed[name] = tensor
+        if tensor.dim() > 1:
+            largest = tensor.abs().amax(dim=tuple(range(1, tensor.dim())), keepdim=True)
+            scale = largest.clamp(min=torch.finfo(torch.float32).tiny) / torch.iinfo(torch.int16).max
+            packed |= {name: (tensor / scale).round().to(torch.int16), name + SCALE: scale}
+    return packed
+
+
+def _unpacked(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Whole numbers times the scale of their row; other tensors as they are."""
+    scales = {name.removesuffix(SCALE): tensor for name, tensor in tensors.items() if name.endswith(SCALE)}
+    plain = {name: tensor for name, tensor in tensors.items() if not name.endswith(SCALE)}
+    return {name: tensor * scales[name] if name in scales else tensor for name, tensor in plain.items()}
+
+
+def is_policy(path: Path) -> bool:
+    """Whether this is a policy file, or an agent of the zoo."""
+    return path.is_file() or zoo.find(path) is not None
+
+
+def results_folder(path: Path) -> Path:
+    """Where results of a policy file go: beside it; those of an agent of the zoo into the current folder."""
+    agent = zoo.find(path)
+    return agent.new_results if agent else path.with_suffix(".results")
 
 
 def fingerprint(policy: Policy) -> str:
@@ -56,9 +96,10 @@ def fingerprint(policy: Policy) -> str:
 
 
 def load(path: str | Path, device: str | torch.device = "cpu") -> Policy:
-    """A policy in eval mode from a file that `save` wrote; anything else is refused in one sentence."""
+    """A policy in eval mode from a file that `save` wrote, or `zoo:NAME`; anything else is refused in one sentence."""
     path = Path(path)
-    about, tensors = _read(path)
+    agent = zoo.find(path)
+    about, tensors = _read(agent.file if agent else path)
     policy = _rebuild(path, about)
     expected = policy.network.state_dict()
     if expected.keys() != tensors.keys():
@@ -101,7 +142,12 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
         raise WeightsError(f"'{path}' is not a readable safetensors file ({error})", hint) from None
     if not isinstance(about, dict):
         raise WeightsError(f"'{path}' holds tensors but no bcl policy", hint)
-    return about, tensors
+    try:
+        return about, _unpacked(tensors)
+    except RuntimeError:
+        raise WeightsError(
+            f"'{path}' has a scale that does not fit its tensor", "it is damaged; get it again"
+        ) from None
 
 
 def _spec(path: Path, about: dict[str, Any]) -> PolicySpec:

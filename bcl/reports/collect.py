@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import bcl
+from bcl import zoo
 from bcl.attacks.names import attack_label
 from bcl.config import Config, preset_for, resolve_stages
 from bcl.errors import StoreError, WeightsError
@@ -15,7 +16,8 @@ from bcl.experiment.run import Verdict, commit_here, read_config, read_verdict, 
 from bcl.experiment.status import incumbent, status
 from bcl.experiment.work import EVALS, POLICY, RESULT
 from bcl.games import game_from_dict
-from bcl.policies.files import fingerprint, load
+from bcl.policies import Policy, files
+from bcl.policies.files import fingerprint, is_policy, load
 from bcl.reports.data import Collected, Evaluation, Frames, Proof, Published, Repeat, Setting
 from bcl.reports.history import kept_folder, read_timeline
 from bcl.reports.published import levels_of, results, row_for
@@ -30,10 +32,10 @@ CHOOSING = "the episodes that agents are chosen by, so that the best of several 
 
 def collect(path: Path, frames: Frames | None = None) -> Collected:
     """All that can be told of a run directory, a directory of repeats, or a policy file."""
+    if is_policy(path):
+        return _of_policy(path, frames)
     if not path.exists():
         raise StoreError(f"'{path}' does not exist", "give a run directory or a policy file")
-    if path.is_file():
-        return _of_policy(path, frames)
     repeats = _repeats(path)
     return _of_run(shown_run(path), path, repeats, frames)
 
@@ -50,14 +52,22 @@ def shown_run(path: Path) -> Path:
 
 def agent_file(path: Path) -> Path | None:
     """The policy a report is about; none before a run has its best."""
-    file = path if path.is_file() else shown_run(path) / "best" / POLICY
-    finished = path.is_file() or (shown_run(path) / RESULT).exists()
-    return file if finished and file.exists() else None
+    if is_policy(path):
+        return path
+    file = shown_run(path) / "best" / POLICY
+    return file if (shown_run(path) / RESULT).exists() and file.exists() else None
 
 
 def results_folder(path: Path) -> Path:
-    """Where the results of its agent lie: in the run, or beside a policy file."""
-    return path.with_suffix(".results") if path.is_file() else shown_run(path)
+    """Where results of its agent go: into the run, or where those of the policy file do."""
+    return files.results_folder(path) if is_policy(path) else shown_run(path)
+
+
+def judged_policy(file: Path, policy: Policy) -> list[tuple[Path, str]]:
+    """The folders of results of a policy file, each with the fingerprint of who played them: those made here, and those
+    that an agent of the zoo was published with."""
+    agent, own = zoo.find(file), (files.results_folder(file), fingerprint(policy))
+    return [own, (agent.folder, agent.judged)] if agent else [own]
 
 
 def report_file(path: Path) -> Path:
@@ -70,7 +80,7 @@ def _of_run(run: Path, source: Path, repeats: tuple[Repeat, ...], frames: Frames
     config = now.config
     policy = str(store.read_json(run / RESULT).get("policy")) if verdict else ""
     if verdict:
-        found = _evaluations(run / EVALS, policy, verdict, config)
+        found = _evaluations(read_scores(run / EVALS, policy), verdict, config)
         judged = found and found[0].nominal
         shown = dataclasses.replace(verdict, scores=list(found[0].scores)) if judged else verdict
         sentence = shown.sentence(config)
@@ -110,7 +120,8 @@ def _of_policy(file: Path, frames: Frames | None) -> Collected:
     game, identity = policy.spec.game, fingerprint(policy)
     if game is None:
         raise WeightsError(f"'{file}' does not say which game it plays", "save it with a game in its spec")
-    found = _evaluations(results_folder(file) / EVALS, identity, None, None)
+    results = judged_policy(file, policy)
+    found = _evaluations([one for folder, who in results for one in read_scores(folder / EVALS, who)], None, None)
     sentence, run = f"{file.name} on {game.id} has not been judged yet", file.parent.parent
     if file.parent.name == "best" and (run / RESULT).exists():
         sentence = f"{file.name} on {game.id} is the agent of {run}; 'bcl report {run}' tells how it was judged"
@@ -119,6 +130,9 @@ def _of_policy(file: Path, frames: Frames | None) -> Collected:
         words += [under_attack(found[0].scores, max(lowest))] if lowest else []
         sentence = "; ".join(words)
     about = {"policy": identity, "made from": policy.spec.parent, "network": policy.spec.kind}
+    if agent := zoo.find(file):
+        about |= {"command": agent.command, "commit": agent.commit, "results played by": agent.judged}
+        about |= {"trained on": f"{agent.gpu}, {agent.gpu_minutes:g} min", "notes": agent.notes}
     return Collected(
         title=f"{file.name} on {game.id}",
         source=str(file),
@@ -129,7 +143,7 @@ def _of_policy(file: Path, frames: Frames | None) -> Collected:
         evaluations=tuple(found),
         published=(),
         timeline=None,
-        proofs=_proofs(results_folder(file) / CERTS, identity),
+        proofs=tuple(proof for folder, who in results for proof in _proofs(folder / CERTS, who)),
         frames=frames,
         about=(),
         settings=(),
@@ -138,11 +152,11 @@ def _of_policy(file: Path, frames: Frames | None) -> Collected:
     )
 
 
-def _evaluations(folder: Path, policy: str, verdict: Verdict | None, config: Config | None) -> list[Evaluation]:
+def _evaluations(played: Iterable[Judged], verdict: Verdict | None, config: Config | None) -> list[Evaluation]:
     """What was played with this agent. Of a run its own verdict comes first, unless a later evaluation has played more
     attacks at every one of the verdict's budgets; of a policy file that with most attacks."""
     found = []
-    for judged in read_scores(folder, policy):
+    for judged in played:
         own = verdict is not None and any(score in verdict.scores for score in judged.scores.values())
         found.append(_evaluation(judged, OWN if own else LATER, verdict.flags if verdict and own else ()))
     if verdict and config and not any(e.note == OWN for e in found):  # its files are gone, or were never handed on

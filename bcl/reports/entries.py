@@ -9,8 +9,8 @@ from bcl.errors import ConfigError, StoreError, WeightsError
 from bcl.experiment.run import read_config
 from bcl.experiment.work import EVALS, RESULT
 from bcl.games import Game
-from bcl.policies.files import fingerprint, load
-from bcl.reports.collect import results_folder
+from bcl.policies.files import is_policy, load
+from bcl.reports.collect import judged_policy
 from bcl.reports.effort import Effort, effort
 from bcl.reports.published import Levels, levels_of
 from bcl.reports.scores import Judged, read_scores
@@ -39,25 +39,25 @@ class Entry:
 
 def read_entry(path: Path, label: str) -> Entry:
     """A finished run, finished repeats, or a policy file."""
-    if path.is_file():
+    if is_policy(path):
         policy = load(path)
         if policy.spec.game is None:
             raise WeightsError(f"'{path}' does not say which game it plays", "save it with a game in its spec")
         preset = preset_for(policy.spec.game)
         usual = resolve(preset).evaluation if preset else EvaluationConfig()
-        member = _member(path.name, results_folder(path) / EVALS, fingerprint(policy), path)
+        member = _member(path.name, judged_policy(path, policy), path)
         return Entry(label, path, None, (member,), usual.scored, ())
     runs = store.repeats(path) or [path]
     config = read_config(runs[0])
     if not all((run / RESULT).exists() for run in runs):
         raise StoreError(f"'{path}' is not finished", f"'bcl resume {path}' does what is left")
     agents = [str(store.read_json(run / RESULT).get("policy")) for run in runs]
-    members = tuple(_member(run.name, run / EVALS, agent, run) for run, agent in zip(runs, agents, strict=True))
+    members = tuple(_member(run.name, [(run, agent)], run) for run, agent in zip(runs, agents, strict=True))
     return Entry(label, path, config, members, config.evaluation.scored, tuple(map(effort, runs)))
 
 
-def _member(name: str, folder: Path, policy: str, path: Path) -> tuple[str, tuple[Judged, ...]]:
-    found = read_scores(folder, policy)
+def _member(name: str, results: Sequence[tuple[Path, str]], path: Path) -> tuple[str, tuple[Judged, ...]]:
+    found = [judged for folder, policy in results for judged in read_scores(folder / EVALS, policy)]
     if not found:
         raise StoreError(f"'{path}' has not been judged", f"'bcl attack {path} --suite paper' does it")
     return name, tuple(found)

@@ -92,9 +92,23 @@ def test_half_precision_files_load_as_float(tmp_path: Path) -> None:
     assert next(bcl.load(tmp_path / "p.safetensors").parameters()).dtype == torch.float32
 
 
-def saved(tmp_path: Path) -> Path:
+@pytest.mark.parametrize("kind", ["dueling-mlp", "dueling-cnn"])
+@pytest.mark.parametrize("weights", ["float16", "int16"])
+def test_files_of_16_bits_are_about_half_as_large_and_close(kind: str, weights: files.Weights, tmp_path: Path) -> None:
+    policy, path = Policy(SPECS[kind]), tmp_path / "p.safetensors"
+    path.write_bytes(files.to_bytes(policy, weights))
+    assert path.stat().st_size < 0.6 * len(files.to_bytes(policy))
+    loaded = bcl.load(path).network.state_dict()
+    for name, tensor in policy.network.state_dict().items():
+        size = tensor.abs()
+        if weights == "int16" and tensor.dim() > 1:  # steps are as wide for all numbers of a row
+            size = size.flatten(1).amax(dim=1).view(-1, *[1] * (tensor.dim() - 1)) / 2**4
+        assert ((loaded[name] - tensor).abs() <= size * 2**-11 + 2**-25).all()
+
+
+def saved(tmp_path: Path, weights: files.Weights = "float32") -> Path:
     path = tmp_path / "p.safetensors"
-    bcl.save(Policy(SPECS["dueling-mlp"]), path)
+    path.write_bytes(files.to_bytes(Policy(SPECS["dueling-mlp"]), weights))
     return path
 
 
@@ -107,8 +121,9 @@ def test_a_truncated_file_is_refused(tmp_path: Path, cut: int) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_damage_anywhere_is_refused(tmp_path: Path) -> None:
-    path = saved(tmp_path)
+@pytest.mark.parametrize("weights", ["float32", "int16"])
+def test_damage_anywhere_is_refused(weights: files.Weights, tmp_path: Path) -> None:
+    path = saved(tmp_path, weights)
     good = path.read_bytes()
     original = bcl.load(path)
     for position in [*range(0, 1500, 7), *range(len(good) - 4000, len(good), 97), len(good) - 1]:

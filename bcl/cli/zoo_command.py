@@ -1,0 +1,34 @@
+"""bcl zoo."""
+
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+import tyro
+
+from bcl import zoo
+from bcl.errors import WeightsError
+
+
+@dataclass(frozen=True)
+class Command:
+    """List the published agents with their returns, or tell all about one: how it was trained, and its checksum."""
+
+    takes_settings: ClassVar[bool] = False
+
+    name: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="NAME")] = None
+    """An agent of the list."""
+
+    def run(self, _: list[str]) -> None:
+        """Print."""
+        if self.name is not None:
+            agent = zoo.named(self.name.removeprefix(zoo.PREFIX))
+            print((agent.folder / zoo.ABOUT).read_text(), end="")
+            return
+        names = zoo.names()
+        if not names:
+            raise WeightsError("the zoo of this installation is empty", zoo.RESTORE)
+        print("mean return without attack, then under the worst attack that was tried at each budget:")
+        for agent in map(zoo.named, names):
+            returns = ", ".join(f"{mean:.4g} at {eps}" for eps, mean in agent.returns.items())
+            print(f"  {agent.folder.name:<20}{agent.game:<14}{agent.recipe:<14}{returns}")
+        print(f"\nnext: bcl attack {zoo.PREFIX}{names[0]} --suite quick")

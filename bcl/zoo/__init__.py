@@ -1,0 +1,84 @@
+"""Published agents: `zoo:NAME` stands for a policy file wherever one is asked for.
+
+Each lies in a folder of its name beside this file: its weights, `agent.toml` about them, `config.toml` with every setting
+of its training, and the results it was published with. Nothing here is ever written to but by benchmarks/publish.py.
+"""
+
+import hashlib
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+
+from bcl.errors import WeightsError, did_you_mean
+
+PREFIX = "zoo:"
+FOLDER = Path(__file__).parent
+WEIGHTS, ABOUT, CONFIG = "policy.safetensors", "agent.toml", "config.toml"
+RESTORE = "install bcl again, or restore it with 'git checkout' in a clone"
+
+
+@dataclass(frozen=True)
+class ZooAgent:
+    """What `agent.toml` says."""
+
+    folder: Path
+    game: str
+    recipe: str
+    command: str
+    """That trained it; its settings in full are in config.toml."""
+    seed: int
+    commit: str
+    """Of the code that trained it."""
+    gpu: str
+    gpu_minutes: float
+    notes: str
+    weights: str
+    """How they are stored: float16, int16 or float32."""
+    sha256: str
+    """Of the file of weights."""
+    policy: str
+    """Fingerprint of the agent, as it is loaded."""
+    judged: str
+    """Fingerprint of the agent that played the results: `policy`, or its weights before they were rounded."""
+    episodes: int
+    """Of each score."""
+    returns: dict[str, float]
+    """Mean return by budget under the worst attack; at 0 without attack."""
+
+    @property
+    def file(self) -> Path:
+        """Its weights; refused where they are missing or not those that were published."""
+        path = self.folder / WEIGHTS
+        try:
+            found = hashlib.sha256(path.read_bytes()).hexdigest()
+        except OSError as error:
+            raise WeightsError(f"cannot read '{path}': {error.strerror}", RESTORE) from None
+        if found != self.sha256:
+            raise WeightsError(f"'{path}' is damaged: its checksum is not the published one", RESTORE)
+        return path
+
+    @property
+    def new_results(self) -> Path:
+        """Where results made here go: the package may be read-only, and what it was published with should stay."""
+        return Path("runs") / f"zoo-{self.folder.name}.results"
+
+
+def names() -> list[str]:
+    """Of all agents."""
+    return sorted(path.parent.name for path in FOLDER.glob(f"*/{ABOUT}"))
+
+
+def find(path: Path) -> ZooAgent | None:
+    """The agent that `zoo:NAME` names; none for any other path."""
+    return named(str(path).removeprefix(PREFIX)) if str(path).startswith(PREFIX) else None
+
+
+def named(name: str) -> ZooAgent:
+    """The agent of this name."""
+    if name not in names():
+        raise WeightsError(f"the zoo has no agent '{name}'", did_you_mean(name, names(), "'bcl zoo' lists them"))
+    about = FOLDER / name / ABOUT
+    try:
+        return ZooAgent(FOLDER / name, **tomllib.loads(about.read_text()))
+    except (OSError, ValueError, TypeError) as error:
+        raise WeightsError(f"'{about}' is damaged ({error})", RESTORE) from None

@@ -1,0 +1,140 @@
+"""Put an agent and its results into the zoo of the package (docs/zoo.md).
+
+    python benchmarks/publish.py NAME FILE --results FOLDER --config FILE --command "bcl train ..." --commit C
+        --gpu "NVIDIA H200" --gpu-minutes 8
+
+FILE is the policy file, the folder what `bcl attack` and `bcl certify` left of it (FILE.results, or the run), the
+configuration that of its training. Weights are stored in 16 bits where that changes no action on any observation of a few
+nominal episodes, so that these episodes are the same to the last step; otherwise as they are, if they fit.
+"""
+
+import argparse
+import contextlib
+import hashlib
+import json
+import sys
+import tempfile
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from bcl import zoo
+from bcl.config import EvaluationConfig
+from bcl.envs import make_env
+from bcl.errors import BclError, StoreError, WeightsError
+from bcl.evaluation import game_for_evaluation, watch, worst
+from bcl.evaluation.score import NO_ATTACK
+from bcl.policies import Policy
+from bcl.policies.files import Weights, fingerprint, load, to_bytes
+from bcl.quantities import format_eps
+from bcl.reports.scores import Judged, read_scores
+from bcl.runs import store
+
+MAX_BYTES = 8_000_000
+FORMS: tuple[Weights, ...] = ("float16", "int16", "float32")  # the first that changes nothing and fits is taken
+
+
+def changed_actions(policy: Policy, others: Sequence[Policy], episodes: int) -> tuple[int, list[int]]:
+    """Steps of nominal episodes of `policy`, and on how many of them each of the others would have acted differently."""
+    game = policy.spec.game
+    if game is None:
+        raise WeightsError("this policy does not say which game it plays", "save it with a game in its spec")
+    steps, changed = 0, [0] * len(others)
+    with contextlib.closing(make_env(game_for_evaluation(game, None, EvaluationConfig().max_steps), 1)) as env:
+        for seed in range(episodes):
+            for moment in watch(policy, env, None, 0.0, seed=seed):
+                steps += 1
+                with torch.no_grad():
+                    actions = [int(other(torch.from_numpy(moment.clean)[None]).argmax()) for other in others]
+                changed = [count + (action != moment.taken) for count, action in zip(changed, actions, strict=True)]
+    return steps, changed
+
+
+def smallest(policy: Policy, episodes: int) -> tuple[Weights, bytes, Policy]:
+    """The first form in which the agent fits and acts as it did, its bytes, and the agent as it will be loaded."""
+    forms = {form: data for form in FORMS if len(data := to_bytes(policy, form)) <= MAX_BYTES}
+    stored = {form: policy_in(data) for form, data in forms.items()}
+    steps, changed = changed_actions(policy, [*stored.values()], episodes)
+    for form, count in zip(stored, changed, strict=True):
+        print(f"{form}: {len(forms[form]):,} bytes, {count} of {steps:,} actions changed")
+    kept = [form for form, count in zip(stored, changed, strict=True) if count == 0]
+    if not kept:
+        raise WeightsError(
+            f"no form of these weights within {MAX_BYTES:,} bytes acts as they do", "publish another agent"
+        )
+    return kept[0], forms[kept[0]], stored[kept[0]]
+
+
+def policy_in(data: bytes) -> Policy:
+    """As a file with this content is loaded."""
+    with tempfile.NamedTemporaryFile(suffix=".safetensors") as file:
+        file.write(data)
+        file.flush()
+        return load(file.name)
+
+
+def means(judged: Judged) -> dict[str, float]:
+    """By budget, under the worst attack."""
+    lowest = {format_eps(eps): attack.mean for eps, attack in worst([*judged.scores.values()]).items()}
+    return {"0": judged.scores[NO_ATTACK, 0.0].mean, **lowest}
+
+
+def publish(options: argparse.Namespace) -> Path:
+    """Write the agent's folder."""
+    policy, folder = load(options.file), zoo.FOLDER / options.name
+    identity, game = fingerprint(policy), policy.spec.game
+    judged = max(read_scores(options.results / "evals", identity), key=lambda one: len(one.scores), default=None)
+    if judged is None or game is None:
+        raise StoreError(f"'{options.results}' has no scores of '{options.file}'", "judge it with 'bcl attack' first")
+    text = options.config.read_text()
+    config = tomllib.loads(text)
+    form, data, published = smallest(policy, options.episodes)
+    for path in sorted(options.results.glob("*/*.json")):
+        result = store.read_json(path)
+        if path.parent.name in ("evals", "certs") and str(result.get("policy")).startswith(f"{identity} on "):
+            store.write_json(folder / path.parent.name / path.name, result)
+    store.write_bytes(folder / zoo.WEIGHTS, data)
+    store.write_text(folder / zoo.CONFIG, text)
+    about = {
+        "game": game.id,
+        "recipe": config["recipe"],
+        "command": options.command,
+        "seed": config["seed"],
+        "commit": options.commit,
+        "gpu": options.gpu,
+        "gpu_minutes": options.gpu_minutes,
+        "notes": options.notes,
+        "weights": form,
+        "sha256": hashlib.sha256(data).hexdigest(),
+        "policy": fingerprint(published),
+        "judged": identity,
+        "episodes": len(judged.example.returns),
+    }
+    lines = [f"{key} = {json.dumps(value)}" for key, value in about.items()]
+    lines += ["", "[returns]", *(f"{json.dumps(eps)} = {mean}" for eps, mean in means(judged).items())]
+    store.write_text(folder / zoo.ABOUT, "\n".join([*lines, ""]))
+    return folder
+
+
+def main() -> None:
+    """Publish, or say why not."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("name", help="what follows zoo:")
+    parser.add_argument("file", type=Path)
+    for option in ("--results", "--config"):
+        parser.add_argument(option, type=Path, required=True)
+    for option in ("--command", "--commit", "--gpu"):
+        parser.add_argument(option, required=True)
+    parser.add_argument("--gpu-minutes", type=float, required=True)
+    parser.add_argument("--notes", default="")
+    parser.add_argument("--episodes", type=int, default=4, help="nominal episodes on which actions are compared")
+    try:
+        print(f"agent: {publish(parser.parse_args())}")
+    except BclError as error:
+        sys.exit(str(error))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,222 @@
+"""The zoo: every agent that is shipped is what it says; mistakes and damage are told; agents can be published."""
+
+import importlib
+import shlex
+import shutil
+import sys
+import tomllib
+import typing
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+import bcl
+from bcl import zoo
+from bcl.api import target
+from bcl.api.training import ALONE, prepare
+from bcl.cli.main import parse
+from bcl.config import EvaluationConfig, config_from_dict, resolve
+from bcl.envs import make_env
+from bcl.errors import WeightsError
+from bcl.evaluation import watch
+from bcl.policies import Policy, PolicySpec
+from bcl.policies.files import fingerprint
+from bcl.reports.scores import read_scores
+
+Cli = Callable[..., tuple[int, str, str]]
+# The scores of two actions, from a unit that is 0 and one that is not; the second action is the better one in each.
+HEADS = {
+    "float16": [[0.0, 1.0], [0.0, 2.0]],
+    "int16": [[0.0, 1.0], [0.0, 1.00001]],  # equal as float16
+    "float32": [[1.0, 0.0], [1.0, 1e-9]],  # equal in 16 bits
+}
+
+
+@pytest.fixture
+def publishing(monkeypatch: pytest.MonkeyPatch):
+    """benchmarks/publish.py; `python benchmarks/publish.py` finds its neighbours in the same way."""
+    monkeypatch.syspath_prepend(Path(__file__).parents[1] / "benchmarks")
+    return importlib.import_module("publish")
+
+
+def save_with_head(head: list[list[float]], path: Path) -> Policy:
+    game = resolve("cartpole").game
+    env = make_env(game, 1)
+    policy = Policy(PolicySpec("plain-mlp", (4,), 2, env.low, env.high, (2,), game=game)).eval()
+    values = [torch.zeros(2, 4), torch.tensor([0.0, 1.0]), torch.tensor(head), torch.zeros(2)]
+    policy.network.load_state_dict(dict(zip(policy.network.state_dict(), values, strict=True)))
+    bcl.save(policy, path)
+    return policy
+
+
+@pytest.fixture
+def publish(publishing, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[list[list[float]]], Policy]:
+    """Judge an agent of CartPole with this head and publish it as zoo:mine, in a zoo of its own."""
+    monkeypatch.setattr(zoo, "FOLDER", tmp_path / "zoo")
+
+    def call(head: list[list[float]]) -> Policy:
+        policy = save_with_head(head, tmp_path / "p.safetensors")
+        bcl.evaluate(tmp_path / "p.safetensors", attacks="noise", eps=[0.1], episodes=2)
+        (tmp_path / "config.toml").write_text('recipe = "vanilla"\nseed = 3\n')
+        words = (
+            f"mine {tmp_path / 'p.safetensors'} --results {tmp_path / 'p.results'} --config {tmp_path / 'config.toml'}"
+        )
+        told = [
+            "--command",
+            'bcl train cartpole --note "x"',
+            "--commit",
+            "abc",
+            "--gpu",
+            "H200",
+            "--gpu-minutes",
+            "0.5",
+        ]
+        monkeypatch.setattr(sys, "argv", ["publish.py", *words.split(), *told])
+        publishing.main()
+        return policy
+
+    return call
+
+
+def test_other_paths_are_not_of_the_zoo() -> None:
+    assert zoo.find(Path("policy.safetensors")) is None
+    assert zoo.find(Path("runs/zoo:x")) is None
+
+
+@pytest.mark.parametrize("name", zoo.names())
+def test_a_shipped_agent_is_what_it_says(name: str, publishing) -> None:
+    agent = zoo.named(name)
+    for field, kind in typing.get_type_hints(zoo.ZooAgent).items():
+        assert isinstance(getattr(agent, field), typing.get_origin(kind) or kind), field
+    assert agent.file.stat().st_size <= publishing.MAX_BYTES
+    policy = bcl.load(f"zoo:{name}")
+    assert policy.spec.game
+    assert (fingerprint(policy), policy.spec.game.id) == (agent.policy, agent.game)
+    config = config_from_dict(tomllib.loads((agent.folder / zoo.CONFIG).read_text()))
+    assert (config.recipe, config.seed, config.game.id) == (agent.recipe, agent.seed, agent.game)
+    command, _ = parse("train", shlex.split(agent.command)[2:])
+    assert (command.game, command.recipe) == (agent.game, agent.recipe)
+    [judged] = read_scores(agent.folder / "evals", agent.judged)
+    assert (publishing.means(judged), len(judged.example.returns)) == (agent.returns, agent.episodes)
+
+
+@pytest.mark.parametrize("name", zoo.names())
+def test_a_shipped_agent_plays(name: str) -> None:
+    pytest.importorskip("ale_py")
+    policy = bcl.load(f"zoo:{name}")
+    assert policy.spec.game
+    moments = list(watch(policy, make_env(policy.spec.game, 1), None, 0.0, steps=60))
+    assert len({moment.taken for moment in moments}) > 1
+
+
+def test_the_command_line_takes_a_shipped_agent(
+    in_folder: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("ale_py")
+    monkeypatch.setattr(target, "evaluation_defaults", lambda game: EvaluationConfig(max_steps=20, eps=(1 / 255,)))
+    before = sorted(zoo.FOLDER.rglob("*"))
+    code, out, _ = in_folder("attack", "zoo:pong-radial", "--attack", "noise", "--episodes", "1")
+    assert code == 0
+    assert "results: runs/zoo-pong-radial.results/evals" in out
+    assert "next: bcl attack zoo:pong-radial --suite strong" in out
+    assert len(list((tmp_path / "runs" / "zoo-pong-radial.results" / "evals").glob("eps-*.json"))) == 2
+    assert sorted(zoo.FOLDER.rglob("*")) == before
+
+
+def test_the_list_shows_every_agent_and_one_in_full(in_folder: Cli) -> None:
+    code, out, _ = in_folder("zoo")
+    assert code == 0
+    assert all(f"  {name} " in out for name in zoo.names())
+    assert "21 at 0, 21 at 1/255" in out
+    agent = zoo.named("pong-radial")
+    assert in_folder("zoo", "pong-radial")[1] == (agent.folder / zoo.ABOUT).read_text()
+
+
+def test_an_unknown_agent_is_refused_with_the_closest(in_folder: Cli) -> None:
+    for command in ("attack", "certify", "video", "report", "compare", "zoo"):
+        code, _, err = in_folder(command, "zoo:pong-radail")
+        assert (code, err) == (2, "bcl: the zoo has no agent 'pong-radail'; did you mean 'pong-radial'?\n")
+    assert "'bcl zoo' lists them" in in_folder("train", "cartpole", "--init", "zoo:xyz")[2]
+    assert "'bcl zoo' lists them" in in_folder("attack", "zoo:../zoo")[2]
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "sentence"),
+    [
+        (zoo.WEIGHTS, None, "cannot read '{}': No such file or directory"),
+        (zoo.WEIGHTS, b"\0" * 64, "'{}' is damaged: its checksum is not the published one"),
+        (zoo.ABOUT, b"game = ", "'{}' is damaged (Invalid value"),
+        (zoo.ABOUT, b"game = 'pong'", "'{}' is damaged (ZooAgent.__init__() missing"),
+    ],
+)
+def test_damage_is_told_with_the_way_out(
+    file: str, content: bytes | None, sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(zoo.FOLDER / "pong-radial", tmp_path / "mine")
+    monkeypatch.setattr(zoo, "FOLDER", tmp_path)
+    bcl.load("zoo:mine")
+    damaged = tmp_path / "mine" / file
+    damaged.unlink() if content is None else damaged.write_bytes(content)
+    with pytest.raises(WeightsError) as caught:
+        bcl.load("zoo:mine")
+    assert str(caught.value).startswith(sentence.format(damaged))
+    assert str(caught.value).endswith("; " + zoo.RESTORE)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("form", HEADS)
+def test_weights_are_rounded_where_no_action_changes(publish, form: str) -> None:
+    policy = publish(HEADS[form])
+    agent, loaded = zoo.named("mine"), bcl.load("zoo:mine")
+    assert agent.weights == form
+    assert (agent.policy, agent.judged) == (fingerprint(loaded), fingerprint(policy))
+    assert (agent.recipe, agent.seed, agent.gpu_minutes) == ("vanilla", 3, 0.5)
+    assert agent.command == 'bcl train cartpole --note "x"'
+    assert agent.returns.keys() == {"0", "0.1"}
+    assert int(loaded(torch.zeros(1, 4)).argmax()) == 1
+
+
+def test_an_agent_that_fits_in_no_form_is_not_published(
+    publish, publishing, in_folder: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policy = save_with_head(HEADS["int16"], tmp_path / "p.safetensors")
+    half, whole = len(publishing.to_bytes(policy, "float16")), len(publishing.to_bytes(policy))
+    monkeypatch.setattr(publishing, "MAX_BYTES", half)
+    assert half < whole
+    with pytest.raises(SystemExit, match="no form of these weights"):
+        publish(HEADS["int16"])
+    assert zoo.names() == []
+    assert "the zoo of this installation is empty" in in_folder("zoo")[2]
+
+
+def test_an_agent_that_was_not_judged_is_not_published(
+    publish, publishing, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(publishing, "fingerprint", lambda policy: "somebody else")
+    with pytest.raises(SystemExit, match="judge it with 'bcl attack' first"):
+        publish(HEADS["float16"])
+
+
+def test_published_results_are_read_beside_those_made_here(publish, in_folder: Cli) -> None:
+    publish(HEADS["int16"])
+    assert bcl.compare("zoo:mine").blocks[0].budgets == [0.0, 0.1]
+    bcl.evaluate("zoo:mine", attacks="noise", eps=[0.1, 0.2], episodes=2)
+    assert bcl.compare("zoo:mine").blocks[0].budgets == [0.0, 0.1, 0.2]
+    code, out, _ = in_folder("report", "zoo:mine", "--no-frames")
+    assert code == 0
+    page = Path("runs/zoo-mine.results/report.html")
+    assert f"report: {page}" in out
+    assert "next: bcl video zoo:mine" in out
+    assert "abc" in page.read_text()  # the commit
+
+
+def test_training_starts_from_an_agent_of_the_zoo(tmp_path: Path) -> None:
+    pytest.importorskip("ale_py")
+    order = prepare(
+        "pong", {}, recipe="radial", out=tmp_path / "run", seed=None, budget=None, init="zoo:pong-vanilla", config=None,
+        workers=ALONE,
+    )  # fmt: skip
+    assert order.init
+    assert fingerprint(order.init) == zoo.named("pong-vanilla").policy
