@@ -46,6 +46,10 @@ __all__ = [
 ]
 
 
+NOT_PPO = {"in_play": 0.0, "fresh": False}
+"""Settings of [attack] that PPO does not know: its adversary never acts, and always attacks anew."""
+
+
 def preset_names() -> tuple[str, ...]:
     """Names of the games with a preset."""
     return tuple(sorted(p.name[:-5] for p in resources.files("bcl.presets").iterdir() if p.name.endswith(".toml")))
@@ -85,6 +89,8 @@ def resolve_stages(
         merged: Mapping[str, Any] = functools.reduce(merge, (stage.settings, preset, *rows))
         if top.get("budget") == "small":
             merged = tomllib.loads(to_toml(small(config_from_dict(merged))))
+        if top.get("algo") == "ppo":  # DQN's ways, which a game's own rows may have
+            merged = merge(merged, {"attack": NOT_PPO})
         return config_from_dict(functools.reduce(merge, (*own, {"recipe": name}), merged))
 
     last = config(*stages[-1], written, flags)
@@ -94,6 +100,9 @@ def resolve_stages(
     ):
         raise ConfigError(f"'{game}' has no target for a curriculum", "give one such as --curriculum.target 10/255")
     _check_budgets(stages[-1][0], last)
+    for key, off in NOT_PPO.items():
+        if last.algo == "ppo" and getattr(last.attack, key) != off:
+            raise ConfigError(f"PPO has no attack.{key}", f"leave it out, or train with --algo dqn if '{game}' allows")
     # A printed configuration holds all of the last stage: only what was changed in it is meant for the others too.
     changes = _only(difference(config(*stages[-1]), last), written)
     before = [(s, config(s, rows, _earlier(s, changes), _earlier(s, flags))) for s, rows in stages[:-1]]

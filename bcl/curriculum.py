@@ -157,7 +157,7 @@ def bcl(
     """Algorithm 1. `train` yields the K runs in order and is closed once no more are wanted. `out_of_budget` gives a
     reason to stop; it is asked after run k of phase i, if another could follow, and after a phase (k = 0).
     `training_score`, returns under the training attack, adds PPO's rule: stop when it has no teeth."""
-    f = best = _Agent(bootstrap, score)
+    f = best = started = _Agent(bootstrap, score)
     rules = _fixed(rules, f)
     eps, L, K, K_min, M = rules.eps, len(rules.eps) - 1, rules.runs, rules.min_runs, rules.give_up or inf
     phase, kept = Phase(0, eps[0], eps[0], 0), Candidate(INCUMBENT, None, None, {})
@@ -176,7 +176,7 @@ def bcl(
                 stop = TARGET_REACHED if judged else ALL_TRAINED
                 stop = TARGET_MISSED if i == L and kept.met is False else stop
             elif training_score and i > 0:
-                stop = _toothless(f, training_score, rules, tried)
+                stop = _toothless(f, started, training_score, rules, tried)
         stop = stop or out_of_budget(i, 0)
         thresholds, after = (rules.nominal, rules.attacked), None if stop else following
         known = tuple(replace(candidate, scores=dict(runs[candidate.run].scores)) for candidate in candidates)
@@ -271,10 +271,14 @@ def _value(f: _Agent[P], around: Sequence[float], rules: Rules) -> float:
     return part(0.0, rules.nominal) + (attacked / len(around) if around else 0.0)
 
 
-def _toothless(f: _Agent[P], training_score: Score[P], rules: Rules, tried: list[Tried]) -> str | None:
+def _toothless(
+    f: _Agent[P], started: _Agent[P], training_score: Score[P], rules: Rules, tried: list[Tried]
+) -> str | None:
+    """Nothing is left to learn from the training attack; not so where there is little left to lose."""
     target, nominal = rules.eps[-1], f.at(0.0)
     left = training_score(f.policy, target)
-    useless = left - rules.floor >= rules.toothless * (nominal - rules.floor)
+    plays = nominal > rules.floor and nominal - rules.floor >= rules.toothless * (started.at(0.0) - rules.floor)
+    useless = plays and left - rules.floor >= rules.toothless * (nominal - rules.floor)
     tried.append(Tried(target, left, useless, "training attack"))
     return f"the training attack has lost its teeth: {left:g} of {nominal:g} left at the target" if useless else None
 

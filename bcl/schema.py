@@ -125,9 +125,9 @@ class PpoConfig:
     """Decay of generalised advantage estimation."""
     clip: Positive = 0.2
     """Clip range of the probability ratio and of the value."""
-    value_coef: float = 0.5
+    value_coef: Magnitude = 0.5
     """Weight of the value loss."""
-    entropy_coef: float = 0.01
+    entropy_coef: Magnitude = 0.01
     """Weight of the entropy bonus."""
     max_grad_norm: Positive = 0.5
     """Gradient norm clip."""
@@ -142,7 +142,7 @@ class PpoConfig:
     reward_clamp: Magnitude = 10.0
     """Rewards are clamped to this magnitude; 0 keeps them as they are."""
     keep_return_statistics: bool = False
-    """Begin with the deviation that the agent to start from ended with; the paper's code begins anew."""
+    """Begin with the deviation that the agent to start from ended with, if it has one (imported agents have none); the paper's code begins anew."""
     ramp: Literal["exponential", "smooth", "linear"] = "exponential"
     """How the budget rises inside a run: exponential then linear, quartic then linear, or linear."""
     ramp_start: Share = 0.1
@@ -152,7 +152,7 @@ class PpoConfig:
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     """Of forward and backward passes; `auto`: bf16 for images on a GPU, else fp32. Bounds and last layers stay fp32."""
     accelerate: Literal["none", "graphs", "full"] = "graphs"
-    """On a GPU: every step one CUDA graph; `full` also compiles the network, which pays off in millions of steps."""
+    """On a GPU: every step one CUDA graph; `full` also compiles network and loss, which pays off in millions of steps."""
     log_steps: Count = 50_000
     """Agent steps between rows of metrics, at least one rollout."""
     checkpoint_minutes: Positive = 10.0

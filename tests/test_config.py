@@ -368,3 +368,11 @@ def test_every_published_row_names_a_preset() -> None:
 def test_any_text_survives_toml(text: str) -> None:
     config = dataclasses.replace(resolve("pong"), recipe=text)
     assert config_from_toml(to_toml(config)) == config
+
+
+@pytest.mark.parametrize("flag", ["--attack.in_play=0.5", "--attack.fresh=true"])
+def test_ppo_refuses_what_only_dqn_has(flag: str) -> None:
+    assert resolve("acrobot", recipe="at").attack.in_play > 0
+    assert resolve("acrobot", recipe="at", flags=parse_flags(["--algo", "ppo"])).attack.in_play == 0
+    with pytest.raises(ConfigError, match="PPO has no attack"):
+        resolve("cartpole", recipe="at", flags=parse_flags(["--algo", "ppo", flag]))

@@ -364,6 +364,14 @@ def test_teeth_are_counted_from_the_floor(left: float, useless: bool) -> None:
     assert len(world.play((0, 0, 0), rules, training_score=lambda f, eps: left).decisions) == (2 if useless else 3)
 
 
+@pytest.mark.parametrize("nominal", [10.0, 0.0, -2.0])
+def test_an_agent_that_forgot_how_to_play_has_nothing_for_teeth(nominal: float) -> None:
+    fallen = (nominal, nominal, nominal)
+    world = World({1: [fallen], 2: [fallen]})
+    result = world.play((30, 0, 0), Rules((0.0, 1.0, 2.0), attacked=25, skip=1.0), training_score=lambda f, eps: f[0])
+    assert result.stopped == TARGET_MISSED
+
+
 def test_training_is_closed_when_scoring_fails_and_not_asked_for_more_than_k() -> None:
     world = World({1: [(1,), (2,), (3,)]})
     with pytest.raises(IndexError):  # the fakes have no return at eps 1

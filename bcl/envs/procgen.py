@@ -107,7 +107,7 @@ class ProcgenEnvs:
             reward=rewards,
             terminated=terminated.bool(),
             truncated=truncation.bool(),
-            playing=self._playing,
+            playing=self._playing.clone(),
             final_obs=last_obs[ended],
         )
 

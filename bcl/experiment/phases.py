@@ -105,7 +105,9 @@ def train_phases(
 
     def training_score(agent: Agent, eps: float) -> float:
         # DQN's own objective needs its target network, which is gone with the run: there, away from the action.
-        attack = training_attack(config.attack, OwnValue() if config.algo == "ppo" else CrossEntropy())
+        value, paper = (OwnValue(), CrossEntropy()) if config.algo == "ppo" else (CrossEntropy(), None)
+        # PPO's PGD leads away from the action taken, which here is the best one.
+        attack = training_attack(config.attack, value, paper if config.attack.kind == "pgd" else None)
         return crew.scores("choosing", agent, plan, [Cell(attack, eps)])[0].mean
 
     def allowed(amount: float, what: str) -> str:

@@ -23,6 +23,7 @@ from bcl.errors import ConfigError, StoreError, TrainingError, WeightsError
 from bcl.evaluation import Cell, Plan, run_suite
 from bcl.experiment.mirrors import NO_MIRRORS, Mirrors
 from bcl.learners import dqn, ppo
+from bcl.learners.returns import read_note
 from bcl.learners.task import Hooks, Metrics, State, Task
 from bcl.policies import Policy, PolicySpec
 from bcl.policies.files import fingerprint, load, save
@@ -152,7 +153,8 @@ def train_run(
 ) -> Policy:
     """One training run in a folder of its own, from the parent's weights or fresh ones; the unit of all work.
 
-    The result depends on the arguments alone. A run that is finished is read; one with a checkpoint continues.
+    The result depends on the arguments and on when checkpoints fell, at which every episode starts anew: on the arguments
+    alone where these are counted in steps. A run that is finished is read; one with a checkpoint continues.
     """
     checkpoint = folder / CHECKPOINT
     if (folder / RESULT).exists():
@@ -217,6 +219,8 @@ def check_fits(policy: Policy, config: Config, env: VectorEnv) -> None:
     ):
         if not fits:
             raise WeightsError(f"the agent to start from {what}", hint)
+    if config.algo == "ppo" and config.ppo.keep_return_statistics and (note := spec.notes.get(ppo.NOTE)):
+        read_note(note)  # refuses what cannot be read, before a run is begun
 
 
 def spec_of(config: Config, env: VectorEnv) -> PolicySpec:

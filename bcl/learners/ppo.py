@@ -116,9 +116,10 @@ class Learner:
         compiles = cuda and config.accelerate == "full"
         maybe_compiled: Any = partial(torch.compile, dynamic=False) if compiles else lambda part: part
         objective = {"standard": losses.ppo, "at": losses.ppo_adversarial, "radial": losses.ppo_radial}[task.loss]
-        self._network, self._attacked, self._score_bounds, self._objective = map(
-            maybe_compiled, (network.logits_and_value, _without_gradients(policy), score_bounds, objective)
-        )
+        self._network = maybe_compiled(network.logits_and_value)
+        self._attacked = maybe_compiled(_without_gradients(policy))
+        self._score_bounds = maybe_compiled(score_bounds)
+        self._objective = maybe_compiled(objective)
         # Fixed places that graphs read; schedules write into them without the host waiting.
         dtype = torch.uint8 if image else torch.float32
         self._obs = _laid_out(torch.zeros(env.num_envs, *env.obs_shape, dtype=dtype, device=device))
@@ -160,6 +161,8 @@ class Learner:
     def rollout(self, obs: Tensor) -> tuple[Rollout, Tensor]:
         """Play on from `obs` with sampled actions; what happened, and the observations to play on from."""
         clock, last_obs = self.tally.clock, []
+        self._chosen.zero_()
+        self._kept.zero_()
         step: Step | None = None
         for _ in range(self.config.rollout):
             with clock.host("act"):
@@ -169,7 +172,8 @@ class Learner:
                 self._remember(step)
             with clock.host("env"):
                 step = self.env.recv()
-            last_obs.append(step.final_obs)
+            if len(step.final_obs):  # an empty one may be a view that keeps a whole batch of frames
+                last_obs.append(step.final_obs)
             obs = step.obs
         assert step, "a rollout has steps"
         self._remember(step)

@@ -54,11 +54,18 @@ class ReturnScale:
 
     def from_note(self, note: str) -> None:
         """Continue from what `to_note` wrote."""
-        try:
-            state = mean, variance, count = [float(number) for number in json.loads(note)]
-        except (ValueError, TypeError):
-            state = mean, variance, count = [math.nan] * 3
-        if not (math.isfinite(mean) and 0 <= variance < math.inf and 0 < count < math.inf):
-            what = f"the agent to start from has statistics of returns that cannot be read ({note:.60})"
-            raise WeightsError(what, "leave out ppo.keep_return_statistics")
-        self.restore(torch.tensor(state, dtype=torch.float64))
+        self.restore(torch.tensor(read_note(note), dtype=torch.float64))
+
+
+def read_note(note: str) -> list[float]:
+    """Mean, variance and number of returns from what `to_note` wrote; anything else is refused."""
+    try:
+        numbers = json.loads(note)
+        if isinstance(numbers, list) and [type(number) for number in numbers] == [float] * 3:
+            mean, variance, count = numbers
+            if math.isfinite(mean) and 0 <= variance < math.inf and FIRST_COUNT <= count < math.inf:
+                return numbers
+    except (ValueError, RecursionError):
+        pass
+    what = f"the agent to start from has statistics of returns that cannot be read ({note:.60})"
+    raise WeightsError(what, "start anew without ppo.keep_return_statistics")

@@ -74,6 +74,7 @@ class ActorCritic(nn.Module):
     def __init__(self, body: nn.Sequential, features: int, actions: int) -> None:
         super().__init__()
         self.body = body
+        self._in_full = 1 + next(i for i, layer in enumerate(body) if [*layer.parameters()])  # layers
         self.logits = nn.Linear(features, actions)
         self.value = nn.Linear(features, 1)
         head = torch.empty(actions + 1, features)  # initialised as one matrix, as in the reference's shared head
@@ -93,11 +94,12 @@ class ActorCritic(nn.Module):
         return _in_full(self.logits, features), _in_full(self.value, features).squeeze(1)
 
     def _features(self, obs: Tensor) -> Tensor:
-        first, *rest = self.body
-        x = _in_full(first, obs)  # bf16 would round a perturbation of 1/255 away
+        x, layers = obs, [*self.body]
+        for layer in layers[: self._in_full]:
+            x = _in_full(layer, x)  # bf16 would round a perturbation of 1/255 away
         if torch.is_autocast_enabled(kind := x.device.type):
             x = x.to(torch.get_autocast_dtype(kind))  # the largest activations: pooling and adding in half the memory
-        for layer in rest:
+        for layer in layers[self._in_full :]:
             x = layer(x)
         return x
 

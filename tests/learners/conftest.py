@@ -24,7 +24,7 @@ SMALL = DqnConfig(
 )  # fmt: skip
 
 SMALL_PPO = PpoConfig(
-    steps=400, num_envs=4, rollout=10, epochs=2, batch_size=8, learning_rate=1e-2, gamma=0.5, gae_lambda=0.5,
+    steps=400, num_envs=4, rollout=10, epochs=2, batch_size=8, learning_rate=1e-2, gamma=0.5, gae_lambda=0.75,
     normalise_returns=False, ramp="linear", log_steps=40, checkpoint_minutes=1e6,
 )  # fmt: skip
 

@@ -106,14 +106,14 @@ def test_advantages_of_a_rollout(make_ppo):
         carried = 0.0
         for t in reversed(range(10)):
             future = 0.0 if rollout.terminated[t, copy] else 0.5 * after[t][copy]
-            carried = r[t][copy] + future - v[t][copy] + (0.0 if rollout.ended[t, copy] else 0.25 * carried)
+            carried = r[t][copy] + future - v[t][copy] + (0.0 if rollout.ended[t, copy] else 0.375 * carried)
             raw[t, copy] = carried
     torch.testing.assert_close(rollout.targets.double(), raw + rollout.values, rtol=0, atol=1e-5)
     expected = (raw - raw.mean()) / raw.std(correction=0)
     torch.testing.assert_close(rollout.advantages.double(), expected, rtol=0, atol=1e-5)
 
 
-def test_moves_of_the_game_are_not_learned_from(make_ppo, monkeypatch):
+def test_moves_of_the_game_are_not_learned_from(make_ppo):
     learner, past = make_ppo(epochs=1), []
     recv = learner.env.recv
 
@@ -123,12 +123,12 @@ def test_moves_of_the_game_are_not_learned_from(make_ppo, monkeypatch):
         return step
 
     learner.env.recv = scripted
-    ppo_loss = losses.ppo
-    monkeypatch.setattr(losses, "ppo", lambda *given: past.append(given[2]) or ppo_loss(*given))
+    learner._objective = lambda *given: past.append(given[2]) or losses.ppo(*given)
     rollout, _ = learner.rollout(learner.restart())
     learner.update(rollout)
     assert rollout.playing[:, 1::2].all()
     assert not rollout.playing[:, ::2].any()
+    assert len(past) == 5
     for batch in past:
         assert batch.weight.sum().item() == pytest.approx(1)
         assert batch.weight.unique().numel() == 2  # 0 and an equal share

@@ -68,6 +68,8 @@ def test_acceleration_changes_nothing_but_rounding(make_ppo, loss, accelerate, p
     assert learned > 5 * tolerance
     torch.testing.assert_close(outputs(fast), outputs(eager), rtol=tolerance, atol=tolerance)
     torch.testing.assert_close(fast.returns.state(), eager.returns.state())
+    assert [row["episodes"] for row in rows] == [rows[1]["episodes"]] * 2
+    assert rows[0]["return"] == pytest.approx(rows[1]["return"])
     for name in ("surrogate", "value", "entropy", "robust"):
         if name in rows[1]:
             assert rows[0][name] == pytest.approx(rows[1][name], rel=10 * tolerance, abs=tolerance)
@@ -80,7 +82,8 @@ def test_graphs_follow_the_schedules(make_ppo):
     for _ in range(5):
         obs = advance(learner, obs)
     assert all(
-        graph._graph is not None for graph in (learner._choose, learner._estimate, learner._show, learner._improve)
+        graph._graph is not None
+        for graph in (learner._choose, learner._keep, learner._estimate, learner._show, learner._improve)
     )
 
     def moved(updates, step):
@@ -132,6 +135,7 @@ def test_the_host_never_waits_for_an_update(make_ppo, loss, accelerate):
     try:
         learner.update(rollout)
         learner._choose()
+        learner._keep()
     finally:
         torch.cuda.set_sync_debug_mode("default")
     assert learner.metrics()["updates"] == 20
