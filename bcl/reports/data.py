@@ -24,6 +24,11 @@ class Evaluation:
     """Procgen: `train` or `eval`."""
 
     @property
+    def episodes(self) -> int:
+        """Of every score."""
+        return len(self.scores[0].returns)
+
+    @property
     def attacks(self) -> list[str]:
         """Without nominal play, in the order of the scores."""
         return list(dict.fromkeys(s.attack for s in self.scores if s.eps > 0))

@@ -38,7 +38,8 @@ def test_the_verdict_and_its_table(pong_run: Path) -> None:
     assert c.state == "finished"
     assert c.verdict == (
         "bcl-mos-at on pong: return 20.67 without attack; 4 under the worst of PGD-30, RI-FGSM, Multi 1000 and Multi-T 1000 "
-        "at 25/255; it is the agent of phase 4, trained up to 7/255; the curriculum stopped: target reached"
+        "at 25/255; it is the agent of phase 4, trained up to 7/255; the curriculum stopped: target reached; "
+        "3 episodes instead of 20"
     )
     first, second = c.evaluations
     assert [a.split("(")[0] for a in first.attacks] == ["PGD", "RIFGSM", "Multi", "MultiT"]
@@ -53,23 +54,59 @@ def test_the_verdict_and_its_table(pong_run: Path) -> None:
     assert (second.note, second.attacks, second.scores[0].seed) == ("evaluated afterwards", [], 0)
 
 
-def later(run: Path, attacks: Sequence[str], budgets: Sequence[int], seed: int) -> None:
+def later(run: Path, attacks: Sequence[str], budgets: Sequence[int], seed: int, episodes: int = 3) -> None:
     """An evaluation of the same agent on other episodes, all returns 1."""
     config = read_config(run)
-    played(run / "evals", config, NO_ATTACK, 0.0, (1.0, 1.0), seed)
+    played(run / "evals", config, NO_ATTACK, 0.0, (1.0,) * episodes, seed)
     for attack, level in product(attacks, budgets):
-        played(run / "evals", config, attack, level / 255, (1.0, 1.0), seed)
+        played(run / "evals", config, attack, level / 255, (1.0,) * episodes, seed)
 
 
-def test_a_weaker_evaluation_afterwards_does_not_replace_the_verdict(pong_run: Path) -> None:
-    paper = [*map(repr, suite("paper"))]
-    later(pong_run, paper, (5, 10, 20, 25), seed=5)  # as many attacks
-    later(pong_run, [*paper, "FGSM()", "Noise()"], (5, 8, 10, 20), seed=6)  # more, but not at 25/255
-    assert collect(pong_run).evaluations[0].note == "the run's own verdict"
-    later(pong_run, [*paper, "FGSM()"], (10, 20, 25), seed=7)
+PAPER, WEAK = [*map(repr, suite("paper"))], [f"PGD(steps={steps}, step=1.0)" for steps in range(1, 9)]
+
+
+@pytest.mark.parametrize(
+    ("attacks", "budgets", "episodes"),
+    [
+        (PAPER, (5, 10, 20, 25), 3),  # the same
+        ([*PAPER, "FGSM()", "Noise()"], (5, 8, 10, 20), 3),  # more, but not at 25/255
+        (WEAK, (10, 20, 25), 3),  # more, but not the verdict's
+        ([*PAPER, "FGSM()"], (10, 20, 25), 2),  # more, on fewer episodes
+    ],
+)
+def test_a_weaker_evaluation_afterwards_does_not_replace_the_verdict(
+    pong_run: Path, attacks: list[str], budgets: tuple[int, ...], episodes: int
+) -> None:
+    before = collect(pong_run)
+    later(pong_run, attacks, budgets, 5, episodes)
+    after = collect(pong_run)
+    assert (after.verdict, after.evaluations[0]) == (before.verdict, before.evaluations[0])
+    assert 5 in {e.scores[0].seed for e in after.evaluations[1:]}
+
+
+def test_a_stronger_evaluation_afterwards_replaces_the_verdict(pong_run: Path) -> None:
+    later(pong_run, [*PAPER, "FGSM()"], (10, 20, 25), seed=7)
     c = collect(pong_run)
     assert (c.evaluations[0].note, c.evaluations[0].scores[0].seed) == ("evaluated afterwards", 7)
     assert "return 1 without attack; 1 under the worst of 5 attacks at 25/255" in c.verdict
+    later(pong_run, [repr(attack) for attack in suite("strong")], (10, 20, 25), seed=8, episodes=20)
+    c = collect(pong_run)
+    assert c.evaluations[0].scores[0].seed == 8
+    assert "instead of" not in c.verdict  # as many episodes as the preset's
+
+
+def test_a_stronger_suite_need_not_hold_the_attack_of_the_verdict(pong_run: Path) -> None:
+    result = store.read_json(pong_run / "result.json")
+    shutil.rmtree(pong_run / "evals")
+    quick = repr(suite("quick")[0])
+    scores = [s | {"attack": quick} for s in result["scores"] if s["eps"] > 0 and s["attack"] == PAPER[0]]
+    store.write_json(
+        pong_run / "result.json", result | {"scores": [s for s in result["scores"] if s["eps"] == 0] + scores}
+    )
+    later(pong_run, PAPER[:3], (10, 20, 25), seed=5)
+    assert collect(pong_run).evaluations[0].attacks == [quick]
+    later(pong_run, PAPER[3:], (10, 20, 25), seed=5)
+    assert collect(pong_run).evaluations[0].attacks == PAPER
 
 
 def test_a_budget_at_which_an_attack_is_missing_is_named(pong_run: Path) -> None:
