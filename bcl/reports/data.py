@@ -233,3 +233,13 @@ class Collected:
     """The version that the run was started with, where this one is another."""
     before: tuple[tuple[str, Evaluation], ...] = ()
     """Stages before the curriculum whose agents were judged as the first evaluation was, by name."""
+
+    @property
+    def undercut(self) -> tuple[Score, ...]:
+        """Per budget the lowest score of the other evaluations, where it is lower than the worst of the first."""
+        if not self.evaluations:
+            return ()
+        first, *others = self.evaluations
+        scores = [s for other in others if other.levels == first.levels for s in other.scores]
+        lowest = [min((s for s in scores if s.eps == eps), key=lambda s: s.mean, default=None) for eps in first.worst]
+        return tuple(s for s in lowest if s and s.mean < first.worst[s.eps].mean)

@@ -1,6 +1,7 @@
 """The numbers of a report, against files written by hand."""
 
 import json
+import re
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -107,6 +108,23 @@ def test_a_stronger_suite_need_not_hold_the_attack_of_the_verdict(pong_run: Path
     assert collect(pong_run).evaluations[0].attacks == [quick]
     later(pong_run, PAPER[3:], (10, 20, 25), seed=5)
     assert collect(pong_run).evaluations[0].attacks == PAPER
+
+
+def test_a_lower_return_in_another_evaluation_is_named_beside_the_table(pong_run: Path) -> None:
+    later(pong_run, ["FGSM()"], (20, 25), seed=5)  # 1, the verdict's worst are 15 and 4
+    config = read_config(pong_run)
+    played(pong_run / "evals", config, "Noise()", 20 / 255, (0.5,) * 3, seed=6)
+    played(pong_run / "evals", config, "Noise()", 10 / 255, (20.5,) * 3, seed=6)  # not lower
+    c = collect(pong_run)
+    assert c.evaluations[0].note == "the run's own verdict"
+    said = re.sub(r"<.*?>", "", page(c))
+    assert "Other evaluations gave less: 0.5 under Noise at 20/255, 1 under FGSM at 25/255, see below." in said
+    assert "3 episodes, evaluation seed 5: evaluated afterwards." in said
+
+
+def test_without_a_lower_return_elsewhere_nothing_is_said(pong_run: Path) -> None:
+    assert collect(pong_run).undercut == ()
+    assert "Other evaluations gave less" not in page(collect(pong_run))
 
 
 def test_a_budget_at_which_an_attack_is_missing_is_named(pong_run: Path) -> None:
