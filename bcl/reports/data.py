@@ -8,7 +8,8 @@ import numpy as np
 
 from bcl.evaluation import Score, Worst, worst
 
-BarState = Literal["kept", "not kept", "undecided", "diverged", "unfinished"]
+BarState = Literal["kept", "not kept", "undecided", "diverged", "unfinished", "not needed"]
+"""`not needed`: it trained beside a run that was good enough, so that no decision names it."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,7 @@ class Bar:
     run: int
     """Which of the phase's, from 1."""
     of: int
-    """How many runs the phase had."""
+    """How many runs trained in the phase."""
     eps: float
     """The budget trained up to."""
     start: float

@@ -36,6 +36,7 @@ _BARS: dict[BarState, Any] = {
     "undecided": {"facecolor": LIGHT["rule"], "edgecolor": LIGHT["blue"]},
     "unfinished": {"facecolor": LIGHT["rule"], "edgecolor": LIGHT["blue"], "linestyle": "--"},
     "diverged": {"facecolor": "none", "edgecolor": LIGHT["vermilion"], "linestyle": ":"},
+    "not needed": {"facecolor": "none", "edgecolor": LIGHT["muted"], "linewidth": 0.6, "hatch": "/////"},
 }
 
 

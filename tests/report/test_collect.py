@@ -24,10 +24,11 @@ from bcl.policies import Policy, PolicySpec
 from bcl.reports import plots
 from bcl.reports.collect import _published, agent_file, collect, report_file, shown_run
 from bcl.reports.data import Bar, Published, Repeat, Setting, Skip
+from bcl.reports.effort import effort
 from bcl.reports.history import kept_folder, training_seconds
 from bcl.reports.html import page
 from bcl.runs import store
-from tests.report.conftest import AGENT, played
+from tests.report.conftest import AGENT, metrics, played
 
 
 def levels(*whole: int) -> list[float]:
@@ -181,6 +182,27 @@ def test_the_timeline(pong_run: Path) -> None:
     )
     assert timeline.skips == (Skip(90.0, e3, e5, 2), Skip(190.0, e7, e25, 18))
     assert timeline.target == e25
+
+
+def test_runs_beside_the_one_that_ended_a_phase_are_drawn(pong_run: Path) -> None:
+    phase = pong_run / "stages/3-at/phases/003"  # decided after 60 s of the stage, which begins at 80
+    for k, seconds in ((3, 18.0), (4, 300.0)):  # one was done, the other cancelled
+        metrics(phase / f"run{k}", [(100, 19.0, 100 / seconds)])
+    store.write_json(phase / "run3/result.json", {"policy": "phase3run3"})
+    timeline = collect(pong_run).timeline
+    assert timeline is not None
+    third = [bar for bar in timeline.bars if bar.phase == 3]
+    assert [(bar.run, bar.of, bar.state) for bar in third] == [
+        *((1, 4, "not kept"), (2, 4, "kept"), (3, 4, "not needed"), (4, 4, "not needed"))
+    ]
+    assert [(bar.start, bar.end) for bar in third] == [(90, 110), (110, 135), (122, 140), (90, 140)]
+    assert [(curve.run, curve.kept) for curve in timeline.panels[2].curves] == [
+        *((1, False), (2, True), (3, False), (4, False))
+    ]
+    assert effort(pong_run).runs == 5  # the paper's count
+    figure = plots.timeline(timeline, 860)
+    assert "run, not needed" in [text.get_text() for text in figure.legends[0].get_texts()]
+    assert "hatched: runs beside it that were not needed" in page(collect(pong_run))
 
 
 def test_learning_curves(pong_run: Path) -> None:
