@@ -327,6 +327,10 @@ def test_the_agent_before_the_curriculum_on_the_same_episodes(pong_run: Path) ->
     [axes] = plots.return_against_budget(c.evaluations[0], c.published, 860, c.before).axes
     lines = {line.get_label(): line for line in axes.get_lines()}
     assert list(lines["vanilla, worst attack"].get_ydata()) == [21.0, -21.0]
+    others = [
+        line for label, line in lines.items() if label != "vanilla, worst attack" and line.get_linestyle() != "None"
+    ]
+    assert all(lines["vanilla, worst attack"].get_linewidth() < line.get_linewidth() for line in others)
     assert axes.get_ylim()[0] < -21
 
 
