@@ -114,12 +114,14 @@ def test_a_stronger_suite_need_not_hold_the_attack_of_the_verdict(pong_run: Path
 def test_a_lower_return_in_another_evaluation_is_named_beside_the_table(pong_run: Path) -> None:
     later(pong_run, ["FGSM()"], (20, 25), seed=5)  # 1, the verdict's worst are 15 and 4
     config = read_config(pong_run)
-    played(pong_run / "evals", config, "Noise()", 20 / 255, (0.5,) * 3, seed=6)
-    played(pong_run / "evals", config, "Noise()", 10 / 255, (20.5,) * 3, seed=6)  # not lower
+    played(pong_run / "evals", config, "Noise()", 20 / 255, (0.5,), seed=6)
+    played(pong_run / "evals", config, "Noise()", 10 / 255, (20.5,), seed=6)  # not lower
     c = collect(pong_run)
     assert c.evaluations[0].note == "the run's own verdict"
     said = re.sub(r"<.*?>", "", page(c))
-    assert "Other evaluations gave less: 0.5 under Noise at 20/255, 1 under FGSM at 25/255, see below." in said
+    assert (
+        "Other evaluations gave less: 0.5 under Noise at 20/255 (1 episode), 1 under FGSM at 25/255, see below." in said
+    )
     assert "3 episodes, evaluation seed 5: evaluated afterwards." in said
 
 
