@@ -3,9 +3,12 @@
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import tyro
+
+if TYPE_CHECKING:
+    from bcl.reports.data import Collected
 
 
 @dataclass(frozen=True)
@@ -27,9 +30,25 @@ class Command:
         """Collect, draw, write."""
         from bcl.api.reporting import report_of
         from bcl.cli import console
+        from bcl.reports.html import check
 
+        check(self.target, self.out)  # before frames are announced and played
         collected, out = report_of(self.target, self.out, no_frames=self.no_frames, device=self.device, say=console.say)
         print(f"verdict: {collected.verdict}")
         print(f"report: {out}")
-        word = {"stopped": "resume", "at work": "status"}.get(collected.state, "video")
-        print(f"next: bcl {word} {shlex.quote(collected.agent if word == 'video' else collected.source)}")
+        print(f"next: {_next(collected)}")
+
+
+def _next(collected: "Collected") -> str:
+    from bcl.experiment.run import stage_folders
+    from bcl.reports.collect import agent_file
+
+    if word := {"stopped": "resume", "at work": "status"}.get(collected.state):
+        return f"bcl {word} {shlex.quote(collected.source)}"
+    agent = Path(collected.agent)
+    if agent_file(agent):
+        return f"bcl {'video' if collected.evaluations else 'attack'} {shlex.quote(collected.agent)}"
+    last = stage_folders(agent)[-1][2] / "policy.safetensors"  # the best one is gone; this is what it was copied from
+    if last.exists():
+        return f"bcl attack {shlex.quote(str(last))}"
+    return f"copy the run again with all its files, '{agent}' has no best policy"

@@ -8,16 +8,18 @@ from typing import Any
 import bcl
 from bcl import zoo
 from bcl.attacks.names import attack_label
-from bcl.config import Config, preset_for, resolve_stages
+from bcl.attacks.suites import SUITES, suite
+from bcl.config import Config, EvaluationConfig, preset_for, resolve, resolve_stages
 from bcl.errors import StoreError, WeightsError
 from bcl.evaluation import flags
 from bcl.experiment.phases import decisions
 from bcl.experiment.run import Verdict, commit_here, read_config, read_verdict, stage_folders, under_attack
 from bcl.experiment.status import incumbent, status
 from bcl.experiment.work import EVALS, POLICY, RESULT
-from bcl.games import game_from_dict
+from bcl.games import Game, game_from_dict
 from bcl.policies import Policy, files
 from bcl.policies.files import fingerprint, is_policy, load
+from bcl.quantities import counted
 from bcl.reports.data import Collected, Evaluation, Frames, Proof, Published, Repeat, Setting
 from bcl.reports.history import kept_folder, read_timeline
 from bcl.reports.published import levels_of, results, row_for
@@ -80,10 +82,11 @@ def _of_run(run: Path, source: Path, repeats: tuple[Repeat, ...], frames: Frames
     config = now.config
     policy = str(store.read_json(run / RESULT).get("policy")) if verdict else ""
     if verdict:
-        found = _evaluations(read_scores(run / EVALS, policy), verdict, config)
-        judged = found and found[0].nominal
+        usual = _usual_episodes(config.game)
+        found = _evaluations(read_scores(run / EVALS, policy), usual, verdict, config)
+        judged = found[0].nominal
         shown = dataclasses.replace(verdict, scores=list(found[0].scores)) if judged else verdict
-        sentence = shown.sentence(config)
+        sentence = shown.sentence(config) + _few_episodes(found[0], usual)
     else:
         found = _so_far(run)
         best = incumbent(run)
@@ -120,15 +123,15 @@ def _of_policy(file: Path, frames: Frames | None) -> Collected:
     game, identity = policy.spec.game, fingerprint(policy)
     if game is None:
         raise WeightsError(f"'{file}' does not say which game it plays", "save it with a game in its spec")
-    results = judged_policy(file, policy)
-    found = _evaluations([one for folder, who in results for one in read_scores(folder / EVALS, who)], None, None)
+    usual, results = _usual_episodes(game), judged_policy(file, policy)
+    found = _evaluations([one for folder, who in results for one in read_scores(folder / EVALS, who)], usual)
     sentence, run = f"{file.name} on {game.id} has not been judged yet", file.parent.parent
     if file.parent.name == "best" and (run / RESULT).exists():
         sentence = f"{file.name} on {game.id} is the agent of {run}; 'bcl report {run}' tells how it was judged"
     if found and (nominal := found[0].nominal):
         words, lowest = [f"{file.name} on {game.id}: return {nominal.mean:.4g} without attack"], found[0].worst
         words += [under_attack(found[0].scores, max(lowest))] if lowest else []
-        sentence = "; ".join(words)
+        sentence = "; ".join(words) + _few_episodes(found[0], usual)
     about = {"policy": identity, "made from": policy.spec.parent, "network": policy.spec.kind}
     if agent := zoo.find(file):
         about |= {"command": agent.command, "commit": agent.commit, "results played by": agent.judged}
@@ -152,13 +155,15 @@ def _of_policy(file: Path, frames: Frames | None) -> Collected:
     )
 
 
-def _evaluations(played: Iterable[Judged], verdict: Verdict | None, config: Config | None) -> list[Evaluation]:
-    """What was played with this agent. Of a run its own verdict comes first, unless a later evaluation has played more
-    attacks at every one of the verdict's budgets; of a policy file that with most attacks."""
+def _evaluations(
+    played: Iterable[Judged], usual: int, verdict: Verdict | None = None, config: Config | None = None
+) -> list[Evaluation]:
+    """What was played with this agent, the one to look at first in front: of a run its own verdict, unless a later
+    evaluation outdoes it."""
     found = []
     for judged in played:
-        own = verdict is not None and any(score in verdict.scores for score in judged.scores.values())
-        found.append(_evaluation(judged, OWN if own else LATER, verdict.flags if verdict and own else ()))
+        mine = verdict is not None and any(score in verdict.scores for score in judged.scores.values())
+        found.append(_evaluation(judged, OWN if mine else LATER, verdict.flags if verdict and mine else ()))
     if verdict and config and not any(e.note == OWN for e in found):  # its files are gone, or were never handed on
         kept = tuple(ordered(verdict.scores))
         found.append(Evaluation(kept, tuple(verdict.flags), OWN, levels_of(config.game)))
@@ -166,11 +171,42 @@ def _evaluations(played: Iterable[Judged], verdict: Verdict | None, config: Conf
     # The budget that training happened to reach may lie beyond those that agents are judged at; others need not have it.
     asked = {s.eps for s in verdict.scores if s.eps > 0} & {*config.evaluation.eps} if verdict and config else set()
 
-    def strength(e: Evaluation) -> tuple[int, bool, int]:
-        thorough = [attack for attack in e.attacks if all(e.cell(attack, eps) for eps in asked)]
-        return len(thorough), e.note == OWN, len(e.scores)
+    own = next((e for e in found if e.note == OWN), None)
 
-    return sorted(found, key=strength, reverse=True)
+    def place(e: Evaluation) -> tuple[int, ...]:
+        attacks = _thorough(e, asked)
+        standing = 1 if e.note == OWN else 2 if own and _outdoes(e, own, asked) else 0
+        return standing, e.episodes >= usual, _suite_held(attacks), len(attacks), len(e.scores)
+
+    return sorted(found, key=place, reverse=True)
+
+
+def _outdoes(later: Evaluation, own: Evaluation, asked: set[float]) -> bool:
+    """Whether an evaluation may stand for the run's own verdict: no fewer episodes, and at every budget asked its attacks
+    and more, or a stronger suite. Many weak attacks on few episodes may not."""
+    attacks, known = _thorough(later, asked), _thorough(own, asked)
+    return later.episodes >= own.episodes and (attacks > known or _suite_held(attacks) > _suite_held(known))
+
+
+def _thorough(e: Evaluation, asked: set[float]) -> set[str]:
+    """The attacks that were played at every budget asked."""
+    return {attack for attack in e.attacks if all(e.cell(attack, eps) for eps in asked)}
+
+
+def _suite_held(attacks: set[str]) -> int:
+    """The place of the strongest suite whose attacks are all there, from 1; 0: of none."""
+    return max((n for n, name in enumerate(SUITES, 1) if {*map(repr, suite(name))} <= attacks), default=0)
+
+
+def _usual_episodes(game: Game) -> int:
+    """As many as the game's preset judges agents by."""
+    name = preset_for(game)
+    return (resolve(name).evaluation if name else EvaluationConfig()).episodes
+
+
+def _few_episodes(first: Evaluation, usual: int) -> str:
+    """The words to add to a sentence about fewer episodes than usual; else none."""
+    return f"; {counted(first.episodes, 'episode')} instead of {usual}" if first.episodes < usual else ""
 
 
 def _evaluation(judged: Judged, note: str, known: Iterable[str] = ()) -> Evaluation:

@@ -8,7 +8,8 @@ import numpy as np
 
 from bcl.evaluation import Score, Worst, worst
 
-BarState = Literal["kept", "not kept", "undecided", "diverged", "unfinished"]
+BarState = Literal["kept", "not kept", "undecided", "diverged", "unfinished", "not needed"]
+"""`not needed`: it trained beside a run that was good enough, so that no decision names it."""
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,11 @@ class Evaluation:
     """Where they come from."""
     levels: str = ""
     """Procgen: `train` or `eval`."""
+
+    @property
+    def episodes(self) -> int:
+        """Of every score."""
+        return len(self.scores[0].returns)
 
     @property
     def attacks(self) -> list[str]:
@@ -72,7 +78,7 @@ class Bar:
     run: int
     """Which of the phase's, from 1."""
     of: int
-    """How many runs the phase had."""
+    """How many runs trained in the phase."""
     eps: float
     """The budget trained up to."""
     start: float
@@ -228,3 +234,13 @@ class Collected:
     """The version that the run was started with, where this one is another."""
     before: tuple[tuple[str, Evaluation], ...] = ()
     """Stages before the curriculum whose agents were judged as the first evaluation was, by name."""
+
+    @property
+    def undercut(self) -> tuple[Score, ...]:
+        """Per budget the lowest score of the other evaluations, where it is lower than the worst of the first."""
+        if not self.evaluations:
+            return ()
+        first, *others = self.evaluations
+        scores = [s for other in others if other.levels == first.levels for s in other.scores]
+        lowest = [min((s for s in scores if s.eps == eps), key=lambda s: s.mean, default=None) for eps in first.worst]
+        return tuple(s for s in lowest if s and s.mean < first.worst[s.eps].mean)

@@ -1,6 +1,7 @@
 """How an agent came about: runs, decisions and learning curves, read from the folders of a run's stages."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -66,19 +67,21 @@ def _read_curriculum(
         candidates = {c["run"] for c in decided["decision"]["candidates"]} if decided else None
         kept = decided["decision"]["kept"] if decided else None  # of a phase under way, nobody knows
         numbers = sorted(int(run.name[3:]) for run in path.glob("run[0-9]*"))
-        numbers = [k for k in numbers if candidates is None or k in candidates]  # others were cancelled
+        trained = {k: rows for k in numbers if (rows := store.read_metrics(path / f"run{k}" / METRICS))}
         curves, last = [], spent
-        for place, k in enumerate(numbers, 1):
-            rows = store.read_metrics(path / f"run{k}" / METRICS)
-            if not rows:
-                continue
-            trained, end = training_seconds(rows), clock_after(path, k)
-            # One after the other, a run begins where the one before ended; side by side, it took longer than that.
-            start = max(spent, min(last, end - trained)) if end is not None else last
-            last = start + trained if end is None else end
-            which, span = (index, place, len(numbers)), (began + start, began + last)
+        for place, (k, rows) in enumerate(trained.items(), 1):
+            seconds, end = training_seconds(rows), clock_after(path, k)
+            needed = candidates is None or k in candidates
+            if decided and not needed:  # it trained beside the others until they had decided, or was done by then
+                start, end = max(spent, decided["seconds"] - seconds), decided["seconds"]
+            else:
+                # One after the other, a run begins where the one before ended; side by side, it took longer than that.
+                start = max(spent, min(last, end - seconds)) if end is not None else last
+                last = end = start + seconds if end is None else end
+            which, span = (index, place, len(trained)), (began + start, began + end)
             chosen = None if kept is None else k == kept
-            bars.append(_bar(path / f"run{k}", f"phase {index}", which, eps[index], span, chosen, reported))
+            bar = _bar(path / f"run{k}", f"phase {index}", which, eps[index], span, chosen, reported)
+            bars.append(bar if needed else replace(bar, state="not needed"))
             curves.append(_curve(k, k == kept, rows))
         if curves:
             low, high = short_eps(eps[index - 1]), short_eps(eps[index])

@@ -17,6 +17,7 @@ from matplotlib import image
 from matplotlib.figure import Figure
 
 from bcl.attacks.names import attack_label
+from bcl.errors import StoreError
 from bcl.evaluation import Score
 from bcl.quantities import counted
 from bcl.reports import plots
@@ -33,9 +34,22 @@ MOST_BESIDE = 2  # attacks whose table still fits beside the figure
 
 def write_report(target: Path, out: Path | None = None, *, device: str | None = "cpu") -> tuple[Collected, Path]:
     """Collect, draw, write. Sample frames are played on `device`; none: they are left out."""
-    collected = collect(target, play_frames(target, device) if device else None)
-    out = out or report_file(target)
+    collected, out = check(target, out)
+    if device:
+        collected = dataclasses.replace(collected, frames=play_frames(target, device))
     store.write_text(out, page(collected))
+    return collected, out
+
+
+def check(target: Path, out: Path | None) -> tuple[Collected, Path]:
+    """What will be told, still without frames, and where: refused, before anything is played, if it cannot be read or
+    written."""
+    collected, out = collect(target), out or report_file(target)
+    if out.is_dir():
+        raise StoreError(f"'{out}' is a directory", "give the page a name, such as --out report.html")
+    trial = out.with_name(f".{out.name}.trial")
+    store.write_bytes(trial, b"")
+    store.remove(trial)
     return collected, out
 
 

@@ -36,6 +36,7 @@ _BARS: dict[BarState, Any] = {
     "undecided": {"facecolor": LIGHT["rule"], "edgecolor": LIGHT["blue"]},
     "unfinished": {"facecolor": LIGHT["rule"], "edgecolor": LIGHT["blue"], "linestyle": "--"},
     "diverged": {"facecolor": "none", "edgecolor": LIGHT["vermilion"], "linestyle": ":"},
+    "not needed": {"facecolor": "none", "edgecolor": LIGHT["muted"], "linewidth": 0.6, "hatch": "/////"},
 }
 
 
@@ -114,7 +115,7 @@ def return_against_budget(
     width: int,
     before: Sequence[tuple[str, Evaluation]] = (),
 ) -> Figure:
-    """A line per attack, the worst case bold, agents it came from muted, the paper's values hollow."""
+    """A line per attack, the worst case bold and on top, agents it came from thin and gray, the paper's values hollow."""
     looks = styles(evaluation.attacks)
     named = [*(look.label for look in looks.values()), *(f"{name}, worst attack" for name, _ in before)]
     columns = _columns(named, width)
@@ -130,11 +131,11 @@ def return_against_budget(
             linestyle=look.dash, label=look.label, elinewidth=1,
         )  # fmt: skip
     for number_, (name, other) in enumerate(before):
-        axes.plot(*zip(*_lowest(other), strict=True), color=LIGHT["muted"], linewidth=2.5, linestyle=_DASHES[number_ % 2],
-                  marker=".", zorder=1.4, label=f"{name}, worst attack")  # fmt: skip
+        axes.plot(*zip(*_lowest(other), strict=True), color=LIGHT["muted"], linewidth=1, linestyle=_DASHES[number_ % 2],
+                  alpha=0.6, zorder=1.5, label=f"{name}, worst attack")  # fmt: skip
     if lowest := _lowest(evaluation):
         label = "worst attack" if looks else "no attack"
-        axes.plot(*zip(*lowest, strict=True), color=LIGHT["ink"], linewidth=3.5, alpha=0.9, zorder=1.5, label=label,
+        axes.plot(*zip(*lowest, strict=True), color=LIGHT["ink"], linewidth=3.5, alpha=0.9, zorder=3, label=label,
                   marker="" if looks else "o")  # fmt: skip
     handles, labels = axes.get_legend_handles_labels()
     handles = [one.lines[0] if isinstance(one, ErrorbarContainer) else one for one in handles]  # without its error

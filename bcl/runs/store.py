@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
 Json = dict[str, Any]
-REPEATS = "repeats.json"
+RUN, REPEATS = "run.json", "repeats.json"
 
 
 class Sink(io.FileIO):
@@ -85,10 +85,12 @@ def write_json(path: Path, value: Mapping[str, Any]) -> None:
 
 def read_json(path: Path) -> Json:
     """A JSON object that this package wrote."""
-    with _clear_reads(path, "delete it to have it made again"):
+    made_once = path.name in (RUN, REPEATS)
+    hint = "copy the run again with all its files" if made_once else "delete it to have it made again"
+    with _clear_reads(path, hint):
         value = json.loads(path.read_bytes().decode())
     if not isinstance(value, dict):
-        raise StoreError(f"'{path}' does not hold a JSON object", "delete it to have it made again")
+        raise StoreError(f"'{path}' does not hold a JSON object", hint)
     return value
 
 
@@ -228,7 +230,7 @@ def create_run(
     """Make a new run directory from its resolved configuration, its provenance and more files under `stages` and
     `init`; config.toml comes last."""
     check_new(directory)
-    write_json(directory / "run.json", about)
+    write_json(directory / RUN, about)
     for name, data in (files or {}).items():
         write_bytes(directory / name, data)
     write_text(directory / "config.toml", config)
@@ -256,7 +258,7 @@ def open_run(directory: Path) -> str:
 def resume_run(directory: Path, differing: Callable[[str], list[str]]) -> str:
     """The configuration text of a run to continue; `differing` names the settings in which the wanted one differs."""
     stored = open_run(directory)
-    if not (directory / "run.json").exists():
+    if not (directory / RUN).exists():
         if (directory / "stages").exists():
             raise StoreError(f"'{directory}' has no run.json", "copy the run again with all its files")
         raise StoreError(f"'{directory}' is a part of a run", "give the run's own directory")
@@ -286,7 +288,7 @@ def _is_leftover(path: Path) -> bool:
     if path.name in ("stages", "init") and path.is_dir():
         inside = [p for p in path.rglob("*") if not p.is_dir() and not _is_temporary(p)]
         return all(p.name in ("config.toml", "policy.safetensors") for p in inside)  # nothing was trained
-    return path.name in ("run.json", "lock") or _is_temporary(path)
+    return path.name in (RUN, "lock") or _is_temporary(path)
 
 
 def _is_temporary(path: Path) -> bool:

@@ -1,6 +1,7 @@
 """The numbers of a report, against files written by hand."""
 
 import json
+import re
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -23,10 +24,11 @@ from bcl.policies import Policy, PolicySpec
 from bcl.reports import plots
 from bcl.reports.collect import _published, agent_file, collect, report_file, shown_run
 from bcl.reports.data import Bar, Published, Repeat, Setting, Skip
+from bcl.reports.effort import effort
 from bcl.reports.history import kept_folder, training_seconds
 from bcl.reports.html import page
 from bcl.runs import store
-from tests.report.conftest import AGENT, played
+from tests.report.conftest import AGENT, metrics, played
 
 
 def levels(*whole: int) -> list[float]:
@@ -38,7 +40,8 @@ def test_the_verdict_and_its_table(pong_run: Path) -> None:
     assert c.state == "finished"
     assert c.verdict == (
         "bcl-mos-at on pong: return 20.67 without attack; 4 under the worst of PGD-30, RI-FGSM, Multi 1000 and Multi-T 1000 "
-        "at 25/255; it is the agent of phase 4, trained up to 7/255; the curriculum stopped: target reached"
+        "at 25/255; it is the agent of phase 4, trained up to 7/255; the curriculum stopped: target reached; "
+        "3 episodes instead of 20"
     )
     first, second = c.evaluations
     assert [a.split("(")[0] for a in first.attacks] == ["PGD", "RIFGSM", "Multi", "MultiT"]
@@ -53,23 +56,78 @@ def test_the_verdict_and_its_table(pong_run: Path) -> None:
     assert (second.note, second.attacks, second.scores[0].seed) == ("evaluated afterwards", [], 0)
 
 
-def later(run: Path, attacks: Sequence[str], budgets: Sequence[int], seed: int) -> None:
+def later(run: Path, attacks: Sequence[str], budgets: Sequence[int], seed: int, episodes: int = 3) -> None:
     """An evaluation of the same agent on other episodes, all returns 1."""
     config = read_config(run)
-    played(run / "evals", config, NO_ATTACK, 0.0, (1.0, 1.0), seed)
+    played(run / "evals", config, NO_ATTACK, 0.0, (1.0,) * episodes, seed)
     for attack, level in product(attacks, budgets):
-        played(run / "evals", config, attack, level / 255, (1.0, 1.0), seed)
+        played(run / "evals", config, attack, level / 255, (1.0,) * episodes, seed)
 
 
-def test_a_weaker_evaluation_afterwards_does_not_replace_the_verdict(pong_run: Path) -> None:
-    paper = [*map(repr, suite("paper"))]
-    later(pong_run, paper, (5, 10, 20, 25), seed=5)  # as many attacks
-    later(pong_run, [*paper, "FGSM()", "Noise()"], (5, 8, 10, 20), seed=6)  # more, but not at 25/255
-    assert collect(pong_run).evaluations[0].note == "the run's own verdict"
-    later(pong_run, [*paper, "FGSM()"], (10, 20, 25), seed=7)
+PAPER, WEAK = [*map(repr, suite("paper"))], [f"PGD(steps={steps}, step=1.0)" for steps in range(1, 9)]
+
+
+@pytest.mark.parametrize(
+    ("attacks", "budgets", "episodes"),
+    [
+        (PAPER, (5, 10, 20, 25), 3),  # the same
+        ([*PAPER, "FGSM()", "Noise()"], (5, 8, 10, 20), 3),  # more, but not at 25/255
+        (WEAK, (10, 20, 25), 3),  # more, but not the verdict's
+        ([*PAPER, "FGSM()"], (10, 20, 25), 2),  # more, on fewer episodes
+    ],
+)
+def test_a_weaker_evaluation_afterwards_does_not_replace_the_verdict(
+    pong_run: Path, attacks: list[str], budgets: tuple[int, ...], episodes: int
+) -> None:
+    before = collect(pong_run)
+    later(pong_run, attacks, budgets, 5, episodes)
+    after = collect(pong_run)
+    assert (after.verdict, after.evaluations[0]) == (before.verdict, before.evaluations[0])
+    assert 5 in {e.scores[0].seed for e in after.evaluations[1:]}
+
+
+def test_a_stronger_evaluation_afterwards_replaces_the_verdict(pong_run: Path) -> None:
+    later(pong_run, [*PAPER, "FGSM()"], (10, 20, 25), seed=7)
     c = collect(pong_run)
     assert (c.evaluations[0].note, c.evaluations[0].scores[0].seed) == ("evaluated afterwards", 7)
     assert "return 1 without attack; 1 under the worst of 5 attacks at 25/255" in c.verdict
+    later(pong_run, [repr(attack) for attack in suite("strong")], (10, 20, 25), seed=8, episodes=20)
+    c = collect(pong_run)
+    assert c.evaluations[0].scores[0].seed == 8
+    assert "instead of" not in c.verdict  # as many episodes as the preset's
+
+
+def test_a_stronger_suite_need_not_hold_the_attack_of_the_verdict(pong_run: Path) -> None:
+    result = store.read_json(pong_run / "result.json")
+    shutil.rmtree(pong_run / "evals")
+    quick = repr(suite("quick")[0])
+    scores = [s | {"attack": quick} for s in result["scores"] if s["eps"] > 0 and s["attack"] == PAPER[0]]
+    store.write_json(
+        pong_run / "result.json", result | {"scores": [s for s in result["scores"] if s["eps"] == 0] + scores}
+    )
+    later(pong_run, PAPER[:3], (10, 20, 25), seed=5)
+    assert collect(pong_run).evaluations[0].attacks == [quick]
+    later(pong_run, PAPER[3:], (10, 20, 25), seed=5)
+    assert collect(pong_run).evaluations[0].attacks == PAPER
+
+
+def test_a_lower_return_in_another_evaluation_is_named_beside_the_table(pong_run: Path) -> None:
+    later(pong_run, ["FGSM()"], (20, 25), seed=5)  # 1, the verdict's worst are 15 and 4
+    config = read_config(pong_run)
+    played(pong_run / "evals", config, "Noise()", 20 / 255, (0.5,), seed=6)
+    played(pong_run / "evals", config, "Noise()", 10 / 255, (20.5,), seed=6)  # not lower
+    c = collect(pong_run)
+    assert c.evaluations[0].note == "the run's own verdict"
+    said = re.sub(r"<.*?>", "", page(c))
+    assert (
+        "Other evaluations gave less: 0.5 under Noise at 20/255 (1 episode), 1 under FGSM at 25/255, see below." in said
+    )
+    assert "3 episodes, evaluation seed 5: evaluated afterwards." in said
+
+
+def test_without_a_lower_return_elsewhere_nothing_is_said(pong_run: Path) -> None:
+    assert collect(pong_run).undercut == ()
+    assert "Other evaluations gave less" not in page(collect(pong_run))
 
 
 def test_a_budget_at_which_an_attack_is_missing_is_named(pong_run: Path) -> None:
@@ -126,6 +184,27 @@ def test_the_timeline(pong_run: Path) -> None:
     )
     assert timeline.skips == (Skip(90.0, e3, e5, 2), Skip(190.0, e7, e25, 18))
     assert timeline.target == e25
+
+
+def test_runs_beside_the_one_that_ended_a_phase_are_drawn(pong_run: Path) -> None:
+    phase = pong_run / "stages/3-at/phases/003"  # decided after 60 s of the stage, which begins at 80
+    for k, seconds in ((3, 18.0), (4, 300.0)):  # one was done, the other cancelled
+        metrics(phase / f"run{k}", [(100, 19.0, 100 / seconds)])
+    store.write_json(phase / "run3/result.json", {"policy": "phase3run3"})
+    timeline = collect(pong_run).timeline
+    assert timeline is not None
+    third = [bar for bar in timeline.bars if bar.phase == 3]
+    assert [(bar.run, bar.of, bar.state) for bar in third] == [
+        *((1, 4, "not kept"), (2, 4, "kept"), (3, 4, "not needed"), (4, 4, "not needed"))
+    ]
+    assert [(bar.start, bar.end) for bar in third] == [(90, 110), (110, 135), (122, 140), (90, 140)]
+    assert [(curve.run, curve.kept) for curve in timeline.panels[2].curves] == [
+        *((1, False), (2, True), (3, False), (4, False))
+    ]
+    assert effort(pong_run).runs == 5  # the paper's count
+    figure = plots.timeline(timeline, 860)
+    assert "run, not needed" in [text.get_text() for text in figure.legends[0].get_texts()]
+    assert "hatched: runs beside it that were not needed" in page(collect(pong_run))
 
 
 def test_learning_curves(pong_run: Path) -> None:
@@ -250,6 +329,10 @@ def test_the_agent_before_the_curriculum_on_the_same_episodes(pong_run: Path) ->
     [axes] = plots.return_against_budget(c.evaluations[0], c.published, 860, c.before).axes
     lines = {line.get_label(): line for line in axes.get_lines()}
     assert list(lines["vanilla, worst attack"].get_ydata()) == [21.0, -21.0]
+    others = [
+        line for label, line in lines.items() if label != "vanilla, worst attack" and line.get_linestyle() != "None"
+    ]
+    assert all(lines["vanilla, worst attack"].get_linewidth() < line.get_linewidth() for line in others)
     assert axes.get_ylim()[0] < -21
 
 

@@ -151,6 +151,41 @@ def test_an_unfinished_run_is_reported_with_what_continues_it(
     assert "bcl resume &#39;cut run&#39;" in Path("cut run/report.html").read_text()
 
 
+def test_nothing_is_played_for_a_page_that_cannot_be_written(
+    agent: Path, in_folder: Callable[..., tuple[int, str, str]]
+) -> None:
+    for out, why in ((".", "'.' is a directory"), ("mine.safetensors/page.html", "cannot write")):
+        code, _, err = in_folder("report", "mine.safetensors", "--out", out)
+        assert (code, len(err.splitlines())) == (2, 1)  # nor are frames announced
+        assert why in err
+    assert not (agent.with_suffix(".results") / frames.FILE).exists()
+
+
+def test_a_damaged_run_is_refused_before_frames_are_announced(
+    tmp_path: Path, agent: Path, make_pong_run: Callable[..., Path], in_folder: Callable[..., tuple[int, str, str]]
+) -> None:
+    run = make_pong_run(tmp_path / "run")
+    (run / "best").mkdir()
+    (run / "best/policy.safetensors").write_bytes(agent.read_bytes())
+    (run / "run.json").write_text("")
+    code, _, err = in_folder("report", "run")
+    assert (code, len(err.splitlines())) == (2, 1)
+    assert "copy the run again with all its files" in err
+
+
+def test_the_next_command_is_one_that_works(
+    tmp_path: Path, agent: Path, make_pong_run: Callable[..., Path], in_folder: Callable[..., tuple[int, str, str]]
+) -> None:
+    _, out, _ = in_folder("report", "mine.safetensors", "--no-frames")
+    assert out.splitlines()[-1] == "next: bcl attack mine.safetensors"  # not judged yet
+    run = make_pong_run(tmp_path / "run")  # finished, but without best/
+    _, out, _ = in_folder("report", "run")
+    assert out.splitlines()[-1] == "next: copy the run again with all its files, 'run' has no best policy"
+    (run / "stages/3-at/policy.safetensors").write_bytes(agent.read_bytes())
+    _, out, _ = in_folder("report", "run")
+    assert out.splitlines()[-1] == "next: bcl attack run/stages/3-at/policy.safetensors"
+
+
 @pytest.mark.parametrize(("target", "why"), [("nowhere", "does not exist"), (".", "is not a run directory")])
 def test_what_is_no_run_is_refused_in_one_sentence(
     target: str, why: str, in_folder: Callable[..., tuple[int, str, str]]

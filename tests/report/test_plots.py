@@ -34,6 +34,7 @@ def test_a_line_per_attack_the_worst_bold_the_paper_hollow(collected: Collected)
     assert [*drawn] == ["PGD-30", "RI-FGSM", "Multi 1000", "Multi-T 1000", "the paper"]
     assert drawn["RI-FGSM"].lines[0].get_ydata() == pytest.approx([62 / 3, 20.5, 15.5, 4.5])
     assert bold.get_linewidth() > 2 * drawn["PGD-30"].lines[0].get_linewidth()
+    assert bold.get_zorder() > max(drawn[label].lines[0].get_zorder() for label in ("PGD-30", "Multi-T 1000"))
     hollow = drawn["the paper"].lines[0]
     assert hollow.get_markerfacecolor() == "none"
     assert hollow.get_ydata() == pytest.approx([21, 21, 20.9, 20.9])
