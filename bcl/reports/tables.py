@@ -9,7 +9,7 @@ from typing import Any
 from bcl import stats
 from bcl.attacks.names import attack_label
 from bcl.quantities import counted, format_eps
-from bcl.reports.compare import Block, Comparison, Row
+from bcl.reports.compare import Block, Comparison, Median, Row
 from bcl.reports.entries import Entry
 from bcl.reports.look import number
 from bcl.reports.published import row_for, run_counts, wall_time
@@ -100,10 +100,10 @@ def _lines(row: Row, block: Block) -> Iterator[tuple[str, ...]]:
     cells = [row.cells.get(eps) for eps in block.budgets]
     alone, score = len(row.members) == 1, "" if row.score is None else number(row.score)
     name = row.label if alone else f"{row.label}, median of {len(row.members)} ({row.median})"
-    shown = [c and _value(c.mean, c.sem, len(c.runs[0])) + (_interval(c.interval) if alone else "") for c in cells]
+    shown = [c and _value(c.median, len(c.runs[0])) + _interval(c.median.interval) for c in cells]
     yield name, *(text or "" for text in shown), score
     if not alone:
-        means = [c and number(c.over_runs) + _interval(c.interval) for c in cells]
+        means = [c and number(c.over_repeats.mean) + _interval(c.over_repeats.interval) for c in cells]
         yield "  mean over repeats", *(text or "" for text in means), ""
     if paper := row.published:
         at = {round(eps * 255): (mean, sem) for eps, mean, sem in zip(paper.eps, paper.mean, paper.sem, strict=True)}
@@ -155,8 +155,8 @@ def _is_level(eps: float) -> bool:
     return abs(eps * 255 - round(eps * 255)) < 1e-6
 
 
-def _value(mean: float, sem: float, episodes: int) -> str:
-    return _plus_minus(mean, sem) if episodes >= stats.MIN_FOR_INTERVAL else number(mean)
+def _value(run: Median, episodes: int) -> str:
+    return _plus_minus(run.mean, run.sem) if episodes >= stats.MIN_FOR_INTERVAL else number(run.mean)
 
 
 def _plus_minus(mean: float, sem: float) -> str:
