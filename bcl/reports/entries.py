@@ -65,7 +65,7 @@ def _member(name: str, folder: Path, policy: str, path: Path) -> tuple[str, tupl
 
 def judged_alike(entries: Sequence[Entry], levels: Levels) -> dict[str, list[Judged]]:
     """For every entry that was judged on these levels, one evaluation per member, all under the same conditions: those
-    in which most attacks and budgets are common to all, of equals the same seed, then most of it all. Empty: no entry was, in all its repeats."""
+    with most episodes, then with most attacks and budgets common to all, of equals the same seed, then most of it all. Empty: no entry was, in all its repeats."""
     pools = {
         entry.label: [
             [judged for judged in evaluations if levels_of(judged.game) == levels] for _, evaluations in entry.members
@@ -101,10 +101,13 @@ def _alike(pools: dict[str, list[list[Judged]]], like: Judged, seed: int | None)
     return picked
 
 
-def _sharing(alike: dict[str, list[Judged]]) -> tuple[int, bool, int]:
+def _sharing(alike: dict[str, list[Judged]]) -> tuple[int, int, bool, int]:
+    """By what an evaluation is chosen. Episodes come before attacks: a quick try of more attacks on fewer episodes must not
+    displace a run's verdict."""
     everyone = [judged for members in alike.values() for judged in members]
     shared = set.intersection(*({*judged.scores} for judged in everyone))
     return (
+        len(everyone[0].example.returns),
         len(shared),
         len({judged.example.seed for judged in everyone}) == 1,
         sum(len(judged.scores) for judged in everyone),

@@ -163,6 +163,17 @@ def test_what_all_share_counts_not_what_one_has_more_of(tmp_path: Path) -> None:
             assert block.notes == ()
 
 
+def test_fewer_episodes_displace_more_only_where_nothing_else_is_shared(tmp_path: Path) -> None:
+    paths = [finished(tmp_path / name, "pong", "at", pong(20, 15, 10, 5)) for name in "ab"]
+    stray = {(attack, level / 255): [0.0] for attack in (PGD30, RI, "A()", "B()") for level in (10, 20, 25)}
+    for path in paths:
+        judge(path, resolve("pong").game, stray | {(NO_ATTACK, 0.0): [0.0]}, seed=0)
+    block = only_block(*paths)
+    assert (block.episodes, block.rows[0].cells[10 / 255].median.mean) == (4, 15)
+    only = finished(tmp_path / "c", "pong", "at", stray)
+    assert only_block(*paths, only).episodes == 1
+
+
 def test_the_budget_that_tests_an_attack_is_no_column(tmp_path: Path) -> None:
     run = finished(tmp_path / "a", "pong", "at", {(NO_ATTACK, 0.0): [1.0] * 3, (PGD30, 1.0): [0.0] * 3})
     assert only_block(run).budgets == [0.0]
