@@ -47,7 +47,8 @@ def refuse_unknown(words: list[str]) -> None:
             config = resolve_stages(game, recipe=command.recipe, flags=parse_flags(settings))[-1][1]
             check_trainable(config.recipe, config.algo)
     elif words[1] == "attack":
-        suite(command.suite)
+        if command.suite:
+            suite(command.suite)
         for attack in command.attack:
             attack_by_name(attack)
     budgets = getattr(command, "eps", None) or ()

@@ -28,7 +28,9 @@ class Command:
         from bcl.api.reporting import report_of
         from bcl.cli import console
 
-        collected, out = report_of(self.target, self.out, no_frames=self.no_frames, device=self.device, say=console.say)
+        collected, out = report_of(
+            self.target, self.out, frames=not self.no_frames, device=self.device, say=console.say
+        )
         print(f"verdict: {collected.verdict}")
         print(f"report: {out}")
         word = {"stopped": "resume", "at work": "status"}.get(collected.state, "video")
