@@ -51,9 +51,16 @@ def read_entry(path: Path, label: str) -> Entry:
     config = read_config(runs[0])
     if not all((run / RESULT).exists() for run in runs):
         raise StoreError(f"'{path}' is not finished", f"'bcl resume {path}' does what is left")
-    agents = [str(store.read_json(run / RESULT).get("policy")) for run in runs]
+    agents = [_agent(run / RESULT) for run in runs]
     members = tuple(_member(run.name, run / EVALS, agent, run) for run, agent in zip(runs, agents, strict=True))
     return Entry(label, path, config, members, config.evaluation.scored, tuple(map(effort, runs)))
+
+
+def _agent(result: Path) -> str:
+    policy = store.read_json(result).get("policy")
+    if not isinstance(policy, str) or not policy:
+        raise StoreError(f"'{result}' is damaged: it names no agent", "delete it and resume the run")
+    return policy
 
 
 def _member(name: str, folder: Path, policy: str, path: Path) -> tuple[str, tuple[Judged, ...]]:

@@ -250,11 +250,15 @@ def test_effort_counts_what_the_papers_table_counts(tmp_path: Path) -> None:
     assert dataclasses.replace(found, machine="") == Effort(runs=3, before=2, steps=700, seconds=60.0, machine="")
     assert found.seconds_per_run == 20
     [_, took] = tables(compare([run]))
+    assert (took.header[2], took.header[6]) == ("paper's runs", "paper's time")
     assert took.rows[0][:7] == ("a", "3", "20, 18, 20", "2", "233", "20 s", "12 h")
     untrained = finished(tmp_path / "c", "pong", "bcl-mos-at", pong(20, 15, 10, 5))
     assert tables(compare([untrained]))[-1].rows[0][1:7] == ("0", "20, 18, 20", "2", "", "", "12 h")
     with_one_stage = finished(tmp_path / "b", "pong", "radial", pong(20, 15, 10, 5))
     assert (effort(with_one_stage).runs, effort(with_one_stage).before) == (1, 1)
+    without_metrics = tables(compare([with_one_stage]))[-1]
+    shown = dict(zip(without_metrics.header, without_metrics.rows[0], strict=True))
+    assert (shown["training runs"], shown["steps a run"], shown["time a run"]) == ("1", "", "")
 
 
 def test_tables_carry_the_papers_numbers_beside(tmp_path: Path) -> None:
@@ -301,6 +305,7 @@ def test_markdown() -> None:
 
 def test_latex() -> None:
     lines = as_latex(TABLE).splitlines()
+    assert lines[:3] == [r"% needs \usepackage{booktabs}", r"\begin{table}", r"\centering"]
     assert r"\caption{50 \% of a\_b. note}" in lines
     assert r"\begin{tabular}{lr}" in lines
     assert r"a & $-$1 $\pm$ 2 \\" in lines
@@ -374,9 +379,14 @@ def test_what_cannot_be_compared_is_refused(tmp_path: Path) -> None:
     unfinished = finished(tmp_path / "b", "pong", "at", pong(20, 15, 10, 5))
     (unfinished / "result.json").unlink()
     never = finished(tmp_path / "c", "pong", "at", {})
+    damaged, nameless = (finished(tmp_path / name, "pong", "at", pong(20, 15, 10, 5)) for name in "de")
+    (damaged / "result.json").write_text('{"pol')
+    (nameless / "result.json").write_text("{}")
     errors: list[tuple[list[Path], type[BclError], str]] = [
         ([whole, whole], ConfigError, "given twice"),
         ([unfinished], StoreError, "is not finished; 'bcl resume"),
+        ([damaged], StoreError, "d/result.json' is damaged"),
+        ([nameless], StoreError, "e/result.json' is damaged"),
         ([never], StoreError, "has not been judged; 'bcl attack"),
         ([tmp_path / "nothing"], StoreError, "not a run directory"),
     ]
