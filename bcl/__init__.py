@@ -31,14 +31,13 @@ if TYPE_CHECKING:
     from bcl.api.filming import Video, video
     from bcl.api.judging import Certification, Evaluation, certify, evaluate
     from bcl.api.reporting import compare, report
-    from bcl.api.target import load, wrap
+    from bcl.api.target import import_policy, load, wrap
     from bcl.api.training import Run, resume, train
     from bcl.api.workers import Workers
     from bcl.envs import make_env
     from bcl.errors import BclError
     from bcl.policies import Policy
     from bcl.policies.files import save
-    from bcl.policies.importers import import_policy
 
 _HOMES = {
     "BclError": "bcl.errors",
@@ -51,7 +50,7 @@ _HOMES = {
     "certify": "bcl.api.judging",
     "compare": "bcl.api.reporting",
     "evaluate": "bcl.api.judging",
-    "import_policy": "bcl.policies.importers",
+    "import_policy": "bcl.api.target",
     "load": "bcl.api.target",
     "make_env": "bcl.envs",
     "report": "bcl.api.reporting",

@@ -95,7 +95,7 @@ OBSERVATION_NAMES: dict[str, tuple[str, ...]] = {
 }
 ACTION_NAMES: dict[str, tuple[str, ...]] = {
     "CartPole-v1": ("left", "right"),
-    "Acrobot-v1": ("torque -1", "torque 0", "torque +1"),
+    "Acrobot-v1": ("torque \N{MINUS SIGN}1", "torque 0", "torque +1"),
 }
 
 

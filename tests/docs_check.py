@@ -4,7 +4,7 @@
 
 The `sh` and `python` blocks of a page are run in order, in a folder that is empty but for what pages take for granted (see
 `prepare`). Then all commands in the text of the pages are run, each once, in one more folder. Pages keep the commands that
-people need; here a training gets few steps, an evaluation one episode and one attack, a benchmark an instant. What is not run
+people need; here a training gets few steps, an evaluation one episode and one budget, a benchmark an instant. What is not run
 stands in docs_commands.NOT_RUN with its reason.
 
 Importing takes longer than most of these commands. So `bcl` and `python` are stand-ins here, which hand their words, folder,
@@ -23,8 +23,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
 from docs_commands import PAGES, ROOT, SMALL, Piece, page_pieces, small, text_pieces
 
@@ -50,15 +52,23 @@ def prepare() -> None:
     torch.save(body | both, "FruitBot_ppo.pt")
 
 
+def judged_by_noise(work: Callable[..., Any]) -> Callable[..., Any]:
+    """The same with one attack in the suite `quick`: PGD-10 takes ten times as long."""
+    from bcl.attacks.noise import UniformNoise
+    from bcl.attacks.suites import SUITES
+
+    return mock.patch.dict(SUITES, quick=(UniformNoise(),))(work)
+
+
 def run_python(code: str) -> None:
     """A Python block, its trainings and evaluations with small budgets."""
     import bcl
     from bcl.settings import merge
 
     train, evaluate, certify = bcl.train, bcl.evaluate, bcl.certify
-    bcl.train = lambda game, **options: train(game, **merge(options, {"budget": "small", **SMALL}))
-    bcl.evaluate = lambda agent, **options: evaluate(agent, **options | {"attacks": ["noise"], "episodes": 1})
-    bcl.certify = lambda agent, **options: certify(agent, **options | {"method": "ibp", "episodes": 1})
+    bcl.train = judged_by_noise(lambda game, **options: train(game, **merge(options, {"budget": "small", **SMALL})))
+    bcl.evaluate = lambda agent, **options: evaluate(agent, **options | {"episodes": 1})
+    bcl.certify = lambda agent, **options: certify(agent, **options | {"episodes": 1})
     exec(compile(code, "block", "exec"), {"__name__": "__main__"})
 
 
@@ -73,23 +83,20 @@ def perform(words: list[str]) -> None:
         if words[0] == "bcl":
             from bcl.cli.main import main as bcl_main
 
-            bcl_main()
+            (bcl_main if words[1] == "attack" else judged_by_noise(bcl_main))()
         sys.path.insert(0, str(Path(sys.argv[0]).parent))
-        runpy.run_path(sys.argv[0], run_name="__main__")
+        judged_by_noise(runpy.run_path)(sys.argv[0], run_name="__main__")
 
 
 def serve(address: str) -> list[str]:
     """Import everything, then fork for every command that comes in; returns its words in the fork."""
     import bcl
-    from bcl.attacks.noise import UniformNoise
-    from bcl.attacks.suites import SUITES
 
     for module in pkgutil.walk_packages(bcl.__path__, "bcl."):
         if not module.name.endswith("__main__"):
             importlib.import_module(module.name)
     for module_name in ("ale_py.vector_env", "matplotlib.pyplot", "procgen", "tyro"):
         importlib.import_module(module_name)
-    SUITES["quick"] = (UniformNoise(),)  # trainings are judged by one attack, too: PGD-10 takes ten times as long
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(address)
         listener.listen()

@@ -94,6 +94,12 @@ def test_video_is_the_video_command(in_folder: Callable[..., tuple[int, str, str
     assert found.gif.read_bytes() == ours[1]
 
 
+def test_a_report_without_frames_plays_nothing(policy: Policy, tmp_path: Path) -> None:
+    bcl.save(policy, tmp_path / "p.safetensors")
+    page = bcl.report(tmp_path / "p.safetensors", frames=False)
+    assert [path.name for path in page.parent.iterdir()] == ["report.html"]
+
+
 def test_train_is_the_train_command(in_folder: Callable[..., tuple[int, str, str]]) -> None:
     said: list[str] = []
     workers = bcl.Workers(device="cpu")
@@ -159,7 +165,11 @@ def test_one_budget_or_attack_needs_no_list(policy: Policy) -> None:
 @pytest.mark.parametrize(
     ("call", "complaint"),
     [
-        (lambda policy: bcl.evaluate(policy, eps=None), "eps = None does not fit; give one or a list"),
+        (lambda policy: bcl.evaluate(policy, eps=3j), "eps = 3j does not fit; give one or a list"),
+        (lambda policy: bcl.evaluate(policy, eps=[]), "eps is empty; give one or a list, or leave it out"),
+        (lambda policy: bcl.certify(policy, eps=()), "eps is empty"),
+        (lambda policy: bcl.evaluate(policy, attacks=[]), "attacks is empty"),
+        (lambda policy: bcl.evaluate(policy, attacks="pgd", suite="quick"), "both a suite and single attacks"),
         (lambda policy: bcl.evaluate(policy, eps=-1), r"eps = -1 is outside \[0, 1\]; write it like 3/255"),
         (lambda policy: bcl.evaluate(policy, suite=["quick"]), r"suite = \['quick'\] does not fit"),
         (lambda policy: bcl.evaluate(policy, attacks=[3]), "attacks = 3 does not fit; give a name such as 'pgd-30'"),
@@ -179,6 +189,12 @@ def test_one_budget_or_attack_needs_no_list(policy: Policy) -> None:
             lambda policy: bcl.train("cartpole", workers={"parallel": 2}),
             r"workers = .* does not fit; give bcl\.Workers",
         ),
+        (lambda policy: bcl.import_policy("x", "sb3", "CartPole-v1"), "'x' is not"),
+        (lambda policy: bcl.import_policy("x", "sb3", "CartPol-v1"), "CartPol-v1"),
+        (lambda policy: bcl.import_policy("x", "sb3", 3), "game = 3 does not fit"),
+        (lambda policy: bcl.import_policy("x", 3, "cartpole"), "format = 3 does not fit"),
+        (lambda policy: bcl.import_policy(3, "sb3", "cartpole"), "path = 3 does not fit"),
+        (lambda policy: bcl.train("cartpole", recipe=3), "recipe = 3 does not fit; give its name, such as 'at'"),
         (lambda policy: bcl.train("cartpole", out=3), "out = 3 does not fit; give a path"),
         (lambda policy: bcl.train("cartpole", init=nn.Linear(4, 2)), "init = Linear.* does not fit; give a policy"),
         (

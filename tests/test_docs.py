@@ -47,7 +47,8 @@ def refuse_unknown(words: list[str]) -> None:
             config = resolve_stages(game, recipe=command.recipe, flags=parse_flags(settings))[-1][1]
             check_trainable(config.recipe, config.algo)
     elif words[1] == "attack":
-        suite(command.suite)
+        if command.suite:
+            suite(command.suite)
         for attack in command.attack:
             attack_by_name(attack)
     budgets = getattr(command, "eps", None) or ()
@@ -94,7 +95,11 @@ def test_a_block_becomes_short_commands() -> None:
     attack, *made = commands(text)
     assert attack == ["bcl", "attack", "p", "--suite", "strong", "--eps", "0.1", "0.2", "--episodes", "20"]
     assert made == [["make", "a"], ["make", "b"], ["make", "$x"], ["make", "c"]]
-    assert small(attack)[1:] == shlex.split("attack p --eps 0.1 0.2 --attack noise --episodes 1 --num-envs 2")
+    assert small(attack)[1:] == shlex.split("attack p --suite strong --eps 0.1 --episodes 1 --num-envs 1")
+    assert small(shlex.split("bcl certify p --eps 0.1 0.2 --method crown"))[3:] == shlex.split(
+        "--eps 0.1 --method crown --episodes 1"
+    )
+    assert small(["bcl", "attack", "runs/fruitbot", "--attack", "pgd-30"])[3:5] == ["--attack", "pgd-1"]
     assert left_out(["rm", "-r", "runs"], [["rm", "-r", "runs"]])
 
 

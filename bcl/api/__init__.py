@@ -31,7 +31,10 @@ def path_of(name: str, value: object, hint: str = "give a path") -> Path:
 
 
 def several(name: str, value: object) -> list[Any]:
-    """The members of a sequence; one number, word or attack stands for itself."""
+    """The members of a sequence, of which there is one at least; one number, word or attack stands for itself."""
     if isinstance(value, str | Real) or callable(value):
         return [value]
-    return list(given(name, value, Iterable, "give one or a list"))
+    members = list(given(name, value, Iterable, "give one or a list"))
+    if not members:
+        raise ConfigError(f"{name} is empty", "give one or a list, or leave it out")
+    return members

@@ -11,6 +11,7 @@ from bcl.attacks import Attack, attack_by_name
 from bcl.attacks import suite as attacks_of
 from bcl.attacks.names import attack_label
 from bcl.bounds import Method
+from bcl.errors import ConfigError
 from bcl.evaluation import (
     Cell,
     Certificate,
@@ -140,9 +141,9 @@ def named_attack(attack: Any) -> Attack:
 def evaluate(
     agent: Policy | Where,
     *,
-    suite: Suite | str = "quick",
-    attacks: str | Attack | Sequence[str | Attack] = (),
-    eps: Budgets = (),
+    suite: Suite | str | None = None,
+    attacks: str | Attack | Sequence[str | Attack] | None = None,
+    eps: Budgets | None = None,
     episodes: int | None = None,
     seed: int = 0,
     env_set: Literal["train", "eval"] | None = None,
@@ -155,11 +156,11 @@ def evaluate(
 ) -> Evaluation:
     """Judge a run, a policy file or a policy under attack, as `bcl attack` does; its options are these.
 
-    `attacks`, by name or as they are, replace the suite. Budgets and episodes are by default the game's.
+    Attacks are those of a suite, by default `quick`, or `attacks`, by name or as they are. Budgets and episodes are by
+    default the game's.
     """
-    given("suite", suite, str, "give its name, such as 'paper'")
-    budgets = [parse_eps(e) for e in several("eps", eps)]
-    chosen = [named_attack(a) for a in several("attacks", attacks)] or list(attacks_of(suite))
+    budgets = _budgets(eps)
+    chosen = _chosen(suite, attacks)
     seed, num_envs = whole("seed", seed), whole("num_envs", num_envs)
     with judged(agent, device) as target:
         count = target.defaults.episodes if episodes is None else whole("episodes", episodes)
@@ -184,7 +185,7 @@ def evaluate(
 def certify(
     agent: Policy | Where,
     *,
-    eps: Budgets = (),
+    eps: Budgets | None = None,
     method: Method = "ibp",
     episodes: int | None = None,
     seed: int = 0,
@@ -193,7 +194,7 @@ def certify(
     onlooker: Onlooker = NOBODY,
 ) -> Certification:
     """Prove what no attack can change, at every budget, as `bcl certify` does; its options are these."""
-    budgets = [parse_eps(e) for e in several("eps", eps)]
+    budgets = _budgets(eps)
     seed = whole("seed", seed)
     with judged(agent, device) as target:
         count = target.defaults.episodes if episodes is None else whole("episodes", episodes)
@@ -206,6 +207,21 @@ def certify(
             proofs.append(proof)
             onlooker.finished(_proven(proof))
     return Certification(target.name, game, proofs, None if isinstance(agent, Policy) else folder)
+
+
+def _budgets(eps: Budgets | None) -> list[float]:
+    """Empty: the game's."""
+    return [] if eps is None else [parse_eps(e) for e in several("eps", eps)]
+
+
+def _chosen(suite: str | None, attacks: str | Attack | Sequence[str | Attack] | None) -> list[Attack]:
+    if attacks is None:
+        return list(
+            attacks_of("quick" if suite is None else given("suite", suite, str, "give its name, such as 'paper'"))
+        )
+    if suite is not None:
+        raise ConfigError("both a suite and single attacks were given", "give one of the two")
+    return [named_attack(attack) for attack in several("attacks", attacks)]
 
 
 def _label(score: Score) -> str:

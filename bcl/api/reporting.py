@@ -8,7 +8,7 @@ from bcl.api import Where, path_of
 from bcl.api.target import pick_device
 from bcl.errors import ConfigError, MissingExtra
 from bcl.reports.collect import agent_file
-from bcl.reports.html import write_report
+from bcl.reports.html import check, write_report
 
 if TYPE_CHECKING:
     from bcl.reports.compare import Comparison
@@ -22,18 +22,22 @@ def report(
     run: Where,
     *,
     out: Where | None = None,
-    no_frames: bool = False,
+    frames: bool = True,
     device: str = "auto",
     say: Say = lambda line: None,
 ) -> Path:
-    """One page that opens anywhere about a run, finished or not, or a policy file; as `bcl report`. Gives its path."""
+    """One page that opens anywhere about a run, finished or not, or a policy file; as `bcl report`. Gives its path.
+
+    `frames=False` leaves out the sample frames, which have to be played the first time.
+    """
     page = path_of("out", out) if out else None
-    return report_of(path_of("run", run, HINT), page, no_frames=no_frames, device=device, say=say)[1]
+    return report_of(path_of("run", run, HINT), page, frames=frames, device=device, say=say)[1]
 
 
-def report_of(target: Path, out: Path | None, *, no_frames: bool, device: str, say: Say) -> tuple["Collected", Path]:
+def report_of(target: Path, out: Path | None, *, frames: bool, device: str, say: Say) -> tuple["Collected", Path]:
     """The page, and what stands on it. Where the game cannot be played here, sample frames are left out."""
-    if not no_frames and agent_file(target):
+    check(target, out)  # before an episode is played for nothing
+    if frames and agent_file(target):
         say("sample frames: an episode under attack is played once, and kept for later reports")
         try:
             return write_report(target, out, device=pick_device(device))

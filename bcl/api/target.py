@@ -15,7 +15,7 @@ from bcl.envs import make_env
 from bcl.errors import ConfigError, StoreError, WeightsError
 from bcl.experiment import read_config
 from bcl.games import ENGINES, REFERENCE_NOOPS, Game
-from bcl.policies import Policy, PolicySpec, files
+from bcl.policies import Policy, PolicySpec, files, importers
 from bcl.runs import store
 
 
@@ -38,6 +38,17 @@ def load(path: Where, device: str | torch.device = "cpu") -> Policy:
     return files.load(policy_file(path_of("path", path)), device)
 
 
+def import_policy(path: Where, format: str, game: str | Game) -> Policy:
+    """A policy for a game from another project's checkpoint, as `bcl import` reads it; `bcl.save` writes it to a file."""
+    given("format", format, str, "give its name, such as 'sb3'")
+    return importers.import_policy(path_of("path", path), format, _named_game(game))
+
+
+def _named_game(game: str | Game) -> Game:
+    given("game", game, (str, *ENGINES.values()), "give its name, such as 'CartPole-v1'")
+    return resolve(game).game if isinstance(game, str) else game
+
+
 def wrap(network: nn.Module, game: str | Game) -> Policy:
     """A module of your own as a policy of a game: `bcl.evaluate` and `bcl.certify` take it, files do not.
 
@@ -45,8 +56,7 @@ def wrap(network: nn.Module, game: str | Game) -> Policy:
     Certificates need a `Sequential` of layers that have bounds.
     """
     given("network", network, nn.Module, "give a PyTorch module")
-    given("game", game, (str, *ENGINES.values()), "give its name, such as 'CartPole-v1'")
-    game = resolve(game).game if isinstance(game, str) else game
+    game = _named_game(game)
     with contextlib.closing(make_env(game, 1)) as env:
         shape, actions, low, high = env.obs_shape, env.num_actions, env.low, env.high
     policy = Policy(PolicySpec("custom", shape, actions, low, high, game=game), network).eval()

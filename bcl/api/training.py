@@ -76,6 +76,8 @@ def prepare(
 ) -> Order:
     """Refuse what cannot be trained before anything is written."""
     given("game", game, str, "give its name, such as 'cartpole'")
+    if recipe is not None:
+        given("recipe", recipe, str, "give its name, such as 'at'")
     given("workers", workers, Workers, WORKERS)
     own = {name: value for name, value in (("seed", seed), ("budget", budget)) if value is not None}
     flags, file = {**settings, **own}, path_of("config", config) if config else None

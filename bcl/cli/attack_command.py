@@ -22,8 +22,8 @@ class Command:
 
     policy: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN|FILE|zoo:NAME")]
     """A run directory, a policy file or an agent of `bcl zoo` (foreign agents: `bcl import` first)."""
-    suite: str = "quick"
-    """quick (PGD-10), paper (the paper's four attacks) or strong."""
+    suite: str | None = None
+    """quick (PGD-10; the default), paper (the paper's four attacks) or strong."""
     attack: tuple[str, ...] = ()
     """Single attacks by name instead of a suite, such as pgd-30 or square."""
     eps: tuple[str, ...] = ()
@@ -59,8 +59,8 @@ class Command:
             found = evaluate(
                 self.policy,
                 suite=self.suite,
-                attacks=self.attack,
-                eps=self.eps,
+                attacks=self.attack or None,
+                eps=self.eps or None,
                 episodes=self.episodes,
                 seed=self.seed,
                 env_set=self.env_set,

@@ -46,7 +46,7 @@ class Command:
         with console.progress(quiet=self.json) as bar:
             found = certify(
                 self.policy,
-                eps=self.eps,
+                eps=self.eps or None,
                 method=self.method,
                 episodes=self.episodes,
                 seed=self.seed,

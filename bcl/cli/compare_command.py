@@ -35,7 +35,7 @@ class Command:
     """Also draw it: a png, svg or pdf file."""
 
     def run(self, _: list[str]) -> None:
-        """Read, print, draw."""
+        """Read, draw, print."""
         if not self.runs:
             raise ConfigError("there is nothing to compare", "give runs or policy files")
 
@@ -43,10 +43,12 @@ class Command:
         from bcl.reports.tables import as_json, as_latex, as_markdown, tables
 
         if self.figure:
-            from bcl.reports.compare_figure import figure_format
+            from bcl.reports.compare_figure import draw, encoded, figure_format
 
-            figure_format(self.figure)  # before the work
+            ending = figure_format(self.figure)  # before the work
         found = compare(self.runs)
+        if self.figure:  # before a reader of the tables closes the pipe
+            store.write_bytes(self.figure, encoded(draw(found), ending))
         if self.format == "json":
             print(json.dumps(as_json(found)))
         elif self.format == "table":
@@ -54,10 +56,6 @@ class Command:
                 _print(table)
         else:
             print("\n\n".join((as_latex if self.format == "latex" else as_markdown)(table) for table in tables(found)))
-        if self.figure:
-            from bcl.reports.compare_figure import draw, encoded, figure_format
-
-            store.write_bytes(self.figure, encoded(draw(found), figure_format(self.figure)))
         if self.format == "table":
             if self.figure:
                 print(f"figure: {self.figure}")

@@ -30,10 +30,10 @@ class Command:
         """Collect, draw, write."""
         from bcl.api.reporting import report_of
         from bcl.cli import console
-        from bcl.reports.html import check
 
-        check(self.target, self.out)  # before frames are announced and played
-        collected, out = report_of(self.target, self.out, no_frames=self.no_frames, device=self.device, say=console.say)
+        collected, out = report_of(
+            self.target, self.out, frames=not self.no_frames, device=self.device, say=console.say
+        )
         print(f"verdict: {collected.verdict}")
         print(f"report: {out}")
         print(f"next: {_next(collected)}")

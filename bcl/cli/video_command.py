@@ -49,10 +49,15 @@ class Command:
                 env_set=self.env_set, out=self.out, device=self.device, onlooker=bar,
             )  # fmt: skip
         for file in (made.mp4, made.gif):
-            print(f"{file}  {file.stat().st_size / 1e6:.1f} MB")
+            print(f"{file}  {_size(file)}")
         print(
             f"return {made.total:.4g} after {counted(made.steps, 'step')}, {made.changed / made.steps:.0%} of actions changed"
         )
         against = f" --attack {self.attack} --eps {format_eps(made.eps)}" if made.eps else ""
         levels = f" --env-set {self.env_set}" if self.env_set else ""
         print(f"next: bcl attack {shlex.quote(str(self.policy))}{against}{levels}")
+
+
+def _size(file: Path) -> str:
+    size = file.stat().st_size
+    return f"{size / 1e6:.1f} MB" if size >= 1e6 else f"{size / 1e3:.0f} kB"

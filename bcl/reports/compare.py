@@ -18,21 +18,35 @@ from bcl.runs import store
 
 
 @dataclass(frozen=True)
+class Median:
+    """The median run at one budget: the paper's number. A run alone is its own median."""
+
+    attack: str
+    """With the lowest mean."""
+    mean: float
+    sem: float
+    interval: stats.Interval | None
+    """Of the mean over its episodes."""
+
+
+@dataclass(frozen=True)
+class OverRepeats:
+    """All repeats at one budget."""
+
+    mean: float
+    """Of the runs' means, each under its own worst attack."""
+    interval: stats.Interval | None
+
+
+@dataclass(frozen=True)
 class Cell:
     """A row at one budget."""
 
     eps: float
-    attack: str
-    """The attack with the lowest mean, for the median run."""
-    mean: float
-    """Of the median run: the paper's number."""
-    sem: float
+    median: Median
+    over_repeats: OverRepeats
     runs: tuple[tuple[float, ...], ...]
     """Returns per episode of every run, each under its own worst attack."""
-    over_runs: float
-    """Mean over runs of their means."""
-    interval: stats.Interval | None
-    """Of `over_runs`."""
 
 
 @dataclass(frozen=True)
@@ -258,8 +272,9 @@ def _row(
         if len(lowest) < len(members):
             continue
         shown, runs = lowest[median], tuple(score.returns for score in lowest)
-        means = stats.mean([score.mean for score in lowest])
-        cells[eps] = Cell(eps, shown.attack, shown.mean, shown.sem, runs, means, stats.mean_interval(runs))
+        median_run = Median(shown.attack, shown.mean, shown.sem, stats.mean_interval([shown.returns]))
+        everyone = OverRepeats(stats.mean([score.mean for score in lowest]), stats.mean_interval(runs))
+        cells[eps] = Cell(eps, median_run, everyone, runs)
     return Row(
         label=entry.label,
         members=tuple(name for name, _ in entry.members),

@@ -1,6 +1,7 @@
 """A comparison as a figure: returns against budgets, and below them the probability of improvement."""
 
 import io
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,10 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from bcl import stats
+from bcl.attacks.names import attack_label
 from bcl.errors import ConfigError
-from bcl.reports.compare import Block, Comparison
+from bcl.quantities import counted
+from bcl.reports.compare import Block, Comparison, Row
 from bcl.reports.look import LIGHT, RC
 from bcl.reports.plots import budget_axis
 
@@ -19,6 +22,7 @@ FORMATS = ("png", "svg", "pdf")
 _COLOURS = ("blue", "vermilion", "green", "purple", "ochre", "muted")
 _MARKERS = ("o", "s", "D", "^", "P", "X", "v", "<", ">", "d", "h", "p")
 _LEGEND = ((3, 14), (2, 28))  # columns, and letters of the longest name that they have room for
+_CAPTION_LETTERS = 95  # of a line as wide as a column
 _DASHES = ("-", (0, (4, 1.5)))  # of the first round of colours, and of the second; dots are the paper's
 
 
@@ -31,17 +35,24 @@ def figure_format(path: Path) -> str:
 
 
 def draw(comparison: Comparison) -> Figure:
-    """A column per block. Solid: measured, with 95 % intervals; hollow and dotted: the paper's."""
+    """A column per block. Solid: measured, of repeats the median run, with 95 % intervals; hollow and dotted: the
+    paper's."""
     blocks = comparison.blocks
     rows = 2 if any(len(block.rows) > 1 for block in blocks) else 1
-    longest = max(len(row.label) for block in blocks for row in block.rows)
+    longest = max(len(_name(row)) for block in blocks for row in block.rows)
     columns = next((columns for columns, letters in _LEGEND if longest <= letters), 1)
     lines = max(-(-(len(block.rows) + 1) // columns) for block in blocks)
+    captions = [textwrap.fill(_caption(block), _CAPTION_LETTERS) for block in blocks]
+    height = 3.6 + 2.4 * (rows - 1) + 0.25 * lines + 0.17 * max(1 + text.count("\n") for text in captions)
     with matplotlib.rc_context(RC):
-        figure = Figure(figsize=(6.4 * len(blocks), 3.6 + 2.4 * (rows - 1) + 0.25 * lines), layout="constrained")
-        for part, block in zip(figure.subfigures(1, len(blocks), squeeze=False)[0], blocks, strict=True):
+        figure = Figure(figsize=(6.4 * len(blocks), height), layout="constrained")
+        parts = figure.subfigures(1, len(blocks), squeeze=False)[0]
+        for part, block, caption in zip(parts, blocks, captions, strict=True):
             panels = part.subplots(rows, sharex=True, squeeze=False, height_ratios=[3, 2][:rows])[:, 0]
-            part.legend(handles=_returns(panels[0], block), loc="outside lower left", ncols=columns)
+            part.legend(
+                handles=_returns(panels[0], block), loc="outside lower left", ncols=columns,
+                title=caption, title_fontsize=9, alignment="left",
+            )  # fmt: skip
             if rows > 1:
                 _improvement(panels[1], block)
             paper = [eps for row in block.rows if row.published for eps in row.published.eps]
@@ -58,16 +69,28 @@ def encoded(figure: Figure, ending: str) -> bytes:
     return file.getvalue()
 
 
+def _name(row: Row) -> str:
+    return row.label if len(row.members) == 1 else f"{row.label}, median of {len(row.members)}"
+
+
+def _caption(block: Block) -> str:
+    attacks = dict.fromkeys(attack_label(a) for eps, names in block.attacks.items() if eps for a in names)
+    words = [f"Mean of {counted(block.episodes, 'episode')}, bars are 95 % intervals"]
+    words += [f"attacks: {', '.join(attacks)}"] if attacks else []
+    words += [f"below, the first is '{block.rows[0].label}'"] if len(block.rows) > 1 else []
+    return "; ".join(words) + "."
+
+
 def _returns(axes: Axes, block: Block) -> list[Line2D]:
     """Draw them; gives what the legend shows."""
     handles = []
     for place, row in enumerate(block.rows):
         budgets = _beside([*row.cells], block, place)
-        means = [cell.over_runs for cell in row.cells.values()]
-        errors = _errors(means, [cell.interval for cell in row.cells.values()])
+        means = [cell.median.mean for cell in row.cells.values()]
+        errors = _errors(means, [cell.median.interval for cell in row.cells.values()])
         style = _style(place)
         axes.errorbar(budgets, means, errors, **style, capsize=3)
-        handles.append(Line2D([], [], **style, label=row.label))
+        handles.append(Line2D([], [], **style, label=_name(row)))
         if paper := row.published:
             hollow = style | {"linestyle": ":", "markerfacecolor": LIGHT["paper"]}
             axes.plot(paper.eps, paper.mean, **hollow)

@@ -51,9 +51,16 @@ def read_entry(path: Path, label: str) -> Entry:
     config = read_config(runs[0])
     if not all((run / RESULT).exists() for run in runs):
         raise StoreError(f"'{path}' is not finished", f"'bcl resume {path}' does what is left")
-    agents = [str(store.read_json(run / RESULT).get("policy")) for run in runs]
+    agents = [_agent(run / RESULT) for run in runs]
     members = tuple(_member(run.name, [(run, agent)], run) for run, agent in zip(runs, agents, strict=True))
     return Entry(label, path, config, members, config.evaluation.scored, tuple(map(effort, runs)))
+
+
+def _agent(result: Path) -> str:
+    policy = store.read_json(result).get("policy")
+    if not isinstance(policy, str) or not policy:
+        raise StoreError(f"'{result}' is damaged: it names no agent", "delete it and resume the run")
+    return policy
 
 
 def _member(name: str, results: Sequence[tuple[Path, str]], path: Path) -> tuple[str, tuple[Judged, ...]]:
@@ -65,7 +72,7 @@ def _member(name: str, results: Sequence[tuple[Path, str]], path: Path) -> tuple
 
 def judged_alike(entries: Sequence[Entry], levels: Levels) -> dict[str, list[Judged]]:
     """For every entry that was judged on these levels, one evaluation per member, all under the same conditions: those
-    in which most attacks and budgets are common to all, of equals the same seed, then most of it all. Empty: no entry was, in all its repeats."""
+    with most episodes, then with most attacks and budgets common to all, of equals the same seed, then most of it all. Empty: no entry was, in all its repeats."""
     pools = {
         entry.label: [
             [judged for judged in evaluations if levels_of(judged.game) == levels] for _, evaluations in entry.members
@@ -101,10 +108,13 @@ def _alike(pools: dict[str, list[list[Judged]]], like: Judged, seed: int | None)
     return picked
 
 
-def _sharing(alike: dict[str, list[Judged]]) -> tuple[int, bool, int]:
+def _sharing(alike: dict[str, list[Judged]]) -> tuple[int, int, bool, int]:
+    """By what an evaluation is chosen. Episodes come before attacks: a quick try of more attacks on fewer episodes must not
+    displace a run's verdict."""
     everyone = [judged for members in alike.values() for judged in members]
     shared = set.intersection(*({*judged.scores} for judged in everyone))
     return (
+        len(everyone[0].example.returns),
         len(shared),
         len({judged.example.seed for judged in everyone}) == 1,
         sum(len(judged.scores) for judged in everyone),

@@ -9,11 +9,12 @@ from typing import Any
 from bcl import stats
 from bcl.attacks.names import attack_label
 from bcl.quantities import counted, format_eps
-from bcl.reports.compare import Block, Comparison, Row
+from bcl.reports.compare import Block, Comparison, Median, Row
 from bcl.reports.entries import Entry
 from bcl.reports.look import number
 from bcl.reports.published import row_for, run_counts, wall_time
 
+PAPER_RUNS, PAPER_TIME = "paper's runs", "paper's time"  # columns that are left out where the paper has neither
 _LATEX = {"\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}"}
 _LATEX |= {"~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$", "\N{MINUS SIGN}": "$-$"}
 
@@ -47,11 +48,13 @@ def as_markdown(table: Table) -> str:
 
 
 def as_latex(table: Table) -> str:
-    """A table for the booktabs package."""
+    """A table for the booktabs package, as its first line says."""
     rows = [" & ".join(map(_escaped, row)) + r" \\" for row in table.rows]
     return "\n".join(
         [
+            r"% needs \usepackage{booktabs}",
             r"\begin{table}",
+            r"\centering",
             rf"\caption{{{_escaped('. '.join([table.title, *table.notes]))}}}",
             rf"\begin{{tabular}}{{l{'r' * (len(table.header) - 1)}}}",
             r"\toprule",
@@ -100,10 +103,10 @@ def _lines(row: Row, block: Block) -> Iterator[tuple[str, ...]]:
     cells = [row.cells.get(eps) for eps in block.budgets]
     alone, score = len(row.members) == 1, "" if row.score is None else number(row.score)
     name = row.label if alone else f"{row.label}, median of {len(row.members)} ({row.median})"
-    shown = [c and _value(c.mean, c.sem, len(c.runs[0])) + (_interval(c.interval) if alone else "") for c in cells]
+    shown = [c and _value(c.median, len(c.runs[0])) + _interval(c.median.interval) for c in cells]
     yield name, *(text or "" for text in shown), score
     if not alone:
-        means = [c and number(c.over_runs) + _interval(c.interval) for c in cells]
+        means = [c and number(c.over_repeats.mean) + _interval(c.over_repeats.interval) for c in cells]
         yield "  mean over repeats", *(text or "" for text in means), ""
     if paper := row.published:
         at = {round(eps * 255): (mean, sem) for eps, mean, sem in zip(paper.eps, paper.mean, paper.sem, strict=True)}
@@ -129,7 +132,7 @@ def _efforts(entries: Sequence[Entry]) -> Table:
         counted, time = row_for(run_counts(entry.game.id), entry.config), wall_time(entry.game.id)
         runs = ", ".join(str(one.runs) for one in entry.efforts)
         before = ", ".join(str(one.before) for one in entry.efforts)
-        trained = [one for one in entry.efforts if one.runs]
+        trained = [one for one in entry.efforts if one.steps]  # 0: metrics are missing
         measured = ("", "")
         if trained:
             steps = sum(one.steps for one in trained) / sum(one.runs for one in trained)
@@ -139,8 +142,8 @@ def _efforts(entries: Sequence[Entry]) -> Table:
         paper_time = _duration(3600 * time.hours) if time and counted else ""
         sources |= {one.source: None for one in (counted, time) if one and counted}
         rows.append((entry.label, runs, paper_runs, before, *measured, paper_time, machines))
-    header = ("agent", "training runs", "paper", "runs before", "steps a run", "time a run", "paper", "machine")
-    shown = [i for i, name in enumerate(header) if name != "paper" or any(row[i] for row in rows)]
+    header = ("agent", "training runs", PAPER_RUNS, "runs before", "steps a run", "time a run", PAPER_TIME, "machine")
+    shown = [i for i, name in enumerate(header) if name not in (PAPER_RUNS, PAPER_TIME) or any(row[i] for row in rows)]
     names, *table = (tuple(line[i] for i in shown) for line in (header, *rows))
     title = "Runs conducted, per repeat, and wall time of training"
     return Table(title, names, tuple(table), tuple(f"paper: {source}" for source in sources))
@@ -155,8 +158,8 @@ def _is_level(eps: float) -> bool:
     return abs(eps * 255 - round(eps * 255)) < 1e-6
 
 
-def _value(mean: float, sem: float, episodes: int) -> str:
-    return _plus_minus(mean, sem) if episodes >= stats.MIN_FOR_INTERVAL else number(mean)
+def _value(run: Median, episodes: int) -> str:
+    return _plus_minus(run.mean, run.sem) if episodes >= stats.MIN_FOR_INTERVAL else number(run.mean)
 
 
 def _plus_minus(mean: float, sem: float) -> str:

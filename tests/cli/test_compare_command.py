@@ -52,14 +52,28 @@ def test_tables_and_a_figure(bcl, tmp_path: Path) -> None:
     ]
 
 
+def test_the_figure_is_drawn_though_the_tables_have_no_reader(
+    bcl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def closed(table: object) -> None:
+        raise BrokenPipeError
+
+    monkeypatch.setattr("bcl.cli.compare_command._print", closed)
+    monkeypatch.setattr("bcl.cli.main._silence_stdout", lambda: None)
+    bcl("compare", "one.safetensors", "--figure", str(tmp_path / "f.svg"))
+    assert (tmp_path / "f.svg").exists()
+
+
 def test_other_formats_are_nothing_but_themselves(bcl) -> None:
     _, out, err = bcl("compare", "one.safetensors", "two.safetensors", "--format", "json")
     data = json.loads(out)
     assert (err, [row["label"] for row in data["blocks"][0]["rows"]]) == ("", ["one.safetensors", "two.safetensors"])
     cell = data["blocks"][0]["rows"][0]["cells"][1]
     stored = [json.loads(f.read_text()) for f in Path("one.results/evals").glob("eps-0-05*.json")]
-    assert cell["mean"] == min(score["mean"] for score in stored)
-    assert bcl("compare", "one.safetensors", "--format", "latex")[1].startswith(r"\begin{table}")
+    assert cell["median"]["mean"] == min(score["mean"] for score in stored)
+    assert bcl("compare", "one.safetensors", "--format", "latex")[1].startswith(
+        "% needs \\usepackage{booktabs}\n\\begin{table}\n\\centering\n"
+    )
     assert bcl("compare", "one.safetensors", "--format", "markdown")[1].startswith("**CartPole-v1")
 
 

@@ -70,6 +70,7 @@ def test_certify_prints_a_table(bcl, tmp_path: Path, method: str) -> None:
     [
         (["attack", "p.safetensors", "--eps", "3"], "3/255"),
         (["attack", "p.safetensors", "--suite", "papr"], "did you mean 'paper'"),
+        (["attack", "p.safetensors", "--attack", "pgd", "--suite", "quick"], "give one of the two"),
         (["attack", "p.safetensors", "--attack", "pdg"], "did you mean 'pgd'"),
         (["attack", "p.safetensors", "--env-set", "eval"], "no sets of levels"),
         (["attack", "p.safetensors", "--episodes", "0"], "at least 1"),

@@ -72,11 +72,11 @@ def test_the_worst_of_the_suite_and_the_score_by_hand(tmp_path: Path) -> None:
     block = only_block(finished(tmp_path / "a", "pong", "bcl-mos-at", pong(20, 15, 10, 5)))
     [row] = block.rows
     assert block.budgets == [0.0, 10 / 255, 20 / 255, 25 / 255]
-    assert [cell.mean for cell in row.cells.values()] == [20, 15, 10, 5]
-    assert row.cells[10 / 255].attack == PGD30
-    assert row.cells[10 / 255].sem == pytest.approx((0.5**0.5) / 2)  # deviation of (-1, 0, 0, 1), over root 4
+    assert [cell.median.mean for cell in row.cells.values()] == [20, 15, 10, 5]
+    assert row.cells[10 / 255].median.attack == PGD30
+    assert row.cells[10 / 255].median.sem == pytest.approx((0.5**0.5) / 2)  # deviation of (-1, 0, 0, 1), over root 4
     assert row.score == 20 + (15 + 10 + 5) / 3
-    assert row.cells[10 / 255].interval == stats.mean_interval([[14, 15, 15, 16]])
+    assert row.cells[10 / 255].median.interval == stats.mean_interval([[14, 15, 15, 16]])
     assert row.published is not None
     assert row.published.method == "BCL-MOS-AT-DQN"
     assert row.published.mean == (21.0, 21.0, 20.9, 20.9)
@@ -88,10 +88,11 @@ def test_repeats_are_one_row_the_median_by_score_shown(tmp_path: Path) -> None:
     path = repeated(tmp_path / "three", "pong", "bcl-mos-at", [pong(*m) for m in means])
     [row] = only_block(path).rows
     assert (row.median, row.score) == ("seed2", 18)
-    assert [cell.mean for cell in row.cells.values()] == [21, 0, -3, -6]
-    assert row.cells[0.0].over_runs == 17  # (20 + 10 + 21) / 3
+    assert [cell.median.mean for cell in row.cells.values()] == [21, 0, -3, -6]
+    assert row.cells[0.0].median.interval == stats.mean_interval([[20, 21, 21, 22]])
+    assert row.cells[0.0].over_repeats.mean == 17  # (20 + 10 + 21) / 3
     runs = [[19.0, 20.0, 20.0, 21.0], [9.0, 10.0, 10.0, 11.0], [20.0, 21.0, 21.0, 22.0]]
-    assert row.cells[0.0].interval == stats.mean_interval(runs)
+    assert row.cells[0.0].over_repeats.interval == stats.mean_interval(runs)
 
 
 def test_improvement_over_the_first(tmp_path: Path) -> None:
@@ -112,7 +113,7 @@ def test_only_attacks_that_all_faced_count(tmp_path: Path) -> None:
     only_ri = {key: value for key, value in pong(20, 15, 10, 5).items() if key[0] != PGD30}
     block = only_block(full, finished(tmp_path / "part", "pong", "ncl-at", only_ri))
     assert block.attacks[10 / 255] == (RI,)
-    assert [row.cells[10 / 255].mean for row in block.rows] == [20, 20]
+    assert [row.cells[10 / 255].median.mean for row in block.rows] == [20, 20]
     nominal = {(NO_ATTACK, 0.0): [1.0, 2.0, 3.0, 4.0]}
     block = only_block(full, finished(tmp_path / "vanilla", "pong", "vanilla", nominal))
     assert block.attacks[10 / 255] == (PGD30, RI)
@@ -145,7 +146,7 @@ def test_the_evaluation_that_all_share_is_taken(tmp_path: Path) -> None:
         judge(path, game, pong(mean, 0, 0, 0), seed=0)
     judge(a, game, {(NO_ATTACK, 0.0): [99.0] * 9}, seed=0)  # other episodes, which b does not have
     judge(a, game, pong(55, 0, 0, 0), policy="another", seed=4)
-    assert [row.cells[0.0].mean for row in only_block(a, b).rows] == [7, 8]
+    assert [row.cells[0.0].median.mean for row in only_block(a, b).rows] == [7, 8]
 
 
 def test_what_all_share_counts_not_what_one_has_more_of(tmp_path: Path) -> None:
@@ -158,8 +159,19 @@ def test_what_all_share_counts_not_what_one_has_more_of(tmp_path: Path) -> None:
         other = finished(tmp_path / f"other{seed}", "pong", "at", pong(20, 15, 10, 5), seed=seed)
         for paths in ((original, other), (other, original)):
             block = only_block(*paths)
-            assert [cell.mean for row in block.rows for cell in row.cells.values()] == [20, 15, 10, 5] * 2
+            assert [cell.median.mean for row in block.rows for cell in row.cells.values()] == [20, 15, 10, 5] * 2
             assert block.notes == ()
+
+
+def test_fewer_episodes_displace_more_only_where_nothing_else_is_shared(tmp_path: Path) -> None:
+    paths = [finished(tmp_path / name, "pong", "at", pong(20, 15, 10, 5)) for name in "ab"]
+    stray = {(attack, level / 255): [0.0] for attack in (PGD30, RI, "A()", "B()") for level in (10, 20, 25)}
+    for path in paths:
+        judge(path, resolve("pong").game, stray | {(NO_ATTACK, 0.0): [0.0]}, seed=0)
+    block = only_block(*paths)
+    assert (block.episodes, block.rows[0].cells[10 / 255].median.mean) == (4, 15)
+    only = finished(tmp_path / "c", "pong", "at", stray)
+    assert only_block(*paths, only).episodes == 1
 
 
 def test_the_budget_that_tests_an_attack_is_no_column(tmp_path: Path) -> None:
@@ -195,7 +207,7 @@ def test_procgens_levels_are_blocks_and_the_median_is_by_their_sum(tmp_path: Pat
     first, second = compare([path]).blocks
     assert (first.levels, second.levels) == ("train", "eval")
     assert [block.rows[0].median for block in (first, second)] == ["seed0", "seed0"]
-    assert second.rows[0].cells[0.0].mean == 0
+    assert second.rows[0].cells[0.0].median.mean == 0
     assert second.rows[0].published is not None
     assert (second.rows[0].published.method, second.rows[0].published.levels) == ("BCL-MOS(V)-AT-PPO", "eval")
 
@@ -238,11 +250,15 @@ def test_effort_counts_what_the_papers_table_counts(tmp_path: Path) -> None:
     assert dataclasses.replace(found, machine="") == Effort(runs=3, before=2, steps=700, seconds=60.0, machine="")
     assert found.seconds_per_run == 20
     [_, took] = tables(compare([run]))
+    assert (took.header[2], took.header[6]) == ("paper's runs", "paper's time")
     assert took.rows[0][:7] == ("a", "3", "20, 18, 20", "2", "233", "20 s", "12 h")
     untrained = finished(tmp_path / "c", "pong", "bcl-mos-at", pong(20, 15, 10, 5))
     assert tables(compare([untrained]))[-1].rows[0][1:7] == ("0", "20, 18, 20", "2", "", "", "12 h")
     with_one_stage = finished(tmp_path / "b", "pong", "radial", pong(20, 15, 10, 5))
     assert (effort(with_one_stage).runs, effort(with_one_stage).before) == (1, 1)
+    without_metrics = tables(compare([with_one_stage]))[-1]
+    shown = dict(zip(without_metrics.header, without_metrics.rows[0], strict=True))
+    assert (shown["training runs"], shown["steps a run"], shown["time a run"]) == ("1", "", "")
 
 
 def test_tables_carry_the_papers_numbers_beside(tmp_path: Path) -> None:
@@ -260,7 +276,11 @@ def test_tables_carry_the_papers_numbers_beside(tmp_path: Path) -> None:
         "\N{MINUS SIGN}21 ± 0",
         "10.17",
     )
-    assert returns.rows[2][1:] == ("19 ± 0.35", "12 ± 0.35", "1 ± 0.35", "\N{MINUS SIGN}2 ± 0.35", "22.67")
+    assert [cell.split(" [")[0] for cell in returns.rows[2][1:]] == [
+        *("19 ± 0.35", "12 ± 0.35", "1 ± 0.35", "\N{MINUS SIGN}2 ± 0.35"),
+        "22.67",
+    ]
+    assert returns.rows[2][1] == "19 ± 0.35 [18.25, 19.75]"
     assert returns.rows[3][2].startswith("9 [")
     assert improvement.rows[0][0] == "b"
     assert took.rows[1][1:3] == ("0, 0, 0", "20, 18, 20")  # nothing was trained here
@@ -285,6 +305,7 @@ def test_markdown() -> None:
 
 def test_latex() -> None:
     lines = as_latex(TABLE).splitlines()
+    assert lines[:3] == [r"% needs \usepackage{booktabs}", r"\begin{table}", r"\centering"]
     assert r"\caption{50 \% of a\_b. note}" in lines
     assert r"\begin{tabular}{lr}" in lines
     assert r"a & $-$1 $\pm$ 2 \\" in lines
@@ -300,6 +321,11 @@ def test_json_is_whole(tmp_path: Path) -> None:
     [row] = data["blocks"][0]["rows"]
     assert row["cells"][1]["eps"] == 10 / 255
     assert row["cells"][1]["run_means"] == [15, 12, 0]
+    assert {*row["cells"][1]["median"]} == {"attack", "mean", "sem", "interval"}
+    for part, mean in (("median", 12), ("over_repeats", 9)):
+        found = row["cells"][1][part]
+        assert found["mean"] == mean
+        assert found["interval"]["low"] < mean < found["interval"]["high"]
     assert row["published"]["mean"] == [21.0, 21.0, 20.9, 20.9]
     assert [one["runs"] for one in data["runs"][0]["repeats"]] == [0, 0, 0]
 
@@ -314,6 +340,22 @@ def test_figures_show_what_was_measured(tmp_path: Path, ending: str, magic: byte
     assert {(20, 15, 10, 5), (20, 18, 17, 16), (21.0, 21.0, 20.9, 20.9)} <= drawn  # the last is the paper's
     assert any(tuple(line.get_ydata()) == (0.5, 1, 1, 1) for line in bottom.lines)
     assert encoded(figure, figure_format(Path(f"x.{ending}"))).startswith(magic)
+
+
+def test_a_figure_shows_the_median_run_and_says_what_it_shows(tmp_path: Path) -> None:
+    a = finished(tmp_path / "a", "pong", "at", pong(20, 15, 10, 5))
+    b = repeated(tmp_path / "b", "pong", "bcl-mos-at", [pong(20, 15, 10, 5), pong(19, 12, 1, -2), pong(0, 0, 0, 0)])
+    comparison = compare([a, b])
+    figure = draw(comparison)
+    shown = figure.axes[0].containers[1]
+    assert tuple(shown.lines[0].get_ydata()) == (19, 12, 1, -2)
+    bars = [(low[1], high[1]) for low, high in shown.lines[2][0].get_segments()]
+    intervals = [cell.median.interval for cell in comparison.blocks[0].rows[1].cells.values()]
+    assert bars == [pytest.approx((one.low, one.high)) for one in intervals if one]
+    [legend] = figure.subfigs[0].legends
+    assert [text.get_text() for text in legend.get_texts()] == ["a", "b, median of 3", "paper"]
+    caption = "Mean of 4 episodes, bars are 95 % intervals; attacks: PGD-30, RI-FGSM; below, the first is 'a'."
+    assert " ".join(legend.get_title().get_text().split()) == caption
 
 
 def test_a_figure_of_many_rows_and_budgets_stays_readable(tmp_path: Path) -> None:
@@ -337,9 +379,14 @@ def test_what_cannot_be_compared_is_refused(tmp_path: Path) -> None:
     unfinished = finished(tmp_path / "b", "pong", "at", pong(20, 15, 10, 5))
     (unfinished / "result.json").unlink()
     never = finished(tmp_path / "c", "pong", "at", {})
+    damaged, nameless = (finished(tmp_path / name, "pong", "at", pong(20, 15, 10, 5)) for name in "de")
+    (damaged / "result.json").write_text('{"pol')
+    (nameless / "result.json").write_text("{}")
     errors: list[tuple[list[Path], type[BclError], str]] = [
         ([whole, whole], ConfigError, "given twice"),
         ([unfinished], StoreError, "is not finished; 'bcl resume"),
+        ([damaged], StoreError, "d/result.json' is damaged"),
+        ([nameless], StoreError, "e/result.json' is damaged"),
         ([never], StoreError, "has not been judged; 'bcl attack"),
         ([tmp_path / "nothing"], StoreError, "not a run directory"),
     ]

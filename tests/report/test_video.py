@@ -13,8 +13,9 @@ from PIL import Image, ImageColor
 from bcl.attacks import PGD
 from bcl.errors import MissingExtra
 from bcl.evaluation import Moment
+from bcl.games import ACTION_NAMES
 from bcl.reports.encode import MOST_GIF_FRAMES, encode, ffmpeg
-from bcl.reports.look import LIGHT
+from bcl.reports.look import LIGHT, number
 from bcl.reports.video import GAP, PANE, TITLE, Subject, _image_panes, _vector_panes, frames
 
 EPS = 10 / 255
@@ -121,3 +122,7 @@ def test_without_the_extra_the_pip_command_is_named(monkeypatch: pytest.MonkeyPa
     monkeypatch.setitem(sys.modules, "imageio_ffmpeg", None)
     with pytest.raises(MissingExtra, match="pip install 'imageio"):
         ffmpeg()
+
+
+def test_names_of_actions_have_the_minus_that_returns_have() -> None:
+    assert number(-1) in ACTION_NAMES["Acrobot-v1"][0]
