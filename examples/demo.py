@@ -29,7 +29,6 @@ from bcl.experiment.run import read_verdict
 from bcl.experiment.work import MODULES
 from bcl.quantities import counted
 from bcl.reports import look
-from bcl.reports.html import write_report
 from bcl.runs.executors import Here, Processes
 
 matplotlib.use("Agg")
@@ -146,7 +145,7 @@ def main() -> None:
     shares = ", ".join(f"{proof.acr:.0%} at {proof.eps}" for proof in proofs)
     print(f"actions proven, whatever the attack: {shares}")
     print(f"next: bcl attack {out} --suite paper")
-    _, report = write_report(out)
+    report = bcl.report(out, device="cpu")
     print(f"report: {report}")
 
 

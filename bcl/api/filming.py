@@ -75,7 +75,7 @@ def video(
         folder = path_of("out", out) if out else target.results / "videos"
         stem = stem_of(attack if isinstance(attack, str) else attack_label(repr(attack)), eps, env_set, seed)
         made = Video(folder / f"{stem}.mp4", folder / f"{stem}.gif", eps)
-        _try_to_write(folder / f".{stem}.trial")
+        store.try_to_write(made.mp4)  # a folder that cannot be written is an error before the work
         render = len(policy.spec.obs_shape) == 1
         with contextlib.closing(make_env(game, 1, next(policy.parameters()).device, render=render)) as envs:
             dimensions = OBSERVATION_NAMES.get(game.id, ())
@@ -86,12 +86,6 @@ def video(
             for path, data in zip((made.mp4, made.gif), encode(shown, fps), strict=True):
                 store.write_bytes(path, data)
     return made
-
-
-def _try_to_write(trial: Path) -> None:
-    """Before the work: a folder that cannot be written is an error now."""
-    store.write_bytes(trial, b"")
-    store.remove(trial)
 
 
 def stem_of(attack: str, eps: float, env_set: str | None, seed: int) -> str:

@@ -1,5 +1,6 @@
 """bcl.report and bcl.compare; `bcl report` calls `report_of`."""
 
+import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -8,7 +9,9 @@ from bcl.api import Where, path_of
 from bcl.api.target import pick_device
 from bcl.errors import ConfigError, MissingExtra
 from bcl.reports.collect import agent_file
-from bcl.reports.html import check, write_report
+from bcl.reports.frames import play_frames
+from bcl.reports.html import check, page
+from bcl.runs import store
 
 if TYPE_CHECKING:
     from bcl.reports.compare import Comparison
@@ -30,20 +33,21 @@ def report(
 
     `frames=False` leaves out the sample frames, which have to be played the first time.
     """
-    page = path_of("out", out) if out else None
-    return report_of(path_of("run", run, HINT), page, frames=frames, device=device, say=say)[1]
+    file = path_of("out", out) if out else None
+    return report_of(path_of("run", run, HINT), file, frames=frames, device=device, say=say)[1]
 
 
 def report_of(target: Path, out: Path | None, *, frames: bool, device: str, say: Say) -> tuple["Collected", Path]:
     """The page, and what stands on it. Where the game cannot be played here, sample frames are left out."""
-    check(target, out)  # before an episode is played for nothing
+    collected, out = check(target, out)
     if frames and agent_file(target):
         say("sample frames: an episode under attack is played once, and kept for later reports")
         try:
-            return write_report(target, out, device=pick_device(device))
+            collected = dataclasses.replace(collected, frames=play_frames(target, pick_device(device)))
         except MissingExtra as error:  # what plays the game; the rest of the page needs none of it
             say(f"no sample frames: {error}")
-    return write_report(target, out, device=None)
+    store.write_text(out, page(collected))
+    return collected, out
 
 
 def compare(*runs: Where) -> "Comparison":

@@ -126,7 +126,7 @@ class Learner:
         self._memory = Rollout.empty(config.rollout, self._obs)
         self._chosen, self._kept = (
             torch.zeros(1, dtype=torch.long, device=device) for _ in range(2)
-        )  # next rows of it
+        )  # next rows of it, round and round
         terminated, truncated, playing = torch.zeros(3, env.num_envs, dtype=torch.bool, device=device)
         rewards = torch.zeros(env.num_envs, device=device)
         self._came = Step(self._obs, rewards, terminated, truncated, playing, final_obs=self._obs[:0])
@@ -161,8 +161,6 @@ class Learner:
     def rollout(self, obs: Tensor) -> tuple[Rollout, Tensor]:
         """Play on from `obs` with sampled actions; what happened, and the observations to play on from."""
         clock, last_obs = self.tally.clock, []
-        self._chosen.zero_()
-        self._kept.zero_()
         step: Step | None = None
         for _ in range(self.config.rollout):
             with clock.host("act"):

@@ -71,8 +71,8 @@ def _member(name: str, results: Sequence[tuple[Path, str]], path: Path) -> tuple
 
 
 def judged_alike(entries: Sequence[Entry], levels: Levels) -> dict[str, list[Judged]]:
-    """For every entry that was judged on these levels, one evaluation per member, all under the same conditions: those
-    with most episodes, then with most attacks and budgets common to all, of equals the same seed, then most of it all. Empty: no entry was, in all its repeats."""
+    """For every entry that was judged on these levels, one evaluation per member, all under the same conditions, chosen as
+    `_sharing` says. Empty: no entry was, in all its repeats."""
     pools = {
         entry.label: [
             [judged for judged in evaluations if levels_of(judged.game) == levels] for _, evaluations in entry.members

@@ -23,7 +23,6 @@ from bcl.quantities import counted
 from bcl.reports import plots
 from bcl.reports.collect import collect, report_file
 from bcl.reports.data import Collected, Evaluation, Frame, Frames
-from bcl.reports.frames import play_frames
 from bcl.reports.look import DARK, LEVELS, LIGHT, aligned, number, pixels, short_eps
 from bcl.runs import store
 from bcl.stats import MIN_FOR_INTERVAL
@@ -32,24 +31,13 @@ WIDE, HALF, PHONE, BESIDE_SCREEN = 860, 540, 350, 300  # pixels a figure is draw
 MOST_BESIDE = 2  # attacks whose table still fits beside the figure
 
 
-def write_report(target: Path, out: Path | None = None, *, device: str | None = "cpu") -> tuple[Collected, Path]:
-    """Collect, draw, write. Sample frames are played on `device`; none: they are left out."""
-    collected, out = check(target, out)
-    if device:
-        collected = dataclasses.replace(collected, frames=play_frames(target, device))
-    store.write_text(out, page(collected))
-    return collected, out
-
-
 def check(target: Path, out: Path | None) -> tuple[Collected, Path]:
     """What will be told, still without frames, and where: refused, before anything is played, if it cannot be read or
     written."""
     collected, out = collect(target), out or report_file(target)
     if out.is_dir():
         raise StoreError(f"'{out}' is a directory", "give the page a name, such as --out report.html")
-    trial = out.with_name(f".{out.name}.trial")
-    store.write_bytes(trial, b"")
-    store.remove(trial)
+    store.try_to_write(out)
     return collected, out
 
 

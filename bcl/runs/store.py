@@ -73,6 +73,13 @@ def write_bytes(path: Path, data: bytes) -> None:
         file.write(data)
 
 
+def try_to_write(path: Path) -> None:
+    """Before long work: what could not be written in the end is refused now."""
+    trial = path.with_name(f".{path.name}.trial")
+    write_bytes(trial, b"")
+    remove(trial)
+
+
 def write_text(path: Path, text: str) -> None:
     """`write_bytes` for text."""
     write_bytes(path, text.encode())

@@ -19,7 +19,6 @@ from bcl.policies.files import fingerprint
 from bcl.reports import frames
 from bcl.reports.collect import collect, results_folder
 from bcl.reports.frames import choose, play_frames, worth_seeing
-from bcl.reports.html import write_report
 
 
 @pytest.fixture(autouse=True)
@@ -64,7 +63,7 @@ def test_the_attack_that_hurt_most_of_those_that_are_quick(pong_run: Path) -> No
 def test_frames_that_cannot_be_kept_are_shown_all_the_same(agent: Path, tmp_path: Path) -> None:
     blocked = results_folder(agent)
     blocked.write_text("")  # as a read-only place would, for whoever runs this
-    _, out = write_report(agent, tmp_path / "elsewhere" / "page.html")
+    out = package.report(agent, out=tmp_path / "elsewhere" / "page.html", device="cpu")
     assert "What the agent saw" in out.read_text()
     assert blocked.read_text() == ""
 
@@ -132,7 +131,7 @@ def test_without_what_plays_the_game_there_is_a_page_without_frames(
     def missing(*_: object) -> None:
         raise MissingExtra("Atari games need ale-py", "pip install ale-py")
 
-    monkeypatch.setattr("bcl.reports.html.play_frames", missing)
+    monkeypatch.setattr("bcl.api.reporting.play_frames", missing)
     code, out, err = in_folder("report", "mine.safetensors", "--device", "cpu")
     assert (code, out.splitlines()[1]) == (0, "report: mine.results/report.html")
     assert "no sample frames: Atari games need ale-py; pip install ale-py" in err
