@@ -154,7 +154,7 @@ def stage_folders(run: Path) -> list[tuple[int, Stage, Path]]:
     """The stages of a run that are or will be trained, with their numbers and folders."""
     config = read_config(run)
     stages = [stage for stage, _ in recipes.stages_of(config.recipe, config.algo, "", config.bootstrap)]
-    numbers = _numbers(config.recipe, len(stages), (run / "init" / POLICY).exists())
+    numbers = _numbers(config.recipe, len(stages), _begun_from_an_agent(run))
     return [(number, stages[number - 1], run / _folder(number, stages[number - 1])) for number in numbers]
 
 
@@ -164,10 +164,14 @@ def _numbers(recipe: str, stages: int, init: bool) -> range:
     return range(stages - own + 1 if init else 1, stages + 1)
 
 
+def _begun_from_an_agent(run: Path) -> bool:
+    # By the record: a run that was copied without its weights can still be told about.
+    return store.read_json(run / store.RUN).get("init") is not None
+
+
 def _train_stages(run: Path, crew: Crew) -> tuple[Agent, Stage, Config, dict[str, Any]]:
     """Every stage from the agent of the one before."""
-    init = run / "init" / POLICY
-    agent = agent_of(init, run / "init") if init.exists() else None
+    agent = agent_of(run / "init" / POLICY, run / "init") if _begun_from_an_agent(run) else None
     reached, ended, kept, open_ended, raised = 0.0, "", "", False, list[str]()
     for number, stage, folder in stage_folders(run):
         config = read_config(folder)
@@ -246,7 +250,7 @@ def _judge(agent: Agent, stage: Stage, config: Config, reached: float, run: Path
 
 def _check_unchanged(run: Path, device: str) -> None:
     """Refuse settings edited since the run was started, and another kind of device: scores of one are not the other's."""
-    about = store.read_json(run / "run.json")
+    about = store.read_json(run / store.RUN)
     kept = about.get("settings")
     for name, digest in kept.items() if isinstance(kept, dict) else ():
         if not (run / name).exists() or _digest((run / name).read_bytes()) != digest:

@@ -16,6 +16,8 @@ from bcl.reports.look import short_eps
 from bcl.runs import store
 
 MOST_POINTS = 150  # of a curve; more cannot be told apart in a panel
+EPISODES_A_POINT = 10  # at least, where the run has enough of them
+FEWEST_POINTS = 4
 
 
 def read_timeline(run: Path) -> Timeline | None:
@@ -119,15 +121,28 @@ def _bar(
 
 
 def _curve(run: int, kept: bool, rows: Sequence[dict[str, Any]]) -> Curve:
-    attacked = [(row["step"], row["return_attacked"]) for row in rows if row.get("return_attacked") is not None]
-    plain = [(row["step"], row["return"]) for row in rows if row.get("return") is not None]
-    return Curve(run, kept, *_thinned(plain), *_thinned(attacked))
+    def points(name: str) -> list[tuple[float, float, float]]:
+        return [(row["step"], row[name], row.get("episodes") or 1.0) for row in rows if row.get(name) is not None]
+
+    return Curve(run, kept, *_pooled(points("return")), *_pooled(points("return_attacked")))
 
 
-def _thinned(points: list[tuple[float, float]]) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Means over equal stretches, at most `MOST_POINTS`."""
+def _pooled(points: Sequence[tuple[float, float, float]]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Steps and returns of (step, mean return, episodes), averaged over stretches with enough episodes.
+
+    Games that start together end in the order of their length, and long ones are not like short ones: a row of metrics with one
+    late episode says little.
+    """
     if not points:
         return (), ()
-    stretches = np.array_split(np.asarray(points, dtype=np.float64), min(len(points), MOST_POINTS))
-    means = np.stack([stretch.mean(axis=0) for stretch in stretches])
-    return tuple(means[:, 0].tolist()), tuple(means[:, 1].tolist())
+    total = sum(episodes for *_, episodes in points)
+    enough = max(total / MOST_POINTS, min(EPISODES_A_POINT, total / FEWEST_POINTS))
+    stretches, left = [np.empty((0, 3))], total
+    for point in points:
+        if stretches[-1][:, 2].sum() >= enough <= left:
+            stretches.append(np.empty((0, 3)))
+        stretches[-1] = np.vstack([stretches[-1], point])
+        left -= point[2]
+    means = [np.average(stretch[:, :2], axis=0, weights=stretch[:, 2]) for stretch in stretches]
+    steps, returns = np.transpose(means).tolist()
+    return tuple(steps), tuple(returns)

@@ -4,6 +4,7 @@ import json
 import multiprocessing
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -204,6 +205,11 @@ def test_starting_from_an_agent(bcl, tmp_path: Path) -> None:
     assert os.listdir("second/stages") == ["2-at"]
     assert store.read_json(Path("second/stages/2-at/result.json"))["parent"] == best(Path("first"))
     assert store.read_json(Path("second/run.json"))["init"] == best(Path("first"))
+
+    shutil.copytree("second", "record", ignore=shutil.ignore_patterns("*.safetensors"))  # as people hand it on
+    code, out, _ = bcl("report", "record")
+    assert code == 0
+    assert "report: record/report.html" in out
 
     for name in ("result.json", "best/policy.safetensors", "stages/2-at/result.json"):
         Path("second", name).unlink()

@@ -23,7 +23,7 @@ from bcl.games import game_to_dict
 from bcl.policies import Policy, PolicySpec
 from bcl.reports import plots
 from bcl.reports.collect import _published, agent_file, collect, report_file, shown_run
-from bcl.reports.data import Bar, Published, Repeat, Setting, Skip
+from bcl.reports.data import Bar, Curve, Published, Repeat, Setting, Skip
 from bcl.reports.effort import effort
 from bcl.reports.history import kept_folder, training_seconds
 from bcl.reports.html import page
@@ -220,15 +220,34 @@ def test_learning_curves(pong_run: Path) -> None:
     ]
 
 
-def test_long_curves_are_thinned_to_means(pong_run: Path) -> None:
+def curve_of(pong_run: Path, rows: list[dict[str, float]]) -> Curve:
+    """Of the first stage, with these rows of metrics alone."""
+    (pong_run / "stages/1-vanilla/metrics.jsonl").unlink()
     with store.MetricsFile(pong_run / "stages/1-vanilla/metrics.jsonl") as file:
-        for step in range(500, 500 + 298):
-            file.append({"step": step, "return": float(step), "steps_per_second": 1.0})
+        for row in rows:
+            file.append(row)
     timeline = collect(pong_run).timeline
     assert timeline is not None
-    curve = timeline.panels[0].curves[0]
-    assert len(curve.steps) == 150  # 300 returns, two each
-    assert curve.steps[1] == curve.returns[1] == 500.5
+    return timeline.panels[0].curves[0]
+
+
+def test_long_curves_are_thinned_to_means(pong_run: Path) -> None:
+    curve = curve_of(pong_run, [{"step": n, "return": float(n), "episodes": 50.0} for n in range(300)])
+    assert len(curve.steps) == 150  # two rows each
+    assert curve.steps[1] == curve.returns[1] == 2.5
+
+
+def test_rows_with_few_episodes_are_pooled(pong_run: Path) -> None:
+    counts, returns = [30, 6, 2, 1, 1, 40, 9, 1], [21.0, 20.0, 10.0, 0.0, 10.0, 21.0, 20.0, 5.0]
+    rows = [{"step": 10 * n, "return": r, "episodes": c} for n, (c, r) in enumerate(zip(counts, returns, strict=True))]
+    curve = curve_of(pong_run, rows)
+    assert curve.returns == (21.0, (6 * 20 + 2 * 10 + 10) / 10, 21.0, (9 * 20 + 5) / 10)
+    assert curve.steps == (0.0, (60 + 40 + 30 + 40) / 10, 50.0, (9 * 60 + 70) / 10)
+
+
+def test_a_last_row_with_few_episodes_joins_the_one_before(pong_run: Path) -> None:
+    rows = [{"step": n, "return": 10.0 - n, "episodes": c} for n, c in enumerate([30, 10, 1])]
+    assert curve_of(pong_run, rows).returns == (10.0, (9 * 10 + 8) / 11)
 
 
 def test_training_time_leaves_out_rows_without_a_rate() -> None:
