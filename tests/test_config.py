@@ -352,7 +352,7 @@ def test_recipes_are_for_the_learners_they_name() -> None:
     for name in RECIPES:
         check_trainable(name, "dqn")
     for name in RECIPES:
-        if name not in ("sa", "bcl-radial+at"):
+        if name not in ("sa", "bcl-radial+at", "bcl-fast-at"):
             check_trainable(name, "ppo")
     with pytest.raises(ConfigError, match="dqn only"):
         check_trainable("sa", "ppo")
