@@ -15,6 +15,7 @@ import json
 import sys
 import tempfile
 import tomllib
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -76,8 +77,14 @@ def policy_in(data: bytes) -> Policy:
 
 
 def means(judged: Judged) -> dict[str, float]:
-    """By budget, under the worst attack."""
-    lowest = {format_eps(eps): attack.mean for eps, attack in worst([*judged.scores.values()]).items()}
+    """By budget, under the worst attack; budgets that were not judged by every attack of the others are left out."""
+    attacks = Counter(eps for _, eps in judged.scores if eps > 0)
+    every = max(attacks.values(), default=0)
+    lowest = {
+        format_eps(eps): attack.mean
+        for eps, attack in worst([*judged.scores.values()]).items()
+        if attacks[eps] == every
+    }
     return {"0": judged.scores[NO_ATTACK, 0.0].mean, **lowest}
 
 

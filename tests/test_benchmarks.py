@@ -178,3 +178,10 @@ def test_curriculum_compares_the_same_runs(benchmark, monkeypatch, tmp_path, cap
     assert result["same_agents"]
     assert result["ratio"] == result["serial_seconds"] / result["parallel_seconds"]
     assert "2 at once" in capsys.readouterr().out
+
+
+def test_the_figures_of_the_results_are_drawn(benchmark, tmp_path, monkeypatch):
+    figures = benchmark("figures")
+    monkeypatch.setattr(figures, "IMAGES", tmp_path)
+    figures.main()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["pong-curves.png", "pong-timeline.png"]

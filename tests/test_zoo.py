@@ -17,13 +17,14 @@ from bcl import zoo
 from bcl.api import target
 from bcl.api.training import ALONE, prepare
 from bcl.cli.main import parse
-from bcl.config import EvaluationConfig, config_from_dict, resolve
+from bcl.config import EvaluationConfig, config_from_dict, config_from_toml, resolve
 from bcl.envs import make_env
 from bcl.errors import WeightsError
 from bcl.evaluation import watch
 from bcl.policies import Policy, PolicySpec
 from bcl.policies.files import fingerprint
 from bcl.reports.scores import read_scores
+from bcl.settings import difference
 
 Cli = Callable[..., tuple[int, str, str]]
 # The scores of two actions, from a unit that is 0 and one that is not; the second action is the better one in each.
@@ -210,6 +211,19 @@ def test_published_results_are_read_beside_those_made_here(publish, in_folder: C
     assert f"report: {page}" in out
     assert "next: bcl video zoo:mine" in out
     assert "abc" in page.read_text()  # the commit
+
+
+def test_a_budget_that_not_every_attack_judged_has_no_worst_case(publish, tmp_path: Path) -> None:
+    save_with_head(HEADS["int16"], tmp_path / "p.safetensors")
+    bcl.evaluate(tmp_path / "p.safetensors", attacks=["noise", "corner-noise"], eps=[0.2], episodes=2)
+    publish(HEADS["int16"])  # judges by one of them at 0.1
+    assert zoo.named("mine").returns.keys() == {"0", "0.2"}
+
+
+def test_the_fast_recipe_is_what_trained_the_agent() -> None:
+    trained = config_from_toml((zoo.FOLDER / "pong-bcl-mos-at" / zoo.CONFIG).read_text())
+    runs = {"curriculum.runs", "dqn.checkpoint_minutes", "evaluation.eps", "recipe"}  # one run a phase, docs/results.md
+    assert set(difference(resolve("pong", recipe="bcl-fast-at"), trained)) == runs
 
 
 def test_training_starts_from_an_agent_of_the_zoo(tmp_path: Path) -> None:

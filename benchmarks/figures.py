@@ -1,0 +1,30 @@
+"""Draw the figures of docs/results.md from the records that are published here.
+
+    python benchmarks/figures.py
+
+A record is a run's folder without its weights; `bcl report` reads it too.
+"""
+
+from pathlib import Path
+
+from bcl.reports import plots
+from bcl.reports.collect import collect
+
+ROOT = Path(__file__).parents[1]
+RECORD = ROOT / "benchmarks" / "results" / "pong-bcl-mos-at"
+IMAGES = ROOT / "docs" / "images"
+WIDTH = 860  # pixels
+
+
+def main() -> None:
+    """The curriculum on Pong: time against budget, and what each phase learned."""
+    history = collect(RECORD).timeline
+    assert history, f"{RECORD} is the record of a curriculum"
+    for name, draw in {"timeline": plots.timeline, "curves": plots.learning_curves}.items():
+        file = IMAGES / f"pong-{name}.png"
+        draw(history, WIDTH).savefig(file, dpi=200)
+        print(file)
+
+
+if __name__ == "__main__":
+    main()
