@@ -12,26 +12,28 @@ import argparse
 import contextlib
 import hashlib
 import json
+import re
+import shutil
 import sys
 import tempfile
-import tomllib
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 
 from bcl import zoo
-from bcl.config import EvaluationConfig
+from bcl.attacks import SUITES, suite
+from bcl.config import EvaluationConfig, config_from_dict
 from bcl.envs import make_env
-from bcl.errors import BclError, StoreError, WeightsError
-from bcl.evaluation import game_for_evaluation, watch, worst
+from bcl.errors import BclError, ConfigError, StoreError, WeightsError
+from bcl.evaluation import game_for_evaluation, watch
 from bcl.evaluation.score import NO_ATTACK
 from bcl.policies import Policy
 from bcl.policies.files import Weights, fingerprint, load, to_bytes
 from bcl.quantities import format_eps
 from bcl.reports.scores import Judged, read_scores
 from bcl.runs import store
+from bcl.settings import read_toml
 
 MAX_BYTES = 8_000_000
 FORMS: tuple[Weights, ...] = ("float16", "int16", "float32")  # the first that changes nothing and fits is taken
@@ -76,39 +78,34 @@ def policy_in(data: bytes) -> Policy:
         return load(file.name)
 
 
-def means(judged: Judged) -> dict[str, float]:
-    """By budget, under the worst attack; budgets that were not judged by every attack of the others are left out."""
-    attacks = Counter(eps for _, eps in judged.scores if eps > 0)
-    every = max(attacks.values(), default=0)
+def means(judged: Judged, attacks: str) -> dict[str, float]:
+    """By budget, under the worst attack of a suite; budgets at which not all of it was played are left out."""
+    wanted = [repr(attack) for attack in suite(attacks)]
     lowest = {
-        format_eps(eps): attack.mean
-        for eps, attack in worst([*judged.scores.values()]).items()
-        if attacks[eps] == every
+        format_eps(eps): min(judged.scores[attack, eps].mean for attack in wanted)
+        for eps in sorted({eps for _, eps in judged.scores if eps > 0})
+        if all((attack, eps) in judged.scores for attack in wanted)
     }
     return {"0": judged.scores[NO_ATTACK, 0.0].mean, **lowest}
 
 
 def publish(options: argparse.Namespace) -> Path:
-    """Write the agent's folder."""
+    """Write the agent's folder, in place of an earlier one of that name. All that can be wrong is looked at first."""
+    if not re.fullmatch(r"[a-z0-9-]+", options.name):
+        raise ConfigError(f"'{options.name}' is no name for an agent", "take small letters, digits and hyphens")
     policy, folder = load(options.file), zoo.FOLDER / options.name
     identity, game = fingerprint(policy), policy.spec.game
     judged = max(read_scores(options.results / "evals", identity), key=lambda one: len(one.scores), default=None)
     if judged is None or game is None:
         raise StoreError(f"'{options.results}' has no scores of '{options.file}'", "judge it with 'bcl attack' first")
-    text = options.config.read_text()
-    config = tomllib.loads(text)
+    table = read_toml(options.config)
+    config = config_from_dict(table)
     form, data, published = smallest(policy, options.episodes)
-    for path in sorted(options.results.glob("*/*.json")):
-        result = store.read_json(path)
-        if path.parent.name in ("evals", "certs") and str(result.get("policy")).startswith(f"{identity} on "):
-            store.write_json(folder / path.parent.name / path.name, result)
-    store.write_bytes(folder / zoo.WEIGHTS, data)
-    store.write_text(folder / zoo.CONFIG, text)
     about = {
         "game": game.id,
-        "recipe": config["recipe"],
+        "recipe": config.recipe,
         "command": options.command,
-        "seed": config["seed"],
+        "seed": config.seed,
         "commit": options.commit,
         "gpu": options.gpu,
         "gpu_minutes": options.gpu_minutes,
@@ -118,10 +115,18 @@ def publish(options: argparse.Namespace) -> Path:
         "policy": fingerprint(published),
         "judged": identity,
         "episodes": len(judged.example.returns),
+        "suite": options.suite,
     }
     lines = [f"{key} = {json.dumps(value)}" for key, value in about.items()]
-    lines += ["", "[returns]", *(f"{json.dumps(eps)} = {mean}" for eps, mean in means(judged).items())]
-    store.write_text(folder / zoo.ABOUT, "\n".join([*lines, ""]))
+    lines += ["", "[returns]", *(f"{json.dumps(eps)} = {mean}" for eps, mean in means(judged, options.suite).items())]
+    shutil.rmtree(folder, ignore_errors=True)  # results of an earlier agent
+    for path in sorted(options.results.glob("*/*.json")):
+        result = store.read_json(path)
+        if path.parent.name in ("evals", "certs") and str(result.get("policy")).startswith(f"{identity} on "):
+            store.write_json(folder / path.parent.name / path.name, result)
+    store.write_bytes(folder / zoo.WEIGHTS, data)
+    store.write_text(folder / zoo.CONFIG, options.config.read_text())
+    store.write_text(folder / zoo.ABOUT, "\n".join([*lines, ""]))  # last: without it nobody sees the agent
     return folder
 
 
@@ -136,6 +141,7 @@ def main() -> None:
         parser.add_argument(option, required=True)
     parser.add_argument("--gpu-minutes", type=float, required=True)
     parser.add_argument("--notes", default="")
+    parser.add_argument("--suite", choices=SUITES, default="paper", help="whose worst attack the list of the zoo shows")
     parser.add_argument("--episodes", type=int, default=4, help="nominal episodes on which actions are compared")
     try:
         print(f"agent: {publish(parser.parse_args())}")

@@ -24,7 +24,7 @@ from bcl.evaluation import watch
 from bcl.policies import Policy, PolicySpec
 from bcl.policies.files import fingerprint
 from bcl.reports.scores import read_scores
-from bcl.settings import difference
+from bcl.settings import difference, to_toml
 
 Cli = Callable[..., tuple[int, str, str]]
 # The scores of two actions, from a unit that is 0 and one that is not; the second action is the better one in each.
@@ -53,14 +53,14 @@ def save_with_head(head: list[list[float]], path: Path) -> Policy:
 
 
 @pytest.fixture
-def publish(publishing, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[list[list[float]]], Policy]:
+def publish(publishing, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Policy]:
     """Judge an agent of CartPole with this head and publish it as zoo:mine, in a zoo of its own."""
     monkeypatch.setattr(zoo, "FOLDER", tmp_path / "zoo")
 
-    def call(head: list[list[float]]) -> Policy:
+    def call(head: list[list[float]], *more: str) -> Policy:
         policy = save_with_head(head, tmp_path / "p.safetensors")
-        bcl.evaluate(tmp_path / "p.safetensors", attacks="noise", eps=[0.1], episodes=2)
-        (tmp_path / "config.toml").write_text('recipe = "vanilla"\nseed = 3\n')
+        bcl.evaluate(tmp_path / "p.safetensors", suite="quick", eps=[0.1], episodes=2)
+        (tmp_path / "config.toml").write_text(to_toml(resolve("cartpole", flags={"seed": 3})))
         words = (
             f"mine {tmp_path / 'p.safetensors'} --results {tmp_path / 'p.results'} --config {tmp_path / 'config.toml'}"
         )
@@ -73,6 +73,9 @@ def publish(publishing, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Call
             "H200",
             "--gpu-minutes",
             "0.5",
+            "--suite",
+            "quick",
+            *more,
         ]
         monkeypatch.setattr(sys, "argv", ["publish.py", *words.split(), *told])
         publishing.main()
@@ -100,7 +103,7 @@ def test_a_shipped_agent_is_what_it_says(name: str, publishing) -> None:
     command, _ = parse("train", shlex.split(agent.command)[2:])
     assert (command.game, command.recipe) == (agent.game, agent.recipe)
     [judged] = read_scores(agent.folder / "evals", agent.judged)
-    assert (publishing.means(judged), len(judged.example.returns)) == (agent.returns, agent.episodes)
+    assert (publishing.means(judged, agent.suite), len(judged.example.returns)) == (agent.returns, agent.episodes)
 
 
 @pytest.mark.parametrize("name", zoo.names())
@@ -121,7 +124,7 @@ def test_the_command_line_takes_a_shipped_agent(
     code, out, _ = in_folder("attack", "zoo:pong-radial", "--attack", "noise", "--episodes", "1")
     assert code == 0
     assert "results: runs/zoo-pong-radial.results/evals" in out
-    assert "next: bcl attack zoo:pong-radial --suite strong" in out
+    assert "next: bcl attack zoo:pong-radial --suite strong\n" in out
     assert len(list((tmp_path / "runs" / "zoo-pong-radial.results" / "evals").glob("eps-*.json"))) == 2
     assert sorted(zoo.FOLDER.rglob("*")) == before
 
@@ -203,7 +206,7 @@ def test_an_agent_that_was_not_judged_is_not_published(
 def test_published_results_are_read_beside_those_made_here(publish, in_folder: Cli) -> None:
     publish(HEADS["int16"])
     assert bcl.compare("zoo:mine").blocks[0].budgets == [0.0, 0.1]
-    bcl.evaluate("zoo:mine", attacks="noise", eps=[0.1, 0.2], episodes=2)
+    bcl.evaluate("zoo:mine", suite="quick", eps=[0.1, 0.2], episodes=2)
     assert bcl.compare("zoo:mine").blocks[0].budgets == [0.0, 0.1, 0.2]
     code, out, _ = in_folder("report", "zoo:mine", "--no-frames")
     assert code == 0
@@ -213,11 +216,59 @@ def test_published_results_are_read_beside_those_made_here(publish, in_folder: C
     assert "abc" in page.read_text()  # the commit
 
 
-def test_a_budget_that_not_every_attack_judged_has_no_worst_case(publish, tmp_path: Path) -> None:
+def test_a_budget_without_the_whole_suite_has_no_worst_case(publish, tmp_path: Path) -> None:
     save_with_head(HEADS["int16"], tmp_path / "p.safetensors")
-    bcl.evaluate(tmp_path / "p.safetensors", attacks=["noise", "corner-noise"], eps=[0.2], episodes=2)
-    publish(HEADS["int16"])  # judges by one of them at 0.1
-    assert zoo.named("mine").returns.keys() == {"0", "0.2"}
+    bcl.evaluate(tmp_path / "p.safetensors", attacks=["noise", "corner-noise"], eps=[0.1, 0.2], episodes=2)
+    publish(HEADS["int16"])
+    assert zoo.named("mine").returns.keys() == {"0", "0.1"}
+    assert len(list((zoo.FOLDER / "mine" / "evals").glob("eps-0-2-*.json"))) == 2
+
+
+def test_an_agent_takes_the_place_of_its_namesake(publish, tmp_path: Path) -> None:
+    publish(HEADS["int16"])
+    first = {path.name for path in (zoo.FOLDER / "mine" / "evals").iterdir()}
+    publish(HEADS["float16"])
+    assert not first & {path.name for path in (zoo.FOLDER / "mine" / "evals").iterdir()}
+    assert zoo.named("mine").weights == "float16"
+
+
+@pytest.mark.parametrize(
+    ("more", "sentence"),
+    [
+        (["--config", "nowhere.toml"], "cannot read 'nowhere.toml'"),
+        (["--config", "empty.toml"], "game"),
+    ],
+)
+def test_what_is_wrong_is_told_before_anything_is_written(
+    publish, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: list[str], sentence: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("empty.toml").touch()
+    with pytest.raises(SystemExit, match=sentence):
+        publish(HEADS["int16"], *more)
+    assert not zoo.FOLDER.exists()
+
+
+@pytest.mark.parametrize("name", ["../evil", "", "a b", "zoo:x"])
+def test_a_name_is_a_name(publishing, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    told = [
+        "p",
+        "--results",
+        "r",
+        "--config",
+        "c",
+        "--command",
+        "x",
+        "--commit",
+        "c",
+        "--gpu",
+        "g",
+        "--gpu-minutes",
+        "1",
+    ]
+    monkeypatch.setattr(sys, "argv", ["publish.py", name, *told])
+    with pytest.raises(SystemExit, match="is no name for an agent"):
+        publishing.main()
 
 
 def test_the_fast_recipe_is_what_trained_the_agent() -> None:

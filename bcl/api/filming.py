@@ -73,6 +73,8 @@ def video(
         policy, eps = target.policy, target.defaults.eps[0] if budget is None else budget
         game = game_for_evaluation(target.game, env_set, target.defaults.max_steps, paper_starts(seed, 1))
         folder = path_of("out", out) if out else target.results / "videos"
+        if folder.suffix.lower() in (".mp4", ".gif"):
+            raise ConfigError(f"'{folder}' is to be a folder, for an mp4 and a GIF", "leave the ending out")
         stem = stem_of(attack if isinstance(attack, str) else attack_label(repr(attack)), eps, env_set, seed)
         made = Video(folder / f"{stem}.mp4", folder / f"{stem}.gif", eps)
         store.try_to_write(made.mp4)  # a folder that cannot be written is an error before the work

@@ -114,6 +114,10 @@ def policy_file(path: Path) -> Path:
         raise StoreError(f"'{path}' holds {len(runs)} repeats", f"give one of them, such as {runs[0]}")
     file = path / "best" / "policy.safetensors"
     if not file.exists():
+        if (path / "result.json").exists():
+            raise StoreError(
+                f"'{path}' is finished but its weights are missing", "copy best/ too, or give a policy file"
+            )
         raise StoreError(f"'{path}' has no best policy yet", "give a policy file, or wait for the run")
     return file
 

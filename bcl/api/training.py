@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from bcl import recipes
+from bcl import recipes, zoo
 from bcl.api import Where, given, path_of
 from bcl.api.workers import Workers
 from bcl.config import Config, resolve_stages
@@ -88,6 +88,8 @@ def prepare(
     stages = resolve_stages(game, recipe=recipe, file=file, flags=flags)
     last = stages[-1][1]
     folder = path_of("out", out or Path("runs") / f"{game}-{last.recipe}-s{last.seed}".replace("/", "-"))
+    if str(folder).startswith(zoo.PREFIX):
+        raise ConfigError(f"--out '{folder}' would be taken for an agent of the zoo", "give it another name")
     if (folder / "config.toml").exists() or (folder / store.REPEATS).exists():
         hint = f"continue it with 'bcl resume {shlex.quote(str(folder))}', or give another --out"
         raise StoreError(f"'{folder}' is a run already", hint)

@@ -80,7 +80,8 @@ class Command:
         print_table(found.scores, found.flags, title)
         print(f"results: {found.folder}")
         if self.suite != "strong":
-            print(f"next: bcl attack {self.policy} --suite strong")
+            budgets = f" --eps {' '.join(self.eps)}" if self.eps else ""
+            print(f"next: bcl attack {self.policy} --suite strong{budgets}")
 
 
 def print_table(scores: Sequence["Score"], doubts: Sequence["Flag"], title: str) -> None:

@@ -27,8 +27,10 @@ class Command:
         names = zoo.names()
         if not names:
             raise WeightsError("the zoo of this installation is empty", zoo.RESTORE)
-        print("mean return without attack, then under the worst attack that was tried at each budget:")
+        print(
+            "mean return without attack, then under the worst attack of a suite, at the budgets where all of it was played:"
+        )
         for agent in map(zoo.named, names):
             returns = ", ".join(f"{mean:.4g} at {eps}" for eps, mean in agent.returns.items())
-            print(f"  {agent.folder.name:<20}{agent.game:<14}{agent.recipe:<14}{returns}")
+            print(f"  {agent.folder.name:<20}{agent.game:<14}{agent.recipe:<14}{returns} ({agent.suite})")
         print(f"\nnext: bcl attack {zoo.PREFIX}{names[0]} --suite quick")

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bcl import stats
+from bcl.attacks.names import attack_label
 from bcl.attacks.suites import SUITES
 from bcl.errors import ConfigError
 from bcl.evaluation import Score
@@ -167,6 +168,12 @@ def _shared_attacks(alike: dict[str, list[Judged]]) -> dict[float, tuple[str, ..
     return shared
 
 
+def _fewer_attacks(attacks: dict[float, tuple[str, ...]]) -> dict[float, tuple[str, ...]]:
+    """The budgets at which not every attack of the others was played."""
+    every = {attack for eps, names in attacks.items() if eps for attack in names}
+    return {eps: names for eps, names in attacks.items() if eps and {*names} != every}
+
+
 def _worst(judged: Judged, attacks: dict[float, tuple[str, ...]], eps: float) -> Score | None:
     scores = [judged.scores[attack, eps] for attack in attacks[eps] if (attack, eps) in judged.scores]
     return min(scores, key=lambda score: score.mean, default=None)
@@ -187,13 +194,17 @@ def _score(judged: Judged, attacks: dict[float, tuple[str, ...]], scored: tuple[
 def _block(entries: Sequence[Entry], levels: Levels, alike: dict[str, list[Judged]], medians: dict[str, int]) -> Block:
     attacks = _shared_attacks(alike)
     present = [entry for entry in entries if entry.label in alike]
-    scored = _scored(entries, attacks)
+    fewer = _fewer_attacks(attacks)
+    scored = () if fewer.keys() & {*_scored(entries, attacks)} else _scored(entries, attacks)
     rows = [_row(entry, alike[entry.label], attacks, scored, medians[entry.label], levels) for entry in present]
     first = alike[present[0].label][0]
     example = first.example
     notes = [f"{entry.label} was not judged on these levels" for entry in entries if entry.label not in alike]
     pipelines = {j.game.pipeline for members in alike.values() for j in members if isinstance(j.game, AtariGame)}
     notes += [f"seen through different pipelines ({', '.join(sorted(pipelines))})"] if len(pipelines) > 1 else []
+    for names in dict.fromkeys(fewer.values()):
+        at = [format_eps(eps) for eps, there in fewer.items() if there == names]
+        notes.append(f"at {', '.join(at)} the worst is over {', '.join(map(attack_label, names))} alone")
     missing = _missing(present, alike, attacks)
     if missing and (apart := [format_eps(eps) for eps in missing.eps if eps not in attacks]):
         notes.append(f"at {', '.join(apart)} no attack was faced by all; judge each by --suite {missing.suite}")

@@ -87,6 +87,8 @@ class Bar:
     state: BarState
     reported: bool
     """It is the agent that the report is about."""
+    missed: bool = False
+    """It did not meet the thresholds of its phase."""
 
 
 @dataclass(frozen=True)

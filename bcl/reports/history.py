@@ -66,7 +66,7 @@ def _read_curriculum(
     eps = rules_of(stage, read_config(folder), made[0]["decision"]["phase"]["eps"]).eps
     for path in sorted((folder / "phases").glob("[0-9]*")):
         index, decided = int(path.name), made.get(int(path.name))
-        candidates = {c["run"] for c in decided["decision"]["candidates"]} if decided else None
+        candidates = {c["run"]: c.get("met") for c in decided["decision"]["candidates"]} if decided else None
         kept = decided["decision"]["kept"] if decided else None  # of a phase under way, nobody knows
         numbers = sorted(int(run.name[3:]) for run in path.glob("run[0-9]*"))
         trained = {k: rows for k in numbers if (rows := store.read_metrics(path / f"run{k}" / METRICS))}
@@ -83,7 +83,8 @@ def _read_curriculum(
             which, span = (index, place, len(trained)), (began + start, began + end)
             chosen = None if kept is None else k == kept
             bar = _bar(path / f"run{k}", f"phase {index}", which, eps[index], span, chosen, reported)
-            bars.append(bar if needed else replace(bar, state="not needed"))
+            missed = candidates is not None and candidates.get(k) is False
+            bars.append(replace(bar, missed=missed) if needed else replace(bar, state="not needed"))
             curves.append(_curve(k, k == kept, rows))
         if curves:
             low, high = short_eps(eps[index - 1]), short_eps(eps[index])

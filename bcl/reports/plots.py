@@ -38,6 +38,7 @@ _BARS: dict[BarState, Any] = {
     "diverged": {"facecolor": "none", "edgecolor": LIGHT["vermilion"], "linestyle": ":"},
     "not needed": {"facecolor": "none", "edgecolor": LIGHT["muted"], "linewidth": 0.6, "hatch": "/////"},
 }
+_MISSED: dict[str, Any] = {"marker": "X", "color": LIGHT["vermilion"], "markeredgecolor": "white", "markersize": 9}
 
 
 def styled(draw: Callable[P, Figure]) -> Callable[P, Figure]:
@@ -179,6 +180,8 @@ def timeline(history: Timeline, width: int) -> Figure:
         axes.barh(middle, (bar.end - bar.start) / unit, 0.8 * share, bar.start / unit, **_BARS[bar.state])
         if bar.reported:
             axes.plot(bar.end / unit, middle, marker="*", color=LIGHT["ochre"], markersize=11, zorder=5)
+        elif bar.missed:
+            axes.plot(bar.end / unit, middle, **_MISSED)
     for skip in history.skips:
         arrow = {"arrowstyle": "-|>", "color": LIGHT["vermilion"], "linewidth": 1.5, "shrinkA": 0, "shrinkB": 0}
         axes.annotate("", (skip.at / unit, row[skip.high]), (skip.at / unit, row[skip.low]), arrowprops=arrow)
@@ -196,6 +199,8 @@ def timeline(history: Timeline, width: int) -> Figure:
         handles.append(Line2D([], [], color=LIGHT["vermilion"], marker="^", linestyle="", label="budgets skipped"))
     if any(bar.reported for bar in history.bars):
         handles.append(Line2D([], [], color=LIGHT["ochre"], marker="*", markersize=11, linestyle="", label="the agent"))
+    if any(bar.missed and not bar.reported for bar in history.bars):
+        handles.append(Line2D([], [], linestyle="", label="missed its thresholds", **_MISSED))
     if history.target:
         handles.append(Line2D([], [], color=LIGHT["muted"], linewidth=1, linestyle=":", label="target"))
     figure.legend(handles=handles, loc="outside lower left", ncols=2 if width < NARROW else 4)

@@ -42,8 +42,10 @@ class ZooAgent:
     """Fingerprint of the agent that played the results: `policy`, or its weights before they were rounded."""
     episodes: int
     """Of each score."""
+    suite: str
+    """The attacks behind `returns`."""
     returns: dict[str, float]
-    """Mean return by budget under the worst attack; at 0 without attack."""
+    """Mean return by budget under the suite's worst attack, where all of it was played; at 0 without attack."""
 
     @property
     def file(self) -> Path:

@@ -141,6 +141,10 @@ def test_a_run_with_ppo_goes_on_where_it_was_killed(bcl) -> None:
         assert numbers("cut" / path) == numbers("whole" / path)
 
 
+def test_a_run_is_not_named_like_an_agent_of_the_zoo(bcl) -> None:
+    assert "give it another name" in bcl("train", "cartpole", "--out", "zoo:mine", *TINY)[2]
+
+
 def test_a_finished_run(bcl) -> None:
     words = ("cartpole", "--out", "run", *TINY)
     assert bcl("train", *words)[0] == 0
@@ -210,6 +214,7 @@ def test_starting_from_an_agent(bcl, tmp_path: Path) -> None:
     code, out, _ = bcl("report", "record")
     assert code == 0
     assert "report: record/report.html" in out
+    assert "copy best/ too" in bcl("attack", "record")[2]
 
     for name in ("result.json", "best/policy.safetensors", "stages/2-at/result.json"):
         Path("second", name).unlink()

@@ -207,6 +207,18 @@ def test_runs_beside_the_one_that_ended_a_phase_are_drawn(pong_run: Path) -> Non
     assert "hatched: runs beside it that were not needed" in page(collect(pong_run))
 
 
+def test_runs_that_missed_their_thresholds_are_marked(pong_run: Path) -> None:
+    path = pong_run / "stages/3-at/phases/003/decision.json"
+    stored = store.read_json(path)
+    stored["decision"]["candidates"][1]["met"] = False
+    store.write_json(path, stored)
+    timeline = collect(pong_run).timeline
+    assert timeline is not None
+    assert [(bar.phase, bar.run) for bar in timeline.bars if bar.missed] == [(3, 2)]
+    figure = plots.timeline(timeline, 860)
+    assert "missed its thresholds" in [text.get_text() for text in figure.legends[0].get_texts()]
+
+
 def test_learning_curves(pong_run: Path) -> None:
     timeline = collect(pong_run).timeline
     assert timeline is not None

@@ -123,6 +123,16 @@ def test_only_attacks_that_all_faced_count(tmp_path: Path) -> None:
     assert block.missing == Missing("vanilla", "vanilla", "paper", (10 / 255, 20 / 255, 25 / 255))
 
 
+def test_a_budget_with_fewer_attacks_is_named_and_gives_no_score(tmp_path: Path) -> None:
+    whole = pong(20, 15, 10, 5)
+    part = {key: value for key, value in whole.items() if key != (RI, 10 / 255)}
+    assert only_block(finished(tmp_path / "whole", "pong", "at", whole)).rows[0].score is not None
+    block = only_block(finished(tmp_path / "part", "pong", "at", part))
+    assert block.notes == ("at 10/255 the worst is over PGD-30 alone",)
+    assert block.rows[0].score is None
+    assert block.rows[0].cells[10 / 255].median.mean == 15
+
+
 def test_where_no_attack_is_shared_the_suite_and_the_agent_without_it_are_named(tmp_path: Path) -> None:
     def by(suite: str, *budgets: float) -> Cells:
         attacked: Cells = {(repr(attack), eps): [1.0] * 3 for attack in SUITES[suite] for eps in budgets}
