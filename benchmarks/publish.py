@@ -98,8 +98,7 @@ def publish(options: argparse.Namespace) -> Path:
     judged = max(read_scores(options.results / "evals", identity), key=lambda one: len(one.scores), default=None)
     if judged is None or game is None:
         raise StoreError(f"'{options.results}' has no scores of '{options.file}'", "judge it with 'bcl attack' first")
-    table = read_toml(options.config)
-    config = config_from_dict(table)
+    config = config_from_dict(read_toml(options.config))
     form, data, published = smallest(policy, options.episodes)
     about = {
         "game": game.id,

@@ -194,8 +194,8 @@ def _score(judged: Judged, attacks: dict[float, tuple[str, ...]], scored: tuple[
 def _block(entries: Sequence[Entry], levels: Levels, alike: dict[str, list[Judged]], medians: dict[str, int]) -> Block:
     attacks = _shared_attacks(alike)
     present = [entry for entry in entries if entry.label in alike]
-    fewer = _fewer_attacks(attacks)
-    scored = () if fewer.keys() & {*_scored(entries, attacks)} else _scored(entries, attacks)
+    fewer, scored = _fewer_attacks(attacks), _scored(entries, attacks)
+    scored = () if fewer.keys() & {*scored} else scored
     rows = [_row(entry, alike[entry.label], attacks, scored, medians[entry.label], levels) for entry in present]
     first = alike[present[0].label][0]
     example = first.example
