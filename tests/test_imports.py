@@ -42,7 +42,7 @@ ALLOWED = {
     | {"recipes", "runs", "settings", "stats", "zoo"},
     "api": FACTS
     | {"attacks", "bounds", "config", "envs", "evaluation", "experiment", "policies", "recipes", "reports"}
-    | {"runs"},
+    | {"runs", "zoo"},
     "cli": FACTS
     | {"__init__", "config", "settings", "recipes", "envs", "policies", "attacks", "evaluation", "runs", "stats"}
     | {"api", "experiment", "reports", "zoo"},

@@ -2,70 +2,23 @@
 
 import dataclasses
 import json
-from collections.abc import Mapping
-from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from bcl import experiment, stats
-from bcl.attacks import PGD, RIFGSM, SUITES
-from bcl.config import resolve, resolve_stages
+from bcl import stats
+from bcl.attacks import SUITES
+from bcl.config import resolve
 from bcl.curriculum import INCUMBENT, Candidate, Decision, Phase
 from bcl.errors import BclError, ConfigError, StoreError
-from bcl.evaluation import Score
 from bcl.evaluation.score import NO_ATTACK
-from bcl.games import Game, ProcgenGame, game_to_dict
-from bcl.reports.compare import Block, Missing, compare
-from bcl.reports.compare_figure import draw, encoded, figure_format
+from bcl.games import ProcgenGame
+from bcl.reports.compare import Missing, compare
+from bcl.reports.compare_figure import draw, figure_format
 from bcl.reports.effort import Effort, effort
-from bcl.reports.tables import Table, as_json, as_latex, as_markdown, tables
+from bcl.reports.tables import tables
 from bcl.runs import store
-
-PGD30, RI = repr(PGD(steps=30, step=0.1)), repr(RIFGSM())
-Cells = Mapping[tuple[str, float], list[float]]
-
-
-def judge(folder: Path, game: Game, cells: Cells, policy: str = "p", seed: int = 1) -> None:
-    """Scores as `bcl attack` stores them."""
-    for (attack, eps), returns in cells.items():
-        score = Score(attack, eps, tuple(returns), (1,) * len(returns), 0.0, eps, 0.0, seed, "fixed")
-        about = {"game": game_to_dict(game), "num_envs": len(returns), "policy": f"{policy} on cpu", "bcl": "0"}
-        number = len([*(folder / "evals").glob("*")])
-        store.write_json(folder / "evals" / f"eps-{number:03d}.json", score.to_dict() | about)
-
-
-def finished(
-    path: Path, preset: str, recipe: str, cells: Cells, seed: int = 1, flags: Mapping[str, Any] | None = None
-) -> Path:
-    """A run that ended, without the training."""
-    stages = resolve_stages(preset, recipe=recipe, flags=flags)
-    experiment.create(path, stages, "cpu", None)
-    judge(path, stages[-1][1].game, cells, seed=seed)
-    store.write_json(path / "result.json", {"policy": "p"})
-    return path
-
-
-def repeated(path: Path, preset: str, recipe: str, cells: list[Cells]) -> Path:
-    for number, one in enumerate(cells):
-        finished(path / f"seed{number}", preset, recipe, one, seed=number)
-    store.write_json(path / store.REPEATS, {"runs": [f"seed{i}" for i in range(len(cells))]})
-    return path
-
-
-def pong(nominal: float, at10: float, at20: float, at25: float) -> Cells:
-    """Four episodes around each mean; RI-FGSM is the weaker attack."""
-    found = {(NO_ATTACK, 0.0): [nominal - 1, nominal, nominal, nominal + 1]}
-    for level, mean in ((10, at10), (20, at20), (25, at25)):
-        found[PGD30, level / 255] = [mean - 1, mean, mean, mean + 1]
-        found[RI, level / 255] = [mean + 5] * 4
-    return found
-
-
-def only_block(*paths: Path) -> Block:
-    [block] = compare(paths).blocks
-    return block
+from tests.report.compared import PGD30, RI, Cells, finished, judge, only_block, pong, repeated
 
 
 def test_the_worst_of_the_suite_and_the_score_by_hand(tmp_path: Path) -> None:
@@ -269,119 +222,6 @@ def test_effort_counts_what_the_papers_table_counts(tmp_path: Path) -> None:
     without_metrics = tables(compare([with_one_stage]))[-1]
     shown = dict(zip(without_metrics.header, without_metrics.rows[0], strict=True))
     assert (shown["training runs"], shown["steps a run"], shown["time a run"]) == ("1", "", "")
-
-
-def test_tables_carry_the_papers_numbers_beside(tmp_path: Path) -> None:
-    a = finished(tmp_path / "a", "pong", "at", pong(20, 15, 10, 5))
-    b = repeated(tmp_path / "b", "pong", "bcl-mos-at", [pong(20, 15, 10, 5), pong(19, 12, 1, -2), pong(0, 0, 0, 0)])
-    returns, improvement, took = tables(compare([a, b]))
-    assert returns.header == ("agent", "no attack", "10/255", "20/255", "25/255", "score")
-    names = [row[0] for row in returns.rows]
-    assert names == ["a", "  paper: AT-DQN", "b, median of 3 (seed1)", "  mean over repeats", "  paper: BCL-MOS-AT-DQN"]
-    assert returns.rows[0][1].startswith("20 ± 0.35 [")
-    assert returns.rows[1][1:] == (
-        "20.8 ± 0.1",
-        "9.9 ± 3.7",
-        "\N{MINUS SIGN}20.8 ± 0.1",
-        "\N{MINUS SIGN}21 ± 0",
-        "10.17",
-    )
-    assert [cell.split(" [")[0] for cell in returns.rows[2][1:]] == [
-        *("19 ± 0.35", "12 ± 0.35", "1 ± 0.35", "\N{MINUS SIGN}2 ± 0.35"),
-        "22.67",
-    ]
-    assert returns.rows[2][1] == "19 ± 0.35 [18.25, 19.75]"
-    assert returns.rows[3][2].startswith("9 [")
-    assert improvement.rows[0][0] == "b"
-    assert took.rows[1][1:3] == ("0, 0, 0", "20, 18, 20")  # nothing was trained here
-    assert "PGD-30, RI-FGSM" in returns.title
-
-
-def test_games_that_the_paper_has_not_played_have_no_columns_of_it(tmp_path: Path) -> None:
-    took = tables(compare([finished(tmp_path / "a", "cartpole", "vanilla", {(NO_ATTACK, 0.0): [1.0, 2.0, 3.0]})]))[-1]
-    assert took.header == ("agent", "training runs", "runs before", "steps a run", "time a run", "machine")
-    assert len(took.rows[0]) == len(took.header)
-
-
-TABLE = Table("50 % of a_b", ("agent", "x|y"), (("a", "\N{MINUS SIGN}1 ± 2"), ("  b", "")), ("note",))
-
-
-def test_markdown() -> None:
-    expected = "**50 % of a_b**\n\n| agent | x\\|y |\n| --- | --- |\n| a | \N{MINUS SIGN}1 ± 2 |\n|   b |  |\n\nnote"
-    assert as_markdown(TABLE) == expected
-    marked = as_markdown(Table("a<b>", ("agent",), (("<i>|",),), ("c<'d'",))).splitlines()
-    assert marked == ["**a&lt;b&gt;**", "", "| agent |", "| --- |", r"| &lt;i&gt;\| |", "", "c&lt;'d'"]
-
-
-def test_latex() -> None:
-    lines = as_latex(TABLE).splitlines()
-    assert lines[:3] == [r"% needs \usepackage{booktabs}", r"\begin{table}", r"\centering"]
-    assert r"\caption{50 \% of a\_b. note}" in lines
-    assert r"\begin{tabular}{lr}" in lines
-    assert r"a & $-$1 $\pm$ 2 \\" in lines
-    assert r"\quad b &  \\" in lines
-    starred = as_latex(Table("t", ("agent",), (("[2pt]",), ("*a",)))).splitlines()
-    assert r"{}[2pt] \\" in starred
-    assert r"{}*a \\" in starred
-
-
-def test_json_is_whole(tmp_path: Path) -> None:
-    path = repeated(tmp_path / "b", "pong", "bcl-mos-at", [pong(20, 15, 10, 5), pong(19, 12, 1, -2), pong(0, 0, 0, 0)])
-    data = json.loads(json.dumps(as_json(compare([path]))))
-    [row] = data["blocks"][0]["rows"]
-    assert row["cells"][1]["eps"] == 10 / 255
-    assert row["cells"][1]["run_means"] == [15, 12, 0]
-    assert {*row["cells"][1]["median"]} == {"attack", "mean", "sem", "interval"}
-    for part, mean in (("median", 12), ("over_repeats", 9)):
-        found = row["cells"][1][part]
-        assert found["mean"] == mean
-        assert found["interval"]["low"] < mean < found["interval"]["high"]
-    assert row["published"]["mean"] == [21.0, 21.0, 20.9, 20.9]
-    assert [one["runs"] for one in data["runs"][0]["repeats"]] == [0, 0, 0]
-
-
-@pytest.mark.parametrize(("ending", "magic"), [("png", b"\x89PNG"), ("svg", b"<?xml"), ("pdf", b"%PDF")])
-def test_figures_show_what_was_measured(tmp_path: Path, ending: str, magic: bytes) -> None:
-    a = finished(tmp_path / "a", "pong", "at", pong(20, 15, 10, 5))
-    b = finished(tmp_path / "b", "pong", "bcl-mos-at", pong(20, 18, 17, 16))
-    figure = draw(compare([a, b]))
-    top, bottom = figure.axes
-    drawn = {tuple(line.get_ydata()) for line in top.lines}
-    assert {(20, 15, 10, 5), (20, 18, 17, 16), (21.0, 21.0, 20.9, 20.9)} <= drawn  # the last is the paper's
-    assert any(tuple(line.get_ydata()) == (0.5, 1, 1, 1) for line in bottom.lines)
-    assert encoded(figure, figure_format(Path(f"x.{ending}"))).startswith(magic)
-
-
-def test_a_figure_shows_the_median_run_and_says_what_it_shows(tmp_path: Path) -> None:
-    a = finished(tmp_path / "a", "pong", "at", pong(20, 15, 10, 5))
-    b = repeated(tmp_path / "b", "pong", "bcl-mos-at", [pong(20, 15, 10, 5), pong(19, 12, 1, -2), pong(0, 0, 0, 0)])
-    comparison = compare([a, b])
-    figure = draw(comparison)
-    shown = figure.axes[0].containers[1]
-    assert tuple(shown.lines[0].get_ydata()) == (19, 12, 1, -2)
-    bars = [(low[1], high[1]) for low, high in shown.lines[2][0].get_segments()]
-    intervals = [cell.median.interval for cell in comparison.blocks[0].rows[1].cells.values()]
-    assert bars == [pytest.approx((one.low, one.high)) for one in intervals if one]
-    [legend] = figure.subfigs[0].legends
-    assert [text.get_text() for text in legend.get_texts()] == ["a", "b, median of 3", "paper"]
-    caption = "Mean of 4 episodes, bars are 95 % intervals; attacks: PGD-30, RI-FGSM; below, the first is 'a'."
-    assert " ".join(legend.get_title().get_text().split()) == caption
-
-
-def test_a_figure_of_many_rows_and_budgets_stays_readable(tmp_path: Path) -> None:
-    cells = {(NO_ATTACK, 0.0): [21.0] * 3} | {(PGD30, level / 255): [21.0 - level] * 3 for level in range(1, 26)}
-    names = [f"agent-{number}-of-seven" for number in range(7)]
-    figure = draw(compare([finished(tmp_path / name, "cartpole", "at", cells) for name in names]))
-    figure.canvas.draw()
-    top, bottom = figure.axes
-    rows = [container.lines[0] for container in top.containers]
-    assert len({(row.get_color(), row.get_marker(), row.get_linestyle()) for row in rows}) == 7
-    assert len({row.get_marker() for row in rows}) == 7
-    ticks = [label.get_window_extent() for label in bottom.get_xticklabels()]
-    assert all(left.x1 < right.x0 for left, right in pairwise(ticks))
-    [legend] = figure.subfigs[0].legends
-    assert [text.get_text() for text in legend.get_texts()] == names
-    assert figure.bbox.containsx(legend.get_window_extent().x1)
 
 
 def test_what_cannot_be_compared_is_refused(tmp_path: Path) -> None:

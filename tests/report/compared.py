@@ -1,0 +1,58 @@
+"""Runs made by hand, to be compared."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from bcl import experiment
+from bcl.attacks import PGD, RIFGSM
+from bcl.config import resolve_stages
+from bcl.evaluation import Score
+from bcl.evaluation.score import NO_ATTACK
+from bcl.games import Game, game_to_dict
+from bcl.reports.compare import Block, compare
+from bcl.runs import store
+
+PGD30, RI = repr(PGD(steps=30, step=0.1)), repr(RIFGSM())
+Cells = Mapping[tuple[str, float], list[float]]
+
+
+def judge(folder: Path, game: Game, cells: Cells, policy: str = "p", seed: int = 1) -> None:
+    """Scores as `bcl attack` stores them."""
+    for (attack, eps), returns in cells.items():
+        score = Score(attack, eps, tuple(returns), (1,) * len(returns), 0.0, eps, 0.0, seed, "fixed")
+        about = {"game": game_to_dict(game), "num_envs": len(returns), "policy": f"{policy} on cpu", "bcl": "0"}
+        number = len([*(folder / "evals").glob("*")])
+        store.write_json(folder / "evals" / f"eps-{number:03d}.json", score.to_dict() | about)
+
+
+def finished(
+    path: Path, preset: str, recipe: str, cells: Cells, seed: int = 1, flags: Mapping[str, Any] | None = None
+) -> Path:
+    """A run that ended, without the training."""
+    stages = resolve_stages(preset, recipe=recipe, flags=flags)
+    experiment.create(path, stages, "cpu", None)
+    judge(path, stages[-1][1].game, cells, seed=seed)
+    store.write_json(path / "result.json", {"policy": "p"})
+    return path
+
+
+def repeated(path: Path, preset: str, recipe: str, cells: list[Cells]) -> Path:
+    for number, one in enumerate(cells):
+        finished(path / f"seed{number}", preset, recipe, one, seed=number)
+    store.write_json(path / store.REPEATS, {"runs": [f"seed{i}" for i in range(len(cells))]})
+    return path
+
+
+def pong(nominal: float, at10: float, at20: float, at25: float) -> Cells:
+    """Four episodes around each mean; RI-FGSM is the weaker attack."""
+    found = {(NO_ATTACK, 0.0): [nominal - 1, nominal, nominal, nominal + 1]}
+    for level, mean in ((10, at10), (20, at20), (25, at25)):
+        found[PGD30, level / 255] = [mean - 1, mean, mean, mean + 1]
+        found[RI, level / 255] = [mean + 5] * 4
+    return found
+
+
+def only_block(*paths: Path) -> Block:
+    [block] = compare(paths).blocks
+    return block
