@@ -38,6 +38,7 @@ __all__ = [
     "PpoConfig",
     "config_from_dict",
     "config_from_toml",
+    "evaluation_defaults",
     "preset_for",
     "preset_names",
     "resolve",
@@ -62,6 +63,12 @@ def preset_for(game: Game) -> str | None:
         if type(known) is type(game) and known.id == game.id:
             return name
     return None
+
+
+def evaluation_defaults(game: Game) -> EvaluationConfig:
+    """How the preset of this game judges agents; the general defaults where there is none."""
+    name = preset_for(game)
+    return resolve(name).evaluation if name else EvaluationConfig()
 
 
 def resolve(

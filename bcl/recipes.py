@@ -211,15 +211,14 @@ MOS_AT = Stage(
         "acrobot": _ACROBOT_AT | {"curriculum": _ACROBOT_THRESHOLDS},
     },
 )
+_FAST_PHASES: Settings = {"start": 1 / 255, "runs": 2, "min_runs": 1}
 FAST_AT = replace(
     MOS_AT,
     settings=_FAST_AT,
     games=MOS_AT.games
     | {
-        "pong": _curriculum(1, 25, 2, 1, 20, 20),
-        "freeway": _curriculum(1, 20, 2, 1, 30, 25),
-        "bank_heist": _curriculum(1, 15, 2, 1, 1200, 1000),
-        "road_runner": _curriculum(1, 15, 2, 1, 40_000, 12_000),
+        game: {"curriculum": MOS_AT.games[game]["curriculum"] | _FAST_PHASES}
+        for game in ("pong", "freeway", "bank_heist", "road_runner")
     },
 )
 _VANILLA_STARTS = {"jumper": 1 / 255}  # eps_0 of a vanilla bootstrap; 0 elsewhere

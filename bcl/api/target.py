@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from bcl.api import Where, given, path_of
-from bcl.config import EvaluationConfig, preset_for, resolve
+from bcl.config import EvaluationConfig, evaluation_defaults, resolve
 from bcl.envs import make_env
 from bcl.errors import ConfigError, StoreError, WeightsError
 from bcl.experiment import read_config
@@ -120,12 +120,6 @@ def policy_file(path: Path) -> Path:
             )
         raise StoreError(f"'{path}' has no best policy yet", "give a policy file, or wait for the run")
     return file
-
-
-def evaluation_defaults(game: Game) -> EvaluationConfig:
-    """How the preset of this game judges agents; the general defaults where there is none."""
-    name = preset_for(game)
-    return resolve(name).evaluation if name else EvaluationConfig()
 
 
 def paper_starts(seed: int, episodes: int, num_envs: int = 0) -> int:

@@ -9,14 +9,14 @@ import bcl
 from bcl import zoo
 from bcl.attacks.names import attack_label
 from bcl.attacks.suites import SUITES, suite
-from bcl.config import Config, EvaluationConfig, preset_for, resolve, resolve_stages
+from bcl.config import Config, evaluation_defaults, preset_for, resolve_stages
 from bcl.errors import StoreError, WeightsError
 from bcl.evaluation import flags
 from bcl.experiment.phases import decisions
 from bcl.experiment.run import Verdict, commit_here, read_config, read_verdict, stage_folders, under_attack
 from bcl.experiment.status import incumbent, status
 from bcl.experiment.work import EVALS, POLICY, RESULT
-from bcl.games import Game, game_from_dict
+from bcl.games import game_from_dict
 from bcl.policies import Policy, files
 from bcl.policies.files import fingerprint, is_policy, load
 from bcl.quantities import counted
@@ -82,7 +82,7 @@ def _of_run(run: Path, source: Path, repeats: tuple[Repeat, ...], frames: Frames
     config = now.config
     policy = str(store.read_json(run / RESULT).get("policy")) if verdict else ""
     if verdict:
-        usual = _usual_episodes(config.game)
+        usual = evaluation_defaults(config.game).episodes
         found = _evaluations(read_scores(run / EVALS, policy), usual, verdict, config)
         judged = found[0].nominal
         shown = dataclasses.replace(verdict, scores=list(found[0].scores)) if judged else verdict
@@ -123,7 +123,7 @@ def _of_policy(file: Path, frames: Frames | None) -> Collected:
     game, identity = policy.spec.game, fingerprint(policy)
     if game is None:
         raise WeightsError(f"'{file}' does not say which game it plays", "save it with a game in its spec")
-    usual, results = _usual_episodes(game), judged_policy(file, policy)
+    usual, results = evaluation_defaults(game).episodes, judged_policy(file, policy)
     found = _evaluations([one for folder, who in results for one in read_scores(folder / EVALS, who)], usual)
     sentence, run = f"{file.name} on {game.id} has not been judged yet", file.parent.parent
     if file.parent.name == "best" and (run / RESULT).exists():
@@ -196,12 +196,6 @@ def _thorough(e: Evaluation, asked: set[float]) -> set[str]:
 def _suite_held(attacks: set[str]) -> int:
     """The place of the strongest suite whose attacks are all there, from 1; 0: of none."""
     return max((n for n, name in enumerate(SUITES, 1) if {*map(repr, suite(name))} <= attacks), default=0)
-
-
-def _usual_episodes(game: Game) -> int:
-    """As many as the game's preset judges agents by."""
-    name = preset_for(game)
-    return (resolve(name).evaluation if name else EvaluationConfig()).episodes
 
 
 def _few_episodes(first: Evaluation, usual: int) -> str:

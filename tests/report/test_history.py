@@ -64,6 +64,7 @@ def test_runs_that_missed_their_thresholds_are_marked(pong_run: Path) -> None:
     assert [(bar.phase, bar.run) for bar in timeline.bars if bar.missed] == [(3, 2)]
     figure = plots.timeline(timeline, 860)
     assert "missed its thresholds" in [text.get_text() for text in figure.legends[0].get_texts()]
+    assert "a cross: it missed the thresholds" in page(collect(pong_run))
 
 
 def test_learning_curves(pong_run: Path) -> None:
