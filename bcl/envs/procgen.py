@@ -139,7 +139,7 @@ class ProcgenEnvs:
 
     def _observe(self) -> tuple[Tensor, np.ndarray, np.ndarray]:
         reward, obs, first = zip(*(engine.observe() for engine in self._engines), strict=True)
-        frames = to_device(_joined([o["rgb"] for o in obs]), self._device).permute(0, 3, 1, 2).contiguous()
+        frames = to_device(_joined([o["rgb"] for o in obs]), self._device).permute(0, 3, 1, 2)  # channels stay last
         return frames, _joined(reward), _joined(first)
 
 

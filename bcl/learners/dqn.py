@@ -21,7 +21,7 @@ from bcl.graphs import Graphed
 from bcl.learners.adversary import training_attack
 from bcl.learners.memory import keep_freed_memory
 from bcl.learners.player import Player
-from bcl.learners.precision import quick_products
+from bcl.learners.precision import quick_kernels
 from bcl.learners.replay import Batch, Replay
 from bcl.learners.tally import Tally, refuse_divergence
 from bcl.learners.task import Hooks, Metrics, Reporter, State, Task
@@ -48,7 +48,7 @@ def train(
         learner.restore(state)
     reporter = Reporter(learner, config, hooks)
     obs = learner.restart()
-    with quick_products(learner.bf16):
+    with quick_kernels(learner.bf16):
         while learner.step < config.steps:
             actions, seen = learner.play(obs)  # the emulators step from here on, while the learner works
             learner.update()

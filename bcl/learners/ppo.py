@@ -22,7 +22,7 @@ from bcl.errors import ConfigError
 from bcl.graphs import Graphed
 from bcl.learners.adversary import training_attack
 from bcl.learners.memory import keep_freed_memory
-from bcl.learners.precision import quick_products
+from bcl.learners.precision import quick_kernels
 from bcl.learners.returns import ReturnScale
 from bcl.learners.tally import Tally, refuse_divergence
 from bcl.learners.task import Hooks, Metrics, Reporter, State, Task
@@ -49,7 +49,7 @@ def train(
         learner.restore(state)
     reporter = Reporter(learner, config, hooks)
     obs = learner.restart()
-    with quick_products(learner.bf16):
+    with quick_kernels(learner.bf16):
         while learner.step < config.steps:
             rollout, obs = learner.rollout(obs)
             learner.update(rollout)

@@ -1,4 +1,4 @@
-"""How exactly a GPU multiplies what training computes in float32."""
+"""Which kernels of a GPU training takes: quick ones, where half precision is allowed anyway."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -7,14 +7,16 @@ import torch
 
 
 @contextmanager
-def quick_products(enabled: bool) -> Iterator[None]:
-    """TF32 for matrix products too, where `enabled`; PyTorch's convolutions have it anyway.
+def quick_kernels(enabled: bool) -> Iterator[None]:
+    """TF32 for matrix products too, where `enabled` (PyTorch's convolutions have it anyway), and for every convolution the
+    kernel that was fastest when all were tried on its first call, instead of a guess.
 
-    It matters to bounds, which are never computed in bf16. Certificates have their own rule (`bounds.full_precision`).
+    TF32 matters to bounds, which are never computed in bf16. Certificates have their own rule (`bounds.full_precision`).
     """
-    before = torch.backends.cuda.matmul.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32 = before or enabled
+    products, convolutions = torch.backends.cuda.matmul, torch.backends.cudnn
+    before = products.allow_tf32, convolutions.benchmark
+    products.allow_tf32, convolutions.benchmark = before[0] or enabled, before[1] or enabled
     try:
         yield
     finally:
-        torch.backends.cuda.matmul.allow_tf32 = before
+        products.allow_tf32, convolutions.benchmark = before
