@@ -153,7 +153,7 @@ _FAST_AT: Settings = {
         "learning_rate_end": 0.1, "n_step": 3, "buffer_size": 50_000, "replay_initial": 10_000, "kappa": 0.5,
     },
     "attack": {"kind": "pgd", "steps": 5, "relative_step": 0.4, "random_start": True, "in_play": 0.5},
-    "curriculum": _SKIP["curriculum"] | {"runs": 2, "increment": 3 / 255, "keep": "met"},
+    "curriculum": _SKIP["curriculum"] | {"runs": 3, "increment": 3 / 255, "keep": "met"},
 }  # fmt: skip
 _FAST_RADIAL_PONG: Settings = {
     "dqn": {
@@ -211,7 +211,7 @@ MOS_AT = Stage(
         "acrobot": _ACROBOT_AT | {"curriculum": _ACROBOT_THRESHOLDS},
     },
 )
-_FAST_PHASES: Settings = {"start": 1 / 255, "runs": 2, "min_runs": 1}
+_FAST_PHASES: Settings = {"start": 1 / 255, "runs": 3, "min_runs": 1}
 FAST_AT = replace(
     MOS_AT,
     settings=_FAST_AT,

@@ -11,19 +11,20 @@ from bcl.reports import plots
 from bcl.reports.collect import collect
 
 ROOT = Path(__file__).parents[1]
-RECORD = ROOT / "benchmarks" / "results" / "pong-bcl-mos-at"
+RECORDS = {"pong": "pong-bcl-mos-at", "pong-further": "pong-further"}  # figures by the record they show
 IMAGES = ROOT / "docs" / "images"
 WIDTH = 860  # pixels
 
 
 def main() -> None:
     """The curriculum on Pong: time against budget, and what each phase learned."""
-    history = collect(RECORD).timeline
-    assert history, f"{RECORD} is the record of a curriculum"
-    for name, draw in {"timeline": plots.timeline, "curves": plots.learning_curves}.items():
-        file = IMAGES / f"pong-{name}.png"
-        draw(history, WIDTH).savefig(file, dpi=200)
-        print(file)
+    for figure, record in RECORDS.items():
+        history = collect(ROOT / "benchmarks" / "results" / record).timeline
+        assert history, f"{record} is the record of a curriculum"
+        for name, draw in {"timeline": plots.timeline, "curves": plots.learning_curves}.items():
+            file = IMAGES / f"{figure}-{name}.png"
+            draw(history, WIDTH).savefig(file, dpi=200)
+            print(file)
 
 
 if __name__ == "__main__":

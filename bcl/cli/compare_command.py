@@ -86,22 +86,41 @@ def _print(table: "Table") -> None:
 
     out.print(table.title, markup=False, highlight=False)
     shown = RichTable()
-    columns = [*zip(table.header, *table.rows, strict=True)]
-    for name, width in zip(table.header, _widths(columns, out.width - 3 * len(columns) - 1), strict=True):
+    lines = _upright([table.header, *table.rows], out.width)
+    columns = [*zip(*lines, strict=True)]
+    for name, width in zip(lines[0], _widths(columns, _room(columns, out.width)), strict=True):
         first = not shown.columns
         justify: Literal["left", "right"] = "left" if first else "right"
         shown.add_column(Text(name), justify=justify, width=width, overflow="ellipsis" if first else "fold")
-    for row in table.rows:
+    for row in lines[1:]:
         shown.add_row(*map(Text, row), style="dim" if row[0].startswith("  ") else None)
     out.print(shown)
     for note in table.notes:
         out.print(note, markup=False, highlight=False)
 
 
-def _widths(columns: Sequence[Sequence[str]], room: int) -> list[int]:
+Lines = Sequence[tuple[str, ...]]
+
+
+def _upright(lines: Lines, width: int) -> Lines:
+    """Rows as columns where words would have to be broken otherwise and need not be so."""
+    turned = [*zip(*lines, strict=True)]  # the columns
+    fits, fits_turned = (sum(_longest_words(c)) <= _room(c, width) for c in (turned, lines))
+    return turned if fits_turned and not fits else lines
+
+
+def _room(columns: Lines, width: int) -> int:
+    """For text, between the lines of the table."""
+    return width - 3 * len(columns) - 1
+
+
+def _longest_words(columns: Lines) -> list[int]:
+    return [max(len(word) for text in column for word in text.split()) for column in columns]
+
+
+def _widths(columns: Lines, room: int) -> list[int]:
     """Of columns of text: lines break between words, and where words have no room the first column is cut."""
-    whole = [max(map(len, column)) for column in columns]
-    widths = [max(len(word) for text in column for word in text.split()) for column in columns]
+    whole, widths = [max(map(len, column)) for column in columns], _longest_words(columns)
     widths[0] = min(widths[0], max(SHORTEST_NAME, room - sum(widths[1:])))
     for _ in range(room - sum(widths)):
         short = [place for place, width in enumerate(widths) if width < whole[place]]

@@ -10,7 +10,7 @@ from torch import Generator, Tensor, nn
 from bcl.attacks import Attack, CrossEntropy, perturb
 from bcl.attacks.objectives import ascent
 from bcl.bounds import Method, certified, full_precision, input_box, margins
-from bcl.envs import VectorEnv
+from bcl.envs import Step, VectorEnv
 from bcl.errors import BclError
 from bcl.evaluation.score import NO_ATTACK, Score
 from bcl.graphs import Graphed
@@ -21,6 +21,7 @@ Precision = Literal["fast", "full"]
 Progress = Callable[[int, int], None]
 PROBE_EVERY = 32  # steps between looks at gradients and certificates
 TOLERANCE = 1e-6  # rounding of a perturbation in float32
+MIX = 6364136223846793005  # an odd number with well mixed bits: products by it, modulo 2**64, lose nothing
 
 
 def evaluate(
@@ -60,7 +61,7 @@ def evaluate(
         env.send(decided.actions)
         book.watch(decided.actions != decided.clean, decided.distance)
         step = env.recv()
-        book.add(step.reward, step.ended, step.playing)
+        book.add(step)
         obs = step.obs
         step_count += 1
         if step_count % PROBE_EVERY == 0:
@@ -78,6 +79,7 @@ def evaluate(
         protocol=protocol,
         precision="half" if decide.searches_half else "full",
         stochastic=decide.stochastic,
+        courses=book.courses(),
     )
 
 
@@ -220,11 +222,15 @@ class _Book:
         quota = torch.full((num_envs,), share)
         quota[:extra] += 1
         self._quota = quota if protocol == "fixed" else torch.full((num_envs,), episodes)
-        self._finished: list[list[tuple[float, int]]] = [[] for _ in range(num_envs)]
-        self._in_order: list[tuple[float, int]] = []
+        self._finished: list[list[_Episode]] = [[] for _ in range(num_envs)]
+        self._in_order: list[_Episode] = []
         self.counting = (self._quota > 0).to(device)
         self._length = torch.zeros(num_envs, dtype=torch.long, device=device)
         self._return = torch.zeros(num_envs, dtype=torch.float64, device=device)
+        self._course = torch.zeros(
+            num_envs, dtype=torch.long, device=device
+        )  # a number for how the episode went; 0: no reward
+        self._rewarded = torch.zeros(num_envs, dtype=torch.long, device=device)  # its length at the last reward
         self.changed = torch.zeros((), dtype=torch.long, device=device)
         self.steps = torch.zeros((), dtype=torch.long, device=device)
         self.largest = torch.zeros((), device=device)
@@ -243,38 +249,69 @@ class _Book:
         """Note what the attack did, before the step is played."""
         self._changed_now, self._distance_now = changed, distance
 
-    def add(self, reward: Tensor, ended: Tensor, playing: Tensor) -> None:
+    def add(self, step: Step) -> None:
         """Note what came of the step."""
-        live = self.counting & playing
+        live = self.counting & step.playing
         self.steps += live.sum()
         self.changed += (live & self._changed_now).sum()
         self.largest = torch.maximum(self.largest, (self._distance_now * live).amax())
-        self._return += reward * live
+        self._return += step.reward * live
         self._length += live
-        over = live & ended
+        rewarded = live & (step.reward != 0)
+        if bool(rewarded.any()):
+            self._follow(step, rewarded)
+        over = live & step.ended
         if bool(over.any()):
             for i in over.nonzero().flatten().tolist():
-                self._finish(i, float(self._return[i]), int(self._length[i]))
-            self._return[over] = 0
-            self._length[over] = 0
+                self._finish(i, _Episode(float(self._return[i]), int(self._length[i]), int(self._course[i])))
+            for sums in (self._return, self._length, self._course, self._rewarded):
+                sums[over] = 0
 
-    def _finish(self, copy: int, value: float, length: int) -> None:
+    def _follow(self, step: Step, rewarded: Tensor) -> None:
+        """Episodes that go the same way have their rewards after as many steps and see the same with them. When the first
+        came does not count: it depends on how an episode began, be it with no-ops alone."""
+        waited = (self._length - self._rewarded) * (self._course != 0)
+        seen = _digest(step.obs) * ~step.ended  # after an end, the next episode's
+        event = (waited * MIX + step.reward.double().view(torch.long)) * MIX + seen
+        self._course = torch.where(rewarded, (self._course * MIX + event) * MIX + 1, self._course)
+        self._rewarded = torch.where(rewarded, self._length, self._rewarded)
+
+    def _finish(self, copy: int, episode: "_Episode") -> None:
         if self.complete:
             return
-        self._finished[copy].append((value, length))
-        self._in_order.append((value, length))
+        self._finished[copy].append(episode)
+        self._in_order.append(episode)
         if len(self._finished[copy]) >= self._quota[copy]:
             self.counting[copy] = False
 
-    def _counted(self) -> list[tuple[float, int]]:
+    def _counted(self) -> "list[_Episode]":
         if self._protocol == "first":
             return self._in_order[: self._episodes]
         return [episode for finished in self._finished for episode in finished]
 
     def returns(self) -> list[float]:
         """Returns that count, copy by copy, or in order of finishing."""
-        return [value for value, _ in self._counted()]
+        return [episode.value for episode in self._counted()]
 
     def lengths(self) -> list[int]:
         """Their lengths in agent steps."""
-        return [length for _, length in self._counted()]
+        return [episode.length for episode in self._counted()]
+
+    def courses(self) -> int:
+        """How many different ones they are; those without any reward cannot be told apart and count as different."""
+        followed = [episode.course for episode in self._counted()]
+        return len({*followed} - {0}) + followed.count(0)
+
+
+class _Episode(NamedTuple):
+    value: float  # its return
+    length: int
+    course: int
+
+
+def _digest(obs: Tensor) -> Tensor:
+    """(N,) one number for each observation, the same for the same."""
+    numbers = obs.flatten(1)
+    whole = numbers.float().contiguous().view(torch.int32).long()
+    place = torch.arange(1, whole.shape[1] + 1, device=obs.device)
+    return (whole * (place * MIX + 1)).sum(dim=1)

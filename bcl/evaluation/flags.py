@@ -7,13 +7,14 @@ from itertools import pairwise
 
 from bcl.attacks.names import attack_label
 from bcl.evaluation.score import NO_ATTACK, Score
-from bcl.quantities import format_eps
+from bcl.quantities import counted, format_eps
 
 ZERO_GRADIENT_SHARE = 0.1
 SIGMAS = 2.0  # a difference counts above this many standard errors ...
 SHARE_OF_NOMINAL = 0.05  # ... and above this share of the nominal return
 WITHOUT_GRADIENT_DESCENT = ("Multi(", "MultiT(", "Square(", "UniformNoise(", "CornerNoise(")
 MIN_EPISODES = 3  # comparisons of fewer say nothing
+FEW_COURSES = 0.5  # share of the episodes
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,7 @@ def flags(scores: Sequence[Score], floor: Score | None = None) -> list[Flag]:
     """All reasons to distrust these scores of one policy. `floor`: play in which every action is the lowest-scored."""
     nominal = next((s for s in scores if s.attack == NO_ATTACK), None)
     attacked = [s for s in scores if s.attack != NO_ATTACK]
-    found = [*_zero_gradients(attacked), *_no_effect(attacked), *_stochastic(attacked)]
+    found = [*_zero_gradients(attacked), *_no_effect(attacked), *_stochastic(attacked), *_few_courses(scores)]
     scale = abs(nominal.mean) * SHARE_OF_NOMINAL if nominal else 0.0
     found += [*_masking(attacked, scale), *_bigger_budget(attacked, scale), *_more_effort(attacked, scale)]
     if nominal and floor:
@@ -61,6 +62,17 @@ def _stochastic(scores: Sequence[Score]) -> list[Flag]:
     if not any(s.stochastic for s in scores):
         return []
     return [Flag("stochastic-policy", "the policy answers one observation differently each time")]
+
+
+def _few_courses(scores: Sequence[Score]) -> list[Flag]:
+    known = [(s.courses / len(s.returns), s.courses, s) for s in scores if s.courses and len(s.returns) >= MIN_EPISODES]
+    share, courses, fewest = min(known, key=lambda one: one[0], default=(1.0, 0, None))
+    if fewest is None or share > FEW_COURSES:
+        return []
+    nominal = fewest.attack == NO_ATTACK
+    where = "without attack" if nominal else f"under {attack_label(fewest.attack)} at {format_eps(fewest.eps)}"
+    what = f"the {len(fewest.returns)} episodes {where} took only {counted(courses, 'course')}"
+    return [Flag("few-courses", what)]
 
 
 def _masking(scores: Sequence[Score], scale: float) -> list[Flag]:

@@ -37,6 +37,8 @@ class Score:
     """In which the attack searched: `half` or `full`; actions are always decided in full precision."""
     stochastic: bool = False
     """The policy gave two different answers to one observation."""
+    courses: int | None = None
+    """How many different ones the episodes are, by when rewards came and what was seen then; none: not counted."""
 
     @property
     def mean(self) -> float:
@@ -66,6 +68,7 @@ class Score:
             for name, numbers in (("eps", [data["eps"]]), ("returns", data["returns"])):
                 if not numbers or not all(isinstance(x, int | float) and math.isfinite(x) for x in numbers):
                     raise TypeError(f"{name} must be finite numbers")
+            data = {"courses": None} | data  # scores from before they were counted
             values = {f.name: data[f.name] for f in dataclasses.fields(cls)}
             return cls(**values | {"returns": tuple(data["returns"]), "lengths": tuple(data["lengths"])})
         except (KeyError, TypeError) as error:

@@ -113,3 +113,14 @@ def test_in_a_narrow_terminal_lines_break_between_words_and_only_names_are_cut()
     assert _widths(columns, 25) == [18, 7]  # "[19.25," and what is left
     assert _widths(columns, 10) == [12, 7]
     assert _widths([("agent", "a"), *columns[1:]], 10) == [5, 7]
+
+
+def test_budgets_that_do_not_fit_beside_each_other_stand_below_each_other() -> None:
+    from bcl.cli.compare_command import _upright
+
+    lines = [("agent", *(f"{level}/255" for level in range(10, 20))), ("mine", *["20.9 ± 0.1"] * 10)]
+    assert _upright(lines, 160) == lines
+    turned = _upright(lines, 80)
+    assert turned[:2] == [("agent", "mine"), ("10/255", "20.9 ± 0.1")]
+    assert len(turned) == 11
+    assert _upright(lines, 10) == lines  # neither fits

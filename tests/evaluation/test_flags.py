@@ -48,6 +48,15 @@ def test_small_differences_are_not_masking() -> None:
     assert names([NOMINAL, score(PGD30, 0.01, 15.0), score(repr(Square()), 0.01, 14.5)]) == []
 
 
+def test_few_courses() -> None:
+    assert names([score("none", 0.0, 20.0, courses=3), score(PGD30, 0.01, 15.0, courses=4)]) == []
+    repeated = [score("none", 0.0, 20.0, courses=2), score(PGD30, 0.01, 15.0, courses=1)]
+    assert flags(repeated) == [Flag("few-courses", "the 4 episodes under PGD-30 at 0.01 took only 1 course")]
+    assert flags(repeated[:1]) == [Flag("few-courses", "the 4 episodes without attack took only 2 courses")]
+    few = dataclasses.replace(repeated[0], returns=(20.0, 20.0), courses=1)
+    assert flags([few]) == []
+
+
 def test_no_effect() -> None:
     assert names([NOMINAL, score(PGD30, 0.01, 20.0, changed=0.0)]) == ["no-effect"]
 

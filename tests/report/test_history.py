@@ -26,8 +26,8 @@ def test_the_timeline(pong_run: Path) -> None:
         Bar("phase 3", 3, 1, 2, e6, 90.0, 110.0, "not kept", False),  # begins when the bootstrap was judged
         Bar("phase 3", 3, 2, 2, e6, 110.0, 135.0, "kept", False),
         Bar("phase 4", 4, 1, 3, e7, 140.0, 180.0, "kept", True),
-        Bar("phase 4", 4, 2, 3, e7, 144.0, 182.0, "not kept", False),  # 38 s of training end at 182: beside run 1
-        Bar("phase 4", 4, 3, 3, e7, 178.0, 183.0, "diverged", False),
+        Bar("phase 4", 4, 2, 3, e7, 140.0, 182.0, "not kept", False),  # 38 s of training end at 182: beside run 1
+        Bar("phase 4", 4, 3, 3, e7, 178.0, 183.0, "diverged", False),  # 5 s: not from the beginning
     )
     assert timeline.skips == (Skip(90.0, e3, e5, 2), Skip(190.0, e7, e25, 18))
     assert timeline.target == e25
