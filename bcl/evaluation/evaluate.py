@@ -12,6 +12,7 @@ from bcl.attacks.objectives import ascent
 from bcl.bounds import Method, certified, full_precision, input_box, margins
 from bcl.envs import Step, VectorEnv
 from bcl.errors import BclError
+from bcl.evaluation.courses import Courses, different
 from bcl.evaluation.score import NO_ATTACK, Score
 from bcl.graphs import Graphed
 from bcl.policies import Policy, as_float
@@ -21,7 +22,6 @@ Precision = Literal["fast", "full"]
 Progress = Callable[[int, int], None]
 PROBE_EVERY = 32  # steps between looks at gradients and certificates
 TOLERANCE = 1e-6  # rounding of a perturbation in float32
-MIX = 6364136223846793005  # an odd number with well mixed bits: products by it, modulo 2**64, lose nothing
 
 
 def evaluate(
@@ -187,7 +187,8 @@ class Decision:
         _, _, gradient = ascent(CrossEntropy(), self._policy, obs, scores)
         self.probed += len(obs)
         self.zero_gradients += int((gradient.flatten(1) == 0).all(dim=1).sum())
-        _refuse_broken_certificate(self._policy, obs, self._eps, scores, actions, self._attack)
+        if not self.stochastic:  # else the action was another draw's than the scores
+            _refuse_broken_certificate(self._policy, obs, self._eps, scores, actions, self._attack)
 
 
 def refuse_over_budget(largest: Tensor, eps: float, attack: Attack | None) -> None:
@@ -227,10 +228,7 @@ class _Book:
         self.counting = (self._quota > 0).to(device)
         self._length = torch.zeros(num_envs, dtype=torch.long, device=device)
         self._return = torch.zeros(num_envs, dtype=torch.float64, device=device)
-        self._course = torch.zeros(
-            num_envs, dtype=torch.long, device=device
-        )  # a number for how the episode went; 0: no reward
-        self._rewarded = torch.zeros(num_envs, dtype=torch.long, device=device)  # its length at the last reward
+        self._courses = Courses(num_envs, device)
         self.changed = torch.zeros((), dtype=torch.long, device=device)
         self.steps = torch.zeros((), dtype=torch.long, device=device)
         self.largest = torch.zeros((), device=device)
@@ -259,22 +257,14 @@ class _Book:
         self._length += live
         rewarded = live & (step.reward != 0)
         if bool(rewarded.any()):
-            self._follow(step, rewarded)
+            self._courses.follow(step, rewarded, self._length)
         over = live & step.ended
         if bool(over.any()):
             for i in over.nonzero().flatten().tolist():
-                self._finish(i, _Episode(float(self._return[i]), int(self._length[i]), int(self._course[i])))
-            for sums in (self._return, self._length, self._course, self._rewarded):
-                sums[over] = 0
-
-    def _follow(self, step: Step, rewarded: Tensor) -> None:
-        """Episodes that go the same way have their rewards after as many steps and see the same with them. When the first
-        came does not count: it depends on how an episode began, be it with no-ops alone."""
-        waited = (self._length - self._rewarded) * (self._course != 0)
-        seen = _digest(step.obs) * ~step.ended  # after an end, the next episode's
-        event = (waited * MIX + step.reward.double().view(torch.long)) * MIX + seen
-        self._course = torch.where(rewarded, (self._course * MIX + event) * MIX + 1, self._course)
-        self._rewarded = torch.where(rewarded, self._length, self._rewarded)
+                self._finish(i, _Episode(float(self._return[i]), int(self._length[i]), int(self._courses.numbers[i])))
+            self._return[over] = 0
+            self._length[over] = 0
+            self._courses.restart(over)
 
     def _finish(self, copy: int, episode: "_Episode") -> None:
         if self.complete:
@@ -298,20 +288,11 @@ class _Book:
         return [episode.length for episode in self._counted()]
 
     def courses(self) -> int:
-        """How many different ones they are; those without any reward cannot be told apart and count as different."""
-        followed = [episode.course for episode in self._counted()]
-        return len({*followed} - {0}) + followed.count(0)
+        """How many different ones they are."""
+        return different([episode.course for episode in self._counted()])
 
 
 class _Episode(NamedTuple):
     value: float  # its return
     length: int
     course: int
-
-
-def _digest(obs: Tensor) -> Tensor:
-    """(N,) one number for each observation, the same for the same."""
-    numbers = obs.flatten(1)
-    whole = numbers.float().contiguous().view(torch.int32).long()
-    place = torch.arange(1, whole.shape[1] + 1, device=obs.device)
-    return (whole * (place * MIX + 1)).sum(dim=1)

@@ -35,18 +35,20 @@ class Scripted:
         pass
 
     def recv(self) -> Step:
-        obs, rewards, over = [], [], []
+        obs, final_obs, rewards, over = [], [], [], []
         for i, script in enumerate(self._scripts):
             idle = i + 2 * self._episode[i]
             seen, reward = (0.0, 0.0) if self._at[i] < idle else script[self._at[i] - idle]
             self._at[i] += 1
             over.append(self._at[i] == idle + len(script))
             if over[-1]:
+                final_obs.append([seen])
                 self._at[i], self._episode[i], seen = 0, self._episode[i] + 1, -float(i)
             obs.append([seen])
             rewards.append(reward)
         ended, nothing = torch.tensor(over), torch.zeros(self.num_envs, dtype=torch.bool)
-        return Step(torch.tensor(obs), torch.tensor(rewards), ended, nothing, ~nothing, torch.tensor(obs)[ended])
+        final = torch.tensor(final_obs, dtype=torch.float32).view(-1, 1)
+        return Step(torch.tensor(obs, dtype=torch.float32), torch.tensor(rewards), ended, nothing, ~nothing, final)
 
     def close(self) -> None:
         pass
@@ -70,10 +72,16 @@ def test_idle_steps_at_the_beginning_make_no_other_course() -> None:
         [(1, 0), (2, 1), (3, 0), (4.5, -1), (5, 0), (6, 1)],  # seen with it
         [(1, 0), (2.5, 1), (3, 0), (4, -1), (5, 0), (6, 1)],  # seen with the first
         [(1, 0), (2, 1), (3, 0), (4, -1), (5, 0), (6, 0)],  # one reward less
+        [(1, 0), (2, 1), (3, 0), (4, -1), (5, 0), (6.5, 1)],  # seen at the end
     ],
 )
 def test_another_course(other: Script) -> None:
     assert courses(PLAIN, other, PLAIN, other) == 2
+
+
+def test_a_single_reward_at_the_end_is_told_by_what_was_seen_with_it() -> None:
+    first, second = [(1.0, 0.0), (2.0, 10.0)], [(1.0, 0.0), (3.0, 10.0)]
+    assert courses(first, second, first, second) == 2
 
 
 def test_episodes_without_rewards_cannot_be_told_apart() -> None:
