@@ -99,6 +99,9 @@ class DqnConfig:
         if self.ramp_start >= self.ramp_steps:
             what = f"dqn.ramp_start {self.ramp_start} is not before dqn.ramp_steps {self.ramp_steps}"
             raise ConfigError(what, "both are agent steps since the run began")
+        if self.n_step > max(1, self.buffer_size // self.num_envs):
+            what = f"dqn.buffer_size {self.buffer_size} is too small for {self.n_step} steps of {self.num_envs} copies"
+            raise ConfigError(what, "raise it, or lower dqn.n_step or dqn.num_envs")
 
 
 @dataclass(frozen=True)

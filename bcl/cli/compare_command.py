@@ -103,10 +103,10 @@ Lines = Sequence[tuple[str, ...]]
 
 
 def _upright(lines: Lines, width: int) -> Lines:
-    """Rows as columns where words would have to be broken otherwise and need not be so."""
+    """Rows as columns where words would have to be broken otherwise, and fewer need be so."""
     turned = [*zip(*lines, strict=True)]  # the columns
-    fits, fits_turned = (sum(_longest_words(c)) <= _room(c, width) for c in (turned, lines))
-    return turned if fits_turned and not fits else lines
+    lacks, lacks_turned = (max(0, sum(_longest_words(c)) - _room(c, width)) for c in (turned, lines))
+    return turned if lacks_turned < lacks else lines
 
 
 def _room(columns: Lines, width: int) -> int:
@@ -115,7 +115,9 @@ def _room(columns: Lines, width: int) -> int:
 
 
 def _longest_words(columns: Lines) -> list[int]:
-    return [max(len(word) for text in column for word in text.split()) for column in columns]
+    """Of each column, whose header may be broken anywhere but in the first: agents' names are long."""
+    texts = [columns[0], *(column[1:] or column for column in columns[1:])]
+    return [max((len(word) for text in column for word in text.split()), default=1) for column in texts]
 
 
 def _widths(columns: Lines, room: int) -> list[int]:

@@ -40,6 +40,6 @@ def different(numbers: Sequence[int]) -> int:
 
 def _digest(obs: Tensor) -> Tensor:
     """(N,) one number for each observation, the same for the same."""
-    bits = obs.flatten(1).float().contiguous().view(torch.int32).long()
-    places = torch.arange(1, bits.shape[1] + 1, device=obs.device)
-    return (bits * (places * MIX + 1)).sum(dim=1)
+    bits = obs.flatten(1).double().contiguous().view(torch.long)
+    odd = 2 * torch.arange(bits.shape[1], device=obs.device) + 1
+    return (bits * (odd * MIX)).sum(dim=1)

@@ -184,7 +184,10 @@ class Decision:
         if not searched.isfinite().all():
             raise BclError("the policy's scores overflow in half precision", "evaluate with precision full")
         self.stochastic |= not torch.equal(scores, again)
-        _, _, gradient = ascent(CrossEntropy(), self._policy, obs, scores)
+        # Of what attacks look at: through the whole policy, what a dueling value stream leaves of itself after rounding hides
+        # that nothing else has a gradient.
+        exact = SearchForm(self._policy, half=False)
+        _, _, gradient = ascent(CrossEntropy(), exact, obs, exact(obs).detach())
         self.probed += len(obs)
         self.zero_gradients += int((gradient.flatten(1) == 0).all(dim=1).sum())
         if not self.stochastic:  # else the action was another draw's than the scores
@@ -215,7 +218,7 @@ def _refuse_broken_certificate(
 
 
 class _Book:
-    """Which steps and episodes count. Sums stay on the device; the host looks only at episode ends."""
+    """Which steps and episodes count. Sums stay on the device; the host looks at rewards and ends."""
 
     def __init__(self, num_envs: int, episodes: int, protocol: Protocol, device: torch.device) -> None:
         self._episodes, self._protocol = episodes, protocol

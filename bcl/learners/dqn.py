@@ -5,6 +5,7 @@ file and numbers every difference from the paper and its code.
 """
 
 import copy
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -17,9 +18,10 @@ from bcl.attacks import TargetValue, perturb
 from bcl.bounds import input_box, margins, score_bounds
 from bcl.config import AttackConfig, DqnConfig
 from bcl.envs import VectorEnv
+from bcl.errors import ConfigError
 from bcl.graphs import Graphed
 from bcl.learners.adversary import training_attack
-from bcl.learners.memory import keep_freed_memory
+from bcl.learners.memory import enough_memory, keep_freed_memory
 from bcl.learners.player import Player
 from bcl.learners.precision import quick_kernels
 from bcl.learners.replay import Batch, Replay
@@ -43,7 +45,13 @@ def train(
 ) -> Policy:
     """Train `policy` in place on `env`; `state` continues a checkpoint of the same task."""
     keep_freed_memory()
-    learner = Learner(policy, env, config, attack, task)
+    refuse_no_updates(config, env.num_envs)
+    with enough_memory("dqn.buffer_size", "dqn.batch_size", "dqn.num_envs"):
+        return _train(Learner(policy, env, config, attack, task), hooks, state)
+
+
+def _train(learner: "Learner", hooks: Hooks, state: State | None) -> Policy:
+    config = learner.config
     if state:
         learner.restore(state)
     reporter = Reporter(learner, config, hooks)
@@ -55,7 +63,17 @@ def train(
             obs = learner.store(obs, actions, seen)
             if reporter.report():
                 obs = learner.restart()
-    return policy
+    return learner.policy
+
+
+def refuse_no_updates(config: DqnConfig, num_envs: int) -> None:
+    """A run that ends before its first gradient step would pass for a trained one."""
+    memory = max(config.buffer_size // num_envs, config.n_step) - config.n_step + 1  # vector steps that can be sampled
+    needed = min(math.ceil(max(config.replay_initial, 1) / num_envs), memory) + config.n_step - 1
+    first = needed + math.ceil(config.batch_size / (num_envs * config.samples_per_step))
+    if math.ceil(config.steps / num_envs) < first:
+        what = f"dqn.steps {config.steps:,} end before the first update, at {num_envs * first:,}"
+        raise ConfigError(what, "more steps, or a lower dqn.replay_initial, dqn.batch_size or dqn.n_step")
 
 
 def learning_rate(config: DqnConfig, step: int) -> float:

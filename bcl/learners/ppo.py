@@ -21,7 +21,7 @@ from bcl.envs import Step, VectorEnv
 from bcl.errors import ConfigError
 from bcl.graphs import Graphed
 from bcl.learners.adversary import training_attack
-from bcl.learners.memory import keep_freed_memory
+from bcl.learners.memory import enough_memory, keep_freed_memory
 from bcl.learners.precision import quick_kernels
 from bcl.learners.returns import ReturnScale
 from bcl.learners.tally import Tally, refuse_divergence
@@ -44,7 +44,12 @@ def train(
 ) -> Policy:
     """Train `policy` in place on `env`; `state` continues a checkpoint of the same task."""
     keep_freed_memory()
-    learner = Learner(policy, env, config, attack, task)
+    with enough_memory("ppo.rollout", "ppo.batch_size", "ppo.num_envs"):
+        return _train(Learner(policy, env, config, attack, task), hooks, state)
+
+
+def _train(learner: "Learner", hooks: Hooks, state: State | None) -> Policy:
+    config, policy = learner.config, learner.policy
     if state:
         learner.restore(state)
     reporter = Reporter(learner, config, hooks)

@@ -204,7 +204,9 @@ def _block(entries: Sequence[Entry], levels: Levels, alike: dict[str, list[Judge
     notes += [f"seen through different pipelines ({', '.join(sorted(pipelines))})"] if len(pipelines) > 1 else []
     for names in dict.fromkeys(fewer.values()):
         at = [format_eps(eps) for eps, there in fewer.items() if there == names]
-        notes.append(f"at {', '.join(at)} the worst is over {', '.join(map(attack_label, names))} alone")
+        notes.append(
+            f"at {', '.join(at)} the worst is over {', '.join(map(attack_label, names))} alone, which all faced"
+        )
     missing = _missing(present, alike, attacks)
     if missing and (apart := [format_eps(eps) for eps in missing.eps if eps not in attacks]):
         notes.append(f"at {', '.join(apart)} no attack was faced by all; judge each by --suite {missing.suite}")

@@ -70,13 +70,14 @@ def _read_curriculum(
         kept = decided["decision"]["kept"] if decided else None  # of a phase under way, nobody knows
         numbers = sorted(int(run.name[3:]) for run in path.glob("run[0-9]*"))
         trained = {k: rows for k in numbers if (rows := store.read_metrics(path / f"run{k}" / METRICS))}
-        curves, last, first = [], spent, 0.0
+        curves, last, first, beside = [], spent, 0.0, False
         for place, (k, rows) in enumerate(trained.items(), 1):
             seconds, end = training_seconds(rows), clock_after(path, k)
             first = first or seconds
             needed = candidates is None or k in candidates
             if decided and not needed:  # it trained beside the others until they had decided, or was done by then
-                start, end = max(spent, decided["seconds"] - seconds), decided["seconds"]
+                end = decided["seconds"]
+                start = spent if beside else max(spent, end - seconds)
             else:
                 # One after the other, a run begins where the one before ended; side by side, it took longer than that, or
                 # ends, as its time is kept in their order, with the one before: then it began with the first.

@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from bcl.attacks import PGD, UniformNoise
+from bcl.attacks import PGD, CrossEntropy, UniformNoise
+from bcl.attacks.objectives import ascent
 from bcl.config import resolve
 from bcl.envs import Step, make_env
 from bcl.errors import BclError
@@ -104,6 +105,19 @@ def test_flat_policies_show_zero_gradients() -> None:
     policy = right_minded()
     with torch.no_grad():
         policy.network.model[1].weight.zero_()
+    assert evaluate(policy, Toy(2), ATTACK, 0.5, episodes=2).zero_gradient == 1
+
+
+def test_a_value_stream_does_not_hide_that_the_advantages_are_flat() -> None:
+    torch.manual_seed(0)
+    policy = Policy(PolicySpec("dueling-mlp", (2,), 2, (-2.0, -2.0), (2.0, 2.0), (8,))).eval()
+    with torch.no_grad():
+        for parameter in policy.network.advantage[0].parameters():
+            parameter.zero_()
+        policy.network.advantage[-1].bias.copy_(torch.tensor([0.0, 1.3]))
+    obs = torch.randn(1, 2)
+    residue = ascent(CrossEntropy(), policy, obs, policy(obs).detach())[2]
+    assert 0 < residue.abs().max() < 1e-5  # what rounding leaves of the value
     assert evaluate(policy, Toy(2), ATTACK, 0.5, episodes=2).zero_gradient == 1
 
 

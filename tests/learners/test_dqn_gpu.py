@@ -23,6 +23,12 @@ IN_PLAY = AttackConfig(kind="pgd", steps=3, relative_step=0.5, random_start=True
 compiled = pytest.mark.filterwarnings("ignore")  # of the compiler
 
 
+@pytest.fixture(autouse=True)
+def kernels_are_tried(monkeypatch):
+    """As in training (`quick_kernels`), without its TF32: some of these compare float32."""
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
+
+
 def scores(learner):
     with torch.no_grad():
         return learner.policy((learner.env._looks / 255).cuda())

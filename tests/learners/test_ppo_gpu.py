@@ -22,6 +22,12 @@ SETTINGS = {
 compiled = pytest.mark.filterwarnings("ignore")  # of the compiler
 
 
+@pytest.fixture(autouse=True)
+def kernels_are_tried(monkeypatch):
+    """As in training (`quick_kernels`), without its TF32: some of these compare float32."""
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
+
+
 def outputs(learner):
     with torch.no_grad():
         logits, values = learner.policy.network.logits_and_value((learner.env._looks / 255).cuda())
