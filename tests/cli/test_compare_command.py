@@ -123,4 +123,4 @@ def test_budgets_that_do_not_fit_beside_each_other_stand_below_each_other() -> N
     turned = _upright(lines, 80)
     assert turned[:2] == [("agent", "mine"), ("10/255", "20.9 ± 0.1")]
     assert len(turned) == 11
-    assert _upright(lines, 10) == lines  # neither fits
+    assert _upright(lines, 10) == turned  # neither fits, this lacks less
