@@ -115,9 +115,10 @@ def _room(columns: Lines, width: int) -> int:
 
 
 def _longest_words(columns: Lines) -> list[int]:
-    """Of each column, whose header may be broken anywhere but in the first: agents' names are long."""
-    texts = [columns[0], *(column[1:] or column for column in columns[1:])]
-    return [max((len(word) for text in column for word in text.split()), default=1) for column in texts]
+    """Of each column; agents' names in the header are long, and may be broken."""
+    first, *others = columns
+    texts = [first, *((*(name[:SHORTEST_NAME] for name in header.split()), *body) for header, *body in others)]
+    return [max(len(word) for text in column for word in text.split()) for column in texts]
 
 
 def _widths(columns: Lines, room: int) -> list[int]:
