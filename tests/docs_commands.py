@@ -47,7 +47,7 @@ PLACEHOLDERS = {
 
 SMALL: dict[str, dict[str, Any]] = {
     "dqn": {
-        "steps": 32,
+        "steps": 64,
         "num_envs": 2,
         "batch_size": 8,
         "samples_per_step": 4,

@@ -184,4 +184,5 @@ def test_the_figures_of_the_results_are_drawn(benchmark, tmp_path, monkeypatch):
     figures = benchmark("figures")
     monkeypatch.setattr(figures, "IMAGES", tmp_path)
     figures.main()
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["pong-curves.png", "pong-timeline.png"]
+    drawn = {f"{name}-{figure}.png" for name in ("pong", "pong-further") for figure in ("curves", "timeline")}
+    assert {path.name for path in tmp_path.iterdir()} == drawn

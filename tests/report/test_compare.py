@@ -81,7 +81,7 @@ def test_a_budget_with_fewer_attacks_is_named_and_gives_no_score(tmp_path: Path)
     part = {key: value for key, value in whole.items() if key != (RI, 10 / 255)}
     assert only_block(finished(tmp_path / "whole", "pong", "at", whole)).rows[0].score is not None
     block = only_block(finished(tmp_path / "part", "pong", "at", part))
-    assert block.notes == ("at 10/255 the worst is over PGD-30 alone",)
+    assert block.notes == ("at 10/255 the worst is over PGD-30 alone, which all faced",)
     assert block.rows[0].score is None
     assert block.rows[0].cells[10 / 255].median.mean == 15
 
