@@ -123,6 +123,9 @@ class Decision:
         choose: Callable[[Tensor], Tensor] | None,
     ) -> None:
         self._policy, self._searched, self._attack, self._eps = policy, searched, attack, eps
+        # Where gradients are looked for: through the whole policy, what rounding leaves of a dueling value stream would hide
+        # that nothing else has any.
+        self._exact = SearchForm(policy, half=False)
         self._generator = generator
         self._choose = choose or (lambda scores: scores.argmax(dim=1))
         self._graph: Graphed[Decided] | None = None
@@ -184,10 +187,7 @@ class Decision:
         if not searched.isfinite().all():
             raise BclError("the policy's scores overflow in half precision", "evaluate with precision full")
         self.stochastic |= not torch.equal(scores, again)
-        # Of what attacks look at: through the whole policy, what a dueling value stream leaves of itself after rounding hides
-        # that nothing else has a gradient.
-        exact = SearchForm(self._policy, half=False)
-        _, _, gradient = ascent(CrossEntropy(), exact, obs, exact(obs).detach())
+        _, _, gradient = ascent(CrossEntropy(), self._exact, obs, self._exact(obs).detach())
         self.probed += len(obs)
         self.zero_gradients += int((gradient.flatten(1) == 0).all(dim=1).sum())
         if not self.stochastic:  # else the action was another draw's than the scores

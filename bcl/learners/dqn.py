@@ -34,6 +34,7 @@ from bcl.seeds import derive
 REFERENCE_BATCH = 128  # the batch that `learning_rate` is meant for, where it is scaled
 
 
+@enough_memory("dqn.buffer_size", "dqn.batch_size", "dqn.num_envs")
 def train(
     policy: Policy,
     env: VectorEnv,
@@ -46,12 +47,7 @@ def train(
     """Train `policy` in place on `env`; `state` continues a checkpoint of the same task."""
     keep_freed_memory()
     refuse_no_updates(config, env.num_envs)
-    with enough_memory("dqn.buffer_size", "dqn.batch_size", "dqn.num_envs"):
-        return _train(Learner(policy, env, config, attack, task), hooks, state)
-
-
-def _train(learner: "Learner", hooks: Hooks, state: State | None) -> Policy:
-    config = learner.config
+    learner = Learner(policy, env, config, attack, task)
     if state:
         learner.restore(state)
     reporter = Reporter(learner, config, hooks)
@@ -63,7 +59,7 @@ def _train(learner: "Learner", hooks: Hooks, state: State | None) -> Policy:
             obs = learner.store(obs, actions, seen)
             if reporter.report():
                 obs = learner.restart()
-    return learner.policy
+    return policy
 
 
 def refuse_no_updates(config: DqnConfig, num_envs: int) -> None:

@@ -33,6 +33,7 @@ from bcl.seeds import derive
 NOTE = "ppo returns"  # under which a policy carries the statistics of its returns
 
 
+@enough_memory("ppo.rollout", "ppo.batch_size", "ppo.num_envs")
 def train(
     policy: Policy,
     env: VectorEnv,
@@ -44,12 +45,7 @@ def train(
 ) -> Policy:
     """Train `policy` in place on `env`; `state` continues a checkpoint of the same task."""
     keep_freed_memory()
-    with enough_memory("ppo.rollout", "ppo.batch_size", "ppo.num_envs"):
-        return _train(Learner(policy, env, config, attack, task), hooks, state)
-
-
-def _train(learner: "Learner", hooks: Hooks, state: State | None) -> Policy:
-    config, policy = learner.config, learner.policy
+    learner = Learner(policy, env, config, attack, task)
     if state:
         learner.restore(state)
     reporter = Reporter(learner, config, hooks)
