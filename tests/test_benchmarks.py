@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+import bcl
 from bcl import losses
 from bcl.config import resolve
 from bcl.envs import frames
@@ -186,3 +187,30 @@ def test_the_figures_of_the_results_are_drawn(benchmark, tmp_path, monkeypatch):
     figures.main()
     drawn = {f"{name}-{figure}.png" for name in ("pong", "pong-further") for figure in ("curves", "timeline")}
     assert {path.name for path in tmp_path.iterdir()} == drawn
+
+
+def test_landscape_counts_changed_actions_and_states_without_gradient(benchmark, monkeypatch, tmp_path, capsys):
+    landscape = benchmark("landscape")
+    monkeypatch.setattr(landscape, "FIRST", 0)
+    monkeypatch.setattr(landscape, "APART", 2)
+    monkeypatch.setattr(landscape, "ATTACKS", (landscape.PGD(steps=2, step=1.0),))
+    blind = bcl.load("zoo:pong-vanilla")
+    with torch.no_grad():
+        blind.network.advantage[0].weight.zero_()  # nothing that is seen reaches the advantages
+    bcl.save(blind, tmp_path / "blind.safetensors")
+
+    def found(agent):
+        out = tmp_path / "deep" / "found.json"
+        monkeypatch.setattr(
+            sys, "argv", ["landscape.py", str(agent), "--eps", "3/255", "--states", "5", "--out", str(out)]
+        )
+        landscape.main()
+        result = json.loads(out.read_text())
+        [row] = result["rows"]
+        return result["states"], result["without_gradient"], row["changed"], row["without_gradient"]
+
+    assert found(tmp_path / "blind.safetensors") == (5, 5, 0, 0)
+    assert found("zoo:pong-vanilla") == (5, 0, 5, 0)
+    assert "PGD-2, steps of 1 eps" in capsys.readouterr().out
+    with pytest.raises(SystemExit, match="nobody"):
+        found("zoo:nobody")

@@ -1,7 +1,7 @@
 """Reasons to distrust an evaluation. docs/flags.md has a paragraph on each: raised if, meaning, what to do."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -30,18 +30,20 @@ def flags(scores: Sequence[Score], floor: Score | None = None) -> list[Flag]:
     nominal = next((s for s in scores if s.attack == NO_ATTACK), None)
     attacked = [s for s in scores if s.attack != NO_ATTACK]
     found = [*_zero_gradients(attacked), *_no_effect(attacked), *_stochastic(attacked), *_few_courses(scores)]
-    scale = abs(nominal.mean) * SHARE_OF_NOMINAL if nominal else 0.0
-    found += [*_masking(attacked, scale), *_bigger_budget(attacked, scale), *_more_effort(attacked, scale)]
+    found += [*_masking(attacked, nominal), *_weak_pgd(attacked, nominal)]
+    found += [*_bigger_budget(attacked, nominal), *_more_effort(attacked, nominal)]
     if nominal and floor:
         found += _full_budget(attacked, nominal, floor)
     return found
 
 
-def _clearly_lower(low: Score, high: Score, scale: float) -> bool:
+def clearly_lower(low: Score, high: Score, nominal: Score | None) -> bool:
+    """By more than chance and more than a trifle."""
     if min(len(low.returns), len(high.returns)) < MIN_EPISODES:
         return False
     noise = (low.sem**2 + high.sem**2) ** 0.5
-    return high.mean - low.mean > max(SIGMAS * noise, scale)
+    trifle = abs(nominal.mean) * SHARE_OF_NOMINAL if nominal else 0.0
+    return high.mean - low.mean > max(SIGMAS * noise, trifle)
 
 
 def _zero_gradients(scores: Sequence[Score]) -> list[Flag]:
@@ -75,39 +77,45 @@ def _few_courses(scores: Sequence[Score]) -> list[Flag]:
     return [Flag("few-courses", what)]
 
 
-def _masking(scores: Sequence[Score], scale: float) -> list[Flag]:
-    found = []
+def _masking(scores: Sequence[Score], nominal: Score | None) -> list[Flag]:
+    return [Flag("masking", what) for what in _stronger_than_pgd(WITHOUT_GRADIENT_DESCENT, scores, nominal)]
+
+
+def _weak_pgd(scores: Sequence[Score], nominal: Score | None) -> list[Flag]:
+    return [Flag("weak-pgd", what) for what in _stronger_than_pgd(("APGD(",), scores, nominal)]
+
+
+def _stronger_than_pgd(rivals: tuple[str, ...], scores: Sequence[Score], nominal: Score | None) -> Iterator[str]:
+    """By budget: the strongest of `rivals`, where it is clearly stronger than every PGD."""
     for eps in sorted({s.eps for s in scores}):
         climbing = [s for s in scores if s.eps == eps and s.attack.startswith("PGD(")]
-        others = [s for s in scores if s.eps == eps and s.attack.startswith(WITHOUT_GRADIENT_DESCENT)]
+        others = [s for s in scores if s.eps == eps and s.attack.startswith(rivals)]
         if not climbing or not others:
             continue
         best, rival = min(climbing, key=lambda s: s.mean), min(others, key=lambda s: s.mean)
-        if _clearly_lower(rival, best, scale):
-            what = f"{_called(rival)} beats {_called(best)} at {format_eps(eps)}"
-            found.append(Flag("masking", what))
-    return found
+        if clearly_lower(rival, best, nominal):
+            yield f"{_called(rival)} beats {_called(best)} at {format_eps(eps)}"
 
 
-def _bigger_budget(scores: Sequence[Score], scale: float) -> list[Flag]:
+def _bigger_budget(scores: Sequence[Score], nominal: Score | None) -> list[Flag]:
     found = []
     for attack in dict.fromkeys(s.attack for s in scores):
         ladder = sorted((s for s in scores if s.attack == attack), key=lambda s: s.eps)
         for small, big in pairwise(ladder):
-            if _clearly_lower(small, big, scale):
+            if clearly_lower(small, big, nominal):
                 what = f"{_called(big)} hurts less at {format_eps(big.eps)} than at {format_eps(small.eps)}"
                 found.append(Flag("bigger-budget-weaker", f"{what} ({small.mean:.4g})"))
     return found
 
 
-def _more_effort(scores: Sequence[Score], scale: float) -> list[Flag]:
+def _more_effort(scores: Sequence[Score], nominal: Score | None) -> list[Flag]:
     found = []
     plain = [(s, *effort) for s in scores if (effort := _effort(s.attack))]
     for weak, weak_kind, weak_effort in plain:
         for strong, strong_kind, strong_effort in plain:
             more = weak_kind == strong_kind and weak.eps == strong.eps and weak_effort != strong_effort
             more = more and all(w <= s for w, s in zip(weak_effort, strong_effort, strict=True))
-            if more and _clearly_lower(weak, strong, scale):
+            if more and clearly_lower(weak, strong, nominal):
                 what = f"{_called(strong)} hurts less than {_called(weak)}"
                 found.append(Flag("more-effort-weaker", f"{what} at {format_eps(weak.eps)}"))
     return found

@@ -23,7 +23,7 @@ from bcl.graphs import Graphed
 from bcl.learners.adversary import training_attack
 from bcl.learners.memory import enough_memory, keep_freed_memory
 from bcl.learners.player import Player
-from bcl.learners.precision import quick_kernels
+from bcl.learners.precision import quick_kernels, uses_bf16
 from bcl.learners.replay import Batch, Replay
 from bcl.learners.tally import Tally, refuse_divergence
 from bcl.learners.task import Hooks, Metrics, Reporter, State, Task
@@ -92,7 +92,7 @@ class Learner:
         self.step = 0
         device = self.device = next(policy.parameters()).device
         cuda = device.type == "cuda"
-        self.bf16 = config.precision == "bf16" or (config.precision == "auto" and cuda and image)
+        self.bf16 = uses_bf16(config.precision, device, image)
         self._rate = torch.zeros((), device=device)
         self.optimizer = torch.optim.Adam(
             policy.parameters(), lr=self._rate, eps=config.adam_eps, fused=True, capturable=cuda

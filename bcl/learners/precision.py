@@ -1,9 +1,20 @@
-"""Which kernels of a GPU training takes: quick ones, where half precision is allowed anyway."""
+"""In what precision a GPU trains, and with which kernels: quick ones, where half precision is allowed anyway."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
+
+from bcl.devices import SHARE, trusts_half
+from bcl.errors import ConfigError
+
+
+def uses_bf16(asked: str, device: torch.device, image: bool) -> bool:
+    """What `precision` of a learner's settings means here."""
+    trusted = trusts_half(device)
+    if asked == "bf16" and device.type == "cuda" and not trusted:
+        raise ConfigError(f"bf16 goes wrong on a share of a GPU ({SHARE} is set)", f"unset {SHARE}, or train in fp32")
+    return asked == "bf16" or (asked == "auto" and trusted and image)
 
 
 @contextmanager

@@ -1,6 +1,6 @@
 """Runs side by side, in numbers. Draws and writes nothing."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,6 +9,7 @@ from bcl.attacks.names import attack_label
 from bcl.attacks.suites import SUITES
 from bcl.errors import ConfigError
 from bcl.evaluation import Score
+from bcl.evaluation.flags import clearly_lower
 from bcl.evaluation.score import NO_ATTACK
 from bcl.games import AtariGame
 from bcl.quantities import format_eps
@@ -207,6 +208,8 @@ def _block(entries: Sequence[Entry], levels: Levels, alike: dict[str, list[Judge
         notes.append(
             f"at {', '.join(at)} the worst is over {', '.join(map(attack_label, names))} alone, which all faced"
         )
+    for entry in present:
+        notes += _hurt_more(entry.label, alike[entry.label][medians[entry.label]], attacks)
     missing = _missing(present, alike, attacks)
     if missing and (apart := [format_eps(eps) for eps in missing.eps if eps not in attacks]):
         notes.append(f"at {', '.join(apart)} no attack was faced by all; judge each by --suite {missing.suite}")
@@ -239,6 +242,16 @@ def _block(entries: Sequence[Entry], levels: Levels, alike: dict[str, list[Judge
         notes=tuple(notes),
         missing=missing,
     )
+
+
+def _hurt_more(label: str, judged: Judged, attacks: dict[float, tuple[str, ...]]) -> Iterator[str]:
+    """What an agent has where an attack that not all faced hurt it more than those that count."""
+    for eps in attacks:
+        shown = _worst(judged, attacks, eps)
+        own = min((s for (_, at), s in judged.scores.items() if at == eps), key=lambda s: s.mean, default=None)
+        if shown and own and clearly_lower(own, shown, judged.scores.get((NO_ATTACK, 0.0))):
+            what = f"{own.mean:.4g} at {format_eps(eps)} under {attack_label(own.attack)}"
+            yield f"{label} has {what}, which not all faced"
 
 
 def _missing(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bcl.attacks import APGD, PGD, CornerNoise, MultiT, Square
+from bcl.attacks import APGD, PGD, CornerNoise, Margin, MultiT, Square
 from bcl.evaluation import Flag, Score, flags
 
 PGD30, PGD50 = repr(PGD(steps=30, step=0.1)), repr(PGD(steps=50, step=0.1, random_start=True, restarts=5))
@@ -42,6 +42,14 @@ def test_masking(rival: str) -> None:
     assert names([NOMINAL, score(PGD30, 0.01, 19.0), score(rival, 0.01, 5.0)]) == ["masking"]
     with_apgd = [NOMINAL, score(PGD30, 0.01, 5.1), score(repr(APGD()), 0.01, 19.0), score(rival, 0.01, 5.0)]
     assert names(with_apgd) == []
+
+
+def test_weak_pgd() -> None:
+    margin = repr(APGD(objective=Margin()))
+    beaten = [NOMINAL, score(PGD30, 0.01, 20.0), score(PGD50, 0.01, 19.0), score(margin, 0.01, -8.0)]
+    assert flags(beaten) == [Flag("weak-pgd", "APGD-100 margin (-8) beats PGD-50 x5 (19) at 0.01")]
+    assert names([*beaten[:3], score(margin, 0.01, 18.5)]) == []  # not by much
+    assert names([*beaten[:3], score(margin, 0.02, -8.0)]) == []  # at another budget
 
 
 def test_small_differences_are_not_masking() -> None:

@@ -1,9 +1,12 @@
-"""Training takes quick kernels of the GPU and leaves everybody else's settings as they were."""
+"""Training takes half precision and quick kernels of a GPU where they can be trusted, and leaves everybody else's settings
+as they were."""
 
 import pytest
 import torch
 
-from bcl.learners.precision import quick_kernels
+from bcl.devices import SHARE
+from bcl.errors import ConfigError
+from bcl.learners.precision import quick_kernels, uses_bf16
 
 
 def chosen():
@@ -32,3 +35,26 @@ def test_kernels_are_quick_only_inside(before, enabled):
         train(enabled, seen)
     assert seen == [(True, True) if enabled else before]
     assert chosen() == before
+
+
+@pytest.mark.parametrize(
+    ("device", "share", "image", "bf16"),
+    [
+        ("cuda", None, True, True),
+        ("cuda", "100", True, True),
+        ("cuda", "35", True, False),
+        ("cuda", None, False, False),
+        ("cpu", None, True, False),
+    ],
+)
+def test_automatic_precision_is_half_for_images_on_a_whole_gpu(monkeypatch, device, share, image, bf16):
+    monkeypatch.setenv(SHARE, share) if share else monkeypatch.delenv(SHARE, raising=False)
+    assert uses_bf16("auto", torch.device(device), image) == bf16
+    assert not uses_bf16("fp32", torch.device(device), image)
+
+
+def test_half_precision_on_a_share_of_a_gpu_is_refused(monkeypatch):
+    monkeypatch.setenv(SHARE, "60")
+    with pytest.raises(ConfigError, match=SHARE):
+        uses_bf16("bf16", torch.device("cuda"), True)
+    assert uses_bf16("bf16", torch.device("cpu"), True)

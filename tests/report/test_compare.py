@@ -67,6 +67,10 @@ def test_only_attacks_that_all_faced_count(tmp_path: Path) -> None:
     block = only_block(full, finished(tmp_path / "part", "pong", "ncl-at", only_ri))
     assert block.attacks[10 / 255] == (RI,)
     assert [row.cells[10 / 255].median.mean for row in block.rows] == [20, 20]
+    hurt_more = [
+        f"full has {mean} at {eps}/255 under PGD-30, which not all faced" for mean, eps in ((15, 10), (10, 20), (5, 25))
+    ]
+    assert [*block.notes] == hurt_more
     nominal = {(NO_ATTACK, 0.0): [1.0, 2.0, 3.0, 4.0]}
     block = only_block(full, finished(tmp_path / "vanilla", "pong", "vanilla", nominal))
     assert block.attacks[10 / 255] == (PGD30, RI)

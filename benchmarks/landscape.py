@@ -1,0 +1,101 @@
+"""Whether attacks find their way on an agent: states of its nominal play, searched by gradients in steps of several sizes.
+
+    python benchmarks/landscape.py zoo:pong-radial --eps 3/255 [--states 192] [--out benchmarks/results/landscape-NAME.json]
+
+Where large steps change far more actions than small ones, gradients mislead PGD; where a state has no gradient at all, nothing
+that climbs can start. Actions are counted, not returns: an action changed where it does not matter counts too.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+import torch
+from provenance import provenance
+from torch import Generator, Tensor
+
+import bcl
+from bcl.attacks import APGD, PGD, Attack, CrossEntropy, Margin, Square, perturb
+from bcl.attacks.names import attack_label
+from bcl.attacks.objectives import ascent
+from bcl.config import EvaluationConfig
+from bcl.envs import make_env
+from bcl.errors import BclError, WeightsError
+from bcl.evaluation import game_for_evaluation
+from bcl.evaluation.evaluate import SearchForm
+from bcl.policies import Policy, as_float
+from bcl.quantities import format_eps, parse_eps
+from bcl.runs import store
+
+COPIES = 16
+FIRST = 80  # agent steps in which copies of Pong differ by nothing but no-ops
+APART = 50  # agent steps between two states of a copy
+ATTACKS: tuple[Attack, ...] = (
+    PGD(steps=30, step=0.1),
+    *(PGD(steps=50, step=step, random_start=True, objective=Margin()) for step in (0.02, 0.1, 0.3, 1.0)),
+    APGD(objective=Margin()),
+    Square(queries=500),
+)
+
+
+def states(policy: Policy, count: int) -> Tensor:
+    """(count, *obs_shape) observations along nominal episodes of a few copies."""
+    if policy.spec.game is None:
+        raise WeightsError("this policy does not say which game it plays", "save it with a game in its spec")
+    env = make_env(game_for_evaluation(policy.spec.game, None, EvaluationConfig().max_steps), COPIES)
+    obs, found, step = env.reset(0), list[Tensor](), 0
+    while len(found) * COPIES < count:
+        with torch.no_grad():
+            env.send(policy(as_float(obs)).argmax(dim=1))
+        obs, step = env.recv().obs, step + 1
+        if step > FIRST and step % APART == 0:
+            found.append(as_float(obs))
+    env.close()
+    return torch.cat(found)[:count]
+
+
+def without_gradient(searched: SearchForm, obs: Tensor) -> Tensor:
+    """(N,) where the gradient of the cross-entropy is zero in every element."""
+    _, _, gradient = ascent(CrossEntropy(), searched, obs, searched(obs).detach())
+    return (gradient.flatten(1) == 0).all(dim=1)
+
+
+def look(agent: str, eps: float, count: int) -> dict[str, object]:
+    """How many states have no gradient, and how many actions each attack changes, of all and of these."""
+    policy = bcl.load(agent)
+    searched, obs = SearchForm(policy, half=False), states(policy, count)
+    blind = without_gradient(searched, obs)
+    with torch.no_grad():
+        clean = policy(obs).argmax(dim=1)
+    print(f"{agent} at {format_eps(eps)}: {len(obs)} states, {int(blind.sum())} of them without gradient")
+    rows = []
+    for attack in ATTACKS:
+        seen = perturb(attack, searched, obs, eps, Generator().manual_seed(0))
+        with torch.no_grad():
+            changed = policy(seen).argmax(dim=1) != clean
+        row = {"attack": repr(attack), "changed": int(changed.sum()), "without_gradient": int((changed & blind).sum())}
+        size = f", steps of {attack.step:g} eps" if isinstance(attack, PGD) else ""
+        name = attack_label(row["attack"]) + size
+        print(f"{name:<34}{row['changed']:>5} actions changed, {row['without_gradient']} without gradient", flush=True)
+        rows.append(row)
+    return {"agent": agent, "eps": eps, "states": len(obs), "without_gradient": int(blind.sum()), "rows": rows}
+
+
+def main() -> None:
+    """Measure, print, store."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("agent", help="a policy file, a run, or zoo:NAME")
+    parser.add_argument("--eps", required=True)
+    parser.add_argument("--states", type=int, default=192, help="at least 1")
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    try:
+        found = look(options.agent, parse_eps(options.eps), options.states)
+        if options.out:
+            store.write_json(options.out, {**provenance("cpu"), **found})
+    except BclError as error:
+        sys.exit(str(error))
+
+
+if __name__ == "__main__":
+    main()
