@@ -7,6 +7,7 @@ that climbs can start. Actions are counted, not returns: an action changed where
 """
 
 import argparse
+import contextlib
 import sys
 from pathlib import Path
 
@@ -20,16 +21,16 @@ from bcl.attacks.names import attack_label
 from bcl.attacks.objectives import ascent
 from bcl.config import EvaluationConfig
 from bcl.envs import make_env
-from bcl.errors import BclError, WeightsError
+from bcl.errors import BclError, ConfigError, WeightsError
 from bcl.evaluation import game_for_evaluation
 from bcl.evaluation.evaluate import SearchForm
 from bcl.policies import Policy, as_float
-from bcl.quantities import format_eps, parse_eps
+from bcl.quantities import counted, format_eps, parse_eps
 from bcl.runs import store
 
 COPIES = 16
-FIRST = 80  # agent steps in which copies of Pong differ by nothing but no-ops
 APART = 50  # agent steps between two states of a copy
+LONGEST = 20_000  # agent steps in which a game may be slow to show different states
 ATTACKS: tuple[Attack, ...] = (
     PGD(steps=30, step=0.1),
     *(PGD(steps=50, step=step, random_start=True, objective=Margin()) for step in (0.02, 0.1, 0.3, 1.0)),
@@ -39,19 +40,23 @@ ATTACKS: tuple[Attack, ...] = (
 
 
 def states(policy: Policy, count: int) -> Tensor:
-    """(count, *obs_shape) observations along nominal episodes of a few copies."""
+    """(count, *obs_shape) different observations along nominal episodes of a few copies, or as many as there are."""
+    if count < 1:
+        raise ConfigError(f"{count} states cannot be looked at", "ask for at least 1")
     if policy.spec.game is None:
         raise WeightsError("this policy does not say which game it plays", "save it with a game in its spec")
-    env = make_env(game_for_evaluation(policy.spec.game, None, EvaluationConfig().max_steps), COPIES)
-    obs, found, step = env.reset(0), list[Tensor](), 0
-    while len(found) * COPIES < count:
-        with torch.no_grad():
-            env.send(policy(as_float(obs)).argmax(dim=1))
-        obs, step = env.recv().obs, step + 1
-        if step > FIRST and step % APART == 0:
-            found.append(as_float(obs))
-    env.close()
-    return torch.cat(found)[:count]
+    found: dict[bytes, Tensor] = {}
+    with contextlib.closing(
+        make_env(game_for_evaluation(policy.spec.game, None, EvaluationConfig().max_steps), COPIES)
+    ) as env:
+        obs, step = as_float(env.reset(0)), 0
+        while len(found) < count and step < LONGEST:
+            with torch.no_grad():
+                env.send(policy(obs).argmax(dim=1))
+            obs, step = as_float(env.recv().obs), step + 1
+            if step % APART == 0:
+                found |= {one.numpy().tobytes(): one.clone() for one in obs}
+    return torch.stack([*found.values()][:count])
 
 
 def without_gradient(searched: SearchForm, obs: Tensor) -> Tensor:
@@ -67,7 +72,7 @@ def look(agent: str, eps: float, count: int) -> dict[str, object]:
     blind = without_gradient(searched, obs)
     with torch.no_grad():
         clean = policy(obs).argmax(dim=1)
-    print(f"{agent} at {format_eps(eps)}: {len(obs)} states, {int(blind.sum())} of them without gradient")
+    print(f"{agent} at {format_eps(eps)}: {counted(len(obs), 'state')}, {int(blind.sum())} without gradient")
     rows = []
     for attack in ATTACKS:
         seen = perturb(attack, searched, obs, eps, Generator().manual_seed(0))
@@ -86,10 +91,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("agent", help="a policy file, a run, or zoo:NAME")
     parser.add_argument("--eps", required=True)
-    parser.add_argument("--states", type=int, default=192, help="at least 1")
+    parser.add_argument("--states", type=int, default=192)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     try:
+        if options.out:
+            store.try_to_write(options.out)
         found = look(options.agent, parse_eps(options.eps), options.states)
         if options.out:
             store.write_json(options.out, {**provenance("cpu"), **found})

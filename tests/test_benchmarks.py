@@ -11,6 +11,7 @@ import torch
 
 import bcl
 from bcl import losses
+from bcl.attacks import CornerNoise
 from bcl.config import resolve
 from bcl.envs import frames
 
@@ -191,26 +192,35 @@ def test_the_figures_of_the_results_are_drawn(benchmark, tmp_path, monkeypatch):
 
 def test_landscape_counts_changed_actions_and_states_without_gradient(benchmark, monkeypatch, tmp_path, capsys):
     landscape = benchmark("landscape")
-    monkeypatch.setattr(landscape, "FIRST", 0)
-    monkeypatch.setattr(landscape, "APART", 2)
-    monkeypatch.setattr(landscape, "ATTACKS", (landscape.PGD(steps=2, step=1.0),))
-    blind = bcl.load("zoo:pong-vanilla")
-    with torch.no_grad():
-        blind.network.advantage[0].weight.zero_()  # nothing that is seen reaches the advantages
-    bcl.save(blind, tmp_path / "blind.safetensors")
+    monkeypatch.setattr(landscape, "APART", 10)
+    monkeypatch.setattr(landscape, "ATTACKS", (landscape.PGD(steps=2, step=1.0), CornerNoise()))
 
-    def found(agent):
+    def found(agent, eps="3/255"):
         out = tmp_path / "deep" / "found.json"
-        monkeypatch.setattr(
-            sys, "argv", ["landscape.py", str(agent), "--eps", "3/255", "--states", "5", "--out", str(out)]
-        )
+        monkeypatch.setattr(sys, "argv", ["landscape.py", str(agent), "--eps", eps, "--states", "5", "--out", str(out)])
         landscape.main()
         result = json.loads(out.read_text())
-        [row] = result["rows"]
-        return result["states"], result["without_gradient"], row["changed"], row["without_gradient"]
+        rows = [(row["changed"], row["without_gradient"]) for row in result["rows"]]
+        return result["states"], result["without_gradient"], *rows
 
-    assert found(tmp_path / "blind.safetensors") == (5, 5, 0, 0)
-    assert found("zoo:pong-vanilla") == (5, 0, 5, 0)
+    agent = bcl.load("zoo:pong-vanilla")
+    seen = landscape.states(agent, 40)
+    assert len(seen.unique(dim=0)) == len(seen) == 40
+    assert found("zoo:pong-vanilla")[:3] == (5, 0, (5, 0))
+    with torch.no_grad():  # on what it is shown no unit is on; noise as large as the image turns some on
+        first = agent.network.advantage[0]
+        first.bias -= first(agent.network.cnn(seen)).amax()
+    bcl.save(agent, tmp_path / "blind.safetensors")
+    states, blind, climbing, (changed, blindly) = found(tmp_path / "blind.safetensors", eps="0.99")
+    assert (states, blind, climbing) == (5, 5, (0, 0))
+    assert changed == blindly > 0
     assert "PGD-2, steps of 1 eps" in capsys.readouterr().out
-    with pytest.raises(SystemExit, match="nobody"):
-        found("zoo:nobody")
+
+
+@pytest.mark.parametrize(
+    ("words", "what"), [(["zoo:nobody"], "nobody"), (["zoo:pong-vanilla", "--states", "0"], "0 states")]
+)
+def test_landscape_says_what_is_wrong(benchmark, monkeypatch, words, what):
+    monkeypatch.setattr(sys, "argv", ["landscape.py", *words, "--eps", "3/255"])
+    with pytest.raises(SystemExit, match=what):
+        benchmark("landscape").main()

@@ -26,13 +26,12 @@ ALLOWED = {
     "stats": set(),
     "seeds": set(),
     "schedules": set(),
-    "devices": set(),
     "graphs": set(),
     "losses": {"errors"},
     "curriculum": {"errors", "quantities"},
     "runs": {"errors"},
     "policies": FACTS | {"runs", "zoo", "__init__"},
-    "evaluation": FACTS | {"__init__", "attacks", "bounds", "devices", "graphs", "stats", "envs", "policies", "runs"},
+    "evaluation": FACTS | {"__init__", "attacks", "bounds", "graphs", "stats", "envs", "policies", "runs"},
     "learners": FACTS
     | {
         "attacks",

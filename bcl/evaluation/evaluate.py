@@ -10,7 +10,6 @@ from torch import Generator, Tensor, nn
 from bcl.attacks import Attack, CrossEntropy, perturb
 from bcl.attacks.objectives import ascent
 from bcl.bounds import Method, certified, full_precision, input_box, margins
-from bcl.devices import trusts_half
 from bcl.envs import Step, VectorEnv
 from bcl.errors import BclError
 from bcl.evaluation.courses import Courses, different
@@ -147,7 +146,7 @@ class Decision:
         """As an evaluation with these arguments decides."""
         device = next(policy.parameters()).device
         images = len(policy.spec.obs_shape) == 3  # in [0, 1]; half precision would be too coarse for larger numbers
-        searched = SearchForm(policy, half=trusts_half(device) and images and precision == "fast")
+        searched = SearchForm(policy, half=device.type == "cuda" and images and precision == "fast")
         return cls(policy, searched, attack, eps, Generator(device).manual_seed(seed), choose)
 
     def __call__(self, obs: Tensor) -> Decided:

@@ -1,20 +1,34 @@
 """In what precision a GPU trains, and with which kernels: quick ones, where half precision is allowed anyway."""
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
 
-from bcl.devices import SHARE, trusts_half
 from bcl.errors import ConfigError
+
+SHARE = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"  # of a GPU, which MPS lends to a process; a default of its daemon is not seen here
 
 
 def uses_bf16(asked: str, device: torch.device, image: bool) -> bool:
-    """What `precision` of a learner's settings means here."""
-    trusted = trusts_half(device)
-    if asked == "bf16" and device.type == "cuda" and not trusted:
-        raise ConfigError(f"bf16 goes wrong on a share of a GPU ({SHARE} is set)", f"unset {SHARE}, or train in fp32")
-    return asked == "bf16" or (asked == "auto" and trusted and image)
+    """What `precision` of a learner's settings means on this device.
+
+    Not bf16 on a share of a GPU: there training in bf16, with its kernels, ended in NaN or in an agent that loses every
+    game, and float32 learned (an H200, PyTorch 2.11; benchmarks/results/gpu-share.json).
+    """
+    gpu = device.type == "cuda"
+    if asked == "bf16" and gpu and on_a_share():
+        raise ConfigError(f"training in bf16 fails on a share of a GPU ({SHARE})", "unset it, or set precision to fp32")
+    return asked == "bf16" or (asked == "auto" and gpu and image and not on_a_share())
+
+
+def on_a_share() -> bool:
+    """Whether this process may use only a part of the GPU."""
+    try:
+        return float(os.environ.get(SHARE) or 100) < 100
+    except ValueError:
+        return True
 
 
 @contextmanager

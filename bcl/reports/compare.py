@@ -111,6 +111,13 @@ class Block:
         """Ascending; 0 is nominal play."""
         return sorted(self.attacks)
 
+    @property
+    def usual_attacks(self) -> list[str]:
+        """For titles: those that count at every budget above 0, or, where there is none, at any."""
+        attacked = {eps: names for eps, names in self.attacks.items() if eps}
+        common = _everywhere(attacked, [*attacked])
+        return list(dict.fromkeys(common or (attack for names in attacked.values() for attack in names)))
+
 
 @dataclass(frozen=True)
 class Comparison:
@@ -169,10 +176,10 @@ def _shared_attacks(alike: dict[str, list[Judged]]) -> dict[float, tuple[str, ..
     return shared
 
 
-def _fewer_attacks(attacks: dict[float, tuple[str, ...]]) -> dict[float, tuple[str, ...]]:
-    """The budgets at which not every attack of the others was played."""
-    every = {attack for eps, names in attacks.items() if eps for attack in names}
-    return {eps: names for eps, names in attacks.items() if eps and {*names} != every}
+def _everywhere(attacks: dict[float, tuple[str, ...]], budgets: Sequence[float]) -> tuple[str, ...]:
+    """The attacks that were played at all of these budgets."""
+    first, *others = budgets or (0.0,)
+    return tuple(a for a in attacks.get(first, ()) if all(a in attacks[eps] for eps in others))
 
 
 def _worst(judged: Judged, attacks: dict[float, tuple[str, ...]], eps: float) -> Score | None:
@@ -181,33 +188,30 @@ def _worst(judged: Judged, attacks: dict[float, tuple[str, ...]], eps: float) ->
 
 
 def _scored(entries: Sequence[Entry], attacks: dict[float, tuple[str, ...]]) -> tuple[float, ...]:
-    """The budgets of the final score, or what was judged of them."""
-    return tuple(eps for eps in entries[0].scored if eps in attacks)
+    """The budgets of the final score, or what was judged of them; none where they have no attack in common."""
+    scored = tuple(eps for eps in entries[0].scored if eps in attacks)
+    return scored if _everywhere(attacks, scored) else ()
 
 
 def _score(judged: Judged, attacks: dict[float, tuple[str, ...]], scored: tuple[float, ...]) -> float:
-    """The paper's, as far as it was judged."""
+    """The paper's, as far as it was judged, under attacks that all its budgets have."""
     nominal = judged.scores.get((NO_ATTACK, 0.0))
-    attacked = [score.mean for eps in scored if (score := _worst(judged, attacks, eps))]
+    alike = dict.fromkeys(scored, _everywhere(attacks, scored))
+    attacked = [score.mean for eps in scored if (score := _worst(judged, alike, eps))]
     return (nominal.mean if nominal else 0.0) + (stats.mean(attacked) if attacked else 0.0)
 
 
 def _block(entries: Sequence[Entry], levels: Levels, alike: dict[str, list[Judged]], medians: dict[str, int]) -> Block:
     attacks = _shared_attacks(alike)
     present = [entry for entry in entries if entry.label in alike]
-    fewer, scored = _fewer_attacks(attacks), _scored(entries, attacks)
-    scored = () if fewer.keys() & {*scored} else scored
+    scored = _scored(entries, attacks)
     rows = [_row(entry, alike[entry.label], attacks, scored, medians[entry.label], levels) for entry in present]
     first = alike[present[0].label][0]
     example = first.example
     notes = [f"{entry.label} was not judged on these levels" for entry in entries if entry.label not in alike]
     pipelines = {j.game.pipeline for members in alike.values() for j in members if isinstance(j.game, AtariGame)}
     notes += [f"seen through different pipelines ({', '.join(sorted(pipelines))})"] if len(pipelines) > 1 else []
-    for names in dict.fromkeys(fewer.values()):
-        at = [format_eps(eps) for eps, there in fewer.items() if there == names]
-        notes.append(
-            f"at {', '.join(at)} the worst is over {', '.join(map(attack_label, names))} alone, which all faced"
-        )
+    notes += _uneven(attacks, scored)
     for entry in present:
         notes += _hurt_more(entry.label, alike[entry.label][medians[entry.label]], attacks)
     missing = _missing(present, alike, attacks)
@@ -242,6 +246,23 @@ def _block(entries: Sequence[Entry], levels: Levels, alike: dict[str, list[Judge
         notes=tuple(notes),
         missing=missing,
     )
+
+
+def _uneven(attacks: dict[float, tuple[str, ...]], scored: tuple[float, ...]) -> Iterator[str]:
+    """Where a number is over other attacks than the title names."""
+    common = _everywhere(attacks, [eps for eps in attacks if eps])
+    every = {attack for eps, names in attacks.items() if eps for attack in names}
+    rest = {eps: tuple(a for a in names if a not in common) for eps, names in attacks.items() if eps}
+    for names in dict.fromkeys(rest.values()):
+        at = ", ".join(format_eps(eps) for eps, there in rest.items() if there == names)
+        listed = ", ".join(map(attack_label, names))
+        if names and common:
+            yield f"at {at} the worst is also over {listed}"
+        elif names and {*names} != every:
+            yield f"at {at} the worst is over {listed} alone"
+    counted = _everywhere(attacks, scored)
+    if counted and any({*attacks[eps]} != {*counted} for eps in scored):
+        yield f"the score is over {', '.join(map(attack_label, counted))}, which all its budgets have"
 
 
 def _hurt_more(label: str, judged: Judged, attacks: dict[float, tuple[str, ...]]) -> Iterator[str]:

@@ -74,7 +74,7 @@ def _name(row: Row) -> str:
 
 
 def _caption(block: Block) -> str:
-    attacks = dict.fromkeys(attack_label(a) for eps, names in block.attacks.items() if eps for a in names)
+    attacks = [attack_label(attack) for attack in block.usual_attacks]
     words = [f"Mean of {counted(block.episodes, 'episode')}, bars are 95 % intervals"]
     words += [f"attacks: {', '.join(attacks)}"] if attacks else []
     words += [f"below, the first is '{block.rows[0].label}'"] if len(block.rows) > 1 else []

@@ -88,7 +88,7 @@ def as_json(comparison: Comparison) -> dict[str, Any]:
 
 
 def _returns(block: Block) -> Table:
-    attacks = list(dict.fromkeys(attack_label(a) for eps, names in block.attacks.items() if eps for a in names))
+    attacks = [attack_label(attack) for attack in block.usual_attacks]
     words = [f"{_name(block)}: mean return ± standard error [95 % interval], {counted(block.episodes, 'episode')}"]
     words += [f"worst of {', '.join(attacks)}"] if attacks else []
     rows = tuple(line for row in block.rows for line in _lines(row, block))

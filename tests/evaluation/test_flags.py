@@ -48,7 +48,12 @@ def test_weak_pgd() -> None:
     margin = repr(APGD(objective=Margin()))
     beaten = [NOMINAL, score(PGD30, 0.01, 20.0), score(PGD50, 0.01, 19.0), score(margin, 0.01, -8.0)]
     assert flags(beaten) == [Flag("weak-pgd", "APGD-100 margin (-8) beats PGD-50 x5 (19) at 0.01")]
+    plain = score(repr(APGD()), 0.01, 18.0)
+    for pair in ([plain, beaten[3]], [beaten[3], plain]):  # the stronger is named, wherever it stands
+        assert flags([*beaten[:3], *pair]) == flags(beaten)
+    assert names([*beaten[:3], score(repr(APGD()), 0.01, -8.0)]) == ["weak-pgd"]
     assert names([*beaten[:3], score(margin, 0.01, 18.5)]) == []  # not by much
+    assert names([*beaten[:3], score(margin, 0.01, 10.0, returns=(19.0, 19.0, 19.0, -17.0))]) == []  # chance
     assert names([*beaten[:3], score(margin, 0.02, -8.0)]) == []  # at another budget
 
 

@@ -4,9 +4,9 @@ as they were."""
 import pytest
 import torch
 
-from bcl.devices import SHARE
 from bcl.errors import ConfigError
-from bcl.learners.precision import quick_kernels, uses_bf16
+from bcl.learners import dqn, ppo
+from bcl.learners.precision import SHARE, quick_kernels, uses_bf16
 
 
 def chosen():
@@ -42,7 +42,10 @@ def test_kernels_are_quick_only_inside(before, enabled):
     [
         ("cuda", None, True, True),
         ("cuda", "100", True, True),
+        ("cuda", "100.0", True, True),
         ("cuda", "35", True, False),
+        ("cuda", "99.5", True, False),
+        ("cuda", "a third", True, False),
         ("cuda", None, False, False),
         ("cpu", None, True, False),
     ],
@@ -58,3 +61,12 @@ def test_half_precision_on_a_share_of_a_gpu_is_refused(monkeypatch):
     with pytest.raises(ConfigError, match=SHARE):
         uses_bf16("bf16", torch.device("cuda"), True)
     assert uses_bf16("bf16", torch.device("cpu"), True)
+
+
+@pytest.mark.parametrize("answer", [False, True])
+def test_learners_ask(monkeypatch, make, make_ppo, answer):
+    for module, build in ((dqn, make), (ppo, make_ppo)):
+        asked = []
+        monkeypatch.setattr(module, "uses_bf16", lambda *about, asked=asked: [asked.append(about), answer][1])
+        assert build(precision="auto", world={"image": True}).bf16 == answer
+        assert asked == [("auto", torch.device("cpu"), True)]

@@ -80,14 +80,46 @@ def test_only_attacks_that_all_faced_count(tmp_path: Path) -> None:
     assert block.missing == Missing("vanilla", "vanilla", "paper", (10 / 255, 20 / 255, 25 / 255))
 
 
-def test_a_budget_with_fewer_attacks_is_named_and_gives_no_score(tmp_path: Path) -> None:
-    whole = pong(20, 15, 10, 5)
+def test_where_budgets_have_different_attacks_the_score_is_over_those_that_all_have(tmp_path: Path) -> None:
+    whole = {**pong(20, 15, 10, 5), (RI, 20 / 255): [3.0] * 4}  # so low that it would count
     part = {key: value for key, value in whole.items() if key != (RI, 10 / 255)}
-    assert only_block(finished(tmp_path / "whole", "pong", "at", whole)).rows[0].score is not None
+    row = only_block(finished(tmp_path / "whole", "pong", "at", whole)).rows[0]
+    assert row.score == 20 + (15 + 3 + 5) / 3
     block = only_block(finished(tmp_path / "part", "pong", "at", part))
-    assert block.notes == ("at 10/255 the worst is over PGD-30 alone, which all faced",)
+    assert block.notes == (
+        "at 20/255, 25/255 the worst is also over RI-FGSM",
+        "the score is over PGD-30, which all its budgets have",
+    )
+    assert block.usual_attacks == [PGD30]
+    assert block.rows[0].cells[20 / 255].median.mean == 3
+    assert block.rows[0].score == 20 + (15 + 10 + 5) / 3
+
+
+def test_without_a_common_attack_there_is_no_score(tmp_path: Path) -> None:
+    whole = pong(20, 15, 10, 5)
+    apart = {key: value for key, value in whole.items() if key not in {(RI, 10 / 255), (PGD30, 20 / 255)}}
+    block = only_block(finished(tmp_path / "apart", "pong", "at", apart))
     assert block.rows[0].score is None
-    assert block.rows[0].cells[10 / 255].median.mean == 15
+    assert block.usual_attacks == [PGD30, RI]
+    assert block.notes == (
+        "at 10/255 the worst is over PGD-30 alone",
+        "at 20/255 the worst is over RI-FGSM alone",
+    )
+
+
+def test_attacks_that_not_all_faced_are_named_where_they_hurt_clearly_more(tmp_path: Path) -> None:
+    def judged(pgd: list[float]) -> Cells:
+        return {(NO_ATTACK, 0.0): [20.0] * 4, (RI, 0.1): [15.0] * 4, (PGD30, 0.1): pgd}
+
+    weak = finished(tmp_path / "weak", "pong", "at", {key: v for key, v in judged([]).items() if key[0] != PGD30})
+    trifle, noise = judged([14.5] * 4), judged([15.0, 15.0, 15.0, -10.0])
+    for name, cells in (("trifle", trifle), ("noise", noise)):
+        assert only_block(finished(tmp_path / name, "pong", "at", cells), weak).notes == ()
+    # of repeats, for the run that is shown: the one with the median score, here the last
+    runs = [{**judged([5.0] * 4), (NO_ATTACK, 0.0): [nominal] * 4} for nominal in (10.0, 30.0)]
+    shown = {**judged([7.0] * 4), (NO_ATTACK, 0.0): [20.0] * 4}
+    block = only_block(repeated(tmp_path / "three", "pong", "at", [*runs, shown]), weak)
+    assert block.notes == ("three has 7 at 0.1 under PGD-30, which not all faced",)
 
 
 def test_where_no_attack_is_shared_the_suite_and_the_agent_without_it_are_named(tmp_path: Path) -> None:
