@@ -130,6 +130,18 @@ def test_the_command_line_takes_a_shipped_agent(
     assert sorted(zoo.FOLDER.rglob("*")) == before
 
 
+def test_shipped_pong_agents_were_judged_whole_and_compare(publishing) -> None:
+    names = ("pong-vanilla", "pong-radial", "pong-bcl-mos-at")
+    for name in names:
+        [judged] = read_scores(zoo.named(name).folder / "evals", zoo.named(name).judged)
+        assert [*publishing.means(judged, "paper")] == ["0", *(f"{level}/255" for level in (1, 3, 5, 10, 15, 20, 25))]
+        assert len(publishing.means(judged, "strong")) == 1 + 2
+        assert [*(zoo.named(name).folder / "certs").glob("eps-1-255-ibp-*.json")]
+    [block] = bcl.compare(*(f"zoo:{name}" for name in names)).blocks
+    assert all(row.score is not None for row in block.rows)
+    assert "zoo:pong-radial has -8.8 at 3/255 under APGD-100 margin, which not all faced" in block.notes
+
+
 def test_the_list_shows_every_agent_and_one_in_full(in_folder: Cli) -> None:
     code, out, _ = in_folder("zoo")
     assert code == 0

@@ -33,4 +33,4 @@ class Command:
         for agent in map(zoo.named, names):
             returns = ", ".join(f"{mean:.4g} at {eps}" for eps, mean in agent.returns.items())
             print(f"  {agent.folder.name:<20}{agent.game:<14}{agent.recipe:<14}{returns} ({agent.suite})")
-        print(f"\nnext: bcl attack {zoo.PREFIX}{names[0]} --suite quick")
+        print(f"\nnext: bcl attack {zoo.PREFIX}{names[0]} --suite quick --eps 10/255 --episodes 1")
