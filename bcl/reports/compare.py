@@ -178,8 +178,9 @@ def _shared_attacks(alike: dict[str, list[Judged]]) -> dict[float, tuple[str, ..
 
 def _everywhere(attacks: dict[float, tuple[str, ...]], budgets: Sequence[float]) -> tuple[str, ...]:
     """The attacks that were played at all of these budgets."""
-    first, *others = budgets or (0.0,)
-    return tuple(a for a in attacks.get(first, ()) if all(a in attacks[eps] for eps in others))
+    if not budgets:
+        return ()
+    return tuple(attack for attack in attacks[budgets[0]] if all(attack in attacks[eps] for eps in budgets))
 
 
 def _worst(judged: Judged, attacks: dict[float, tuple[str, ...]], eps: float) -> Score | None:
