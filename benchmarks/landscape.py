@@ -16,14 +16,13 @@ from provenance import provenance
 from torch import Generator, Tensor
 
 import bcl
-from bcl.attacks import APGD, PGD, Attack, CrossEntropy, Margin, Square, perturb
+from bcl.attacks import APGD, PGD, Attack, Margin, Square, perturb
 from bcl.attacks.names import attack_label
-from bcl.attacks.objectives import ascent
 from bcl.config import EvaluationConfig
 from bcl.envs import make_env
 from bcl.errors import BclError, ConfigError, WeightsError
 from bcl.evaluation import game_for_evaluation
-from bcl.evaluation.evaluate import SearchForm
+from bcl.evaluation.evaluate import SearchForm, without_gradient
 from bcl.policies import Policy, as_float
 from bcl.quantities import counted, format_eps, parse_eps
 from bcl.runs import store
@@ -57,12 +56,6 @@ def states(policy: Policy, count: int) -> Tensor:
             if step % APART == 0:
                 found |= {one.numpy().tobytes(): one.clone() for one in obs}
     return torch.stack([*found.values()][:count])
-
-
-def without_gradient(searched: SearchForm, obs: Tensor) -> Tensor:
-    """(N,) where the gradient of the cross-entropy is zero in every element."""
-    _, _, gradient = ascent(CrossEntropy(), searched, obs, searched(obs).detach())
-    return (gradient.flatten(1) == 0).all(dim=1)
 
 
 def look(agent: str, eps: float, count: int) -> dict[str, object]:

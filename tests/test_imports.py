@@ -33,19 +33,7 @@ ALLOWED = {
     "policies": FACTS | {"runs", "zoo", "__init__"},
     "evaluation": FACTS | {"__init__", "attacks", "bounds", "graphs", "stats", "envs", "policies", "runs"},
     "learners": FACTS
-    | {
-        "attacks",
-        "bounds",
-        "config",
-        "devices",
-        "envs",
-        "graphs",
-        "losses",
-        "policies",
-        "recipes",
-        "schedules",
-        "seeds",
-    },
+    | {"attacks", "bounds", "config", "envs", "graphs", "losses", "policies", "recipes", "schedules", "seeds"},
     "experiment": FACTS
     | {"__init__", "attacks", "config", "curriculum", "envs", "evaluation", "learners", "policies", "recipes", "runs"}
     | {"seeds", "settings"},

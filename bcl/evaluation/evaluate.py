@@ -187,11 +187,16 @@ class Decision:
         if not searched.isfinite().all():
             raise BclError("the policy's scores overflow in half precision", "evaluate with precision full")
         self.stochastic |= not torch.equal(scores, again)
-        _, _, gradient = ascent(CrossEntropy(), self._exact, obs, self._exact(obs).detach())
         self.probed += len(obs)
-        self.zero_gradients += int((gradient.flatten(1) == 0).all(dim=1).sum())
+        self.zero_gradients += int(without_gradient(self._exact, obs).sum())
         if not self.stochastic:  # else the action was another draw's than the scores
             _refuse_broken_certificate(self._policy, obs, self._eps, scores, actions, self._attack)
+
+
+def without_gradient(searched: SearchForm, obs: Tensor) -> Tensor:
+    """(N,) where the gradient of the cross-entropy is zero in every element: attacks that climb it cannot begin there."""
+    _, _, gradient = ascent(CrossEntropy(), searched, obs, searched(obs).detach())
+    return (gradient.flatten(1) == 0).all(dim=1)
 
 
 def refuse_over_budget(largest: Tensor, eps: float, attack: Attack | None) -> None:
