@@ -102,7 +102,7 @@ def resolve_stages(
 
     last = config(*stages[-1], written, flags)
     layers = (preset, *stages[-1][1], written, flags)
-    if stages[-1][0].strategy in ("next", "skip") and not any(
+    if stages[-1][0].strategy in ("next", "skip", "paced") and not any(
         "target" in layer.get("curriculum", {}) for layer in layers
     ):
         raise ConfigError(f"'{game}' has no target for a curriculum", "give one such as --curriculum.target 10/255")

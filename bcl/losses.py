@@ -62,7 +62,16 @@ def radial_2(
     q, lower, upper = _wide(q).detach(), _wide(lower), _wide(upper)
     lead = (_at(q, actions).unsqueeze(1) - q).clamp(min=0)
     overlap = (upper - _at(lower, actions).unsqueeze(1) + lead / 2).clamp(min=0)
-    return _mixed(td, _mean((lead * overlap).sum(dim=1), weight) + OVERLAP_CONSTANT, kappa, info)
+    certified = _mean(proves_best(q, lower, upper), weight)
+    robust = _mean((lead * overlap).sum(dim=1), weight) + OVERLAP_CONSTANT
+    return _mixed(td, robust, kappa, info | _log(certified=certified))
+
+
+def proves_best(q: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
+    """(B,) whether bounds (B, A) of the scores leave no action but the best of q (B, A)."""
+    best = q.argmax(dim=1)
+    others = upper.scatter(1, best.unsqueeze(1), -torch.inf)
+    return _at(lower, best) > others.amax(dim=1)
 
 
 def radial_1(

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from bcl.errors import ConfigError, did_you_mean
 
 Loss = Literal["standard", "radial", "at", "sa"]
-Strategy = Literal["none", "next", "skip", "open"]
+Strategy = Literal["none", "next", "skip", "open", "paced"]
 Settings = dict[str, Any]
 
 
@@ -23,7 +23,8 @@ class Stage:
     """What is minimised: standard, interval bounds (RADIAL), adversarial examples (AT), or SA-DQN's regulariser."""
     strategy: Strategy = "none"
     """`none`: one run; `next`: every budget in turn; `skip`: budgets already robust are skipped (MOS);
-    `open`: every budget in turn without a target, until it fails M times in a row."""
+    `open`: every budget in turn without a target, until it fails M times in a row;
+    `paced`: one run whose budget follows the returns."""
     settings: Settings = field(default_factory=dict)
     """What this stage sets on every game; a preset overrides it."""
     games: dict[str, Settings] = field(default_factory=dict)
@@ -221,6 +222,35 @@ FAST_AT = replace(
         for game in ("pong", "freeway", "bank_heist", "road_runner")
     },
 )
+# Ours: one continuous run whose budget follows the returns of its own play. Those are below greedy play's (exploration), so
+# thresholds are shares of what the start has in play.
+_PACED: Settings = {"adaptive": True, "keep": "best", "increment": 1 / 255, "runs": 1, "min_runs": 1}
+_PACED_TARGETS = {"pong": 25, "freeway": 20, "bank_heist": 15, "road_runner": 15, "fruitbot": 20, "jumper": 40}  # 1/255
+_PACED_GAMES: dict[str, Settings] = {
+    game: {"curriculum": {"start": 0.0, "target": target / 255}} for game, target in _PACED_TARGETS.items()
+}
+PACED_RADIAL = Stage(
+    "radial",
+    "paced",
+    {
+        "dqn": {
+            "steps": 8_000_000, "num_envs": 128, "batch_size": 1024, "learning_rate": 2.5e-4, "learning_rate_end": 0.1,
+            "n_step": 3, "buffer_size": 200_000, "replay_initial": 20_000, "kappa": 0.8,
+        },
+        "curriculum": _PACED | {"nominal_threshold": 0.85},
+    },
+    _PACED_GAMES,
+)  # fmt: skip
+PACED_AT = Stage(
+    "at",
+    "paced",
+    {
+        "dqn": _FAST_AT["dqn"] | {"steps": 4_000_000},
+        "attack": _FAST_AT["attack"],
+        "curriculum": _PACED | {"nominal_threshold": 0.85, "attacked_threshold": 0.7},
+    },
+    _PACED_GAMES,
+)
 _VANILLA_STARTS = {"jumper": 1 / 255}  # eps_0 of a vanilla bootstrap; 0 elsewhere
 
 RECIPES: dict[str, Recipe] = {
@@ -311,6 +341,21 @@ RECIPES: dict[str, Recipe] = {
         (replace(MOS_AT, settings={"curriculum": _SKIP["curriculum"] | {"ratchet": True, "failed_phases": 3}}),),
         "choice",
         _V1,
+        ours=True,
+    ),
+    "paced-radial": Recipe(
+        "RADIAL in one run whose budget follows the returns of its own play", (PACED_RADIAL,), "vanilla", ours=True
+    ),
+    "paced-at": Recipe(
+        "adversarial training in one run whose budget follows the returns of its own play, attacked and not",
+        (PACED_AT,),
+        "vanilla",
+        ours=True,
+    ),
+    "paced-radial+at": Recipe(
+        "paced RADIAL, then paced adversarial training from where that ended",
+        (PACED_RADIAL, PACED_AT),
+        "vanilla",
         ours=True,
     ),
     "bcl-fast-at": Recipe(

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bcl.bounds import crown
-from bcl.bounds.interval import propagate
+from bcl.bounds.interval import intervals, middle_and_radius, propagate
 from bcl.errors import BclError, ConfigError, did_you_mean
 
 Method = Literal["ibp", "crown-ibp", "crown"]
@@ -47,6 +47,13 @@ def score_bounds(
     rows = _unit_rows(head)
     if centred:
         rows = rows - 1 / head.out_features
+    if method == "ibp":  # the same rows for every sample: two matrix products
+        middle, radius = intervals(list(chain)[:-1], *middle_and_radius(lower, upper))
+        with torch.autocast(lower.device.type, enabled=False):
+            weight = rows @ head.weight
+            middle = F.linear(middle.to(weight.dtype), weight, None if head.bias is None else rows @ head.bias)
+            radius = F.linear(radius.to(weight.dtype), weight.abs())
+        return middle - radius, middle + radius
     bounds = _bound_rows(chain, lower, upper, torch.cat([rows, -rows]).unsqueeze(0), method, max_neurons)
     smallest, minus_largest = bounds.chunk(2, dim=1)
     return smallest, -minus_largest

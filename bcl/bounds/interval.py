@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -53,7 +54,11 @@ def propagate(
             if tighten and isinstance(layer, nn.ReLU | nn.Tanh | nn.MaxPool2d):
                 lower, upper = tighten((*before, *steps), layer, lower, upper)
             steps += (Step(layer, lower, upper),)
-            lower, upper = _RULES[type(layer)](layer, lower, upper)
+            if rule := _AFFINE.get(type(layer)):
+                middle, radius = rule(layer, *middle_and_radius(lower, upper))
+                lower, upper = middle - radius, middle + radius
+            else:
+                lower, upper = layer(lower), layer(upper)
     return steps, lower, upper
 
 
@@ -62,40 +67,58 @@ def middle_and_radius(lower: Tensor, upper: Tensor) -> Interval:
     return (upper + lower) / 2, (upper - lower) / 2
 
 
-def _linear(layer: nn.Linear, lower: Tensor, upper: Tensor) -> Interval:
-    middle, radius = middle_and_radius(lower, upper)
-    middle, radius = layer(middle), F.linear(radius, layer.weight.abs())
-    return middle - radius, middle + radius
+def intervals(layers: Iterable[nn.Module], middle: Tensor, radius: Tensor) -> Interval:
+    """Centre and half-width of what leaves the last of `layers`; no tape is kept.
+
+    Under autocast the layers run in half precision. Centre and half-width are rounded apart from each other there, so that
+    a small box does not vanish in the rounding of its centre.
+    """
+    for layer in layers:
+        _refuse_unknown(layer)
+        if isinstance(layer, nn.Sequential):
+            middle, radius = intervals(layer, middle, radius)
+        elif isinstance(layer, Residual):
+            path_middle, path_radius = intervals(layer.path, middle, radius)
+            middle = middle + path_middle
+            radius = radius + path_radius
+        elif type(layer) in _AFFINE:
+            middle, radius = _AFFINE[type(layer)](layer, middle, radius)
+        elif isinstance(layer, nn.Flatten | nn.Identity):
+            middle, radius = layer(middle), layer(radius)
+        else:
+            narrow = middle.dtype
+            middle, radius = (x.to(torch.promote_types(narrow, torch.float32)) for x in (middle, radius))
+            middle, radius = middle_and_radius(layer(middle - radius), layer(middle + radius))
+            middle, radius = middle.to(narrow), radius.to(narrow)
+    return middle, radius
 
 
-def _conv(layer: nn.Conv2d, lower: Tensor, upper: Tensor) -> Interval:
-    middle, radius = middle_and_radius(lower, upper)
+def _linear(layer: nn.Linear, middle: Tensor, radius: Tensor) -> Interval:
+    return layer(middle), F.linear(radius, layer.weight.abs())
+
+
+def _conv(layer: nn.Conv2d, middle: Tensor, radius: Tensor) -> Interval:
     weight = layer.weight.abs()
     radius = F.conv2d(radius, weight, None, layer.stride, layer.padding, layer.dilation, layer.groups)
-    middle = layer(middle)
-    return middle - radius, middle + radius
+    return layer(middle), radius
 
 
-def _monotone(layer: nn.Module, lower: Tensor, upper: Tensor) -> Interval:
-    return layer(lower), layer(upper)
+def _patch_conv(layer: PatchConv, middle: Tensor, radius: Tensor) -> Interval:
+    return layer(middle), layer.convolve(radius, layer.weight.abs(), None)
 
 
-_RULES: dict[type[nn.Module], Callable[[Any, Tensor, Tensor], Interval]] = {
+_AFFINE: dict[type[nn.Module], Callable[[Any, Tensor, Tensor], Interval]] = {
     nn.Linear: _linear,
     nn.Conv2d: _conv,
-    PatchConv: _conv,
-    nn.ReLU: _monotone,
-    nn.Tanh: _monotone,
-    nn.MaxPool2d: _monotone,
-    nn.Flatten: _monotone,
-    nn.Identity: _monotone,
+    PatchConv: _patch_conv,
 }
+_MONOTONE = (nn.ReLU, nn.Tanh, nn.MaxPool2d, nn.Flatten, nn.Identity)
 
 
 def _refuse_unknown(layer: nn.Module) -> None:
     # Exact types: a subclass may compute something else.
-    if type(layer) not in (*_RULES, nn.Sequential, Residual):
-        known = ", ".join(rule.__name__ for rule in (*_RULES, Residual))
+    if type(layer) not in (*_AFFINE, *_MONOTONE, nn.Sequential, Residual):
+        known = ", ".join(kind.__name__ for kind in (*_AFFINE, *_MONOTONE, Residual))
         raise BclError(f"cannot bound layer {layer}", f"certificates know {known}")
     if isinstance(layer, nn.Conv2d) and (layer.padding_mode != "zeros" or isinstance(layer.padding, str)):
         raise BclError(f"cannot bound layer {layer}", "give the convolution zero padding as a number")

@@ -30,6 +30,7 @@ from bcl.errors import StoreError
 from bcl.evaluation import Cell, Score, cells, flags, worst
 from bcl.experiment.crew import Agent, Crew, agent_in, agent_of
 from bcl.experiment.mirrors import NO_MIRRORS, Mirrors
+from bcl.experiment.paced import pace_of, train_paced
 from bcl.experiment.phases import phase_of, plan_of, rules_of, train_phases
 from bcl.experiment.work import POLICY, RESULT, Training, check_fits, spec_of
 from bcl.learners.task import Task
@@ -91,7 +92,9 @@ def check(stages: Stages, device: str, init: Policy | None, mirrors: Mirrors = N
     mirrors.check()
     for number in _numbers(stages[-1][1].recipe, len(stages), init is not None):
         stage, config = stages[number - 1]
-        if stage.strategy != "none":
+        if stage.strategy == "paced":
+            pace_of(config, config.curriculum.start)
+        elif stage.strategy != "none":
             rules_of(stage, config, config.curriculum.start)
         with contextlib.closing(make_env(config.game, 1, device)) as env:
             if init:
@@ -187,16 +190,17 @@ def _train_stages(run: Path, crew: Crew) -> tuple[Agent, Stage, Config, dict[str
             [agent], reached = crew.train([(folder, order)]), end
             continue
         assert agent, "a curriculum has a bootstrap"
-        # After an open-ended curriculum the next one takes over where it ended.
+        # After an open-ended or paced curriculum the next one takes over where it ended.
         start = reached if open_ended else start
         if open_ended and reached >= end:
             crew.say(f"stage {number}: nothing to do, the agent was trained up to {format_eps(reached)} already")
             continue
         crew.say(f"stage {number}: curriculum, {_name(stage)} from {format_eps(start)}{_target(stage, end)}")
-        about = _curriculum(folder, number, stage, config, start, agent, crew)
+        curriculum = _paced if stage.strategy == "paced" else _curriculum
+        about = curriculum(folder, number, stage, config, start, agent, crew)
         agent, reached, ended, kept = agent_in(folder), float(about["reached"]), about["stopped"], about["kept"]
         raised += about["flags"]
-        open_ended = stage.strategy == "open"
+        open_ended = stage.strategy in ("open", "paced")
     assert agent, "a recipe has stages"
     about = {"policy": agent.fingerprint, "reached": reached, "curriculum": ended, "kept": kept, "flags": raised}
     return agent, stage, config, about
@@ -231,6 +235,12 @@ def _curriculum(
     for flag in about["flags"]:
         crew.say(f"flag {flag}")
     return about
+
+
+def _paced(
+    folder: Path, number: int, stage: Stage, config: Config, start: float, bootstrap: Agent, crew: Crew
+) -> dict[str, Any]:
+    return store.once(folder / RESULT, lambda: train_paced(folder, number, stage, config, start, bootstrap, crew))
 
 
 def _judge(agent: Agent, stage: Stage, config: Config, reached: float, run: Path, crew: Crew) -> dict[str, Any]:

@@ -35,6 +35,8 @@ from bcl.seeds import derive
 
 POLICY, RESULT, CHECKPOINT, METRICS = "policy.safetensors", "result.json", "checkpoint.pt", "metrics.jsonl"
 EVALS, PROGRESS = "evals", "progress.json"
+SNAPSHOTS = "snapshots"
+"""Agents kept while a paced budget rose, by how many increments it was above its start."""
 TRAINING, DIVERGED = "training", "diverged"
 FORMAT = 1  # of checkpoints
 # What workers import; the last with the first optimizer.
@@ -170,6 +172,7 @@ def train_run(
         state = _read_checkpoint(checkpoint, identity, device)
         step = int(state["step"]) if state else 0
         store.keep_metrics(folder / METRICS, lambda row: row["step"] <= step)
+        _forget_snapshots(folder, state)
         with store.MetricsFile(folder / METRICS) as metrics, watch.mirrors.open(folder, config, step) as mirror:
 
             def log(row: Metrics) -> None:
@@ -181,7 +184,10 @@ def train_run(
                 with store.replacing(checkpoint) as file:
                     torch.save({"identity": identity, "device": device, "state": state}, file)
 
-            hooks = Hooks(log, keep, watch.progress, watch.interrupted)
+            def held(increments: int) -> None:
+                save(policy, folder / SNAPSHOTS / f"{increments:03d}.safetensors")
+
+            hooks = Hooks(log, keep, held, watch.progress, watch.interrupted)
             if config.algo == "ppo":
                 ppo.train(policy.to(device), env, config.ppo, config.attack, task, hooks, state)
             else:
@@ -192,6 +198,14 @@ def train_run(
     store.write_json(folder / RESULT, about)
     store.remove(checkpoint)
     return policy.eval()
+
+
+def _forget_snapshots(folder: Path, state: State | None) -> None:
+    """Of budgets that the checkpoint does not know to have been held."""
+    told = state["pacer"]["told"] if state and state.get("pacer") else 0
+    for path in (folder / SNAPSHOTS).glob("*.safetensors"):
+        if int(path.stem) > told:
+            store.remove(path)
 
 
 def check_fits(policy: Policy, config: Config, env: VectorEnv) -> None:

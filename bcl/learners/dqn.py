@@ -27,6 +27,7 @@ from bcl.learners.precision import quick_kernels, uses_bf16
 from bcl.learners.replay import Batch, Replay
 from bcl.learners.tally import Tally, refuse_divergence
 from bcl.learners.task import Hooks, Metrics, Reporter, State, Task
+from bcl.pacing import Pacer
 from bcl.policies import Policy, as_float
 from bcl.policies.networks import Dueling
 from bcl.seeds import derive
@@ -90,6 +91,7 @@ class Learner:
         self.policy, self.target = policy, copy.deepcopy(policy).requires_grad_(False)
         self.env, self.config, self.adversary, self.task = env, config, attack, task
         self.step = 0
+        self.pacer = Pacer(task.pace) if task.pace else None
         device = self.device = next(policy.parameters()).device
         cuda = device.type == "cuda"
         self.bf16 = uses_bf16(config.precision, device, image)
@@ -154,7 +156,8 @@ class Learner:
         """Budget and kappa of this step."""
         c, task = self.config, self.task
         begin = c.ramp_start or c.replay_initial
-        eps = schedules.budget(self.step, task.start, task.end, begin, c.ramp_steps, c.ramp)
+        ramp = schedules.budget(self.step, task.start, task.end, begin, c.ramp_steps, c.ramp)
+        eps = self.pacer.eps if self.pacer else ramp
         kappa = schedules.kappa(self.step, c.kappa, c.kappa_linear, begin, c.ramp_steps)
         self._eps.fill_(eps)
         self._kappa.fill_(0.0 if task.loss == "sa" and eps == 0 else kappa)  # SA-DQN regularises from its ramp on
@@ -208,7 +211,10 @@ class Learner:
         """What happened since the last call. The one place where the host waits for the device."""
         refuse_divergence(self.policy, self.step, "dqn", self.tally.means())
         eps = 0.0 if self.task.loss == "standard" else self._eps.item()
-        return self.tally.row(self.step, {"eps": eps, "kappa": self._kappa.item(), "exploration": self.exploration})
+        row = self.tally.row(self.step, {"eps": eps, "kappa": self._kappa.item(), "exploration": self.exploration})
+        if self.pacer:
+            self.pacer.observe(self.step, *self.tally.played)
+        return row
 
     def state(self) -> State:
         """All that a checkpoint needs; with the replay memory in it, resuming is exact."""
@@ -221,6 +227,7 @@ class Learner:
             "optimizer": self.optimizer.state_dict(),
             "generators": {name: generator.get_state() for name, generator in self.generators.items()},
             "replay": self.replay.state() if self.config.checkpoint_replay else None,
+            "pacer": self.pacer.state() if self.pacer else None,
         }
 
     def restore(self, state: State) -> None:
@@ -234,6 +241,8 @@ class Learner:
             generator.set_state(state["generators"][name].cpu())
         if state["replay"] is not None:
             self.replay.restore(state["replay"])
+        if self.pacer:
+            self.pacer.restore(state["pacer"])
         self.tally.start_at(self.step)
 
     def _perturb_obs(self) -> Tensor:
@@ -265,12 +274,12 @@ class Learner:
             q = self._online(batch.obs)
         if self.task.loss == "standard":
             return losses.standard(q, batch.actions, goal, batch.weights, kind)
-        # Bounds are never computed in bf16: it would round them by as much as small budgets move them.
         box = input_box(batch.obs, self._eps, self.policy.low, self.policy.high)
         if self.task.loss == "sa":
             margin = self._mixed_margins(*box, q.argmax(dim=1))
             return losses.sa(q, batch.actions, goal, margin, batch.weights, kappa, kind)
-        bounds = self._q_bounds(*box, q.detach())
+        with self._autocast():
+            bounds = self._q_bounds(*box, q.detach())
         approach = losses.radial_2 if self.config.radial_approach == "2" else losses.radial_1
         return approach(q, batch.actions, goal, *bounds, batch.weights, kappa, kind)
 

@@ -26,6 +26,7 @@ from bcl.learners.precision import quick_kernels, uses_bf16
 from bcl.learners.returns import ReturnScale
 from bcl.learners.tally import Tally, refuse_divergence
 from bcl.learners.task import Hooks, Metrics, Reporter, State, Task
+from bcl.pacing import Pacer
 from bcl.policies import Policy, as_float
 from bcl.policies.networks import ActorCritic
 from bcl.seeds import derive
@@ -107,6 +108,7 @@ class Learner:
             nn.utils.convert_conv2d_weight_memory_format(policy, torch.channels_last)  # fastest, on CPUs too
         self.policy, self.env, self.config, self.adversary, self.task = policy, env, config, attack, task
         self.step, self.updates = 0, 0
+        self.pacer = Pacer(task.pace) if task.pace else None
         device = self.device = next(policy.parameters()).device
         cuda = device.type == "cuda"
         self.bf16 = uses_bf16(config.precision, device, image)
@@ -208,6 +210,8 @@ class Learner:
         c, task = self.config, self.task
         if task.loss == "standard":
             return 0.0
+        if self.pacer:
+            return self.pacer.eps
         total = c.steps * c.epochs / c.batch_size  # the last rollout may add some
         return schedules.budget(
             self.updates, task.start, task.end, int(c.ramp_start * total), int(c.ramp_end * total), c.ramp
@@ -216,7 +220,10 @@ class Learner:
     def metrics(self) -> Metrics:
         """What happened since the last call. The one place where the host waits for the device."""
         refuse_divergence(self.policy, self.step, "ppo", self.tally.means())
-        return self.tally.row(self.step, {"eps": self._eps.item(), "kappa": self.config.kappa})
+        row = self.tally.row(self.step, {"eps": self._eps.item(), "kappa": self.config.kappa})
+        if self.pacer:
+            self.pacer.observe(self.step, *self.tally.played)
+        return row
 
     def state(self) -> State:
         """All that a checkpoint needs; it lies between two rollouts, so resuming is exact."""
@@ -228,6 +235,7 @@ class Learner:
             "optimizer": self.optimizer.state_dict(),
             "generators": {name: generator.get_state() for name, generator in self.generators.items()},
             "returns": self.returns.state(),
+            "pacer": self.pacer.state() if self.pacer else None,
         }
 
     def restore(self, state: State) -> None:
@@ -239,6 +247,8 @@ class Learner:
         for name, generator in self.generators.items():
             generator.set_state(state["generators"][name].cpu())
         self.returns.restore(state["returns"])
+        if self.pacer:
+            self.pacer.restore(state["pacer"])
         self.tally.start_at(self.step)
 
     def _choose_actions(self) -> Tensor:
@@ -321,9 +331,9 @@ class Learner:
             logits, values = self._network(obs)
         if self.task.loss == "standard":
             return self._objective(logits, values, past, weights)
-        # Bounds are never computed in bf16: it would round them by as much as small budgets move them.
         box = input_box(obs, self._eps, self.policy.low, self.policy.high)
-        lower, upper = self._score_bounds(self.policy.chain(), *box, "ibp")
+        with self._autocast():
+            lower, upper = self._score_bounds(self.policy.chain(), *box, "ibp")
         return self._objective(logits, values, lower, upper, past, weights, c.kappa)
 
     def _autocast(self) -> torch.autocast:

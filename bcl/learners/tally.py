@@ -10,6 +10,7 @@ from bcl.envs import Step
 from bcl.errors import TrainingError
 from bcl.learners.task import Metrics
 from bcl.learners.timing import Stopwatch
+from bcl.pacing import NONE_PLAYED, Played
 from bcl.policies import Policy
 
 EXPLODED = 1e6  # a loss, score or weight beyond this is no learning
@@ -27,6 +28,8 @@ class Tally:
         self._drives = driven is not None
         self._finished = torch.zeros(2, 2, device=device)  # sums of returns, numbers of episodes; undisturbed, driven
         self._returns = torch.zeros(num_envs, device=device)  # of the episodes being played
+        self.played = (NONE_PLAYED, NONE_PLAYED)
+        """Episodes of the last row: undisturbed, driven."""
         self._looked = (0, time.perf_counter())
 
     def start_at(self, step: int) -> None:
@@ -56,6 +59,7 @@ class Tally:
     def row(self, step: int, schedules: Metrics) -> Metrics:
         """All of it with the schedules' values, and start anew."""
         (total, total_driven), (episodes, driven) = self._finished.tolist()
+        self.played = (Played(total, episodes), Played(total_driven, driven))
         before, since = self._looked
         row: Metrics = {
             "step": step,

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from bcl.config import DqnConfig, PpoConfig
+from bcl.pacing import Pace, Pacer
 from bcl.recipes import Loss
 
 Metrics = dict[str, float | None]
@@ -22,6 +23,8 @@ class Task:
     end: float
     """Budget at the end of its ramp."""
     seed: int
+    pace: Pace | None = None
+    """The budget follows the play instead of a ramp."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +34,8 @@ class Hooks:
     log: Callable[[Metrics], None] = lambda row: None
     save: Callable[[State], None] | None = None
     """Keeps a checkpoint in place of the one before; none: no checkpoints."""
+    held: Callable[[int], None] = lambda increments: None
+    """Told when a paced budget was held for the first time, in increments above its start."""
     progress: Callable[[int, int], None] = lambda done, of: None
     interrupted: Callable[[], bool] = lambda: False
     """Asked after every pass of the loop; a run that has to stop saves a checkpoint and raises KeyboardInterrupt."""
@@ -40,6 +45,7 @@ class Learning(Protocol):
     """What changes during training, as far as reports need it."""
 
     step: int
+    pacer: Pacer | None
 
     def metrics(self) -> Metrics: ...
     def state(self) -> State: ...
@@ -59,6 +65,8 @@ class Reporter:
         done = step >= config.steps
         if done or step // config.log_steps > self._last // config.log_steps:
             hooks.log(learner.metrics())
+            if learner.pacer and (increments := learner.pacer.newly_held()):
+                hooks.held(increments)
         self._last = step
         hooks.progress(step, config.steps)
         stop = not done and hooks.interrupted()

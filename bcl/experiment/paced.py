@@ -1,0 +1,85 @@
+"""A stage whose budget paces itself: one continuous run, then a choice among the agents that were kept on the way."""
+
+from pathlib import Path
+from typing import Any
+
+from bcl.attacks import PGD, Attack, suite
+from bcl.config import Config
+from bcl.evaluation import Cell
+from bcl.experiment.crew import Agent, Crew, agent_in, agent_of
+from bcl.experiment.phases import plan_of
+from bcl.experiment.work import POLICY, SNAPSHOTS, Training
+from bcl.learners.task import Task
+from bcl.pacing import Pace
+from bcl.quantities import format_eps
+from bcl.recipes import Stage
+from bcl.runs import store
+from bcl.seeds import derive
+
+RUN = "run"
+
+
+def pace_of(config: Config, start: float) -> Pace:
+    """What decides about the budget in this stage, beginning at `start`; refuses settings that contradict each other."""
+    c = config.curriculum
+    driven = config.algo == "dqn" and config.attack.in_play > 0
+    return Pace(
+        start=start,
+        target=c.target,
+        rise=c.increment / c.rise_steps,
+        patience=c.patience,
+        step_back=c.step_back,
+        increment=c.increment,
+        episodes=c.pace_episodes,
+        nominal=c.nominal_threshold,
+        attacked=c.attacked_threshold if driven else None,
+        adaptive=c.adaptive,
+        floor=c.floor,
+    )
+
+
+def train_paced(
+    folder: Path, number: int, stage: Stage, config: Config, start: float, bootstrap: Agent, crew: Crew
+) -> dict[str, Any]:
+    """Train, judge every agent that was kept, and leave the best in `folder`; what came of it, as plain data."""
+    pace = pace_of(config, start)
+    task = Task(stage.loss, start, config.curriculum.target, derive(config.seed, "stage", number), pace)
+    name = f"{stage.loss}, paced"
+    order = Training(name, config, task, bootstrap.file.read_bytes(), crew.device, crew.mirrors)
+    [last] = crew.train([(folder / RUN, order)])
+    candidates = {"the start": (start, Agent(bootstrap.file, folder, bootstrap.fingerprint))}
+    for path in sorted((folder / RUN / SNAPSHOTS).glob("*.safetensors")):
+        eps = start + int(path.stem) * pace.increment
+        candidates[f"the agent that held {format_eps(eps)}"] = (eps, agent_of(path, folder / RUN))
+    reached = max(eps for eps, _ in candidates.values())
+    candidates["the last agent"] = (reached, last)
+    judged = [_judged(label, eps, agent, config, crew) for label, (eps, agent) in candidates.items()]
+    best = max(judged, key=lambda one: (one["value"], one["eps"]))
+    eps, agent = candidates[best["name"]]
+    store.write_bytes(folder / POLICY, agent.file.read_bytes())
+    stopped = f"{config.learner.steps:,} steps were trained"
+    if reached >= config.curriculum.target:
+        stopped = "target reached"
+    return {
+        "policy": agent.fingerprint,
+        "reached": eps,
+        "stopped": stopped,
+        "kept": best["name"],
+        "candidates": judged,
+        "flags": [],
+    }
+
+
+def _judged(name: str, eps: float, agent: Agent, config: Config, crew: Crew) -> dict[str, Any]:
+    """The paper's final score of one agent, on episodes that decide and are not reported."""
+    by = config.curriculum.judged_by
+    attacks: tuple[Attack, ...] = (PGD(steps=30, step=0.1),) if by == "pgd-30" else suite(by)
+    budgets = config.evaluation.scored
+    cells = [Cell(None, 0.0), *(Cell(attack, budget) for budget in budgets for attack in attacks)]
+    scores = crew.scores(f"choosing, {name}", agent, plan_of(config, "selection"), cells)
+    returns = {"0": scores[0].mean}
+    for budget in budgets:
+        returns[format_eps(budget)] = min(score.mean for score in scores if score.eps == budget)
+    value = returns["0"] + sum(returns[format_eps(budget)] for budget in budgets) / len(budgets)
+    crew.say(f"{name}: " + ", ".join(f"{score:.4g} at {budget}" for budget, score in returns.items()))
+    return {"name": name, "eps": eps, "returns": returns, "value": value}
