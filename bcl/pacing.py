@@ -4,11 +4,12 @@ Pure: a learner hands over the returns of the episodes that ended, and takes the
 follows a fixed ramp inside each run.
 """
 
-from dataclasses import asdict, dataclass, replace
-from math import floor
-from typing import Any
+from dataclasses import dataclass, replace
+from math import exp, log
 
 from bcl.errors import ConfigError
+
+FIRST_SHARE = 0.01  # of `gentle_below`, where a gentle rise begins: a budget in proportion to itself never leaves 0
 
 
 @dataclass(frozen=True)
@@ -22,11 +23,15 @@ class Pace:
     patience: int
     """Agent steps for which a threshold may be missed before the budget steps back."""
     step_back: float
-    """Budget lost then."""
+    """Share of the way from the start that is given up then."""
     increment: float
     """Distance between the budgets whose holding is told, so that a snapshot is kept."""
     episodes: int
     """Episodes behind one judgement, of each kind that has a threshold."""
+    first_episodes: int = 0
+    """At least so many behind the first one: short episodes end first, and would count for more than their share."""
+    gentle_below: float = 0.0
+    """Above the start by less than this, the budget rises in proportion to that distance: slowly where it is small."""
     nominal: float | None = None
     """Return of clean copies that counts as held; none: no such condition."""
     attacked: float | None = None
@@ -68,16 +73,22 @@ class Paced:
     eps: float
     step: int = 0
     """Agent step of the last call."""
+    judged: int = 0
+    """Judgements so far."""
+    judged_at: int = 0
+    """Agent step of the last one."""
     met: bool = False
-    """Whether the last judgement found the thresholds met; before the first one the budget waits."""
-    since: int = 0
+    """Whether it found the thresholds met; before the first one the budget waits."""
+    missed_since: int = 0
     """Agent step since which they are missed."""
     window_eps: float = 0.0
     """Budget at the beginning of the episodes not judged yet."""
     clean: Played = NONE_PLAYED
     driven: Played = NONE_PLAYED
     held: float | None = None
-    """Largest budget at whose beginning a judged window met the thresholds; none: not yet."""
+    """Largest budget at the beginning of a window that met the thresholds; none: not yet."""
+    steps_back: int = 0
+    """How often the budget stepped back."""
     nominal: float | None = None
     """Thresholds as returns; of an adaptive pace known after the first judgement."""
     attacked: float | None = None
@@ -85,90 +96,61 @@ class Paced:
 
 def begin(pace: Pace) -> Paced:
     """Before the first step."""
-    thresholds = (None, None) if pace.adaptive else (pace.nominal, pace.attacked)
-    return Paced(pace.start, window_eps=pace.start, nominal=thresholds[0], attacked=thresholds[1])
+    eps = pace.start + FIRST_SHARE * pace.gentle_below
+    at = Paced(eps, window_eps=eps)
+    return at if pace.adaptive else replace(at, nominal=pace.nominal, attacked=pace.attacked)
 
 
 def advance(pace: Pace, at: Paced, step: int, clean: Played, driven: Played = NONE_PLAYED) -> Paced:
     """The budget from `step` on, given what ended since the last call: episodes of clean and of driven copies."""
     at = replace(at, clean=at.clean + clean, driven=at.driven + driven)
-    judged = _enough(pace, at)
-    if judged:
+    due = _enough(pace, at)
+    if due:
         at = _judge(pace, at, step)
-    passed = step - at.step
-    if at.met:
-        eps = min(pace.target, at.eps + pace.rise * passed)
-    elif judged and step - at.since >= pace.patience:
-        eps = max(pace.start, at.eps - pace.step_back)
-        at = replace(at, since=step)
-    else:
-        eps = at.eps
+    eps = at.eps
+    if at.met and step - at.judged_at < pace.patience:  # without news for that long, nothing is known
+        eps = _risen(pace, at.eps, step - at.step)
+    elif due and not at.met and step - at.missed_since >= pace.patience:
+        eps = pace.start + (1 - pace.step_back) * (at.eps - pace.start)
+        at = replace(at, missed_since=step, steps_back=at.steps_back + 1)
     at = replace(at, eps=eps, step=step)
-    return replace(at, clean=NONE_PLAYED, driven=NONE_PLAYED, window_eps=eps) if judged else at
+    return replace(at, clean=NONE_PLAYED, driven=NONE_PLAYED, window_eps=eps) if due else at
+
+
+def _risen(pace: Pace, eps: float, steps: int) -> float:
+    """The budget after `steps` of rising: in proportion to its distance from the start at first, then evenly."""
+    above = eps - pace.start
+    gain = pace.rise * steps
+    if 0 < above < pace.gentle_below:
+        gentle = pace.gentle_below * log(pace.gentle_below / above)  # what rising to `gentle_below` costs
+        if gain < gentle:
+            return min(pace.target, pace.start + above * exp(gain / pace.gentle_below))
+        above, gain = pace.gentle_below, gain - gentle
+    return min(pace.target, pace.start + above + gain)
 
 
 def _enough(pace: Pace, at: Paced) -> bool:
-    wants_clean = pace.nominal is not None or (pace.adaptive and at.attacked is None)
-    enough_clean = not wants_clean or at.clean.episodes >= pace.episodes
-    return enough_clean and (pace.attacked is None or at.driven.episodes >= pace.episodes)
+    needed = pace.episodes if at.judged else max(pace.episodes, pace.first_episodes)
+    wants_clean = pace.nominal is not None or (pace.adaptive and not at.judged)
+    enough_clean = not wants_clean or at.clean.episodes >= needed
+    return enough_clean and (pace.attacked is None or at.driven.episodes >= needed)
 
 
 def _judge(pace: Pace, at: Paced, step: int) -> Paced:
-    if pace.adaptive and at.nominal is None and at.attacked is None:
-        at = _with_thresholds(pace, at)
+    if pace.adaptive and not at.judged:
+        scale = at.clean.mean - pace.floor
+        at = replace(
+            at,
+            nominal=None if pace.nominal is None else pace.floor + pace.nominal * scale,
+            attacked=None if pace.attacked is None else pace.floor + pace.attacked * scale,
+        )
     met = at.nominal is None or at.clean.mean >= at.nominal
     met = met and (at.attacked is None or at.driven.mean >= at.attacked)
-    held = max(at.held or 0.0, at.window_eps) if met else at.held
-    since = at.since if at.met is met and not met else step
-    return replace(at, met=met, since=since, held=held)
-
-
-def _with_thresholds(pace: Pace, at: Paced) -> Paced:
-    scale = at.clean.mean - pace.floor
-
-    def as_return(share: float | None) -> float | None:
-        return None if share is None else pace.floor + share * scale
-
-    return replace(at, nominal=as_return(pace.nominal), attacked=as_return(pace.attacked))
-
-
-class Pacer:
-    """A pace and where it stands, as a learner uses them."""
-
-    def __init__(self, pace: Pace) -> None:
-        self._pace = pace
-        self._at = begin(pace)
-        self._told = 0
-
-    @property
-    def eps(self) -> float:
-        """The budget in force."""
-        return self._at.eps
-
-    @property
-    def held(self) -> float:
-        """The largest budget that was held."""
-        return self._at.held or 0.0
-
-    def observe(self, step: int, clean: Played, driven: Played) -> None:
-        """Episodes that ended since the last call."""
-        self._at = advance(self._pace, self._at, step, clean, driven)
-
-    def newly_held(self) -> int | None:
-        """The largest number of increments above the start that was held, once each; none: nothing new."""
-        steps = floor((self.held - self._pace.start) / self._pace.increment + 1e-9)
-        if steps <= self._told:
-            return None
-        self._told = steps
-        return steps
-
-    def state(self) -> dict[str, Any]:
-        """Plain data for a checkpoint."""
-        return asdict(self._at) | {"told": self._told}
-
-    def restore(self, state: dict[str, Any]) -> None:
-        """Continue from `state`."""
-        values = dict(state)
-        self._told = values.pop("told")
-        played = {name: Played(**values.pop(name)) for name in ("clean", "driven")}
-        self._at = Paced(**values, **played)
+    return replace(
+        at,
+        judged=at.judged + 1,
+        judged_at=step,
+        met=met,
+        missed_since=step if at.met or not at.judged else at.missed_since,
+        held=max(at.held or 0.0, at.window_eps) if met else at.held,
+    )

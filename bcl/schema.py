@@ -236,14 +236,16 @@ class CurriculumConfig:
     """Stop after this many failing phases in a row (M); under the ratchet, without progress; 0: never."""
     toothless: Share = 0.0
     """Stop when the training attack leaves this share of the nominal return at the target; 0: never (PPO's rule)."""
-    rise_steps: Count = 500_000
+    rise_steps: Count = 400_000
     """Paced: agent steps in which the budget rises by `increment` while the thresholds are met in play."""
-    patience: Count = 300_000
-    """Paced: agent steps for which a threshold may be missed before the budget steps back."""
-    step_back: Eps = 1 / 255
-    """Paced: budget lost then."""
-    pace_episodes: Count = 20
-    """Paced: episodes behind one judgement, of clean copies and of attacked ones."""
+    gentle_below: Eps = 0.0
+    """Paced: above the start by less than this, the budget rises in proportion to that distance, from a hundredth of it."""
+    patience: Count = 150_000
+    """Paced: agent steps for which a threshold may be missed before budget and weights step back."""
+    step_back: Share = 0.25
+    """Paced: share of the budget above the start that is given up then; the weights are those that last met the thresholds."""
+    pace_episodes: Count = 24
+    """Paced: episodes behind one judgement, of clean copies and of attacked ones; the first has one for each copy."""
     max_runs: Natural = 0
     """Stop after this many training runs; 0: no limit."""
     max_hours: Magnitude = 0.0

@@ -6,7 +6,7 @@ from typing import Any
 from bcl.attacks import PGD, Attack, suite
 from bcl.config import Config
 from bcl.evaluation import Cell
-from bcl.experiment.crew import Agent, Crew, agent_in, agent_of
+from bcl.experiment.crew import Agent, Crew, agent_of
 from bcl.experiment.phases import plan_of
 from bcl.experiment.work import POLICY, SNAPSHOTS, Training
 from bcl.learners.task import Task
@@ -31,6 +31,8 @@ def pace_of(config: Config, start: float) -> Pace:
         step_back=c.step_back,
         increment=c.increment,
         episodes=c.pace_episodes,
+        first_episodes=config.learner.num_envs,
+        gentle_below=c.gentle_below,
         nominal=c.nominal_threshold,
         attacked=c.attacked_threshold if driven else None,
         adaptive=c.adaptive,

@@ -202,7 +202,7 @@ def train_run(
 
 def _forget_snapshots(folder: Path, state: State | None) -> None:
     """Of budgets that the checkpoint does not know to have been held."""
-    told = state["pacer"]["told"] if state and state.get("pacer") else 0
+    told = state["pacer"]["told"] if state and state["pacer"] else 0
     for path in (folder / SNAPSHOTS).glob("*.safetensors"):
         if int(path.stem) > told:
             store.remove(path)

@@ -22,12 +22,12 @@ from bcl.errors import ConfigError
 from bcl.graphs import Graphed
 from bcl.learners.adversary import training_attack
 from bcl.learners.memory import enough_memory, keep_freed_memory
+from bcl.learners.pacer import Pacer
 from bcl.learners.player import Player
 from bcl.learners.precision import quick_kernels, uses_bf16
 from bcl.learners.replay import Batch, Replay
 from bcl.learners.tally import Tally, refuse_divergence
 from bcl.learners.task import Hooks, Metrics, Reporter, State, Task
-from bcl.pacing import Pacer
 from bcl.policies import Policy, as_float
 from bcl.policies.networks import Dueling
 from bcl.seeds import derive
@@ -91,7 +91,6 @@ class Learner:
         self.policy, self.target = policy, copy.deepcopy(policy).requires_grad_(False)
         self.env, self.config, self.adversary, self.task = env, config, attack, task
         self.step = 0
-        self.pacer = Pacer(task.pace) if task.pace else None
         device = self.device = next(policy.parameters()).device
         cuda = device.type == "cuda"
         self.bf16 = uses_bf16(config.precision, device, image)
@@ -99,6 +98,7 @@ class Learner:
         self.optimizer = torch.optim.Adam(
             policy.parameters(), lr=self._rate, eps=config.adam_eps, fused=True, capturable=cuda
         )
+        self.pacer = Pacer(task.pace, policy, self.optimizer) if task.pace else None
         compiles = cuda and config.accelerate == "full"
         maybe_compiled: Any = partial(torch.compile, dynamic=False) if compiles else lambda part: part
         self._online, self._delayed, self._score_bounds = map(maybe_compiled, (policy, self.target, score_bounds))
@@ -212,8 +212,8 @@ class Learner:
         refuse_divergence(self.policy, self.step, "dqn", self.tally.means())
         eps = 0.0 if self.task.loss == "standard" else self._eps.item()
         row = self.tally.row(self.step, {"eps": eps, "kappa": self._kappa.item(), "exploration": self.exploration})
-        if self.pacer:
-            self.pacer.observe(self.step, *self.tally.played)
+        if self.pacer and self.pacer.observe(self.step, *self.tally.played):
+            self.target.load_state_dict(self.policy.state_dict())
         return row
 
     def state(self) -> State:

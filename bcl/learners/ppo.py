@@ -22,11 +22,11 @@ from bcl.errors import ConfigError
 from bcl.graphs import Graphed
 from bcl.learners.adversary import training_attack
 from bcl.learners.memory import enough_memory, keep_freed_memory
+from bcl.learners.pacer import Pacer
 from bcl.learners.precision import quick_kernels, uses_bf16
 from bcl.learners.returns import ReturnScale
 from bcl.learners.tally import Tally, refuse_divergence
 from bcl.learners.task import Hooks, Metrics, Reporter, State, Task
-from bcl.pacing import Pacer
 from bcl.policies import Policy, as_float
 from bcl.policies.networks import ActorCritic
 from bcl.seeds import derive
@@ -108,7 +108,6 @@ class Learner:
             nn.utils.convert_conv2d_weight_memory_format(policy, torch.channels_last)  # fastest, on CPUs too
         self.policy, self.env, self.config, self.adversary, self.task = policy, env, config, attack, task
         self.step, self.updates = 0, 0
-        self.pacer = Pacer(task.pace) if task.pace else None
         device = self.device = next(policy.parameters()).device
         cuda = device.type == "cuda"
         self.bf16 = uses_bf16(config.precision, device, image)
@@ -116,6 +115,7 @@ class Learner:
         self.optimizer = torch.optim.Adam(
             policy.parameters(), lr=self._rate, eps=config.adam_eps, fused=True, capturable=cuda
         )
+        self.pacer = Pacer(task.pace, policy, self.optimizer) if task.pace else None
         compiles = cuda and config.accelerate == "full"
         maybe_compiled: Any = partial(torch.compile, dynamic=False) if compiles else lambda part: part
         objective = {"standard": losses.ppo, "at": losses.ppo_adversarial, "radial": losses.ppo_radial}[task.loss]

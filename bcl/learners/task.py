@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from bcl.config import DqnConfig, PpoConfig
-from bcl.pacing import Pace, Pacer
+from bcl.learners.pacer import Pacer
+from bcl.pacing import Pace
 from bcl.recipes import Loss
 
 Metrics = dict[str, float | None]

@@ -1,0 +1,117 @@
+"""The controller of a paced budget, by hand and by its properties."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bcl.errors import ConfigError
+from bcl.pacing import NONE_PLAYED, Pace, Paced, Played, advance, begin
+
+PACE = Pace(start=0.0, target=0.1, rise=1e-5, patience=3_000, step_back=0.25, increment=0.01, episodes=4, nominal=100.0)
+
+
+def episodes(mean: float, count: int = 4) -> Played:
+    return Played(mean * count, count)
+
+
+def after(pace: Pace, *returns: float, every: int = 1_000) -> Paced:
+    """Where the budget stands after windows of these mean returns, one each 1,000 steps."""
+    at = begin(pace)
+    for number, mean in enumerate(returns, 1):
+        at = advance(pace, at, number * every, episodes(mean))
+    return at
+
+
+def test_rises_while_returns_hold():
+    assert [after(PACE, *[120.0] * n).eps for n in (1, 2, 5)] == pytest.approx([0.01, 0.02, 0.05])
+
+
+def test_waits_before_the_first_judgement():
+    at = advance(PACE, begin(PACE), 50_000, episodes(120, 3))
+    assert at.eps == 0
+    assert advance(PACE, at, 51_000, episodes(120, 1)).eps == pytest.approx(0.01)  # of the last 1,000 steps alone
+
+
+def test_waits_while_a_threshold_is_missed_then_goes_on():
+    assert after(PACE, 120, 120, 99, 99).eps == pytest.approx(0.02)
+    assert after(PACE, 120, 120, 99, 120).eps == pytest.approx(0.03)
+
+
+def test_steps_back_after_its_patience_and_again():
+    missed = [99.0] * 3  # missed since step 3,000: at 6,000 its patience of 3,000 is over
+    assert after(PACE, 120, 120, *missed).eps == pytest.approx(0.02)
+    back = after(PACE, 120, 120, *missed, 99)
+    assert (back.eps, back.steps_back) == (pytest.approx(0.015), 1)
+    again = after(PACE, 120, 120, *missed, *[99.0] * 4)
+    assert (again.eps, again.steps_back) == (pytest.approx(0.015 * 0.75), 2)
+
+
+def test_without_news_for_its_patience_the_budget_waits():
+    at = after(PACE, 120)
+    for step in range(2_000, 12_000, 1_000):
+        at = advance(PACE, at, step, NONE_PLAYED)
+    assert at.eps == pytest.approx(0.03)  # 1,000, 2,000 and 3,000, not 4,000
+
+
+def test_the_attacked_copies_count_too():
+    pace = replace(PACE, attacked=50.0)
+    waits = advance(pace, begin(pace), 1_000, episodes(120), episodes(49))
+    rises = advance(pace, begin(pace), 1_000, episodes(120), episodes(50))
+    unknown = advance(pace, begin(pace), 1_000, episodes(120), episodes(90, 3))
+    assert (waits.eps, rises.eps, unknown.eps) == (0, pytest.approx(0.01), 0)
+
+
+def test_adaptive_thresholds_are_shares_of_the_first_window_above_the_floor():
+    pace = replace(PACE, nominal=0.9, attacked=0.5, adaptive=True, floor=-20.0, first_episodes=6)
+    at = advance(pace, begin(pace), 1_000, episodes(20, 5), episodes(20, 6))
+    assert at.judged == 0
+    at = advance(pace, at, 2_000, episodes(20, 1), NONE_PLAYED)
+    assert (at.nominal, at.attacked) == (pytest.approx(16), pytest.approx(0))
+    assert advance(pace, at, 3_000, episodes(15.9), episodes(1)).met is False
+    assert advance(pace, at, 3_000, episodes(16), episodes(1)).met is True
+
+
+def test_a_gentle_start_grows_in_proportion_to_itself_and_meets_the_even_rise():
+    pace = replace(PACE, gentle_below=0.01)
+    assert begin(pace).eps == pytest.approx(0.0001)
+    # d eps = rise * eps / gentle_below: after 1,000 steps a factor e, after 1,000 * ln(100) steps all of it
+    assert after(pace, 120).eps == pytest.approx(0.0001 * 2.718281828)
+    assert after(pace, *[120.0] * 6).eps == pytest.approx(0.01 + 0.01 * (6 - 4.605170186))
+
+
+def test_held_is_the_budget_at_the_beginning_of_a_window_that_met_the_thresholds():
+    assert after(PACE, 120).held == 0  # played at 0
+    assert after(PACE, 120, 120, 120).held == pytest.approx(0.02)
+    assert after(PACE, 120, 120, 120, 99).held == pytest.approx(0.02)
+    assert after(PACE, 99).held is None
+
+
+@given(
+    st.lists(st.tuples(st.floats(0, 200), st.integers(0, 9), st.integers(1, 5_000)), max_size=40),
+    st.floats(0, 0.05),
+)
+def test_never_above_the_target_never_below_the_start_never_rising_while_missed(history, gentle):
+    pace = replace(PACE, start=0.03, gentle_below=gentle)
+    at, step = begin(pace), 0
+    for mean, count, steps in history:
+        step += steps
+        before, at = at, advance(pace, at, step, episodes(mean, count))
+        assert pace.start <= at.eps <= pace.target
+        assert at.eps <= before.eps or at.met
+        assert at.held is None or at.held <= pace.target
+
+
+@given(st.floats(0, 200), st.floats(0, 200), st.integers(0, 9), st.lists(st.floats(0, 200), max_size=10))
+def test_better_returns_never_give_a_smaller_budget(one, other, count, history):
+    at = after(PACE, *history)
+    low, high = sorted((one, other))
+    steps = [advance(PACE, at, at.step + 1_000, episodes(mean, count)).eps for mean in (low, high)]
+    assert steps[0] <= steps[1]
+
+
+@pytest.mark.parametrize("wrong", [{"nominal": None}, {"start": 0.1}, {"start": -0.1}])
+def test_refuses_what_cannot_be_paced(wrong):
+    with pytest.raises(ConfigError):
+        replace(PACE, **wrong)
