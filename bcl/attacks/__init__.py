@@ -17,7 +17,7 @@ from bcl.attacks.pgd import FGSM, PGD, WorstAction
 from bcl.attacks.ri_fgsm import RIFGSM, Multi, MultiT
 from bcl.attacks.square import Square
 from bcl.attacks.suites import SUITES, attack_by_name, suite
-from bcl.attacks.threat import Attack, Ball, Budget, Policy, perturb
+from bcl.attacks.threat import Attack, Ball, Budget, Policy, Randomness, RowGenerators, perturb
 
 __all__ = [
     "APGD",
@@ -39,6 +39,8 @@ __all__ = [
     "Objective",
     "OwnValue",
     "Policy",
+    "Randomness",
+    "RowGenerators",
     "Square",
     "TargetValue",
     "TowardActions",

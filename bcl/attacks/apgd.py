@@ -5,11 +5,11 @@ from itertools import pairwise
 from math import ceil
 
 import torch
-from torch import Generator, Tensor
+from torch import Tensor
 
 from bcl.attacks.noise import uniform
 from bcl.attacks.objectives import CrossEntropy, Objective, ascent, flips
-from bcl.attacks.threat import Ball, Budget, Policy, demand, per_sample
+from bcl.attacks.threat import Ball, Budget, Policy, Randomness, demand, per_sample
 
 MOMENTUM = 0.75  # weight of the new step against the last one
 ENOUGH_RISES = 0.75  # share of steps since the last checkpoint that must raise the objective
@@ -25,7 +25,7 @@ class APGD:
     def __post_init__(self) -> None:
         demand("at least 1", steps=self.steps)
 
-    def __call__(self, policy: Policy, obs: Tensor, eps: Budget, generator: Generator, /) -> Tensor:
+    def __call__(self, policy: Policy, obs: Tensor, eps: Budget, generator: Randomness, /) -> Tensor:
         clean = policy(obs)
         ball = Ball.around(policy, obs, eps)
         windows = checkpoints(self.steps)
@@ -33,14 +33,14 @@ class APGD:
         x = last = best = ball.project(obs + uniform(obs, eps, generator))
         scores, value, gradient = ascent(self.objective, policy, x, clean)
         best_value, best_gradient, best_flips = value, gradient, flips(scores, clean)
-        size = torch.ones_like(value) * 2 * eps
+        size = per_sample(torch.ones_like(value), obs) * 2 * eps
         rises = torch.zeros_like(value)
         improved = torch.zeros_like(best_flips)
         halved = torch.zeros_like(best_flips)
 
         for k in range(1, self.steps + 1):
             weight = 1.0 if k == 1 else MOMENTUM
-            target = ball.project(x + per_sample(size, obs) * gradient.sign())
+            target = ball.project(x + size * gradient.sign())
             x, last = ball.project(x + weight * (target - x) + (1 - weight) * (x - last)), x
             scores, new_value, gradient = ascent(self.objective, policy, x, clean)
             rises = rises + (new_value > value)
@@ -56,7 +56,7 @@ class APGD:
 
             if k in windows:
                 halved = (rises < ENOUGH_RISES * windows[k]) | (~halved & ~improved)
-                size = torch.where(halved, size / 2, size)
+                size = torch.where(per_sample(halved, obs), size / 2, size)
                 x = torch.where(per_sample(halved, obs), best, x)
                 gradient = torch.where(per_sample(halved, obs), best_gradient, gradient)
                 value = torch.where(halved, best_value, value)

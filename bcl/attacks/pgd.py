@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 
 import torch
-from torch import Generator, Tensor
+from torch import Tensor
 
 from bcl.attacks.noise import uniform
 from bcl.attacks.objectives import CrossEntropy, Objective, TowardActions, ascent, clean_scores, flips
-from bcl.attacks.threat import Ball, Budget, Policy, demand
+from bcl.attacks.threat import Ball, Budget, Policy, Randomness, demand, per_copy
 from bcl.errors import ConfigError
 
 
@@ -17,7 +17,7 @@ class FGSM:
 
     objective: Objective = CrossEntropy()
 
-    def __call__(self, policy: Policy, obs: Tensor, eps: Budget, generator: Generator, /) -> Tensor:
+    def __call__(self, policy: Policy, obs: Tensor, eps: Budget, generator: Randomness, /) -> Tensor:
         _, _, gradient = ascent(self.objective, policy, obs, clean_scores(self.objective, policy, obs))
         return obs + eps * gradient.sign()
 
@@ -38,11 +38,11 @@ class PGD:
         if self.restarts > 1 and not self.random_start:
             raise ConfigError(f"{self.restarts} restarts from the clean point are all one", "set random_start=True")
 
-    def __call__(self, policy: Policy, obs: Tensor, eps: Budget, generator: Generator, /) -> Tensor:
+    def __call__(self, policy: Policy, obs: Tensor, eps: Budget, generator: Randomness, /) -> Tensor:
         chooses = self.restarts > 1  # by what the clean action was
         clean = _copies(policy(obs) if chooses else clean_scores(self.objective, policy, obs), self.restarts)
-        obs = _copies(obs, self.restarts)
-        start = uniform(obs, eps, generator) if self.random_start else 0
+        obs, eps = _copies(obs, self.restarts), per_copy(eps, self.restarts)
+        start = uniform(obs, eps, generator, self.restarts) if self.random_start else 0
         ball = Ball.around(policy, obs, eps)
         found = _climb(self.objective, policy, obs + start, clean, ball, self.steps, self.step * eps)
         if not chooses:
@@ -66,12 +66,12 @@ class WorstAction:
         demand("at least 1", steps=self.steps)
         demand("above 0", step=self.step)
 
-    def __call__(self, policy: Policy, obs: Tensor, eps: Budget, generator: Generator, /) -> Tensor:
+    def __call__(self, policy: Policy, obs: Tensor, eps: Budget, generator: Randomness, /) -> Tensor:
         clean = policy(obs)
         batch, actions = clean.shape
         towards = TowardActions(torch.arange(actions, device=obs.device).repeat_interleave(batch))
-        obs, clean = _copies(obs, actions), _copies(clean, actions)
-        start = uniform(obs, eps, generator) if self.random_start else 0
+        obs, clean, eps = _copies(obs, actions), _copies(clean, actions), per_copy(eps, actions)
+        start = uniform(obs, eps, generator, actions) if self.random_start else 0
         ball = Ball.around(policy, obs, eps)
         found = _climb(towards, policy, obs + start, clean, ball, self.steps, self.step * eps)
         reached = policy(found).argmax(dim=1, keepdim=True)

@@ -3,11 +3,11 @@
 from dataclasses import dataclass, field
 
 import torch
-from torch import Generator, Tensor
+from torch import Tensor
 
 from bcl.attacks.noise import fill_uniform, uniform
 from bcl.attacks.objectives import CrossEntropy, Objective, ascent, clean_scores
-from bcl.attacks.threat import Ball, Budget, Policy, demand, per_sample
+from bcl.attacks.threat import Ball, Budget, Policy, Randomness, demand, per_sample
 
 DRAW = 64  # starts whose noise is drawn at once
 ALPHA = 0.375  # saturates for eps < 0.1875: every element with a gradient lands on +eps or -eps
@@ -19,7 +19,7 @@ class RIFGSM:
 
     objective: Objective = CrossEntropy()
 
-    def __call__(self, policy: Policy, obs: Tensor, eps: Budget, generator: Generator, /) -> Tensor:
+    def __call__(self, policy: Policy, obs: Tensor, eps: Budget, generator: Randomness, /) -> Tensor:
         noise = uniform(obs, eps, generator)
         clean = clean_scores(self.objective, policy, obs)
         _, _, gradient = ascent(self.objective, policy, obs + noise, clean)  # may lie outside the box
@@ -41,7 +41,7 @@ class _ManyStarts:
 class Multi(_ManyStarts):
     """RI-FGSM from many starts: the first that changes the action, else the first."""
 
-    def __call__(self, policy: Policy, obs: Tensor, eps: Budget, generator: Generator, /) -> Tensor:
+    def __call__(self, policy: Policy, obs: Tensor, eps: Budget, generator: Randomness, /) -> Tensor:
         clean = policy(obs)
         unwanted = torch.zeros_like(clean).scatter(1, clean.argmax(dim=1, keepdim=True), 1)
         return _scan(self.starts, self.chunk, policy, obs, clean, unwanted.long(), eps, generator)
@@ -51,7 +51,7 @@ class Multi(_ManyStarts):
 class MultiT(_ManyStarts):
     """RI-FGSM from many starts: the first that reaches the action with the lowest clean score of all reached."""
 
-    def __call__(self, policy: Policy, obs: Tensor, eps: Budget, generator: Generator, /) -> Tensor:
+    def __call__(self, policy: Policy, obs: Tensor, eps: Budget, generator: Randomness, /) -> Tensor:
         clean = policy(obs)
         rank = clean.argsort(dim=1, stable=True).argsort(dim=1)  # 0 for the lowest score
         return _scan(self.starts, self.chunk, policy, obs, clean, rank, eps, generator)
@@ -63,7 +63,14 @@ def _step(obs: Tensor, noise: Tensor, gradient: Tensor) -> Tensor:
 
 
 def _scan(
-    starts: int, chunk: int, policy: Policy, obs: Tensor, clean: Tensor, rank: Tensor, eps: Budget, generator: Generator
+    starts: int,
+    chunk: int,
+    policy: Policy,
+    obs: Tensor,
+    clean: Tensor,
+    rank: Tensor,
+    eps: Budget,
+    generator: Randomness,
 ) -> Tensor:
     """The earliest start among those reaching the lowest-ranked action; only the best so far is kept."""
     batch, actions = clean.shape
@@ -77,7 +84,8 @@ def _scan(
         # Drawn DRAW starts at a time, whatever the chunk, so that the chunk cannot change the result.
         noise = obs.new_empty(count, *obs.shape)
         for part in noise.split(DRAW):
-            fill_uniform(part, eps, generator)
+            fill_uniform(part, generator)
+        noise.mul_(eps)
         clean_copies = clean.expand(count, batch, actions).flatten(0, 1)
         _, _, gradient = ascent(CrossEntropy(), policy, (obs + noise).flatten(0, 1), clean_copies)
         found = ball.project(_step(obs, noise, gradient.view_as(noise)))

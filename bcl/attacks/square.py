@@ -4,11 +4,11 @@ from dataclasses import dataclass
 from math import sqrt
 
 import torch
-from torch import Generator, Tensor
+from torch import Tensor
 
-from bcl.attacks.noise import signs
+from bcl.attacks.noise import random_numbers, signs
 from bcl.attacks.objectives import Margin
-from bcl.attacks.threat import Ball, Budget, Policy, demand, per_sample
+from bcl.attacks.threat import Ball, Budget, Policy, Randomness, demand, per_sample
 
 HALVINGS = (10, 50, 200, 500, 1000, 2000, 4000, 6000, 8000)  # per 10,000 queries
 
@@ -24,7 +24,7 @@ class Square:
         demand("at least 1", queries=self.queries)
         demand("between 0 and 1", area=self.area)
 
-    def __call__(self, policy: Policy, obs: Tensor, eps: Budget, generator: Generator, /) -> Tensor:
+    def __call__(self, policy: Policy, obs: Tensor, eps: Budget, generator: Randomness, /) -> Tensor:
         clean = policy(obs)
         ball = Ball.around(policy, obs, eps)
         best = ball.project(obs + eps * _stripes(obs, generator))
@@ -39,7 +39,7 @@ class Square:
         return best
 
 
-def _stripes(obs: Tensor, generator: Generator) -> Tensor:
+def _stripes(obs: Tensor, generator: Randomness) -> Tensor:
     """One sign per image column and channel; one per element where there are no columns."""
     if obs.dim() != 4:
         return signs(obs.shape, obs, generator)
@@ -47,7 +47,7 @@ def _stripes(obs: Tensor, generator: Generator) -> Tensor:
     return signs((batch, channels, 1, width), obs, generator)
 
 
-def _window(obs: Tensor, share: float, generator: Generator) -> tuple[Tensor, Tensor]:
+def _window(obs: Tensor, share: float, generator: Randomness) -> tuple[Tensor, Tensor]:
     """Where to move and in which direction: a square with one sign per channel, or a run of vector elements."""
     if obs.dim() != 4:
         flat = obs.flatten(1)
@@ -61,9 +61,9 @@ def _window(obs: Tensor, share: float, generator: Generator) -> tuple[Tensor, Te
     )
 
 
-def _run(obs: Tensor, length: int, wanted: int, generator: Generator) -> Tensor:
+def _run(obs: Tensor, length: int, wanted: int, generator: Randomness) -> Tensor:
     """(B, length) true on a randomly placed run of `wanted` places, at least one and at most all."""
     run = min(max(wanted, 1), length)
-    start = torch.randint(length - run + 1, (len(obs), 1), generator=generator, device=obs.device)
+    start = random_numbers(length - run + 1, (len(obs), 1), obs, generator)
     place = torch.arange(length, device=obs.device)
     return (place >= start) & (place < start + run)

@@ -1,5 +1,6 @@
 """The threat model: an observation may move by at most eps per element and must stay a valid observation."""
 
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Protocol, TypeAlias
 
 import torch
@@ -9,7 +10,29 @@ from bcl.errors import BclError, ConfigError
 from bcl.quantities import fits
 
 Budget: TypeAlias = float | Tensor
-"""eps in observation units; a 0-d tensor lets a captured CUDA graph follow a schedule."""
+"""eps in observation units. A 0-d tensor lets a captured CUDA graph follow a schedule; (B,) is one budget per observation,
+which attacks get shaped so that it broadcasts over observations."""
+
+
+class RowGenerators:
+    """A generator for each stretch of rows of a batch: played together, each stretch draws what it would draw alone."""
+
+    def __init__(self, generators: Sequence[Generator], rows: Sequence[int]) -> None:
+        self.generators = tuple(generators)
+        self._rows = tuple(rows)
+
+    @property
+    def device(self) -> torch.device:
+        """Of the generators."""
+        return self.generators[0].device
+
+    def parts(self, batch: Tensor, dim: int) -> Iterator[tuple[Tensor, Generator]]:
+        """The stretches of a tensor whose rows lie along `dim`."""
+        yield from zip(batch.split(self._rows, dim), self.generators, strict=True)
+
+
+Randomness: TypeAlias = Generator | RowGenerators
+"""Where attacks draw from, by the functions of `bcl.attacks.noise`."""
 
 
 class Policy(Protocol):
@@ -27,7 +50,7 @@ class Policy(Protocol):
 class Attack(Protocol):
     """A frozen dataclass whose repr is its label; call it through `perturb`."""
 
-    def __call__(self, policy: Policy, obs: Tensor, eps: Budget, generator: Generator, /) -> Tensor: ...
+    def __call__(self, policy: Policy, obs: Tensor, eps: Budget, generator: Randomness, /) -> Tensor: ...
 
 
 class Ball(NamedTuple):
@@ -50,7 +73,7 @@ class Ball(NamedTuple):
 
 
 def perturb(
-    attack: Attack, policy: Policy, obs: Tensor, eps: Budget, generator: Generator, *, check: bool = True
+    attack: Attack, policy: Policy, obs: Tensor, eps: Budget, generator: Randomness, *, check: bool = True
 ) -> Tensor:
     """The perturbed copy of `obs` (B, *shape), inside ball and box whatever the attack does.
 
@@ -60,6 +83,8 @@ def perturb(
     if obs.numel() == 0 or (not isinstance(eps, Tensor) and eps == 0):
         return obs.detach().clone()
     with torch.inference_mode(False), torch.no_grad():
+        if isinstance(eps, Tensor) and eps.dim():
+            eps = per_sample(eps, obs)
         obs = obs.clone()  # attacks may differentiate a copy, never an inference-mode tensor
         found = attack(policy, obs, eps, generator)
         assert found.shape == obs.shape, f"{attack} changed the shape {tuple(obs.shape)} to {tuple(found.shape)}"
@@ -81,18 +106,28 @@ def per_sample(values: Tensor, obs: Tensor) -> Tensor:
     return values.view(-1, *[1] * (obs.dim() - 1))
 
 
+def per_copy(eps: Budget, copies: int) -> Budget:
+    """The budgets of a batch, as `perturb` shapes them, for `copies` of it, one after the other."""
+    return eps.repeat(copies, *[1] * (eps.dim() - 1)) if isinstance(eps, Tensor) and eps.dim() else eps
+
+
 def _no_further_than(eps: Budget, edge: Tensor, centre: Tensor) -> Tensor:
     # rounding can put the edge half a float outside the ball, which is much for large observations
     return torch.where((edge - centre).abs() > eps, torch.nextafter(edge, centre), edge)
 
 
-def _refuse_bad_arguments(obs: Tensor, eps: Budget, generator: Generator, check: bool) -> None:
+def _refuse_bad_arguments(obs: Tensor, eps: Budget, generator: Randomness, check: bool) -> None:
     if obs.dtype not in (torch.float32, torch.float64):
         raise BclError(f"observations are {obs.dtype}", "attacks need float32 or float64; images in [0, 1]")
     if generator.device.type != obs.device.type:
         raise BclError(f"the generator is on {generator.device}, the observations on {obs.device}", "put both on one")
-    if (check or not isinstance(eps, Tensor)) and not 0 <= eps <= 1:
-        raise ConfigError(f"eps = {float(eps)} is outside [0, 1]", "write it like 3/255 or 0.03")
+    if isinstance(eps, Tensor) and eps.dim() and eps.shape != obs.shape[:1]:
+        raise BclError(f"budgets of shape {tuple(eps.shape)} for {len(obs)} observations", "give one, or one each")
+    if check or not isinstance(eps, Tensor):
+        budgets = eps.flatten().tolist() if isinstance(eps, Tensor) else [eps]
+        for budget in budgets:
+            if not 0 <= budget <= 1:
+                raise ConfigError(f"eps = {budget} is outside [0, 1]", "write it like 3/255 or 0.03")
     if check and not (finite := obs.isfinite()).all():
         first = int((~finite.flatten(1).all(dim=1)).nonzero()[0])
         raise BclError(f"observation {first} of {len(obs)} has NaN or infinite elements", "look at the environment")
