@@ -18,12 +18,12 @@ class Graphed(Generic[T]):
     replayed beside each other on streams of their own. A bound method is not kept alive: the graph dies with its owner.
     """
 
-    def __init__(self, function: Callable[[], T], generator: Generator, *, enabled: bool) -> None:
+    def __init__(self, function: Callable[[], T], *generators: Generator, enabled: bool) -> None:
         # Owner and graph must not wait for the garbage collector: PyTorch clears cuBLAS's workspace of a stream when a graph
         # captured on it dies (its issue 193402), and hands out the same 32 streams in turn, to live graphs as well.
         bound = hasattr(function, "__self__")
         self._function = weakref.WeakMethod(function) if bound else lambda: function
-        self._generator, self._enabled = generator, enabled
+        self._generators, self._enabled = generators, enabled
         self._calls = 0
         # Not PyTorch's common capture stream: cuBLAS has one workspace per stream, which graphs captured on one would share.
         self._stream = torch.cuda.Stream() if enabled else None
@@ -38,7 +38,8 @@ class Graphed(Generic[T]):
             return self._apart()
         if self._graph is None:
             self._graph = torch.cuda.CUDAGraph()
-            self._graph.register_generator_state(self._generator)
+            for generator in self._generators:
+                self._graph.register_generator_state(generator)
             with torch.cuda.graph(self._graph, stream=self._stream):
                 self._output = self._run()
         self._graph.replay()

@@ -171,7 +171,7 @@ def evaluate(
             wanted.append(Cell(attack_by_name("pgd-30"), 1.0))
         onlooker.start(len(wanted))
         folder, scores = target.results / "evals", []
-        for score in run_suite(target.policy, plan, wanted, folder, lambda cell: onlooker.begin(cell.label)):
+        for score in run_suite(target.policy, plan, wanted, folder, onlooker.begin):
             scores.append(score)
             onlooker.finished(f"{_label(score)}: {score}")
         progress = onlooker.begin("the lowest-scored action") if sanity else None

@@ -1,11 +1,10 @@
 """How well a policy does under attack, what can be proven about it, and reasons to doubt both."""
 
 from bcl.evaluation.certify import Certificate, certify
-from bcl.evaluation.evaluate import evaluate
+from bcl.evaluation.evaluate import Cell, evaluate, evaluate_cells
 from bcl.evaluation.flags import Flag, flags
 from bcl.evaluation.score import Score, Worst, worst
 from bcl.evaluation.suite import (
-    Cell,
     Plan,
     cell_file,
     cells,
@@ -28,6 +27,7 @@ __all__ = [
     "cells",
     "certify",
     "evaluate",
+    "evaluate_cells",
     "flags",
     "game_for_evaluation",
     "run_certificates",

@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import hashlib
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,19 +13,23 @@ import torch
 
 import bcl
 from bcl.attacks import Attack
-from bcl.attacks.names import attack_label
 from bcl.bounds import Method
 from bcl.envs import VectorEnv, make_env
 from bcl.envs.vector import seed_list
 from bcl.errors import ConfigError
 from bcl.evaluation.certify import Certificate, certify
-from bcl.evaluation.evaluate import Precision, Progress, Protocol, evaluate
+from bcl.evaluation.evaluate import Cell, Precision, Progress, Protocol, evaluate, evaluate_cells
 from bcl.evaluation.score import NO_ATTACK, Score
 from bcl.games import REFERENCE_NOOPS, AtariGame, Game, ProcgenGame, game_to_dict
 from bcl.policies import Policy
 from bcl.policies.files import fingerprint
 from bcl.quantities import format_eps
 from bcl.runs import store
+
+# Copies of a game that are played at once, over all cells of a pass.
+GPU_COPIES = 512
+ATARI_COPIES = 160  # ale-py makes emulators one after the other, 0.15 s each
+CPU_COPIES = 512
 
 
 @dataclass(frozen=True)
@@ -52,19 +56,6 @@ class Plan:
         return self.num_envs or (64 if self.protocol == "first" else min(self.episodes, 64))
 
 
-@dataclass(frozen=True)
-class Cell:
-    """One score to be had."""
-
-    attack: Attack | None
-    eps: float
-
-    @property
-    def label(self) -> str:
-        """For progress lines."""
-        return "nominal" if self.attack is None else f"{attack_label(repr(self.attack))} at {format_eps(self.eps)}"
-
-
 def cells(attacks: Sequence[Attack], budgets: Sequence[float]) -> list[Cell]:
     """Nominal play, then every attack at every budget above 0."""
     return [Cell(None, 0.0), *(Cell(attack, eps) for eps in sorted({*budgets}) if eps > 0 for attack in attacks)]
@@ -89,40 +80,68 @@ def run_suite(
     plan: Plan,
     wanted: Sequence[Cell],
     folder: Path,
-    progress: Callable[[Cell], Progress] = lambda cell: lambda done, of: None,
+    progress: Callable[[str], Progress] = lambda label: lambda done, of: None,
 ) -> Iterator[Score]:
     """Yield every score; cells found in `folder` are read, the others played and written there when done."""
     device = next(policy.parameters()).device
     identity = fingerprint(policy)
-    env: VectorEnv | None = None
+    files = [cell_file(folder, cell, plan, identity, device.type) for cell in wanted]
+    missing = {file: cell for file, cell in zip(files, wanted, strict=True) if not file.exists()}
+    playing = _play(policy, plan, missing, progress)
     threads = torch.get_num_threads()
     if len(policy.spec.obs_shape) == 1:
         torch.set_num_threads(1)  # on small matrices threads only wait for each other
     try:
-        for cell in wanted:
-
-            def play(cell: Cell = cell) -> dict[str, Any]:
-                nonlocal env
-                env = env or make_env(plan.game, plan.copies(), device)
-                score = evaluate(
-                    policy,
-                    env,
-                    cell.attack,
-                    cell.eps,
-                    episodes=plan.episodes,
-                    seed=plan.seed,
-                    protocol=plan.protocol,
-                    precision=plan.precision,
-                    progress=progress(cell),
-                )
-                return score.to_dict() | _about(plan, identity, device)
-
-            file = cell_file(folder, cell, plan, identity, device.type)
-            yield Score.from_dict(store.once(file, play), file)
+        for file in files:
+            while not file.exists():
+                done, score = next(playing)
+                store.write_json(done, score.to_dict() | _about(plan, identity, device))
+            yield Score.from_dict(store.read_json(file), file)
     finally:
         torch.set_num_threads(threads)
-        if env is not None:
+        playing.close()
+
+
+def _play(
+    policy: Policy, plan: Plan, missing: Mapping[Path, Cell], progress: Callable[[str], Progress]
+) -> Generator[tuple[Path, Score], None, None]:
+    """Files with the scores that belong there; several cells at once, those of one attack together."""
+    device = next(policy.parameters()).device
+    attacks = [repr(cell.attack) for cell in missing.values()]
+    ordered = sorted(missing, key=lambda file: attacks.index(repr(missing[file].attack)))
+    envs: list[VectorEnv] = []
+    width = tables_at_once(policy, plan)
+    try:
+        for first in range(0, len(ordered), width):
+            files = ordered[first : first + width]
+            cells = [missing[file] for file in files]
+            while len(envs) < len(cells):
+                envs.append(make_env(plan.game, plan.copies(), device))
+            label = cells[0].label
+            together = evaluate_cells(
+                policy,
+                envs[: len(cells)],
+                cells,
+                episodes=plan.episodes,
+                seed=plan.seed,
+                protocol=plan.protocol,
+                precision=plan.precision,
+                progress=progress(f"{label} and {len(cells) - 1} more" if len(cells) > 1 else label),
+            )
+            for number, score in together:
+                yield files[number], score
+    finally:
+        for env in envs:
             env.close()
+
+
+def tables_at_once(policy: Policy, plan: Plan) -> int:
+    """How many cells are played side by side: as many as cost little more than one."""
+    if next(policy.parameters()).is_cuda:
+        copies = ATARI_COPIES if isinstance(plan.game, AtariGame) else GPU_COPIES
+    else:
+        copies = CPU_COPIES if len(policy.spec.obs_shape) == 1 else 0  # images keep the cores busy one cell at a time
+    return max(1, copies // plan.copies())
 
 
 def run_certificates(

@@ -4,11 +4,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
+from torch import Generator
 
 from bcl.attacks import Attack
 from bcl.envs import VectorEnv
 from bcl.errors import BclError
-from bcl.evaluation.evaluate import Decision, Precision, refuse_over_budget
+from bcl.evaluation.evaluate import Cell, Decision, Precision, SearchForm, refuse_over_budget
 from bcl.policies import Policy, as_float
 
 
@@ -61,11 +62,13 @@ def _moments(
     steps: int | None,
     precision: Precision,
 ) -> Iterator[Moment]:
-    decide = Decision.of(policy, attack, eps, seed, precision)
+    cell = Cell(attack, eps)
+    generator = Generator(next(policy.parameters()).device).manual_seed(seed)
+    decide = Decision(policy, SearchForm.of(policy, precision), attack, eps, generator)
     obs, total, shown, ended = envs.reset(seed), 0.0, 0, False
     while not ended and (steps is None or shown < steps):
         decided, screen = decide(obs), envs.screen()
-        refuse_over_budget(decided.distance.amax(), eps, attack)
+        refuse_over_budget(decided.distance.amax(), cell)
         clean, seen = as_float(obs)[0].cpu().numpy(), decided.seen[0].cpu().numpy()
         wanted, taken = int(decided.clean[0]), int(decided.actions[0])
         envs.send(decided.actions)

@@ -115,8 +115,8 @@ def judge(folder: Path, order: Judging, part: int, stop: Stop) -> None:
 def _play(
     policy: Policy, name: str, plan: Plan, cells: tuple[Cell, ...], folder: Path, progress: Path, stop: Stop
 ) -> None:
-    def begin(cell: Cell) -> Callable[[int, int], None]:
-        tell = _tell(progress, name, cell.label)
+    def begin(label: str) -> Callable[[int, int], None]:
+        tell = _tell(progress, name, label)
 
         def report(done: int, of: int) -> None:
             if stop():

@@ -1,0 +1,103 @@
+"""Cells played side by side have the scores they would have alone."""
+
+import contextlib
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import Generator, Tensor
+
+from bcl.attacks import FGSM, PGD, RIFGSM, SUITES, CornerNoise, RowGenerators, Square, UniformNoise, perturb
+from bcl.config import resolve
+from bcl.envs import make_env
+from bcl.evaluation import Cell, Plan, evaluate, evaluate_cells, run_suite
+from bcl.evaluation.suite import tables_at_once
+from bcl.policies import Policy, PolicySpec
+
+ATTACKS = [*SUITES["strong"], FGSM(), UniformNoise(), CornerNoise()]
+GAME = resolve("cartpole").game
+
+
+@pytest.fixture(scope="module")
+def policy() -> Policy:
+    """Pushes the cart to where the pole leans: balances for long, and falls earlier the larger the budget."""
+    with contextlib.closing(make_env(GAME, 1)) as env:
+        policy = Policy(PolicySpec("plain-mlp", (4,), 2, env.low, env.high, (), game=GAME)).eval()
+    with torch.no_grad():
+        policy.network.model[1].weight.copy_(torch.tensor([[0.0, 0.0, 0.0, 0.0], [0.1, 0.3, 1.0, 1.0]]))
+        policy.network.model[1].bias.zero_()
+    return policy
+
+
+@pytest.mark.parametrize("attack", ATTACKS, ids=repr)
+@pytest.mark.parametrize("shape", [(4,), (1, 36, 36)], ids=str)
+def test_rows_with_budgets_and_generators_of_their_own_get_what_they_would_get_alone(attack, shape):
+    if shape != (4,) and getattr(attack, "starts", 0) > 100:
+        attack = type(attack)(starts=70)  # more than are drawn at once
+    torch.manual_seed(1)
+    kind = "plain-mlp" if len(shape) == 1 else "plain-cnn"
+    policy = Policy(PolicySpec(kind, shape, 3, (0.0,), (1.0,), (8,) if len(shape) == 1 else ())).double().eval()
+    obs = torch.rand(5, *shape, dtype=torch.float64)
+    rows, budgets = (2, 3), (0.05, 0.2)
+
+    def generators() -> list[Generator]:
+        return [Generator().manual_seed(seed) for seed in (7, 8)]
+
+    eps = torch.tensor(budgets, dtype=torch.float64).repeat_interleave(torch.tensor(rows))
+    together = perturb(attack, policy, obs, eps, RowGenerators(generators(), rows))
+    parts = zip(obs.split(rows), budgets, generators(), strict=True)
+    alone = torch.cat([perturb(attack, policy, part, budget, own) for part, budget, own in parts])
+    assert torch.allclose(together, alone, atol=1e-12)
+    moved = (together - obs).abs().flatten(1).amax(dim=1)
+    assert (moved <= eps + 1e-12).all()
+
+
+def play(policy: Policy, cells: list[Cell], episodes: int = 4, seed: int = 5) -> dict[str, object]:
+    envs = [make_env(GAME, 3) for _ in cells]  # one copy plays two episodes
+    return {cells[i].label: score for i, score in evaluate_cells(policy, envs, cells, episodes=episodes, seed=seed)}
+
+
+@pytest.mark.parametrize(
+    "attack", [PGD(10, 0.2), RIFGSM(), PGD(5, 0.4, random_start=True, restarts=2), Square(20)], ids=repr
+)
+def test_scores_of_budgets_played_together_are_those_of_budgets_played_alone(policy, attack):
+    cells = [Cell(None, 0.0), *(Cell(attack, eps) for eps in (0.02, 0.1, 0.3))]
+    together = play(policy, cells)
+    alone = {
+        cell.label: evaluate(policy, make_env(GAME, 3), cell.attack, cell.eps, episodes=4, seed=5) for cell in cells
+    }
+    assert together == alone
+    assert len({score.returns for score in together.values()}) > 1
+
+
+def test_several_attacks_at_once(policy):
+    cells = [Cell(attack, eps) for attack in (PGD(3, 0.4), UniformNoise()) for eps in (0.1, 0.3)]
+    assert play(policy, cells) == {label: score for cell in cells for label, score in play(policy, [cell]).items()}
+
+
+def test_cells_come_when_they_are_done(policy):
+    cells = [Cell(None, 0.0), Cell(PGD(3, 1.0), 1.0)]
+    lengths = [max(score.lengths) for score in play(policy, cells).values()]
+    assert lengths == sorted(lengths)
+    assert len({*lengths}) == 2
+
+
+@dataclass  # not frozen: it cannot be a key
+class OneBudget:
+    """An attack of somebody else's, which knows one budget and PyTorch's generators."""
+
+    calls: int = 0  # part of its repr, which changes as it is played
+
+    def __call__(self, policy: Policy, obs: Tensor, eps: float, generator: Generator, /) -> Tensor:
+        assert isinstance(eps, float)
+        self.calls += 1
+        return obs + eps * (2 * torch.rand(obs.shape, generator=generator) - 1)
+
+
+def test_an_attack_of_ones_own_is_called_with_one_budget_and_one_generator(policy, tmp_path):
+    attack = OneBudget()
+    cells = [Cell(attack, 0.1), Cell(attack, 0.2)]
+    plan = Plan(GAME, episodes=2)
+    assert tables_at_once(policy, plan) > 1
+    assert [score.eps for score in run_suite(policy, plan, cells, tmp_path)] == [0.1, 0.2]
+    assert attack.calls > 0
