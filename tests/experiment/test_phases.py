@@ -289,7 +289,7 @@ def test_one_run_that_diverges_is_one_candidate_less(tmp_path: Path, monkeypatch
     for name in ("result.json", "stages/2-at/result.json"):
         (tmp_path / "two" / name).unlink()
     experiment.finish(tmp_path / "two", Crew(say=said.append))  # what diverged is not tried again
-    assert "runs diverged" in next(line for line in said if line.startswith("phase 1"))
+    assert "runs nominal diverged" in next(line for line in said if line.startswith("phase 1"))
     broken = {"run1", "run2", "run3"}
     with pytest.raises(TrainingError, match="every run of phase 1 diverged"):
         whole(tmp_path / "three", "bcl-mos-at", "--bootstrap=vanilla", *HARD)
