@@ -243,11 +243,11 @@ def budgets(start: float, target: float | None, increment: float) -> tuple[float
 
 
 def _meets(f: _Agent[P], eps: float, rules: Rules) -> bool | None:
-    """Every threshold that is set, nominal first; none where none is, and then nothing stops early."""
-    if rules.nominal is None and rules.attacked is None:
-        return None
-    nominal_met = rules.nominal is None or f.at(0.0) >= rules.nominal
-    return nominal_met and (rules.attacked is None or f.at(eps) >= rules.attacked)
+    """Every threshold that is set, all of them played, so that decisions have both returns; none where none is set, and
+    then nothing stops early."""
+    thresholds = {0.0: rules.nominal, eps: rules.attacked}
+    met = [f.at(at) >= threshold for at, threshold in thresholds.items() if threshold is not None]
+    return all(met) if met else None
 
 
 def _judged(runs: dict[Run, _Agent[P]], phase: Phase, rules: Rules) -> tuple[Candidate, ...]:

@@ -21,7 +21,7 @@ from rich.table import Table
 
 import bcl
 from bcl.attacks import PGD, RIFGSM, MultiT, suite
-from bcl.evaluation import Cell, Score, cells, worst
+from bcl.evaluation import Cell, Score, cells, worst_within
 from bcl.experiment import Crew, read_config
 from bcl.experiment.crew import agent_of
 from bcl.experiment.phases import plan_of
@@ -72,8 +72,8 @@ def judged(name: str, file: Path, out: Path, wanted: list[Cell], crew: Crew) -> 
 
 
 def curve(scores: list[Score]) -> Curve:
-    """Return by budget, under the worst attack."""
-    return {0.0: scores[0].mean} | {eps: lowest.mean for eps, lowest in worst(scores).items()}
+    """The worst return within each budget."""
+    return {0.0: scores[0].mean} | {eps: lowest.mean for eps, lowest in worst_within(scores).items()}
 
 
 def kept(returns: Curve, eps: float, floor: float) -> float:
@@ -95,7 +95,9 @@ def draw(curves: dict[str, Curve], path: Path) -> None:
             curves.items(), (("vermilion", "o--"), ("blue", "s-")), strict=True
         ):
             axes.plot(list(returns), list(returns.values()), style, color=look.LIGHT[colour], label=name)
-        axes.set(xlabel="attack budget (scaled observations)", ylabel="return under the worst attack", ylim=(-520, -50))
+        axes.set(
+            xlabel="attack budget (scaled observations)", ylabel="worst return within the budget", ylim=(-520, -50)
+        )
         axes.set_title("Acrobot under PGD-10, PGD-30, RI-FGSM and Multi-T")
         axes.legend()
         figure.savefig(path, dpi=150)
@@ -124,7 +126,7 @@ def main() -> None:
         scores = {name: judged(name, file, out, wanted, Crew(executor)) for name, file in files.items()}
     curves, floor = {name: curve(found) for name, found in scores.items()}, read_config(out).curriculum.floor
     episodes = len(scores["vanilla"][0].returns)
-    table = Table("eps", *curves, title=f"return under the worst attack, {counted(episodes, 'episode')}")
+    table = Table("eps", *curves, title=f"worst return within each budget, {counted(episodes, 'episode')}")
     for eps in (0.0, *budgets):
         table.add_row(f"{eps}", *(cell(returns, eps, floor) for returns in curves.values()))
     console.print(table)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bcl.curriculum import Rules, budgets
+from bcl.curriculum import Rules, bcl, budgets
 from bcl.errors import ConfigError
 
 
@@ -47,3 +47,10 @@ def test_budgets_rise_by_the_increment(start: float, width: float, increment: fl
     assert (eps[0], eps[-1]) == (start, start + width)
     assert steps[:-1] == pytest.approx([increment] * (len(steps) - 1))
     assert 0 < steps[-1] <= increment * (1 + 1e-5)
+
+
+def test_a_decision_has_both_returns_even_of_a_run_that_misses_the_first_threshold() -> None:
+    rules, returns = Rules((0.0, 1.0), nominal=10, attacked=5), {0.0: 9.0, 1.0: 4.0}
+    result = bcl("start", rules, train=lambda parent, phase: iter(["run"]), score=lambda policy, eps: returns[eps])
+    [run] = result.decisions[1].candidates
+    assert (run.met, run.scores) == (False, returns)

@@ -21,11 +21,11 @@ def test_the_demo_runs_and_draws(tmp_path: Path) -> None:
     words = ["--quick", "--parallel", "1", "--out", "run"]
     done = run("demo.py", tmp_path, *words)
     assert "a quick look, not the paper's protocol" in done
-    assert "under the worst attack, 1 episode " in " ".join(done.split())  # the title may be broken into lines
+    assert "worst return within each budget, 1 episode " in " ".join(done.split())  # the title may be broken into lines
     assert not re.search(r"\d{4,}%", done)  # an agent at the floor has nothing of which a share could be kept
     assert (tmp_path / "run" / "demo" / "return-against-budget.png").stat().st_size > 10_000
     report = (tmp_path / "run" / "report.html").read_text()
-    assert "vanilla, worst attack" in report
+    assert "vanilla, worst within" in report
     assert "Nothing has been proven" not in report
     again = run("demo.py", tmp_path, *words)  # finished: read, not done again
     assert "'run' is finished" in again

@@ -26,6 +26,7 @@ from bcl.evaluation import (
     run_floor,
     run_suite,
     worst,
+    worst_within,
 )
 from bcl.games import Game, game_to_dict
 from bcl.policies import Policy
@@ -94,8 +95,13 @@ class Evaluation:
 
     @property
     def worst(self) -> dict[float, Worst]:
-        """The worst attack at every budget above 0."""
+        """The worst attack at exactly each budget above 0, as in the paper's tables."""
         return worst(self.scores)
+
+    @property
+    def worst_within(self) -> dict[float, Worst]:
+        """The worst case within each budget above 0: smaller budgets count too, and so does play without attack."""
+        return worst_within(self.scores)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data: what `bcl attack --json` prints."""
@@ -104,15 +110,17 @@ class Evaluation:
             "policy": self.agent,
             "scores": [score.to_dict() for score in self.scores],
             "worst": {format_eps(eps): asdict(lowest) for eps, lowest in self.worst.items()},
+            "worst_within": {format_eps(eps): asdict(lowest) for eps, lowest in self.worst_within.items()},
             "floor": self.floor and self.floor.to_dict(),
             "flags": [asdict(flag) for flag in self.flags],
         }
 
     def __str__(self) -> str:
-        """A line per score, then the worst case, then doubts."""
+        """A line per score, then the worst cases, then doubts."""
         lines = [f"{self.game.id}: mean return ± standard error, {counted(self.episodes, 'episode')}, seed {self.seed}"]
         lines += [f"{_label(score)}: {score}" for score in self.scores]
         lines += [f"worst at {format_eps(eps)}: {lowest.mean:.4g}" for eps, lowest in self.worst.items()]
+        lines += [f"worst within {format_eps(eps)}: {lowest.mean:.4g}" for eps, lowest in self.worst_within.items()]
         return "\n".join([*lines, *(f"flag {flag.name}: {flag.message}" for flag in self.flags)])
 
 

@@ -91,7 +91,7 @@ def print_table(scores: Sequence["Score"], doubts: Sequence["Flag"], title: str)
 
     from bcl.attacks.names import attack_label
     from bcl.cli.console import out
-    from bcl.evaluation import worst
+    from bcl.evaluation import worst, worst_within
     from bcl.reports import look
 
     budgets = sorted({s.eps for s in scores})
@@ -103,13 +103,15 @@ def print_table(scores: Sequence["Score"], doubts: Sequence["Flag"], title: str)
     for attack in dict.fromkeys(s.attack for s in scores):
         name = "no attack" if attack == "none" else attack_label(attack)
         table.add_row(name, *(by_cell.get((attack, eps), "") for eps in budgets))
-    worsts = worst(scores)
-    if worsts:
+    if within := worst_within(scores):
         table.add_section()
-        lowest = {(w.attack, eps): by_cell[(w.attack, eps)] for eps, w in worsts.items()}
-        means = [lowest[(worsts[eps].attack, eps)] if eps in worsts else "" for eps in budgets]
-        table.add_row("worst attack", *means, style=look.TERMINAL_WORST)
-        minima = [worsts[eps].episode_minimum if eps in worsts else None for eps in budgets]
+        for name, found, style in (
+            ("worst attack", worst(scores), None),
+            ("worst within", within, look.TERMINAL_WORST),
+        ):
+            lowest = [found.get(eps) for eps in budgets]
+            table.add_row(name, *("" if w is None else by_cell[w.attack, w.eps] for w in lowest), style=style)
+        minima = [within[eps].episode_minimum if eps in within else None for eps in budgets]
         if any(m is not None for m in minima):
             table.add_row("worst per episode", *("" if m is None else f"{m:.4g}" for m in minima))
     out.print(table)

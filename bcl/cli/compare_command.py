@@ -22,8 +22,8 @@ SHORTEST_NAME = 12  # letters of an agent's name that the terminal shows at leas
 
 @dataclass(frozen=True)
 class Command:
-    """Set agents side by side: returns under the worst attack with intervals, how probably each does better than the first,
-    what training took, and the paper's numbers beside. Plays nothing: what is missing, `bcl attack` plays."""
+    """Set agents side by side: the worst return within each budget with intervals, how probably each does better than the
+    first, what training took, and the paper's numbers beside. Plays nothing: what is missing, `bcl attack` plays."""
 
     takes_settings: ClassVar[bool] = False
 

@@ -28,9 +28,9 @@ class Command:
         if not names:
             raise WeightsError("the zoo of this installation is empty", zoo.RESTORE)
         print(
-            "mean return without attack, then under the worst attack of a suite, at the budgets where all of it was played:"
+            "mean return by budget (0: no attack), the worst within each budget at which all attacks of a suite were played:"
         )
         for agent in map(zoo.named, names):
-            returns = ", ".join(f"{mean:.4g} at {eps}" for eps, mean in agent.returns.items())
+            returns = ", ".join(f"{eps}: {mean:.4g}" for eps, mean in agent.within.items())
             print(f"  {agent.folder.name:<20}{agent.game:<14}{agent.recipe:<14}{returns} ({agent.suite})")
         print(f"\nnext: bcl attack {zoo.PREFIX}{names[0]} --suite quick --eps 10/255 --episodes 1")

@@ -3,7 +3,7 @@
 from bcl.evaluation.certify import Certificate, certify
 from bcl.evaluation.evaluate import Cell, evaluate, evaluate_cells
 from bcl.evaluation.flags import Flag, flags
-from bcl.evaluation.score import Score, Worst, worst
+from bcl.evaluation.score import Score, Worst, worst, worst_within
 from bcl.evaluation.suite import (
     Plan,
     cell_file,
@@ -35,4 +35,5 @@ __all__ = [
     "run_suite",
     "watch",
     "worst",
+    "worst_within",
 ]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from bcl.attacks.names import attack_label
-from bcl.evaluation.score import NO_ATTACK, Score
+from bcl.evaluation.score import NO_ATTACK, Score, lowest
 from bcl.quantities import counted, format_eps
 
 ZERO_GRADIENT_SHARE = 0.1
@@ -32,6 +32,8 @@ def flags(scores: Sequence[Score], floor: Score | None = None) -> list[Flag]:
     found = [*_zero_gradients(attacked), *_no_effect(attacked), *_stochastic(attacked), *_few_courses(scores)]
     found += [*_masking(attacked, nominal), *_weak_pgd(attacked, nominal)]
     found += [*_bigger_budget(attacked, nominal), *_more_effort(attacked, nominal)]
+    if nominal:
+        found += _attack_helps(attacked, nominal)
     if nominal and floor:
         found += _full_budget(attacked, nominal, floor)
     return found
@@ -86,15 +88,16 @@ def _weak_pgd(scores: Sequence[Score], nominal: Score | None) -> list[Flag]:
 
 
 def _stronger_than_pgd(rivals: tuple[str, ...], scores: Sequence[Score], nominal: Score | None) -> Iterator[str]:
-    """By budget: the strongest of `rivals`, where it is clearly stronger than every PGD."""
+    """By budget: the strongest of `rivals`, where it is clearly stronger than every PGD within the budget."""
     for eps in sorted({s.eps for s in scores}):
-        climbing = [s for s in scores if s.eps == eps and s.attack.startswith("PGD(")]
+        within = [s for s in scores if s.eps <= eps and s.attack.startswith("PGD(")]
+        climbing = [s for s in within if s.eps == eps]
         others = [s for s in scores if s.eps == eps and s.attack.startswith(rivals)]
         if not climbing or not others:
             continue
-        best, rival = min(climbing, key=lambda s: s.mean), min(others, key=lambda s: s.mean)
-        if clearly_lower(rival, best, nominal):
-            yield f"{_called(rival)} beats {_called(best)} at {format_eps(eps)}"
+        rival = lowest(others)
+        if clearly_lower(rival, lowest(within), nominal):
+            yield f"{_called(rival)} beats {_called(lowest(climbing))} at {format_eps(eps)}"
 
 
 def _bigger_budget(scores: Sequence[Score], nominal: Score | None) -> list[Flag]:
@@ -121,6 +124,16 @@ def _more_effort(scores: Sequence[Score], nominal: Score | None) -> list[Flag]:
     return found
 
 
+def _attack_helps(scores: Sequence[Score], nominal: Score) -> list[Flag]:
+    found = []
+    for eps in sorted({s.eps for s in scores}):
+        strongest = lowest(s for s in scores if s.eps == eps)
+        if clearly_lower(nominal, strongest, nominal):
+            what = f"{_called(strongest)}, the worst attack at {format_eps(eps)}"
+            found.append(Flag("attack-helps", f"{what}, leaves more than no attack ({nominal.mean:.4g})"))
+    return found
+
+
 def _called(score: Score) -> str:
     return f"{attack_label(score.attack)} ({score.mean:.4g})"
 
@@ -132,13 +145,12 @@ def _effort(attack: str) -> tuple[str, tuple[int, int]] | None:
 
 
 def _full_budget(scores: Sequence[Score], nominal: Score, floor: Score) -> list[Flag]:
-    whole = [s for s in scores if s.eps == 1]
-    if not whole:
+    if not any(s.eps == 1 for s in scores):
         return []
-    lowest = min(whole, key=lambda s: s.mean)
-    noise = SIGMAS * (lowest.sem**2 + floor.sem**2) ** 0.5
+    worst = lowest(scores)
+    noise = SIGMAS * (worst.sem**2 + floor.sem**2) ** 0.5
     allowed = floor.mean + 0.1 * max(nominal.mean - floor.mean, 0) + noise
-    if lowest.mean <= allowed:
+    if worst.mean <= allowed:
         return []
-    what = f"a budget of 1 leaves a return of {lowest.mean:.4g}; always playing the lowest-scored action gives {floor.mean:.4g}"
+    what = f"a budget of 1 leaves a return of {worst.mean:.4g}; always playing the lowest-scored action gives {floor.mean:.4g}"
     return [Flag("full-budget-survived", what)]

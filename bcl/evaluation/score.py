@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -78,27 +78,42 @@ class Score:
 
 @dataclass(frozen=True)
 class Worst:
-    """The worst of several attacks at one budget."""
+    """The worst of several scores."""
 
     eps: float
+    """The budget of the score with the lowest mean."""
     attack: str
-    """The attack with the lowest mean return."""
+    """Its attack; `none` where no attack left less."""
     mean: float
-    """Its mean: the paper's number."""
     sem: float
     episode_minimum: float | None
-    """Mean over episodes of the lowest return any attack reached in that episode; stronger, and none where episodes
-    of different attacks cannot be paired."""
+    """Mean over episodes of the lowest return in any of the scores; stronger, and none where their episodes cannot be
+    paired."""
+
+
+def lowest(scores: Iterable[Score]) -> Score:
+    """That with the lowest mean; of equals the one at the largest budget."""
+    return min(scores, key=lambda s: (s.mean, -s.eps))
 
 
 def worst(scores: Sequence[Score]) -> dict[float, Worst]:
-    """Per budget above 0, the worst case over the attacks."""
-    result: dict[float, Worst] = {}
-    for eps in sorted({s.eps for s in scores if s.eps > 0}):
-        cells = [s for s in scores if s.eps == eps]
-        lowest = min(cells, key=lambda s: s.mean)
-        paired = all(s.protocol == "fixed" and s.seed == lowest.seed for s in cells)
-        paired = paired and len({len(s.returns) for s in cells}) == 1
-        minimum = stats.mean([min(r) for r in zip(*(s.returns for s in cells), strict=True)]) if paired else None
-        result[eps] = Worst(eps, lowest.attack, lowest.mean, lowest.sem, minimum)
-    return result
+    """Per budget above 0, the worst attack at exactly this budget: the paper's number."""
+    return {eps: _worst_of([s for s in scores if s.eps == eps]) for eps in _budgets(scores)}
+
+
+def worst_within(scores: Sequence[Score]) -> dict[float, Worst]:
+    """Per budget above 0, the worst of all that was played up to it. Who may use 15/255 may use 10/255, or do nothing: so
+    smaller budgets and play without attack count, and it never rises with the budget."""
+    return {eps: _worst_of([s for s in scores if s.eps <= eps]) for eps in _budgets(scores)}
+
+
+def _budgets(scores: Sequence[Score]) -> list[float]:
+    return sorted({s.eps for s in scores if s.eps > 0})
+
+
+def _worst_of(scores: Sequence[Score]) -> Worst:
+    found = lowest(scores)
+    paired = all(s.protocol == "fixed" and s.seed == found.seed for s in scores)
+    paired = paired and len({len(s.returns) for s in scores}) == 1
+    minimum = stats.mean([min(r) for r in zip(*(s.returns for s in scores), strict=True)]) if paired else None
+    return Worst(found.eps, found.attack, found.mean, found.sem, minimum)

@@ -179,22 +179,18 @@ def _keep_time(phase_folder: Path, run: int, seconds: float) -> None:
 
 
 def phase_line(decision: dict[str, Any], eps: tuple[float, ...], seconds: float) -> str:
-    """One line for people: what the runs reached at the phase's budget, which was kept, what comes next."""
+    """One line for people: what the runs reached without and under attack, which was kept, what comes next."""
     phase, after = decision["phase"], decision["next"]
     if phase["index"] == 0:
-        robust = [t["eps"] for t in decision["tried"] if t["robust"] and t["eps"] > 0]
-        nominal = [f"nominal {t['score']:.4g}" for t in decision["tried"] if t["eps"] == 0]
-        words = ["bootstrap", *nominal, *([f"robust at {format_eps(max(robust))}"] if robust else [])]
+        attacked = [t for t in decision["tried"] if t["eps"] > 0]
+        robust = [t["eps"] for t in attacked if t["robust"]]
+        words = ["bootstrap", *(f"nominal {t['score']:.4g}" for t in decision["tried"] if t["eps"] == 0)]
+        words += [f"attacked {t['score']:.4g} at {format_eps(t['eps'])}" for t in attacked[-1:]]
+        words += [f"robust at {format_eps(max(robust))}"] if robust else []
     else:
         scores = [c["scores"] for c in decision["candidates"] if c["run"] != curriculum.INCUMBENT]
-        attacked = any(str(phase["eps"]) in score for score in scores)
-        runs = [_shown(score, str(phase["eps"]) if attacked else "0.0") for score in scores]
         kept = "the old one" if decision["kept"] == curriculum.INCUMBENT else decision["kept"]
-        words = [
-            f"phase {phase['index']}",
-            format_eps(phase["eps"]),
-            f"runs{'' if attacked else ' nominal'} {' '.join(runs)}",
-        ]
+        words = [f"phase {phase['index']}", format_eps(phase["eps"]), *_reached(scores, phase["eps"])]
         words.append(f"kept {kept}")
     if after is None:
         words.append(f"stop: {decision['stop']}")
@@ -203,9 +199,20 @@ def phase_line(decision: dict[str, Any], eps: tuple[float, ...], seconds: float)
     return "  ".join([*words, f"{seconds / 60:.0f} min" if seconds >= 60 else f"{seconds:.0f} s"])
 
 
-def _shown(scores: dict[str, float], eps: str) -> str:
-    score = scores.get(eps)
-    return "-" if score is None else "diverged" if score == LOWEST else f"{score:.4g}"
+def _reached(runs: list[dict[str, float]], eps: float) -> Iterator[str]:
+    """Returns without attack, and at the phase's budget; where that was not asked for, the lowest of those that were."""
+    yield f"runs nominal {_shown([scores.get('0.0') for scores in runs])}"
+    attacked = [{float(at): score for at, score in scores.items() if at != "0.0"} for scores in runs]
+    budgets = {at for scores in attacked for at in scores}
+    if eps in budgets:
+        yield f"attacked {_shown([scores.get(eps) for scores in attacked])}"
+    elif budgets:
+        lowest = [min(scores.values(), default=None) for scores in attacked]
+        yield f"attacked within {format_eps(max(budgets))} {_shown(lowest)}"
+
+
+def _shown(returns: list[float | None]) -> str:
+    return " ".join("-" if r is None else "diverged" if r == LOWEST else f"{r:.4g}" for r in returns)
 
 
 def _forget_cancelled(folder: Path, decision: Decision) -> None:

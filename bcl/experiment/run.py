@@ -27,7 +27,7 @@ from bcl.config import Config, config_from_toml
 from bcl.curriculum import TARGET_REACHED
 from bcl.envs import make_env
 from bcl.errors import StoreError
-from bcl.evaluation import Cell, Score, cells, flags, worst
+from bcl.evaluation import Cell, Score, cells, flags, worst, worst_within
 from bcl.experiment.crew import Agent, Crew, agent_in, agent_of
 from bcl.experiment.mirrors import NO_MIRRORS, Mirrors
 from bcl.experiment.paced import pace_of, train_paced
@@ -53,7 +53,7 @@ class Verdict:
     scores: list[Score]
     """Of nominal play and, if the agent was made robust, of every attack at every budget."""
     final_score: float
-    """The paper's: R_nominal + the mean over the table's budgets of the return under the worst attack."""
+    """The paper's: R_nominal + the mean over the table's budgets of the return under the worst attack at exactly each."""
     flags: list[str]
     """Reasons to distrust the scores."""
     curriculum: str
@@ -64,12 +64,11 @@ class Verdict:
     """The budget that the agent was trained up to, or found robust at."""
 
     def sentence(self, config: Config) -> str:
-        """The verdict as people read it, at the budget reached; where that was not judged, at the largest that was."""
+        """The verdict as people read it, within the budget reached; where that was not judged, within the largest that was."""
         words = [f"{config.recipe} on {config.game.id}: return {self.scores[0].mean:.4g} without attack"]
-        lowest = worst(self.scores)
-        if lowest:
-            at = self.reached if self.reached in lowest else max(lowest)
-            words.append(under_attack(self.scores, at))
+        judged = {score.eps for score in self.scores if score.eps > 0}
+        if judged:
+            words.append(under_attack(self.scores, self.reached if self.reached in judged else max(judged)))
         if self.curriculum:
             words.append(f"it is {self.kept}; the curriculum stopped: {self.curriculum}")
         if config.budget == "small":
@@ -78,13 +77,17 @@ class Verdict:
 
 
 def under_attack(scores: Sequence[Score], eps: float) -> str:
-    """The return at a budget, with the attacks that it is the worst of."""
-    labels = [attack_label(name) for name in dict.fromkeys(score.attack for score in scores if score.eps == eps)]
+    """The lowest return within a budget, the attacks that were tried, and which did it if that was with less."""
+    labels = [attack_label(name) for name in dict.fromkeys(score.attack for score in scores if 0 < score.eps <= eps)]
     *others, last = labels
     attacks = f"the worst of {', '.join(others)} and {last}" if others else last
     if len(labels) > MOST_NAMED:
         attacks = f"the worst of {len(labels)} attacks"
-    return f"{worst(scores)[eps].mean:.4g} under {attacks} at {format_eps(eps)}"
+    lowest, tried = worst_within(scores)[eps], f"under {attacks} within {format_eps(eps)}"
+    if lowest.eps == 0:
+        return f"no less {tried}"
+    with_less = f"{attack_label(lowest.attack)} at " if others else "at "
+    return f"{lowest.mean:.4g} {tried}" + (f" ({with_less}{format_eps(lowest.eps)})" if lowest.eps < eps else "")
 
 
 def check(stages: Stages, device: str, init: Policy | None, mirrors: Mirrors = NO_MIRRORS) -> None:

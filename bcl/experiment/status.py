@@ -75,7 +75,8 @@ def incumbent(run: Path) -> str:
             kept = next(c for c in best["candidates"] if c["run"] == best["kept"])
             scores = {float(eps): score for eps, score in kept["scores"].items()}
             words = [f"nominal {scores[0.0]:.4g}"] if 0.0 in scores else []
-            words += [f"{score:.4g} at {format_eps(eps)}" for eps, score in sorted(scores.items()) if eps > 0][-1:]
+            if (largest := max(scores, default=0.0)) > 0:
+                words.append(f"{min(scores.values()):.4g} within {format_eps(largest)}")
             return ", ".join(words)
     return ""
 

@@ -129,8 +129,8 @@ def _of_policy(file: Path, frames: Frames | None) -> Collected:
     if file.parent.name == "best" and (run / RESULT).exists():
         sentence = f"{file.name} on {game.id} is the agent of {run}; 'bcl report {run}' tells how it was judged"
     if found and (nominal := found[0].nominal):
-        words, lowest = [f"{file.name} on {game.id}: return {nominal.mean:.4g} without attack"], found[0].worst
-        words += [under_attack(found[0].scores, max(lowest))] if lowest else []
+        words = [f"{file.name} on {game.id}: return {nominal.mean:.4g} without attack"]
+        words += [under_attack(found[0].scores, max(found[0].budgets))] if found[0].attacks else []
         sentence = "; ".join(words) + _few_episodes(found[0], usual)
     about = {"policy": identity, "made from": policy.spec.parent, "network": policy.spec.kind}
     if agent := zoo.find(file):

@@ -1,6 +1,6 @@
 """Runs side by side, in numbers. Draws and writes nothing."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -8,9 +8,9 @@ from bcl import stats
 from bcl.attacks.names import attack_label
 from bcl.attacks.suites import SUITES
 from bcl.errors import ConfigError
-from bcl.evaluation import Score
+from bcl.evaluation import Score, flags
 from bcl.evaluation.flags import clearly_lower
-from bcl.evaluation.score import NO_ATTACK
+from bcl.evaluation.score import NO_ATTACK, lowest
 from bcl.games import AtariGame
 from bcl.quantities import format_eps
 from bcl.reports.entries import Entry, judged_alike, read_entry
@@ -18,13 +18,18 @@ from bcl.reports.published import Levels, Result, levels_of, results, row_for
 from bcl.reports.scores import Judged
 from bcl.runs import store
 
+Attacks = dict[float, tuple[str, ...]]  # by budget
+Pick = Callable[[Judged, Attacks, float], Score | None]
+
 
 @dataclass(frozen=True)
 class Median:
-    """The median run at one budget: the paper's number. A run alone is its own median."""
+    """The median run at one budget. A run alone is its own median."""
 
     attack: str
     """With the lowest mean."""
+    eps: float
+    """What it used of the budget."""
     mean: float
     sem: float
     interval: stats.Interval | None
@@ -36,7 +41,7 @@ class OverRepeats:
     """All repeats at one budget."""
 
     mean: float
-    """Of the runs' means, each under its own worst attack."""
+    """Of the runs' means, each its own worst within the budget."""
     interval: stats.Interval | None
 
 
@@ -46,9 +51,12 @@ class Cell:
 
     eps: float
     median: Median
+    """The worst within the budget."""
+    exactly: Median
+    """The worst attack at exactly this budget: the paper's number."""
     over_repeats: OverRepeats
     runs: tuple[tuple[float, ...], ...]
-    """Returns per episode of every run, each under its own worst attack."""
+    """Returns per episode of every run, each its own worst within the budget."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +68,11 @@ class Row:
     median: str
     """The run with the median score."""
     score: float | None
-    """Its nominal return + mean over the scored budgets under the worst attack; none where one was not judged."""
+    """Its nominal return + mean over the scored budgets of the worst within each; none where one was not judged."""
+    paper_score: float | None
+    """As the paper has it: of the worst attack at exactly each."""
+    flags: tuple[str, ...]
+    """Reasons to distrust the median run's scores."""
     cells: dict[float, Cell]
     """By budget; those that were judged."""
     published: Result | None
@@ -96,7 +108,7 @@ class Block:
     levels: Levels
     episodes: int
     protocol: str
-    attacks: dict[float, tuple[str, ...]]
+    attacks: Attacks
     """By budget: the attacks that every row has there; the worst of them counts."""
     scored: tuple[float, ...]
     rows: tuple[Row, ...]
@@ -163,7 +175,7 @@ def _blocks(entries: Sequence[Entry]) -> list[Block]:
     return [_block(entries, levels, alike, medians) for levels, alike in chosen.items()]
 
 
-def _shared_attacks(alike: dict[str, list[Judged]]) -> dict[float, tuple[str, ...]]:
+def _shared_attacks(alike: dict[str, list[Judged]]) -> Attacks:
     """By budget, what all of those agents faced who were judged at it."""
     everyone = [judged for members in alike.values() for judged in members]
     shared = {}
@@ -176,29 +188,37 @@ def _shared_attacks(alike: dict[str, list[Judged]]) -> dict[float, tuple[str, ..
     return shared
 
 
-def _everywhere(attacks: dict[float, tuple[str, ...]], budgets: Sequence[float]) -> tuple[str, ...]:
+def _everywhere(attacks: Attacks, budgets: Sequence[float]) -> tuple[str, ...]:
     """The attacks that were played at all of these budgets."""
     if not budgets:
         return ()
     return tuple(attack for attack in attacks[budgets[0]] if all(attack in attacks[eps] for eps in budgets))
 
 
-def _worst(judged: Judged, attacks: dict[float, tuple[str, ...]], eps: float) -> Score | None:
+def _exactly(judged: Judged, attacks: Attacks, eps: float) -> Score | None:
+    """Under the worst of the attacks that count at a budget; none where the agent was not judged at it."""
     scores = [judged.scores[attack, eps] for attack in attacks[eps] if (attack, eps) in judged.scores]
-    return min(scores, key=lambda score: score.mean, default=None)
+    return lowest(scores) if scores else None
 
 
-def _scored(entries: Sequence[Entry], attacks: dict[float, tuple[str, ...]]) -> tuple[float, ...]:
+def _within(judged: Judged, attacks: Attacks, eps: float) -> Score | None:
+    """The worst of what counts at all budgets up to it; none where the agent was not judged at it."""
+    found = [score for at in attacks if at <= eps and (score := _exactly(judged, attacks, at))]
+    return lowest(found) if _exactly(judged, attacks, eps) else None
+
+
+def _scored(entries: Sequence[Entry], attacks: Attacks) -> tuple[float, ...]:
     """The budgets of the final score, or what was judged of them; none where they have no attack in common."""
     scored = tuple(eps for eps in entries[0].scored if eps in attacks)
     return scored if _everywhere(attacks, scored) else ()
 
 
-def _score(judged: Judged, attacks: dict[float, tuple[str, ...]], scored: tuple[float, ...]) -> float:
-    """The paper's, as far as it was judged, under attacks that all its budgets have."""
+def _score(judged: Judged, attacks: Attacks, scored: tuple[float, ...], worst: Pick = _within) -> float:
+    """As far as it was judged, under attacks that all its budgets have."""
     nominal = judged.scores.get((NO_ATTACK, 0.0))
-    alike = dict.fromkeys(scored, _everywhere(attacks, scored))
-    attacked = [score.mean for eps in scored if (score := _worst(judged, alike, eps))]
+    counted = {NO_ATTACK, *_everywhere(attacks, scored)}
+    alike = {eps: tuple(attack for attack in names if attack in counted) for eps, names in attacks.items()}
+    attacked = [score.mean for eps in scored if (score := worst(judged, alike, eps))]
     return (nominal.mean if nominal else 0.0) + (stats.mean(attacked) if attacked else 0.0)
 
 
@@ -213,8 +233,9 @@ def _block(entries: Sequence[Entry], levels: Levels, alike: dict[str, list[Judge
     pipelines = {j.game.pipeline for members in alike.values() for j in members if isinstance(j.game, AtariGame)}
     notes += [f"seen through different pipelines ({', '.join(sorted(pipelines))})"] if len(pipelines) > 1 else []
     notes += _uneven(attacks, scored)
-    for entry in present:
-        notes += _hurt_more(entry.label, alike[entry.label][medians[entry.label]], attacks)
+    for row in rows:
+        notes += _hurt_more(row.label, alike[row.label][medians[row.label]], attacks)
+        notes += _fewer_budgets(row, attacks)
     missing = _missing(present, alike, attacks)
     if missing and (apart := [format_eps(eps) for eps in missing.eps if eps not in attacks]):
         notes.append(f"at {', '.join(apart)} no attack was faced by all; judge each by --suite {missing.suite}")
@@ -249,7 +270,7 @@ def _block(entries: Sequence[Entry], levels: Levels, alike: dict[str, list[Judge
     )
 
 
-def _uneven(attacks: dict[float, tuple[str, ...]], scored: tuple[float, ...]) -> Iterator[str]:
+def _uneven(attacks: Attacks, scored: tuple[float, ...]) -> Iterator[str]:
     """Where a number is over other attacks than the title names."""
     common = _everywhere(attacks, [eps for eps in attacks if eps])
     every = {attack for eps, names in attacks.items() if eps for attack in names}
@@ -266,19 +287,27 @@ def _uneven(attacks: dict[float, tuple[str, ...]], scored: tuple[float, ...]) ->
         yield f"the score is over {', '.join(map(attack_label, counted))}, which all its budgets have"
 
 
-def _hurt_more(label: str, judged: Judged, attacks: dict[float, tuple[str, ...]]) -> Iterator[str]:
+def _hurt_more(label: str, judged: Judged, attacks: Attacks) -> Iterator[str]:
     """What an agent has where an attack that not all faced hurt it more than those that count."""
+    found = dict[Score, None]()
     for eps in attacks:
-        shown = _worst(judged, attacks, eps)
-        own = min((s for (_, at), s in judged.scores.items() if at == eps), key=lambda s: s.mean, default=None)
-        if shown and own and clearly_lower(own, shown, judged.scores.get((NO_ATTACK, 0.0))):
-            what = f"{own.mean:.4g} at {format_eps(eps)} under {attack_label(own.attack)}"
-            yield f"{label} has {what}, which not all faced"
+        if shown := _within(judged, attacks, eps):
+            own = lowest(s for s in judged.scores.values() if s.eps <= eps)
+            if clearly_lower(own, shown, judged.scores.get((NO_ATTACK, 0.0))):
+                found[own] = None
+    for own in found:
+        what = f"{own.mean:.4g} at {format_eps(own.eps)} under {attack_label(own.attack)}"
+        yield f"{label} has {what}, which not all faced"
 
 
-def _missing(
-    entries: Sequence[Entry], alike: dict[str, list[Judged]], attacks: dict[float, tuple[str, ...]]
-) -> Missing | None:
+def _fewer_budgets(row: Row, budgets: Iterable[float]) -> Iterator[str]:
+    """Where an agent was not judged at budgets that count for others at larger ones."""
+    lacking = [format_eps(eps) for eps in budgets if eps not in row.cells and eps < max(row.cells, default=0.0)]
+    if lacking:
+        yield f"{row.label} was not judged at {', '.join(lacking)}: within larger budgets it may have less"
+
+
+def _missing(entries: Sequence[Entry], alike: dict[str, list[Judged]], attacks: Attacks) -> Missing | None:
     """Where a budget has no attack that all faced, or an agent no budget: the largest suite that somebody faced, and the
     first agent that did not."""
     everyone = [
@@ -309,25 +338,32 @@ def _missing(
 def _row(
     entry: Entry,
     members: Sequence[Judged],
-    attacks: dict[float, tuple[str, ...]],
+    attacks: Attacks,
     scored: tuple[float, ...],
     median: int,
     levels: Levels,
 ) -> Row:
     cells = {}
     for eps in attacks:
-        lowest = [score for judged in members if (score := _worst(judged, attacks, eps))]
-        if len(lowest) < len(members):
+        found = [score for judged in members if (score := _within(judged, attacks, eps))]
+        exactly = _exactly(members[median], attacks, eps)
+        if len(found) < len(members) or exactly is None:
             continue
-        shown, runs = lowest[median], tuple(score.returns for score in lowest)
-        median_run = Median(shown.attack, shown.mean, shown.sem, stats.mean_interval([shown.returns]))
-        everyone = OverRepeats(stats.mean([score.mean for score in lowest]), stats.mean_interval(runs))
-        cells[eps] = Cell(eps, median_run, everyone, runs)
+        runs = tuple(score.returns for score in found)
+        everyone = OverRepeats(stats.mean([score.mean for score in found]), stats.mean_interval(runs))
+        cells[eps] = Cell(eps, _median(found[median]), _median(exactly), everyone, runs)
+    whole = bool(scored) and {0.0, *scored} <= cells.keys()
     return Row(
         label=entry.label,
         members=tuple(name for name, _ in entry.members),
         median=entry.members[median][0],
-        score=_score(members[median], attacks, scored) if scored and {0.0, *scored} <= cells.keys() else None,
+        score=_score(members[median], attacks, scored) if whole else None,
+        paper_score=_score(members[median], attacks, scored, _exactly) if whole else None,
+        flags=tuple(f"{flag.name}: {flag.message}" for flag in flags([*members[median].scores.values()])),
         cells=cells,
         published=row_for([row for row in results(entry.game.id) if row.levels == levels], entry.config),
     )
+
+
+def _median(score: Score) -> Median:
+    return Median(score.attack, score.eps, score.mean, score.sem, stats.mean_interval([score.returns]))

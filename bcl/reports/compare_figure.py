@@ -96,7 +96,7 @@ def _returns(axes: Axes, block: Block) -> list[Line2D]:
             axes.plot(paper.eps, paper.mean, **hollow)
     levels = {"train": ", training levels", "eval": ", unlimited levels"}.get(block.levels, "")
     axes.set_title(f"{block.game}{levels}")
-    axes.set_ylabel("return under the worst attack")
+    axes.set_ylabel("worst return within the budget")
     if any(row.published for row in block.rows):
         dotted: dict[str, Any] = {
             "color": LIGHT["muted"],

@@ -6,7 +6,8 @@ from typing import Literal
 
 import numpy as np
 
-from bcl.evaluation import Score, Worst, worst
+from bcl.evaluation import Score, Worst, worst, worst_within
+from bcl.evaluation.score import lowest
 
 BarState = Literal["kept", "not kept", "undecided", "diverged", "unfinished", "not needed"]
 """`not needed`: it trained beside a run that was good enough, so that no decision names it."""
@@ -41,8 +42,13 @@ class Evaluation:
 
     @cached_property
     def worst(self) -> dict[float, Worst]:
-        """Per budget above 0."""
+        """Per budget above 0, at exactly this budget."""
         return worst(self.scores)
+
+    @cached_property
+    def worst_within(self) -> dict[float, Worst]:
+        """Per budget above 0, over all budgets up to it and play without attack."""
+        return worst_within(self.scores)
 
     @property
     def partial(self) -> list[float]:
@@ -239,10 +245,14 @@ class Collected:
 
     @property
     def undercut(self) -> tuple[Score, ...]:
-        """Per budget the lowest score of the other evaluations, where it is lower than the worst of the first."""
+        """The lowest scores within each budget of the other evaluations, where they are lower than the first's."""
         if not self.evaluations:
             return ()
         first, *others = self.evaluations
-        scores = [s for other in others if other.levels == first.levels for s in other.scores]
-        lowest = [min((s for s in scores if s.eps == eps), key=lambda s: s.mean, default=None) for eps in first.worst]
-        return tuple(s for s in lowest if s and s.mean < first.worst[s.eps].mean)
+        scores = [s for other in others if other.levels == first.levels for s in other.scores if s.eps > 0]
+        found = dict[Score, None]()  # in the order of their budgets
+        for eps, known in first.worst_within.items():
+            within = [s for s in scores if s.eps <= eps]
+            if within and lowest(within).mean < known.mean:
+                found[lowest(within)] = None
+        return tuple(found)

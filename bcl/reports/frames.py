@@ -16,6 +16,7 @@ from bcl.config import EvaluationConfig, preset_for, resolve
 from bcl.envs import make_env
 from bcl.errors import StoreError
 from bcl.evaluation import game_for_evaluation
+from bcl.evaluation.score import lowest
 from bcl.evaluation.watch import Moment, watch
 from bcl.games import OBSERVATION_NAMES, Game
 from bcl.policies.files import fingerprint, load
@@ -61,15 +62,18 @@ def play_frames(path: Path, device: str) -> Frames | None:
 
 
 def worth_seeing(collected: Collected, game: Game) -> tuple[Attack, float]:
-    """The attack that hurt most at the largest budget judged, of those that are quick; else PGD-30 at the preset's."""
+    """The attack and budget that hurt most, of attacks that are quick; else PGD-30 at the largest budget judged, or at the
+    preset's."""
     known = {repr(a): a for a in (*(a for s in SUITES for a in suite(s)), *map(attack_by_name, ATTACK_NAMES))}
     judged = collected.evaluations[0] if collected.evaluations else None
-    if judged is None or not judged.worst:
+    if judged is None or not judged.attacks:
         name = preset_for(game)
         return PGD(steps=30, step=0.1), max((resolve(name).evaluation if name else EvaluationConfig()).eps)
-    eps = max(judged.worst)
-    quick = [s for s in judged.scores if s.eps == eps and s.attack in known and not s.attack.startswith(TOO_SLOW)]
-    return (known[min(quick, key=lambda s: s.mean).attack] if quick else PGD(steps=30, step=0.1)), eps
+    quick = [s for s in judged.scores if s.attack in known and not s.attack.startswith(TOO_SLOW)]
+    if not quick:
+        return PGD(steps=30, step=0.1), max(judged.budgets)
+    strongest = lowest(quick)
+    return known[strongest.attack], strongest.eps
 
 
 def choose(moments: Sequence[Moment], count: int = MOMENTS) -> list[int]:

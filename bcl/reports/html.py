@@ -5,7 +5,7 @@ import dataclasses
 import io
 import re
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 
 from bcl.attacks.names import attack_label
 from bcl.errors import StoreError
-from bcl.evaluation import Score
+from bcl.evaluation import Score, Worst
 from bcl.quantities import counted
 from bcl.reports import plots
 from bcl.reports.collect import collect, report_file
@@ -28,7 +28,7 @@ from bcl.runs import store
 from bcl.stats import MIN_FOR_INTERVAL
 
 WIDE, HALF, PHONE, BESIDE_SCREEN = 860, 540, 350, 300  # pixels a figure is drawn for; the page shows the one that fits
-MOST_BESIDE = 2  # attacks whose table still fits beside the figure
+MOST_BESIDE = 1  # attacks whose table still fits beside the figure
 
 
 def check(target: Path, out: Path | None) -> tuple[Collected, Path]:
@@ -78,29 +78,30 @@ def _breakable(setting: str) -> markupsafe.Markup:
 class Cells:
     """The text of a table of scores by budget, each column with one number of decimals."""
 
-    first: dict[float, tuple[str, str]]
-    """Mean and, with enough episodes, standard error: without attack, and under the worst one."""
+    within: dict[float, tuple[str, str]]
+    """Mean and, with enough episodes, standard error: without attack, and the worst within each budget."""
+    exactly: dict[float, tuple[str, str]]
+    """The worst attack at exactly each budget; empty where there is one attack, which is then the worst."""
     minimum: dict[float, str]
     """Worst per episode; empty where episodes cannot be paired, or where there is one attack."""
     attacks: dict[str, dict[float, tuple[str, str]]]
-    """Empty where there is one attack, which is then the worst."""
 
 
 def _cells(e: Evaluation) -> Cells:
-    def column(scores: list[Score]) -> dict[float, tuple[str, str]]:
-        means = aligned([s.mean for s in scores])
-        errors = aligned([s.sem for s in scores], errors=True) if _has_error(e) else [""] * len(scores)
-        return {s.eps: (mean, error) for s, mean, error in zip(scores, means, errors, strict=True)}
+    def column(scores: Mapping[float, Score | Worst]) -> dict[float, tuple[str, str]]:
+        means = aligned([s.mean for s in scores.values()])
+        errors = aligned([s.sem for s in scores.values()], errors=True) if _has_error(e) else [""] * len(scores)
+        return dict(zip(scores, zip(means, errors, strict=True), strict=True))
 
-    lowest = [s for s in e.scores if s.eps == 0] + [s for eps, w in e.worst.items() if (s := e.cell(w.attack, eps))]
-    if len(e.attacks) < 2:
-        return Cells(column(lowest), {}, {})
-    minima = [w.episode_minimum for w in e.worst.values() if w.episode_minimum is not None]
-    paired = len(minima) == len(e.worst)
+    several = len(e.attacks) > 1
+    within: dict[float, Score | Worst] = {**({0.0: e.nominal} if e.nominal else {}), **e.worst_within}
+    minima = [w.episode_minimum for w in e.worst_within.values() if w.episode_minimum is not None]
+    paired = len(minima) == len(e.worst_within)
     return Cells(
-        column(lowest),
-        dict(zip(e.worst, aligned(minima), strict=True)) if paired else {},
-        {attack: column([s for s in e.scores if s.attack == attack]) for attack in e.attacks},
+        column(within),
+        column(e.worst) if several else {},
+        dict(zip(e.worst_within, aligned(minima), strict=True)) if several and paired else {},
+        {attack: column({s.eps: s for s in e.scores if s.attack == attack}) for attack in e.attacks},
     )
 
 
@@ -118,7 +119,7 @@ def _figures(c: Collected) -> dict[str, list[tuple[str, str]]]:
         runs, curves = partial(plots.timeline, c.timeline), partial(plots.learning_curves, c.timeline)
         figures["timeline"] = _sizes("timeline", "training runs: time against budget", runs)
         figures["curves"] = _sizes("curves", "returns while training, per phase", curves)
-    if c.proofs:
+    if len({proof.eps for proof in c.proofs}) > 1:  # of one budget the table says all
         draw = partial(plots.certificates, c.proofs)
         figures["certificates"] = _sizes("certificates", "certificates against budget", draw, 760)
     return figures

@@ -95,7 +95,7 @@ def budget_axis(axes: Axes, budgets: Sequence[float]) -> None:
 def _columns(labels: Sequence[str], width: int) -> int:
     """Of a legend below a figure: as many as the longest label has room in, with its line and the gap to the next (pixels)."""
     line, letter, gap = 42, 5.7, 20
-    longest = max(len("worst attack"), *map(len, labels), 0)
+    longest = max(len("worst within"), *map(len, labels), 0)
     return max(1, int((width + gap) // (line + letter * longest + gap)))
 
 
@@ -116,9 +116,9 @@ def return_against_budget(
     width: int,
     before: Sequence[tuple[str, Evaluation]] = (),
 ) -> Figure:
-    """A line per attack, the worst case bold and on top, agents it came from thin and gray, the paper's values hollow."""
+    """A line per attack, the worst within each budget bold and on top, agents it came from thin and gray, the paper's values hollow."""
     looks = styles(evaluation.attacks)
-    named = [*(look.label for look in looks.values()), *(f"{name}, worst attack" for name, _ in before)]
+    named = [*(look.label for look in looks.values()), *(f"{name}, worst within" for name, _ in before)]
     columns = _columns(named, width)
     rows = -(-(len(named) + 2) // columns)  # with the worst and the paper
     figure = _figure(width, (250 if width <= HALF else 230) + 20 * rows)
@@ -133,9 +133,9 @@ def return_against_budget(
         )  # fmt: skip
     for number_, (name, other) in enumerate(before):
         axes.plot(*zip(*_lowest(other), strict=True), color=LIGHT["muted"], linewidth=1, linestyle=_DASHES[number_ % 2],
-                  alpha=0.6, zorder=1.5, label=f"{name}, worst attack")  # fmt: skip
+                  alpha=0.6, zorder=1.5, label=f"{name}, worst within")  # fmt: skip
     if lowest := _lowest(evaluation):
-        label = "worst attack" if looks else "no attack"
+        label = "worst within" if looks else "no attack"
         axes.plot(*zip(*lowest, strict=True), color=LIGHT["ink"], linewidth=3.5, alpha=0.9, zorder=3, label=label,
                   marker="" if looks else "o")  # fmt: skip
     handles, labels = axes.get_legend_handles_labels()
@@ -158,9 +158,9 @@ def return_against_budget(
 
 
 def _lowest(evaluation: Evaluation) -> list[tuple[float, float]]:
-    """Mean return by budget, under the worst attack."""
+    """Mean return by budget: the worst within each."""
     nominal = [evaluation.nominal] if evaluation.nominal else []
-    return [(s.eps, s.mean) for s in nominal] + [(w.eps, w.mean) for w in evaluation.worst.values()]
+    return [(s.eps, s.mean) for s in nominal] + [(eps, w.mean) for eps, w in evaluation.worst_within.items()]
 
 
 @styled

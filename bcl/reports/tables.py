@@ -14,6 +14,7 @@ from bcl.reports.entries import Entry
 from bcl.reports.look import number
 from bcl.reports.published import row_for, run_counts, wall_time
 
+EXACTLY = "at exactly this budget"
 PAPER_RUNS, PAPER_TIME = "paper's runs", "paper's time"  # columns that are left out where the paper has neither
 _LATEX = {"\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}"}
 _LATEX |= {"~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$", "\N{MINUS SIGN}": "$-$"}
@@ -90,12 +91,17 @@ def as_json(comparison: Comparison) -> dict[str, Any]:
 def _returns(block: Block) -> Table:
     attacks = [attack_label(attack) for attack in block.usual_attacks]
     words = [f"{_name(block)}: mean return ± standard error [95 % interval], {counted(block.episodes, 'episode')}"]
-    words += [f"worst of {', '.join(attacks)}"] if attacks else []
+    words += [f"worst within each budget under {', '.join(attacks)}"] if attacks else []
     rows = tuple(line for row in block.rows for line in _lines(row, block))
     budgets = ["no attack" if eps == 0 else format_eps(eps) for eps in block.budgets]
-    notes = [f"score: no attack + mean at {', '.join(map(format_eps, block.scored))}"] if block.scored else []
+    notes = [f"score: no attack + mean within {', '.join(map(format_eps, block.scored))}"] if block.scored else []
+    other_rows = [f"'{EXACTLY}'"] if any(map(_differs, block.rows)) else []
+    other_rows += ["'paper'"] if any(row.published for row in block.rows) else []
+    if other_rows:
+        notes.append(f"{' and '.join(other_rows)}: the worst attack at exactly each budget, and the score of that")
     sources = dict.fromkeys(row.published.source for row in block.rows if row.published)
     notes += [f"paper: {source}" for source in sources]
+    notes += [f"flags of {row.label}: {_flag_names(row)} (docs/flags.md)" for row in block.rows if row.flags]
     return Table(", ".join(words), ("agent", *budgets, "score"), rows, (*notes, *block.notes))
 
 
@@ -108,10 +114,23 @@ def _lines(row: Row, block: Block) -> Iterator[tuple[str, ...]]:
     if not alone:
         means = [c and number(c.over_repeats.mean) + _interval(c.over_repeats.interval) for c in cells]
         yield "  mean over repeats", *(text or "" for text in means), ""
+    if _differs(row):
+        exactly = [c and _value(c.exactly, len(c.runs[0])) + _interval(c.exactly.interval) for c in cells]
+        score = "" if row.paper_score is None else number(row.paper_score)
+        yield f"  {EXACTLY}", *(text or "" for text in exactly), score
     if paper := row.published:
         at = {round(eps * 255): (mean, sem) for eps, mean, sem in zip(paper.eps, paper.mean, paper.sem, strict=True)}
         values = [at.get(round(eps * 255)) if _is_level(eps) else None for eps in block.budgets]
         yield f"  paper: {paper.method}", *(_plus_minus(*v) if v else "" for v in values), number(paper.score)
+
+
+def _differs(row: Row) -> bool:
+    """Whether some budget is worse with less of it."""
+    return any(cell.median.eps < eps for eps, cell in row.cells.items())
+
+
+def _flag_names(row: Row) -> str:
+    return ", ".join(dict.fromkeys(flag.partition(":")[0] for flag in row.flags))
 
 
 def _improvements(block: Block) -> Table:

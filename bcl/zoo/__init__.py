@@ -7,6 +7,7 @@ of its training, and the results it was published with. Nothing here is ever wri
 import hashlib
 import tomllib
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 
 from bcl.errors import WeightsError, did_you_mean
@@ -45,7 +46,12 @@ class ZooAgent:
     suite: str
     """The attacks behind `returns`."""
     returns: dict[str, float]
-    """Mean return by budget under the suite's worst attack, where all of it was played; at 0 without attack."""
+    """Mean return by budget under the suite's worst attack, where all of it was played; at 0 without attack, first."""
+
+    @property
+    def within(self) -> dict[str, float]:
+        """The lowest of `returns` up to each budget."""
+        return dict(zip(self.returns, accumulate(self.returns.values(), min), strict=True))
 
     @property
     def file(self) -> Path:

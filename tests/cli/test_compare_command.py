@@ -43,7 +43,13 @@ def test_tables_and_a_figure(bcl, tmp_path: Path) -> None:
     figure = tmp_path / "f.svg"
     code, out, _ = bcl("compare", "one.safetensors", "two.safetensors", "--figure", str(figure))
     assert code == 0
-    for word in ("one.safetensors", "two.safetensors", "worst of PGD-3, Noise", "probability that an episode", "0.05"):
+    for word in (
+        "one.safetensors",
+        "two.safetensors",
+        "worst within each budget under PGD-3, Noise",
+        "probability that an episode",
+        "0.05",
+    ):
         assert word in out
     assert figure.read_bytes().startswith(b"<?xml")
     assert out.splitlines()[-2:] == [

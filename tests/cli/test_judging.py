@@ -1,17 +1,29 @@
 """bcl attack and bcl certify as a person meets them."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
+from bcl.cli.attack_command import print_table
+from bcl.evaluation import Score
 from bcl.policies.files import fingerprint, load
 
 
 def test_attack_prints_a_table_and_keeps_the_cells(bcl, tmp_path: Path) -> None:
     code, out, _ = bcl("attack", "p.safetensors", "--eps", "0.05", "0.2", "--episodes", "4")
     assert code == 0
-    for word in ("no attack", "PGD-10", "0.05", "0.2", "worst attack", "worst per episode", "next: bcl attack"):
+    for word in (
+        "no attack",
+        "PGD-10",
+        "0.05",
+        "0.2",
+        "worst attack",
+        "worst within",
+        "worst per episode",
+        "next: bcl attack",
+    ):
         assert word in out
     cells = sorted((tmp_path / "p.results" / "evals").glob("eps-*.json"))
     assert (tmp_path / "p.results" / "evals" / "verdict.json").exists()
@@ -30,7 +42,22 @@ def test_attack_as_json(bcl) -> None:
     assert (code, err) == (0, "")
     data = json.loads(out)
     assert [s["attack"] for s in data["scores"]][:2] == ["none", "UniformNoise()"]
-    assert data["worst"]["0.1"]["mean"] <= data["scores"][1]["mean"]
+    assert data["worst"]["0.1"]["mean"] == min(score["mean"] for score in data["scores"][1:])
+    assert data["worst_within"]["0.1"]["mean"] == min(score["mean"] for score in data["scores"])
+
+
+def test_the_table_shows_the_worst_at_a_budget_and_within_it(capsys: pytest.CaptureFixture[str]) -> None:
+    def score(attack: str, eps: float, *returns: float) -> Score:
+        return Score(attack, eps, returns, (1,) * len(returns), 0.5, eps, 0.0, 0, "fixed")
+
+    pgd, noise = "PGD(steps=30, step=0.1)", "UniformNoise()"
+    scores = [score("none", 0.0, 500, 500), score(pgd, 0.03, 120, 128), score(pgd, 0.06, 320, 332)]
+    print_table([*scores, score(noise, 0.06, 310, 430)], [], "title")
+    lines = [re.split(r"\s*[│┃]\s*", line)[1:-1] for line in capsys.readouterr().out.splitlines()]
+    rows = {line[0]: line[1:] for line in lines if line}
+    assert rows["worst attack"] == ["", "124", "326"]
+    assert rows["worst within"] == ["", "124", "124"]
+    assert rows["worst per episode"] == ["", "124", "124"]
 
 
 def test_sanity_attacks_with_everything(bcl) -> None:

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor
 
 from bcl.attacks import PGD, CrossEntropy, UniformNoise
@@ -13,7 +15,18 @@ from bcl.attacks.objectives import ascent
 from bcl.config import resolve
 from bcl.envs import Step, make_env
 from bcl.errors import BclError
-from bcl.evaluation import Cell, Plan, Score, cells, evaluate, game_for_evaluation, run_floor, run_suite, worst
+from bcl.evaluation import (
+    Cell,
+    Plan,
+    Score,
+    cells,
+    evaluate,
+    game_for_evaluation,
+    run_floor,
+    run_suite,
+    worst,
+    worst_within,
+)
 from bcl.games import AtariGame, ProcgenGame
 from bcl.policies import Policy, PolicySpec
 
@@ -255,6 +268,29 @@ def test_worst_is_the_lowest_mean_and_the_minimum_per_episode() -> None:
     assert found[0.1].sem == pytest.approx(1.5 / 2**0.5)
     unpaired = worst([score("A", 0.1, (1, 5), protocol="first"), score("B", 0.1, (4, 1), protocol="first")])
     assert unpaired[0.1].episode_minimum is None
+
+
+def test_worst_within_a_budget_counts_smaller_ones_and_doing_nothing() -> None:
+    scores = [score("none", 0.0, (7, 7)), score("A", 0.1, (8, 9)), score("B", 0.2, (2, 4)), score("A", 0.3, (1, 9))]
+    found = worst_within(scores)
+    assert {eps: (one.attack, one.eps, one.mean) for eps, one in found.items()} == {
+        0.1: ("none", 0.0, 7),  # who may attack may also let it be
+        0.2: ("B", 0.2, 3),
+        0.3: ("B", 0.2, 3),  # A leaves 5 at 0.3
+    }
+    assert [one.episode_minimum for one in found.values()] == [7, 3, (1 + 4) / 2]
+    assert found[0.3].sem == pytest.approx(1 / 2**0.5)
+    assert {eps: one.mean for eps, one in worst(scores).items()} == {0.1: 8.5, 0.2: 3, 0.3: 5}  # the paper's
+    assert worst_within([*scores, score("C", 0.3, (3, 3))])[0.3].eps == 0.3  # of equals the one that uses it all
+    assert worst_within(scores[:1]) == {}
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.floats(-10, 10)), min_size=1))
+def test_worst_within_never_rises_with_the_budget(cells: list[tuple[int, float]]) -> None:
+    scores = [score("A" if level else "none", level / 10, (mean,)) for level, mean in cells]
+    found = [one.mean for one in worst_within(scores).values()]
+    assert found == sorted(found, reverse=True)
+    assert all(one.mean <= worst(scores)[eps].mean for eps, one in worst_within(scores).items())
 
 
 def test_the_game_as_it_is_judged() -> None:

@@ -44,6 +44,13 @@ def test_masking(rival: str) -> None:
     assert names(with_apgd) == []
 
 
+def test_pgd_that_finds_it_with_less_is_not_masked() -> None:
+    rival = score(repr(MultiT()), 0.02, 5.0)
+    overshot = [NOMINAL, score(PGD30, 0.01, 5.0), score(PGD30, 0.02, 19.0), rival]
+    assert names(overshot) == ["bigger-budget-weaker"]
+    assert names([NOMINAL, *overshot[2:], score(PGD30, 0.03, 5.0)]) == ["masking"]  # with more does not count
+
+
 def test_weak_pgd() -> None:
     margin = repr(APGD(objective=Margin()))
     beaten = [NOMINAL, score(PGD30, 0.01, 20.0), score(PGD50, 0.01, 19.0), score(margin, 0.01, -8.0)]
@@ -90,6 +97,21 @@ def test_more_effort_that_hurts_less() -> None:
 
 def test_a_survived_budget_of_one() -> None:
     assert names([*HEALTHY, score(PGD30, 1.0, -5.0)], FLOOR) == ["full-budget-survived"]
+
+
+def test_a_budget_of_one_may_be_used_in_part() -> None:
+    found = [NOMINAL, score(repr(MultiT()), 0.02, -21.0), score(PGD30, 1.0, -5.0)]
+    assert names(found, FLOOR) == []
+    assert names([NOMINAL, *found[2:]], FLOOR) == ["full-budget-survived"]
+
+
+def test_an_attack_that_helps() -> None:
+    helped = [NOMINAL, score(PGD30, 0.01, 25.0), score(repr(MultiT()), 0.01, 24.0)]
+    what = "Multi-T 1000 (24), the worst attack at 0.01, leaves more than no attack (20)"
+    assert flags(helped) == [Flag("attack-helps", what)]
+    assert names([*helped, score(repr(Square()), 0.01, 19.0)]) == ["masking"]  # one that does not is enough
+    assert names([NOMINAL, score(PGD30, 0.01, 20.9)]) == []  # not by much
+    assert names([NOMINAL, score(PGD30, 0.01, 25.0, returns=(20.0, 20.0, 20.0, 40.0))]) == []  # chance
 
 
 def test_too_few_episodes_prove_nothing() -> None:

@@ -289,7 +289,7 @@ def test_one_run_that_diverges_is_one_candidate_less(tmp_path: Path, monkeypatch
     for name in ("result.json", "stages/2-at/result.json"):
         (tmp_path / "two" / name).unlink()
     experiment.finish(tmp_path / "two", Crew(say=said.append))  # what diverged is not tried again
-    assert "runs diverged" in next(line for line in said if line.startswith("phase 1"))
+    assert "runs nominal diverged" in next(line for line in said if line.startswith("phase 1"))
     broken = {"run1", "run2", "run3"}
     with pytest.raises(TrainingError, match="every run of phase 1 diverged"):
         whole(tmp_path / "three", "bcl-mos-at", "--bootstrap=vanilla", *HARD)
@@ -352,11 +352,13 @@ def test_status_from_outside(tmp_path: Path) -> None:
     phases = [line for line in said if line.startswith("phase")]
     assert [f"at: {line}" for line in phases] == list(now.lines[2:])
     kept = decided(run)[1]["kept"]
-    assert f"phase 1  0.05  runs {' '.join(shown(decided(run)[1]))}  kept {kept}  next -> 0.1" in phases[0]
+    nominal, attacked = (shown(decided(run)[1], eps) for eps in ("0.0", "0.05"))
+    runs = f"runs nominal {nominal}  attacked {attacked}"
+    assert f"phase 1  0.05  {runs}  kept {kept}  next -> 0.1" in phases[0]
 
 
-def shown(decision: dict) -> list[str]:
-    return [f"{c['scores'][str(decision['phase']['eps'])]:.4g}" for c in decision["candidates"]]
+def shown(decision: dict, eps: str) -> str:
+    return " ".join(f"{c['scores'][eps]:.4g}" for c in decision["candidates"])
 
 
 def test_repeats_are_runs_of_their_own(in_folder: Callable[..., tuple[int, str, str]]) -> None:

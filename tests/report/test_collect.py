@@ -3,7 +3,7 @@
 import json
 import re
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -19,6 +19,7 @@ from bcl.envs import make_env
 from bcl.errors import StoreError
 from bcl.evaluation.score import NO_ATTACK
 from bcl.experiment import read_config
+from bcl.experiment.run import read_verdict
 from bcl.games import game_to_dict
 from bcl.policies import Policy, PolicySpec
 from bcl.reports import plots
@@ -39,7 +40,7 @@ def test_the_verdict_and_its_table(pong_run: Path) -> None:
     assert c.state == "finished"
     assert c.verdict == (
         "bcl-mos-at on pong: return 20.67 without attack; 4 under the worst of PGD-30, RI-FGSM, Multi 1000 and Multi-T 1000 "
-        "at 25/255; it is the agent of phase 4, trained up to 7/255; the curriculum stopped: target reached; "
+        "within 25/255; it is the agent of phase 4, trained up to 7/255; the curriculum stopped: target reached; "
         "3 episodes instead of 20"
     )
     first, second = c.evaluations
@@ -47,12 +48,47 @@ def test_the_verdict_and_its_table(pong_run: Path) -> None:
     assert first.budgets == [0.0, *levels(10, 20, 25)]
     assert [(w.mean, w.attack[:4]) for w in first.worst.values()] == [(20.0, "PGD("), (15.0, "PGD("), (4.0, "PGD(")]
     assert first.worst[25 / 255].sem == pytest.approx((2 / 3) ** 0.5 / 3**0.5)
-    assert first.worst[25 / 255].episode_minimum == 4.0
+    assert first.worst_within[25 / 255].episode_minimum == 4.0
     assert first.cell(first.attacks[2], 20 / 255).returns == (15.0, 16.0, 17.0)  # type: ignore[union-attr]
     assert first.nominal.returns == (20.0, 21.0, 21.0)  # type: ignore[union-attr]
     assert first.flags == ("masking: made up",)
     # Other episodes are another table.
     assert (second.note, second.attacks, second.scores[0].seed) == ("evaluated afterwards", [], 0)
+
+
+def replayed(run: Path, returns: Mapping[tuple[int, str], float]) -> None:
+    """The verdict again, with these returns by gray level and kind of attack."""
+    result = store.read_json(run / "result.json")
+    for score in result["scores"]:
+        value = returns.get((round(255 * score["eps"]), score["attack"].partition("(")[0]))
+        score["returns"] = score["returns"] if value is None else [value] * 3
+    store.write_json(run / "result.json", result)
+    shutil.rmtree(run / "evals")
+
+
+def test_the_verdict_names_the_lowest_return_within_the_budget(pong_run: Path) -> None:
+    replayed(pong_run, {(10, "MultiT"): 3.0, (25, "PGD"): 7.0, (25, "Multi"): 6.0})
+    c = collect(pong_run)
+    four = "the worst of PGD-30, RI-FGSM, Multi 1000 and Multi-T 1000"
+    assert f"; 3 under {four} within 25/255 (Multi-T 1000 at 10/255); " in c.verdict
+    [axes] = plots.return_against_budget(c.evaluations[0], c.published, 860).axes
+    [bold] = [line for line in axes.get_lines() if line.get_label() == "worst within"]
+    assert list(bold.get_ydata()) == pytest.approx([62 / 3, 3, 3, 3])
+    row = re.search(r'<tr><th scope="row">25/255</th>(.*?)</tr>', page(c), re.DOTALL)
+    assert row is not None
+    assert re.findall(r">([\d.]+)[ <]", row[1]) == ["3.00", "4.25", "3", "7", "4.5", "6", "4.25"]
+    # within, at exactly 25/255, per episode, four attacks
+    verdict = read_verdict(pong_run)
+    assert verdict is not None
+    only = [score for score in verdict.scores if score.attack in (NO_ATTACK, PAPER[3])]
+    assert "; 3 under Multi-T 1000 within 25/255 (at 10/255)" in replace(verdict, scores=only).sentence(
+        read_config(pong_run)
+    )
+
+
+def test_where_no_attack_leaves_less_the_verdict_says_so(pong_run: Path) -> None:
+    replayed(pong_run, {(level, kind): 21.0 for level in (10, 20, 25) for kind in ("PGD", "RIFGSM", "Multi", "MultiT")})
+    assert "return 20.67 without attack; no less under the worst of PGD-30, " in collect(pong_run).verdict
 
 
 def later(run: Path, attacks: Sequence[str], budgets: Sequence[int], seed: int, episodes: int = 3) -> None:
@@ -89,7 +125,7 @@ def test_a_stronger_evaluation_afterwards_replaces_the_verdict(pong_run: Path) -
     later(pong_run, [*PAPER, "FGSM()"], (10, 20, 25), seed=7)
     c = collect(pong_run)
     assert (c.evaluations[0].note, c.evaluations[0].scores[0].seed) == ("evaluated afterwards", 7)
-    assert "return 1 without attack; 1 under the worst of 5 attacks at 25/255" in c.verdict
+    assert "return 1 without attack; 1 under the worst of 5 attacks within 25/255" in c.verdict
     later(pong_run, [repr(attack) for attack in suite("strong")], (10, 20, 25), seed=8, episodes=20)
     c = collect(pong_run)
     assert c.evaluations[0].scores[0].seed == 8
@@ -111,7 +147,7 @@ def test_a_stronger_suite_need_not_hold_the_attack_of_the_verdict(pong_run: Path
 
 
 def test_a_lower_return_in_another_evaluation_is_named_beside_the_table(pong_run: Path) -> None:
-    later(pong_run, ["FGSM()"], (20, 25), seed=5)  # 1, the verdict's worst are 15 and 4
+    later(pong_run, ["FGSM()"], (10, 25), seed=5)  # 1, the verdict's worst are 20, 15 and 4
     config = read_config(pong_run)
     played(pong_run / "evals", config, "Noise()", 20 / 255, (0.5,), seed=6)
     played(pong_run / "evals", config, "Noise()", 10 / 255, (20.5,), seed=6)  # not lower
@@ -119,8 +155,8 @@ def test_a_lower_return_in_another_evaluation_is_named_beside_the_table(pong_run
     assert c.evaluations[0].note == "the run's own verdict"
     said = re.sub(r"<.*?>", "", page(c))
     assert (
-        "Other evaluations gave less: 0.5 under Noise at 20/255 (1 episode), 1 under FGSM at 25/255, see below." in said
-    )
+        "Other evaluations gave less: 1 under FGSM at 10/255, 0.5 under Noise at 20/255 (1 episode), see below." in said
+    )  # within 25/255 it is 0.5 still, not the 1 at 25/255
     assert "3 episodes, evaluation seed 5: evaluated afterwards." in said
 
 
@@ -260,11 +296,11 @@ def test_the_agent_before_the_curriculum_on_the_same_episodes(pong_run: Path) ->
     assert (name, vanilla.nominal.mean, vanilla.worst[25 / 255].mean) == ("vanilla", 21.0, -21.0)  # type: ignore[union-attr]
     [axes] = plots.return_against_budget(c.evaluations[0], c.published, 860, c.before).axes
     lines = {line.get_label(): line for line in axes.get_lines()}
-    assert list(lines["vanilla, worst attack"].get_ydata()) == [21.0, -21.0]
+    assert list(lines["vanilla, worst within"].get_ydata()) == [21.0, -21.0]
     others = [
-        line for label, line in lines.items() if label != "vanilla, worst attack" and line.get_linestyle() != "None"
+        line for label, line in lines.items() if label != "vanilla, worst within" and line.get_linestyle() != "None"
     ]
-    assert all(lines["vanilla, worst attack"].get_linewidth() < line.get_linewidth() for line in others)
+    assert all(lines["vanilla, worst within"].get_linewidth() < line.get_linewidth() for line in others)
     assert axes.get_ylim()[0] < -21
 
 

@@ -35,6 +35,46 @@ def test_the_worst_of_the_suite_and_the_score_by_hand(tmp_path: Path) -> None:
     assert row.published.mean == (21.0, 21.0, 20.9, 20.9)
 
 
+def test_cells_and_score_go_by_the_worst_within_a_budget_the_papers_beside(tmp_path: Path) -> None:
+    cells = {**pong(20, 21, 4, 5), (RI, 15 / 255): [2.0] * 4, (PGD30, 15 / 255): [8.0] * 4}
+    [row] = only_block(finished(tmp_path / "a", "pong", "bcl-mos-at", cells)).rows
+    levels = (0, 10, 15, 20, 25)
+    assert [row.cells[level / 255].median.mean for level in levels] == [20, 20, 2, 2, 2]
+    assert [round(255 * row.cells[level / 255].median.eps) for level in levels] == [0, 0, 15, 15, 15]
+    assert [row.cells[level / 255].exactly.mean for level in levels] == [20, 21, 2, 4, 5]
+    assert row.cells[25 / 255].median.attack == RI
+    assert row.cells[25 / 255].runs == ((2.0,) * 4,)
+    assert row.score == 20 + (20 + 2 + 2) / 3
+    assert row.paper_score == 20 + (21 + 4 + 5) / 3
+
+
+def test_the_median_of_repeats_is_by_the_worst_within(tmp_path: Path) -> None:
+    # at exactly 30, 29, 28; within 21, 29, 28
+    means = [(20, 1, 2, 27), (20, 12, 8, 7), (20, 10, 8, 6)]
+    [row] = only_block(repeated(tmp_path / "three", "pong", "at", [pong(*m) for m in means])).rows
+    assert (row.median, row.score, row.paper_score) == ("seed2", 28, 28)
+
+
+def test_a_row_keeps_its_flags(tmp_path: Path) -> None:
+    cells = {**pong(20, 5, 19, 18), (RI, 10 / 255): [5.0] * 4}
+    [row] = only_block(finished(tmp_path / "a", "pong", "at", cells)).rows
+    assert "bigger-budget-weaker: PGD-30 (19) hurts less at 20/255 than at 10/255 (5)" in row.flags
+    # Made by hand, no attack changed an action.
+    told = "flags of a: no-effect, bigger-budget-weaker (docs/flags.md)"
+    assert told in tables(compare([tmp_path / "a"]))[0].notes
+
+
+def test_an_agent_that_was_judged_at_fewer_budgets_is_named(tmp_path: Path) -> None:
+    whole = finished(tmp_path / "whole", "pong", "at", pong(20, 15, 10, 5))
+    part = finished(tmp_path / "part", "pong", "at", {k: v for k, v in pong(20, 15, 10, 5).items() if k[1] != 20 / 255})
+    small = finished(
+        tmp_path / "small", "pong", "at", {k: v for k, v in pong(20, 15, 10, 5).items() if k[1] < 15 / 255}
+    )
+    assert only_block(whole, part, small).notes == (
+        "part was not judged at 20/255: within larger budgets it may have less",
+    )
+
+
 def test_repeats_are_one_row_the_median_by_score_shown(tmp_path: Path) -> None:
     # Scores 20 + 10 = 30, 10 + 0 = 10, 21 - 3 = 18: the third is the median, though its nominal return is the highest.
     means = [(20, 15, 10, 5), (10, 0, 0, 0), (21, 0, -3, -6)]
@@ -84,7 +124,8 @@ def test_where_budgets_have_different_attacks_the_score_is_over_those_that_all_h
     whole = {**pong(20, 15, 10, 5), (RI, 20 / 255): [3.0] * 4}  # so low that it would count
     part = {key: value for key, value in whole.items() if key != (RI, 10 / 255)}
     row = only_block(finished(tmp_path / "whole", "pong", "at", whole)).rows[0]
-    assert row.score == 20 + (15 + 3 + 5) / 3
+    assert row.score == 20 + (15 + 3 + 3) / 3
+    assert row.paper_score == 20 + (15 + 3 + 5) / 3
     block = only_block(finished(tmp_path / "part", "pong", "at", part))
     assert block.notes == (
         "at 20/255, 25/255 the worst is also over RI-FGSM",

@@ -39,6 +39,25 @@ def test_tables_carry_the_papers_numbers_beside(tmp_path: Path) -> None:
     assert "PGD-30, RI-FGSM" in returns.title
 
 
+def test_where_less_hurts_more_the_papers_number_has_a_row_of_its_own(tmp_path: Path) -> None:
+    a = finished(tmp_path / "a", "pong", "at", pong(20, 4, 10, 5))
+    b = finished(tmp_path / "b", "pong", "vanilla", pong(20, 15, 10, 5))
+    returns, *_ = tables(compare([a, b]))
+    assert [row[0] for row in returns.rows] == [
+        "a",
+        "  at exactly this budget",
+        "  paper: AT-DQN",
+        "b",
+        "  paper: DQN (Vanilla)",
+    ]
+    within, exactly = ([cell.split(" ")[0] for cell in row[1:]] for row in returns.rows[:2])
+    assert within == ["20", "4", "4", "4", "24"]
+    assert exactly == ["20", "4", "10", "5", "26.33"]
+    assert "score: no attack + mean within 10/255, 20/255, 25/255" in returns.notes
+    told = "'at exactly this budget' and 'paper': the worst attack at exactly each budget, and the score of that"
+    assert told in returns.notes
+
+
 def test_games_that_the_paper_has_not_played_have_no_columns_of_it(tmp_path: Path) -> None:
     took = tables(compare([finished(tmp_path / "a", "cartpole", "vanilla", {(NO_ATTACK, 0.0): [1.0, 2.0, 3.0]})]))[-1]
     assert took.header == ("agent", "training runs", "runs before", "steps a run", "time a run", "machine")
@@ -73,7 +92,9 @@ def test_json_is_whole(tmp_path: Path) -> None:
     [row] = data["blocks"][0]["rows"]
     assert row["cells"][1]["eps"] == 10 / 255
     assert row["cells"][1]["run_means"] == [15, 12, 0]
-    assert {*row["cells"][1]["median"]} == {"attack", "mean", "sem", "interval"}
+    assert {*row["cells"][1]["median"]} == {"attack", "eps", "mean", "sem", "interval"}
+    assert {*row["cells"][1]["exactly"]} == {*row["cells"][1]["median"]}
+    assert (row["score"], row["paper_score"]) == (19 + (12 + 1 - 2) / 3,) * 2
     for part, mean in (("median", 12), ("over_repeats", 9)):
         found = row["cells"][1][part]
         assert found["mean"] == mean

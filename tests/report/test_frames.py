@@ -14,11 +14,13 @@ from bcl.config import resolve
 from bcl.envs import make_env
 from bcl.errors import MissingExtra
 from bcl.evaluation.watch import Moment
+from bcl.experiment import read_config
 from bcl.policies import Policy, PolicySpec
 from bcl.policies.files import fingerprint
 from bcl.reports import frames
 from bcl.reports.collect import collect, results_folder
 from bcl.reports.frames import choose, play_frames, worth_seeing
+from tests.report.conftest import played
 
 
 @pytest.fixture(autouse=True)
@@ -58,6 +60,8 @@ def test_the_attack_that_hurt_most_of_those_that_are_quick(pong_run: Path) -> No
     for path in (pong_run / "evals").glob("*-PGD*"):
         path.unlink()
     assert worth_seeing(collect(pong_run), game) == (RIFGSM(), 25 / 255)  # Multi-T, the worst now, takes seconds a step
+    played(pong_run / "evals", read_config(pong_run), repr(RIFGSM()), 10 / 255, (1.0, 2.0, 3.0))
+    assert worth_seeing(collect(pong_run), game) == (RIFGSM(), 10 / 255)  # it hurts more there than with more
 
 
 def test_frames_that_cannot_be_kept_are_shown_all_the_same(agent: Path, tmp_path: Path) -> None:

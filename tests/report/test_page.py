@@ -93,6 +93,14 @@ def vector_frames() -> Frames:
     )
 
 
+def two_attacks(collected: Collected) -> Collected:
+    """With long numbers, and certificates at one budget."""
+    evaluation = collected.evaluations[0]
+    kept = [s for s in evaluation.scores if s.eps == 0 or s.attack in evaluation.attacks[:2]]
+    scores = tuple(replace(s, returns=tuple(1234.5 * r for r in s.returns)) for s in kept)
+    return replace(collected, evaluations=(replace(evaluation, scores=scores),), proofs=collected.proofs[:1])
+
+
 def strong(collected: Collected) -> Collected:
     """With every attack of the largest suite, and as many phases as the paper's longest curricula have."""
     evaluation, history = collected.evaluations[0], collected.timeline
@@ -119,6 +127,7 @@ def pages(
         "finished": collect(run, pong_frames),
         "vector": collect(run, vector_frames()),
         "strong": strong(collect(run)),
+        "two": two_attacks(collect(run)),
         "unfinished": collect(make_pong_run(folder / "cut", finished=False)),
     }
     for kind, data in collected.items():
@@ -130,7 +139,7 @@ def test_the_page_says_what_was_collected(pages: dict[str, Path]) -> None:
     text = re.sub(r'<span class="whole">(.*?)</span>', r"\1", pages["finished"].read_text())
     for words in (
         *(
-            "4 under the worst of PGD-30, RI-FGSM, Multi 1000 and Multi-T 1000 at 25/255",
+            "4 under the worst of PGD-30, RI-FGSM, Multi 1000 and Multi-T 1000 within 25/255",
             "<b>flag masking</b>: made up",
             "the run&#39;s own verdict",
             "100.0 %",
@@ -142,14 +151,27 @@ def test_the_page_says_what_was_collected(pages: dict[str, Path]) -> None:
     assert "is not finished" not in text
     row = re.search(r'<tr><th scope="row">20/255</th>(.*?)</tr>', text, re.DOTALL)
     assert row is not None
-    assert re.findall(r">([\d.]+)[ <]", row[1]) == [
-        "15.00",
-        "15",
-        "15",
-        "15.5",
-        "16",
-        "15.25",
-    ]  # worst, per episode, four
+    shown = re.findall(r">([\d.]+)[ <]", row[1])
+    assert shown == ["15.00", "15", "15", "15", "15.5", "16", "15.25"]  # within, at exactly 20/255, per episode, four
+
+
+def test_certificates_at_a_single_budget_are_a_table_alone(pong_run: Path) -> None:
+    c = collect(pong_run)
+    one = replace(c, proofs=tuple(proof for proof in c.proofs if proof.eps == 1 / 255))
+    assert len(one.proofs) == 2  # of two methods
+    for data, drawings in ((c, 2), (one, 0)):
+        section = page(data).split('<section id="certificates">')[1].split("</section>")[0]
+        assert section.count("<svg") == drawings  # for wide and for narrow screens
+        assert section.count("<td>crown</td>") == len(data.proofs) / 2
+        assert "ACR: share of visited states" in section
+
+
+def test_a_single_attack_is_its_own_worst_at_each_budget(pong_run: Path) -> None:
+    c = collect(pong_run)
+    alone = replace(c.evaluations[0], scores=tuple(s for s in c.evaluations[0].scores if "RIFGSM" not in s.attack))
+    alone = replace(alone, scores=tuple(s for s in alone.scores if "Multi" not in s.attack))
+    table = page(replace(c, evaluations=(alone,))).split('<table class="scores')[1].split("</table>")[0]
+    assert re.findall(r'<th scope="col"[^>]*>(.*?)</th>', table) == ["budget", "worst within", "PGD\u201130"]
 
 
 def test_an_unfinished_run_says_so(pages: dict[str, Path]) -> None:
@@ -183,7 +205,7 @@ def test_the_page_needs_nothing_but_itself(pages: dict[str, Path]) -> None:
 
 @pytest.mark.parametrize("dark", [False, True])
 @pytest.mark.parametrize("width", [PHONE, DESK])
-@pytest.mark.parametrize("kind", ["finished", "unfinished", "vector", "strong"])
+@pytest.mark.parametrize("kind", ["finished", "unfinished", "vector", "strong", "two"])
 def test_in_a_browser(tab: Tab, pages: dict[str, Path], kind: str, width: int, dark: bool) -> None:
     tab.open(pages[kind], width, dark=dark)
     assert tab.complaints == []
@@ -193,7 +215,7 @@ def test_in_a_browser(tab: Tab, pages: dict[str, Path], kind: str, width: int, d
     assert tab.evaluate(BROKEN) == []
     assert not any(tab.evaluate(COLLIDING))
     drawings = tab.evaluate(DRAWINGS)
-    assert len(drawings) == {"finished": 6, "unfinished": 3, "vector": 6, "strong": 4}[kind]
+    assert len(drawings) == {"finished": 6, "unfinished": 3, "vector": 6, "strong": 4, "two": 3}[kind]
     for seen in drawings:
         assert seen
         for box_width, height, marks, smallest in seen:

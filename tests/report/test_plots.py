@@ -27,7 +27,7 @@ def test_a_line_per_attack_the_worst_bold_the_paper_hollow(collected: Collected)
     figure = plots.return_against_budget(collected.evaluations[0], collected.published, 860)
     [axes] = figure.axes
     lines = {line.get_label(): line for line in axes.get_lines()}
-    bold = lines["worst attack"]
+    bold = lines["worst within"]
     assert bold.get_xdata() == pytest.approx([0, 10 / 255, 20 / 255, 25 / 255])
     assert bold.get_ydata() == pytest.approx([62 / 3, 20, 15, 4])
     drawn = {container.get_label(): container for container in axes.containers}
@@ -38,7 +38,7 @@ def test_a_line_per_attack_the_worst_bold_the_paper_hollow(collected: Collected)
     hollow = drawn["the paper"].lines[0]
     assert hollow.get_markerfacecolor() == "none"
     assert hollow.get_ydata() == pytest.approx([21, 21, 20.9, 20.9])
-    assert figure.legends[0].get_texts()[0].get_text() == "worst attack"
+    assert figure.legends[0].get_texts()[0].get_text() == "worst within"
     assert all(isinstance(handle, Line2D) for handle in figure.legends[0].legend_handles)  # without bars of errors
     assert [label.get_text() for label in axes.get_xticklabels()] == ["0", "10", "20", "25"]
 
