@@ -36,7 +36,7 @@ ALLOWED = {
     | {"attacks", "bounds", "config", "envs", "graphs", "losses", "policies", "recipes", "schedules", "seeds"},
     "experiment": FACTS
     | {"__init__", "attacks", "config", "curriculum", "envs", "evaluation", "learners", "policies", "recipes", "runs"}
-    | {"seeds", "settings"},
+    | {"seeds", "settings", "stats"},
     "reports": FACTS
     | {"__init__", "attacks", "config", "curriculum", "envs", "evaluation", "experiment", "learners", "policies"}
     | {"recipes", "runs", "settings", "stats", "zoo"},

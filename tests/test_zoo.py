@@ -285,7 +285,8 @@ def test_a_name_is_a_name(publishing, monkeypatch: pytest.MonkeyPatch, name: str
 
 
 def test_the_fast_recipe_is_what_trained_the_agent() -> None:
-    recipe, where = resolve("pong", recipe="bcl-fast-at"), {"dqn.checkpoint_minutes", "evaluation.eps"}
+    recipe = resolve("pong", recipe="bcl-fast-at")
+    where = {"dqn.checkpoint_minutes", "evaluation.eps", "evaluation.suite"}
     first = config_from_toml((RECORDS / "pong-bcl-mos-at" / zoo.CONFIG).read_text())
     assert {*difference(recipe, first)} == where | {"recipe", "curriculum.runs"}  # one run a phase, docs/results.md
     further = config_from_toml((zoo.FOLDER / "pong-bcl-mos-at" / zoo.CONFIG).read_text())

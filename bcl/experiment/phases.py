@@ -8,10 +8,10 @@ import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from bcl import curriculum
-from bcl.attacks import PGD, Attack, CrossEntropy, OwnValue, suite
+from bcl.attacks import CrossEntropy, OwnValue, attacks_named
 from bcl.config import Config
 from bcl.curriculum import Decision, Phase, Result, Rules, budgets
 from bcl.errors import StoreError, TrainingError
@@ -50,9 +50,9 @@ def rules_of(stage: Stage, config: Config, start: float) -> Rules:
     )
 
 
-def plan_of(config: Config, purpose: str) -> Plan:
+def plan_of(config: Config, purpose: str, levels: Literal["train", "eval"] | None = None) -> Plan:
     """Episodes for one purpose: those that agents are chosen by are not those that are reported."""
-    game = game_for_evaluation(config.game, None, config.evaluation.max_steps)
+    game = game_for_evaluation(config.game, levels, config.evaluation.max_steps)
     return Plan(game, config.evaluation.episodes, derive(config.seed, purpose))
 
 
@@ -61,7 +61,7 @@ def train_phases(
 ) -> Result[Agent]:
     """The whole curriculum of stage `number`."""
     c, rules, plan = config.curriculum, rules_of(stage, config, start), plan_of(config, "selection")
-    attacks: tuple[Attack, ...] = (PGD(steps=30, step=0.1),) if c.judged_by == "pgd-30" else suite(c.judged_by)
+    attacks = attacks_named(config.evaluation.suite if c.judged_by == "evaluation" else c.judged_by)
     clock, runs_done, diverged = _Clock(folder), 0, 0  # runs that diverged: of the phase at work
 
     def cells(eps: float) -> tuple[Cell, ...]:
