@@ -230,6 +230,9 @@ def _median(run: Path, number: int, folder: Path, crew: Crew) -> tuple[Agent, di
         what = f"'{run}' goes on from the median of its repeats, and not all of them are as far"
         raise StoreError(what, f"continue them together with 'bcl resume {shlex.quote(str(run.parent))}'")
     about = store.read_json(folder / MEDIAN / RESULT)
+    if missing := {"run", "policy", "reached", "stopped", "kept", "flags"} - about.keys():
+        what = f"'{folder / MEDIAN / RESULT}' is damaged: it has no {min(missing)}"
+        raise StoreError(what, f"delete it, then 'bcl resume {shlex.quote(str(run.parent))}' takes the median again")
     crew.say(f"stage {number}: goes on from the agent of {about['run']}, the median of the repeats")
     return agent_in(folder / MEDIAN), about
 

@@ -9,6 +9,7 @@ import pytest
 from bcl import experiment
 from bcl.attacks import SUITES, UniformNoise
 from bcl.config import resolve, resolve_stages
+from bcl.errors import StoreError
 from bcl.experiment import Crew
 from bcl.experiment.repeats import final_score_in_words
 from bcl.policies.files import fingerprint, load
@@ -133,6 +134,20 @@ def test_all_repeats_go_on_from_the_median(group: Path, finals: tuple[float, ...
         )
         about = store.read_json(radial(run) / "median" / "result.json")
         assert (about["run"], [*about["final_scores"].values()]) == (median.name, [*finals])
+
+
+def test_a_damaged_median_is_one_sentence(group: Path) -> None:
+    runs = store.repeats(group)
+    experiment.share_median(experiment.shared_stages(runs))
+    file = radial(runs[0]) / "median" / "result.json"
+    store.write_json(file, {"run": "seed1"})
+    with pytest.raises(StoreError, match=r"result\.json' is damaged: it has no flags; delete it, then 'bcl resume"):
+        experiment.finish(runs[0], Crew())
+    file.unlink()
+    assert experiment.shared_stages(runs)
+    store.write_json(radial(runs[1]) / "result.json", {"policy": "x"})
+    with pytest.raises(StoreError, match="without medians of stages; start anew"):
+        experiment.share_median(experiment.shared_stages(runs))
 
 
 def test_the_command_line_trains_all_repeats_to_the_median_first(group: Path, in_folder: Cli) -> None:
