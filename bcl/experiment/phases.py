@@ -8,7 +8,7 @@ import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from bcl import curriculum
 from bcl.attacks import CrossEntropy, OwnValue, attacks_named
@@ -50,9 +50,10 @@ def rules_of(stage: Stage, config: Config, start: float) -> Rules:
     )
 
 
-def plan_of(config: Config, purpose: str, levels: Literal["train", "eval"] | None = None) -> Plan:
-    """Episodes for one purpose: those that agents are chosen by are not those that are reported."""
-    game = game_for_evaluation(config.game, levels, config.evaluation.max_steps)
+def plan_of(config: Config, purpose: str, unlimited: bool = False) -> Plan:
+    """Episodes for one purpose: those that agents are chosen by are not those that are reported. `unlimited`: on all
+    levels of a Procgen game, not those of training."""
+    game = game_for_evaluation(config.game, "eval" if unlimited else None, config.evaluation.max_steps)
     return Plan(game, config.evaluation.episodes, derive(config.seed, purpose))
 
 

@@ -16,13 +16,14 @@ from bcl.runs import store
 
 
 def shared_stages(runs: Sequence[Path]) -> list[Path]:
-    """Of every run the folder of the stage whose median all go on from; empty: the recipe has none, or it is shared."""
+    """Of every run the folder of the stage whose median all go on from; empty: nothing is to be shared, or it is."""
     folders = [folder for run in runs for _, stage, folder in stage_folders(run) if stage.shares_median]
-    return [] if all((folder / MEDIAN / RESULT).exists() for folder in folders) else folders
+    finished = all((run / RESULT).exists() for run in runs)
+    return [] if finished or all((folder / MEDIAN / RESULT).exists() for folder in folders) else folders
 
 
-def share_median(folders: Sequence[Path]) -> Path:
-    """Lay the median of the agents of a stage into that stage's folder of every repeat; returns the median's own."""
+def share_median(folders: Sequence[Path]) -> None:
+    """Lay the median of the agents of a stage into that stage's folder of every repeat."""
     results = [store.read_json(folder / RESULT) for folder in folders]
     if not all(isinstance(result.get("final_score"), int | float) for result in results):
         what = f"'{folders[0].parents[1]}' or a repeat beside it was begun by a version without medians of stages"
@@ -35,7 +36,6 @@ def share_median(folders: Sequence[Path]) -> Path:
     for folder in folders:
         store.write_bytes(folder / MEDIAN / POLICY, weights)
         store.write_json(folder / MEDIAN / RESULT, about)  # last: it says that the median is there
-    return folders[middle]
 
 
 def summary(runs: Sequence[Path], verdicts: Sequence[Verdict]) -> dict[str, Any]:

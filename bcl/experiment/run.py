@@ -292,7 +292,7 @@ def _on_all_levels(
     wanted = cells(attacks_named(config.evaluation.suite), budgets)
     plans = [plan_of(config, purpose)]
     if config.evaluation.levels == "both":
-        plans.append(plan_of(config, purpose, "eval"))
+        plans.append(plan_of(config, purpose, unlimited=True))
     return [crew.scores(name, agent, plan, wanted) for plan in plans]
 
 
@@ -301,8 +301,8 @@ def _final_score(played: Sequence[Sequence[Score]], config: Config) -> float:
     total = 0.0
     for scores in played:
         lowest = worst(scores)
-        total += scores[0].mean
-        total += stats.mean([lowest[eps].mean for eps in config.evaluation.scored]) if lowest else 0.0
+        attacked = [lowest[eps].mean for eps in config.evaluation.scored if eps in lowest]
+        total += scores[0].mean + (stats.mean(attacked) if attacked else 0.0)
     return total
 
 

@@ -249,7 +249,7 @@ def _block(entries: Sequence[Entry], levels: Levels, alike: dict[str, list[Judge
 
 
 def _atari_conditions(alike: dict[str, list[Judged]]) -> Iterator[str]:
-    """In what the evaluations of a table may differ, or in which one is not as most are."""
+    """In what Atari evaluations of one table may differ: the pipeline, and v1's moves after a lost life."""
     games = {label: [j.game for j in members if isinstance(j.game, AtariGame)] for label, members in alike.items()}
     pipelines = sorted({game.pipeline for played in games.values() for game in played})
     if len(pipelines) > 1:
