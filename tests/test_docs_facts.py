@@ -9,6 +9,7 @@ import pytest
 
 from bcl import recipes
 from bcl.config import resolve, resolve_stages
+from bcl.experiment.phases import plan_of
 from bcl.learners import dqn
 from bcl.schema import CurriculumConfig
 
@@ -54,6 +55,12 @@ def test_the_help_of_keep_names_the_budgets_that_decide() -> None:
     described = inspect.getsource(CurriculumConfig).split("keep:")[1].split("failed_phases:")[0]
     assert "`evaluation.score_eps`" in described
     assert "`evaluation.eps`" not in described
+
+
+def test_pages_tell_how_evaluations_search() -> None:
+    assert plan_of(resolve("pong", recipe="bcl-mos-at"), "selection").precision == "fast"
+    assert "those that choose search in half precision" in (DOCS / "curriculum.md").read_text()
+    assert "## Rescaled gradients" in (DOCS / "attacks.md").read_text()  # tests/attacks/test_attack_objectives.py
 
 
 def seconds(text: str) -> float:
