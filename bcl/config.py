@@ -39,6 +39,7 @@ __all__ = [
     "config_from_dict",
     "config_from_toml",
     "evaluation_defaults",
+    "override",
     "preset_for",
     "preset_names",
     "resolve",
@@ -98,7 +99,7 @@ def resolve_stages(
             merged = tomllib.loads(to_toml(small(config_from_dict(merged))))
         if top.get("algo") == "ppo":  # DQN's ways, which a game's own rows may have
             merged = merge(merged, {"attack": NOT_PPO})
-        return config_from_dict(functools.reduce(merge, (*own, {"recipe": name}), merged))
+        return config_from_dict(functools.reduce(override, (*own, {"recipe": name}), merged))
 
     last = config(*stages[-1], written, flags)
     layers = (preset, *stages[-1][1], written, flags)
@@ -116,8 +117,23 @@ def resolve_stages(
     return [*before, (stages[-1][0], last)]
 
 
+def override(settings: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+    """A user's settings over others. If they change `evaluation.eps` alone, `score_eps` keeps those of its budgets that
+    are still judged; if that leaves none, the score is over all of `eps`."""
+    merged = merge(settings, own)
+    given, evaluation = own.get("evaluation"), merged.get("evaluation")
+    eps_alone = isinstance(given, Mapping) and "eps" in given and "score_eps" not in given
+    if eps_alone and isinstance(evaluation, dict) and evaluation.get("score_eps"):
+        judged, scored = (
+            build(EvaluationConfig, {"eps": evaluation[key]}, "evaluation").eps for key in ("eps", "score_eps")
+        )
+        evaluation["score_eps"] = [eps for eps in scored if eps in judged]
+    return merged
+
+
 def small(config: Config) -> Config:
-    """The same for a quick look: at most 10,000 steps a run, 2 runs a phase, 8 in all, 3 short episodes a score."""
+    """The same for a quick look: at most 10,000 steps a run, 2 runs a phase, 8 in all, 3 short episodes a score under the
+    suite `quick`."""
     d, c, e = config.dqn, config.curriculum, config.evaluation
     share = min(1.0, 10_000 / d.steps)
     names = (
@@ -139,7 +155,9 @@ def small(config: Config) -> Config:
         curriculum=replace(
             c, runs=min(c.runs, 2), min_runs=min(c.min_runs, 2), increment=max(c.increment, quarter), max_runs=8
         ),
-        evaluation=replace(e, episodes=min(e.episodes, 3), max_steps=min(e.max_steps, 1_000)),
+        evaluation=replace(
+            e, episodes=min(e.episodes, 3), max_steps=min(e.max_steps, 1_000), suite="quick", levels="train"
+        ),
     )
 
 

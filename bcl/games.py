@@ -40,7 +40,7 @@ class AtariGame:
     fire_reset: bool = True
     """Play FIRE, then action 2, for 4 frames each at the start where the game has a FIRE action."""
     life_reset: bool = False
-    """On a lost life play NOOP, FIRE, action 2 with rewards dropped (the v1 reference's evaluation)."""
+    """On a lost life play NOOP, FIRE, action 2 with rewards dropped. Evaluations of v1 always do, as its reference does."""
     max_steps: Count = 100_000
     """Agent steps after which an episode is truncated (the reference: 400,000 frames)."""
 

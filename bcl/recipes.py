@@ -29,6 +29,8 @@ class Stage:
     """What this stage sets on every game; a preset overrides it."""
     games: dict[str, Settings] = field(default_factory=dict)
     """Published settings of this stage per preset, which they override."""
+    shares_median: bool = False
+    """With `--repeats`, all repeats go on from the median of their agents of this stage."""
 
 
 @dataclass(frozen=True)
@@ -82,12 +84,11 @@ _SA_DQN: Settings = {
 }  # fmt: skip
 _KAPPA_FALLS: Settings = {"kappa": 0.5, "kappa_linear": True}  # 1 -> 0.5: AT-DQN and NCL-AT
 _ADAM_RR: Settings = {"dqn": {"adam_eps": 1.5e-4}}  # RoadRunner RADIAL v2; in the code, not in the paper
+_BEST_ON_PATH: Settings = {"keep": "best", "judged_by": "evaluation"}  # by the final score, which the paper reports
 # Thresholds of games that the paper does not have: shares of the bootstrap's nominal return, its suggestion for later.
 _OPEN: Settings = {
-    "curriculum": {
-        "value": "nominal", "keep": "met", "failed_phases": 2, "adaptive": True, "nominal_threshold": 0.9,
-    }
-}  # fmt: skip
+    "curriculum": _BEST_ON_PATH | {"value": "nominal", "failed_phases": 2, "adaptive": True, "nominal_threshold": 0.9},
+}
 _SKIP: Settings = {
     "curriculum": {
         "runs": 3, "min_runs": 1, "skip": 1.0,
@@ -101,7 +102,7 @@ _V1_DQN: Settings = _KAPPA_FALLS | {"ramp": "linear", "ramp_steps": 4_500_000, "
 _V1: dict[str, dict[Loss, Settings]] = {
     "road_runner": {
         "standard": {"game": _V1_GAME},
-        "radial": {"game": _V1_GAME, "dqn": _V1_DQN},
+        "radial": {"game": _V1_GAME, "dqn": _V1_DQN | {"radial_approach": "1"}},  # v1's only loss
         "at": {"game": _V1_GAME, "dqn": _V1_DQN},
     }
 }
@@ -184,7 +185,7 @@ NAIVE_RADIAL = replace(
 NAIVE_AT = Stage(
     "at",
     "next",
-    {"dqn": _KAPPA_FALLS, "curriculum": {"keep": "best"}},
+    {"dqn": _KAPPA_FALLS, "curriculum": _BEST_ON_PATH},
     games={
         "pong": _curriculum(0, 25, 1, 1),
         "freeway": _curriculum(0, 20, 1, 1),
@@ -264,7 +265,6 @@ RECIPES: dict[str, Recipe] = {
                 "sa",
                 settings=_SA_DQN,
                 games={
-                    "freeway": {"dqn": {"exploration_steps": 100_000}},
                     "bank_heist": {"dqn": {"kappa": 0.02, "learning_rate": 1e-5}},
                     "road_runner": {"dqn": {"kappa": 0.01, "target_sync": 32_000}},
                     "cartpole": {"dqn": {"exploration_hold": 0, "ramp_start": 0}},  # its runs are shorter than these
@@ -317,7 +317,7 @@ RECIPES: dict[str, Recipe] = {
     "bcl-radial+at": Recipe(
         "BCL-RADIAL until it degrades, then adversarial training from the best of it",
         (
-            OPEN_RADIAL,
+            replace(OPEN_RADIAL, shares_median=True),
             Stage(  # begins where the one before ended, which in the paper was 13/255 and 12/255
                 "at",
                 "next",

@@ -4,8 +4,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from bcl.errors import ConfigError
-from bcl.games import Game
-from bcl.quantities import Count, Eps, Magnitude, Natural, Positive, Share
+from bcl.games import Game, ProcgenGame
+from bcl.quantities import Count, Eps, Magnitude, Natural, Positive, Share, format_eps
 
 
 @dataclass(frozen=True)
@@ -221,8 +221,8 @@ class CurriculumConfig:
     value: Literal["raw", "normalised", "nominal"] = "raw"
     """What the best run of a phase is chosen by: R_nominal + (R_adv at this budget + R_adv at the one before) / 2; the
     same with each return as a share of its threshold; or R_nominal alone."""
-    judged_by: Literal["pgd-30", "quick", "paper", "strong"] = "pgd-30"
-    """The attack, or the suite whose worst counts, behind R_adv inside the curriculum."""
+    judged_by: Literal["pgd-30", "quick", "paper", "strong", "evaluation"] = "pgd-30"
+    """The suite whose worst attack is behind R_adv inside the curriculum; `evaluation`: that of `evaluation.suite`."""
     skip: Share = 0.0
     """Share of the budgets found robust that is skipped: 0 none (NCL, BCL-C), 1 all (MOS)."""
     robust_to: Literal["every", "any"] = "every"
@@ -231,7 +231,7 @@ class CurriculumConfig:
     """The agent a phase starts from competes with its runs, so that no phase makes it worse; not in the paper."""
     keep: Literal["last", "met", "best"] = "last"
     """Which agent comes out: the last phase's (Algorithm 1), the last that met its thresholds, or that with the highest
-    R_nominal + mean R_adv at `evaluation.eps`."""
+    R_nominal + mean R_adv at `evaluation.score_eps`."""
     failed_phases: Natural = 0
     """Stop after this many failing phases in a row (M); under the ratchet, without progress; 0: never."""
     toothless: Share = 0.0
@@ -271,14 +271,20 @@ class EvaluationConfig:
     """Budgets of the final evaluation."""
     score_eps: tuple[Eps, ...] = ()
     """Budgets of the final score R_nominal + mean R_adv, by which the paper takes the median of repeats; empty: `eps`."""
-    suite: Literal["quick", "paper", "strong"] = "quick"
+    suite: Literal["quick", "pgd-30", "paper", "strong"] = "quick"
     """Attacks of the final evaluation."""
+    levels: Literal["train", "both"] = "train"
+    """Procgen: `both` evaluates on unlimited levels too, and the final score is the sum of the two, as in the paper."""
 
     def __post_init__(self) -> None:
         if not self.eps:
             raise ConfigError("evaluation.eps is empty", "give at least one budget such as 3/255")
         if not {*self.score_eps} <= {*self.eps}:
-            raise ConfigError("evaluation.score_eps has budgets that evaluation.eps has not", "add them there")
+            missing = ", ".join(format_eps(eps) for eps in self.score_eps if eps not in self.eps)
+            raise ConfigError(
+                f"evaluation.score_eps has {missing}, which evaluation.eps has not",
+                "add it there, or leave it out here",
+            )
 
     @property
     def scored(self) -> tuple[float, ...]:
@@ -307,6 +313,10 @@ class Config:
     attack: AttackConfig = field(default_factory=AttackConfig)
     curriculum: CurriculumConfig = field(default_factory=CurriculumConfig)
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
+
+    def __post_init__(self) -> None:
+        if self.evaluation.levels == "both" and not isinstance(self.game, ProcgenGame):
+            raise ConfigError(f"'{self.game.id}' has no sets of levels", "evaluation.levels is for Procgen games")
 
     @property
     def learner(self) -> DqnConfig | PpoConfig:

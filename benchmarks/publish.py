@@ -93,6 +93,10 @@ def publish(options: argparse.Namespace) -> Path:
     """Write the agent's folder, in place of an earlier one of that name. All that can be wrong is looked at first."""
     if not re.fullmatch(r"[a-z0-9-]+", options.name):
         raise ConfigError(f"'{options.name}' is no name for an agent", "take small letters, digits and hyphens")
+    if f"{zoo.PREFIX}{options.name}" in options.command.split():
+        raise ConfigError(
+            f"--command starts from {zoo.PREFIX}{options.name} itself", "say how to make that agent first"
+        )
     policy, folder = load(options.file), zoo.FOLDER / options.name
     identity, game = fingerprint(policy), policy.spec.game
     judged = max(read_scores(options.results / "evals", identity), key=lambda one: len(one.scores), default=None)

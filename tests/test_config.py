@@ -153,7 +153,7 @@ def test_vanilla_and_sa_have_their_own_numbers() -> None:
     assert [getattr(sa, name) for name in names] == [6_000_000, 200_000, 80_000, 1.0, 0.05, 1_500_000]
     assert (sa.batch_size, sa.samples_per_step, sa.target_sync, sa.exploration_hold) == (32, 32, 2_000, 80_000)
     assert (sa.ramp_start, sa.ramp_steps) == (1_500_000, 5_500_000)
-    assert resolve("freeway", recipe="sa").dqn.exploration_steps == 100_000
+    assert resolve("freeway", recipe="sa").dqn.exploration_steps == 1_500_000  # 100,000 is its natural agent's alone
     assert resolve("road_runner", recipe="sa").dqn.target_sync == 32_000
 
 
@@ -171,6 +171,8 @@ def test_road_runner_at_rows_use_v1_in_every_stage(recipe: str) -> None:
     for stage, config in resolve_stages("road_runner", recipe=recipe):
         assert (config.game.pipeline, config.game.num_actions) == ("v1", 0)
         d = config.dqn
+        if stage.loss == "radial":
+            assert d.radial_approach == "1"  # the only loss of radial_rl's first version
         if stage.loss == "standard":
             assert (d.replay_initial, d.kappa_linear, d.ramp) == (50_000, False, "smooth")
         else:

@@ -49,7 +49,7 @@ ALLOWED = {
     },
     "experiment": FACTS
     | {"__init__", "attacks", "config", "curriculum", "envs", "evaluation", "learners", "policies", "recipes", "runs"}
-    | {"pacing", "seeds", "settings"},
+    | {"pacing", "seeds", "settings", "stats"},
     "reports": FACTS
     | {"__init__", "attacks", "config", "curriculum", "envs", "evaluation", "experiment", "learners", "policies"}
     | {"recipes", "runs", "settings", "stats", "zoo"},

@@ -24,7 +24,7 @@ from bcl.evaluation import watch
 from bcl.policies import Policy, PolicySpec
 from bcl.policies.files import fingerprint
 from bcl.reports.scores import read_scores
-from bcl.settings import difference, to_toml
+from bcl.settings import difference, parse_flags, to_toml
 
 Cli = Callable[..., tuple[int, str, str]]
 # The scores of two actions, from a unit that is 0 and one that is not; the second action is the better one in each.
@@ -101,10 +101,21 @@ def test_a_shipped_agent_is_what_it_says(name: str, publishing) -> None:
     assert (fingerprint(policy), policy.spec.game.id) == (agent.policy, agent.game)
     config = config_from_dict(tomllib.loads((agent.folder / zoo.CONFIG).read_text()))
     assert (config.recipe, config.seed, config.game.id) == (agent.recipe, agent.seed, agent.game)
-    command, _ = parse("train", shlex.split(agent.command)[2:])
-    assert (command.game, command.recipe) == (agent.game, agent.recipe)
     [judged] = read_scores(agent.folder / "evals", agent.judged)
     assert (publishing.means(judged, agent.suite), len(judged.example.returns)) == (agent.returns, agent.episodes)
+
+
+@pytest.mark.parametrize("name", zoo.names())
+def test_the_command_of_a_shipped_agent_makes_one_like_it_from_scratch(name: str) -> None:
+    agent, made = zoo.named(name), {None}
+    for line in agent.command.split(" && "):
+        assert line.startswith("bcl train ")
+        command, settings = parse("train", shlex.split(line)[2:])
+        assert command.init in made  # by a command before it
+        made.add(command.out)
+        config = resolve(command.game, recipe=command.recipe, flags=parse_flags([*settings, f"--seed={command.seed}"]))
+    trained = config_from_toml((agent.folder / zoo.CONFIG).read_text())
+    assert difference(config, trained) == ["evaluation.suite"]  # the verdict's; that of the zoo is its own
 
 
 @pytest.mark.parametrize("name", zoo.names())
@@ -238,6 +249,12 @@ def test_a_budget_without_the_whole_suite_has_no_worst_case(publish, tmp_path: P
     assert len(list((zoo.FOLDER / "mine" / "evals").glob("eps-0-2-*.json"))) == 2
 
 
+def test_a_command_that_starts_from_the_agent_itself_is_refused(publish) -> None:
+    with pytest.raises(SystemExit, match="--command starts from zoo:mine itself"):
+        publish(HEADS["int16"], "--command", "bcl train cartpole --init zoo:mine")
+    assert not zoo.FOLDER.exists()
+
+
 def test_an_agent_takes_the_place_of_its_namesake(publish, tmp_path: Path) -> None:
     publish(HEADS["int16"])
     first = {path.name for path in (zoo.FOLDER / "mine" / "evals").iterdir()}
@@ -286,7 +303,8 @@ def test_a_name_is_a_name(publishing, monkeypatch: pytest.MonkeyPatch, name: str
 
 
 def test_the_fast_recipe_is_what_trained_the_agent() -> None:
-    recipe, where = resolve("pong", recipe="bcl-fast-at"), {"dqn.checkpoint_minutes", "evaluation.eps"}
+    recipe = resolve("pong", recipe="bcl-fast-at")
+    where = {"dqn.checkpoint_minutes", "evaluation.eps", "evaluation.suite"}
     first = config_from_toml((RECORDS / "pong-bcl-mos-at" / zoo.CONFIG).read_text())
     assert {*difference(recipe, first)} == where | {"recipe", "curriculum.runs"}  # one run a phase, docs/results.md
     further = config_from_toml((zoo.FOLDER / "pong-bcl-mos-at" / zoo.CONFIG).read_text())

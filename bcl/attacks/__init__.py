@@ -16,7 +16,7 @@ from bcl.attacks.objectives import (
 from bcl.attacks.pgd import FGSM, PGD, WorstAction
 from bcl.attacks.ri_fgsm import RIFGSM, Multi, MultiT
 from bcl.attacks.square import Square
-from bcl.attacks.suites import SUITES, attack_by_name, suite
+from bcl.attacks.suites import SUITES, attack_by_name, attacks_named, suite
 from bcl.attacks.threat import Attack, Ball, Budget, Policy, Randomness, RowGenerators, perturb
 
 __all__ = [
@@ -47,6 +47,7 @@ __all__ = [
     "UniformNoise",
     "WorstAction",
     "attack_by_name",
+    "attacks_named",
     "perturb",
     "suite",
 ]

@@ -56,6 +56,11 @@ def suite(name: str) -> tuple[Attack, ...]:
     return SUITES[name]
 
 
+def attacks_named(name: str) -> tuple[Attack, ...]:
+    """The attacks of a suite, or the single attack of that name."""
+    return SUITES[name] if name in SUITES else (attack_by_name(name),)
+
+
 def attack_by_name(name: str) -> Attack:
     """An attack as people write it: `ri-fgsm`, `square`, `pgd`, or `pgd-10` for a number of steps."""
     if name in _NAMED:

@@ -4,21 +4,24 @@ import contextlib
 import functools
 import shlex
 import tomllib
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar
 
 import tyro
 
 from bcl.api.workers import Workers
-from bcl.config import config_from_dict
+from bcl.config import config_from_dict, override
 from bcl.errors import BclError, ConfigError, StoreError, TrainingError
 from bcl.quantities import counted, format_eps
 from bcl.runs import store
-from bcl.settings import difference, merge, parse_flags
+from bcl.settings import difference, parse_flags
 
 if TYPE_CHECKING:
-    from bcl.experiment import Verdict
+    from bcl.experiment import Crew, Verdict
+
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +58,9 @@ def _lock_of_repeats(run: Path) -> contextlib.AbstractContextManager[None]:
 
 def finish(run: Path, workers: Workers) -> None:
     """Do what is left of a run that this process has locked; print its verdict and the next command."""
-    verdict = _do(run, run, workers)
+    from bcl import experiment
+
+    verdict = _do(experiment.finish, run, run, workers)
     _print(run, verdict)
     print(f"next: bcl report {shlex.quote(str(run))}")
 
@@ -65,38 +70,38 @@ def finish_repeats(group: Path, workers: Workers) -> None:
     runs = store.repeats(group)
     if not runs:
         raise StoreError(f"'{group / store.REPEATS}' names no runs", "start anew with another --out")
-    from bcl import stats
+    from bcl import experiment
     from bcl.cli import console
-    from bcl.experiment import read_config
 
+    if shared := experiment.shared_stages(runs):
+        for run in runs:
+            console.say(f"run: {run}, up to the stage whose median all repeats go on from")
+            with store.lock(run, console.say):
+                _do(experiment.train_until_median, run, group, workers)
+        experiment.share_median(shared)
     verdicts = []
     for run in runs:
         console.say(f"run: {run}")
         with store.lock(run, console.say):
-            verdicts.append(_do(run, group, workers))
+            verdicts.append(_do(experiment.finish, run, group, workers))
         _print(run, verdicts[-1])
-    finals = [verdict.final_score for verdict in verdicts]
-    middle = stats.median_run(finals)
-    summary = {
-        "final_scores": dict(zip((run.name for run in runs), finals, strict=True)),
-        "median": runs[middle].name,
-        "iqm": stats.iqm(finals),
-    }
+    summary = experiment.summary(runs, verdicts)
     store.write_json(group / "result.json", summary)
-    scores, suite = " ".join(f"{score:.4g}" for score in finals), read_config(runs[0]).evaluation.suite
-    print(f"{len(runs)} repeats: final scores under the suite '{suite}' {scores}, IQM {summary['iqm']:.4g}")
-    print(f"the median is {runs[middle]} with {finals[middle]:.4g}")
+    finals, median = summary["final_scores"], summary["median"]
+    print(f"final score: {summary['final_score_is']}")
+    scores = " ".join(f"{score:.4g}" for score in finals.values())
+    print(f"final scores of {len(runs)} repeats: {scores}, IQM {summary['iqm']:.4g}")
+    print(f"the median is {group / median} with {finals[median]:.4g}")
     print(f"next: bcl report {shlex.quote(str(group))}")
 
 
-def _do(run: Path, whole: Path, workers: Workers) -> "Verdict":
-    from bcl import experiment
+def _do(work: "Callable[[Path, Crew], Result]", run: Path, whole: Path, workers: Workers) -> Result:
     from bcl.cli import console
 
     resume = shlex.join(["bcl", "resume", str(whole), *workers.flags()])
     try:
         with console.stop_requests() as interrupted, console.live(run) as view:
-            return experiment.finish(run, workers.crew(interrupted, view.tick, console.say))
+            return work(run, workers.crew(interrupted, view.tick, console.say))
     except KeyboardInterrupt:
         raise KeyboardInterrupt(f"continue with: {resume}") from None
     except TrainingError as error:
@@ -112,9 +117,10 @@ def _print(run: Path, verdict: "Verdict") -> None:
     from bcl.attacks.names import attack_label
     from bcl.experiment import read_config
 
-    for score in verdict.scores:
+    on_levels = ("", verdict.scores), (" on unlimited levels", verdict.unlimited)
+    for where, score in [(where, score) for where, scores in on_levels for score in scores]:
         under = f"under {attack_label(score.attack)} at {format_eps(score.eps)}" if score.eps else "without attack"
-        print(f"mean return over {counted(len(score.returns), 'episode')} {under}: {score}")
+        print(f"mean return over {counted(len(score.returns), 'episode')}{where} {under}: {score}")
     for flag in verdict.flags:
         print(f"flag {flag}")
     print(f"verdict: {verdict.sentence(read_config(run))}")
@@ -123,4 +129,4 @@ def _print(run: Path, verdict: "Verdict") -> None:
 def _differing(folder: Path, flags: dict[str, Any], stored: str) -> list[str]:
     from bcl.experiment import read_config
 
-    return difference(read_config(folder), config_from_dict(merge(tomllib.loads(stored), flags)))
+    return difference(read_config(folder), config_from_dict(override(tomllib.loads(stored), flags)))

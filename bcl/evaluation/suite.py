@@ -62,8 +62,8 @@ def cells(attacks: Sequence[Attack], budgets: Sequence[float]) -> list[Cell]:
 
 
 def game_for_evaluation(game: Game, env_set: str | None, max_steps: int, starts: int = 0) -> Game:
-    """The game as it is judged: the set of levels (Procgen); the step limit and, for the first `starts` episodes, the
-    reference's no-ops (Atari)."""
+    """The game as it is judged: the set of levels (Procgen); the step limit, for the first `starts` episodes the
+    reference's no-ops, and v1's moves after a lost life (Atari), which its reference plays in evaluations alone."""
     if isinstance(game, ProcgenGame):
         if env_set not in (None, "train", "eval"):
             raise ConfigError(f"unknown set of levels '{env_set}'", "train or eval")
@@ -71,7 +71,8 @@ def game_for_evaluation(game: Game, env_set: str | None, max_steps: int, starts:
     if env_set is not None:
         raise ConfigError(f"'{game.id}' has no sets of levels", "--env-set is for Procgen games")
     if isinstance(game, AtariGame):
-        return dataclasses.replace(game, max_steps=max_steps, first_noops=REFERENCE_NOOPS[:starts])
+        moves = game.life_reset or game.pipeline == "v1"
+        return dataclasses.replace(game, max_steps=max_steps, first_noops=REFERENCE_NOOPS[:starts], life_reset=moves)
     return game
 
 

@@ -3,11 +3,10 @@
 from pathlib import Path
 from typing import Any
 
-from bcl.attacks import PGD, Attack, suite
 from bcl.config import Config
-from bcl.evaluation import Cell
+from bcl.evaluation import cells
 from bcl.experiment.crew import Agent, Crew, agent_of
-from bcl.experiment.phases import plan_of
+from bcl.experiment.phases import choosing_attacks, plan_of
 from bcl.experiment.work import POLICY, SNAPSHOTS, Training
 from bcl.learners.task import Task
 from bcl.pacing import Pace
@@ -74,11 +73,9 @@ def train_paced(
 
 def _judged(name: str, eps: float, agent: Agent, config: Config, crew: Crew) -> dict[str, Any]:
     """The paper's final score of one agent, on episodes that decide and are not reported."""
-    by = config.curriculum.judged_by
-    attacks: tuple[Attack, ...] = (PGD(steps=30, step=0.1),) if by == "pgd-30" else suite(by)
     budgets = config.evaluation.scored
-    cells = [Cell(None, 0.0), *(Cell(attack, budget) for budget in budgets for attack in attacks)]
-    scores = crew.scores(f"choosing, {name}", agent, plan_of(config, "selection"), cells)
+    wanted = cells(choosing_attacks(config), budgets)
+    scores = crew.scores(f"choosing, {name}", agent, plan_of(config, "selection"), wanted)
     returns = {"0": scores[0].mean}
     for budget in budgets:
         returns[format_eps(budget)] = min(score.mean for score in scores if score.eps == budget)

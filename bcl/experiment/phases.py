@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from bcl import curriculum
-from bcl.attacks import PGD, Attack, CrossEntropy, OwnValue, suite
+from bcl.attacks import Attack, CrossEntropy, OwnValue, attacks_named
 from bcl.config import Config
 from bcl.curriculum import Decision, Phase, Result, Rules, budgets
 from bcl.errors import StoreError, TrainingError
@@ -50,10 +50,17 @@ def rules_of(stage: Stage, config: Config, start: float) -> Rules:
     )
 
 
-def plan_of(config: Config, purpose: str) -> Plan:
-    """Episodes for one purpose: those that agents are chosen by are not those that are reported."""
-    game = game_for_evaluation(config.game, None, config.evaluation.max_steps)
+def plan_of(config: Config, purpose: str, unlimited: bool = False) -> Plan:
+    """Episodes for one purpose: those that agents are chosen by are not those that are reported. `unlimited`: on all
+    levels of a Procgen game, not those of training."""
+    game = game_for_evaluation(config.game, "eval" if unlimited else None, config.evaluation.max_steps)
     return Plan(game, config.evaluation.episodes, derive(config.seed, purpose))
+
+
+def choosing_attacks(config: Config) -> tuple[Attack, ...]:
+    """The attacks whose worst counts when agents are chosen."""
+    by = config.curriculum.judged_by
+    return attacks_named(config.evaluation.suite if by == "evaluation" else by)
 
 
 def train_phases(
@@ -61,7 +68,7 @@ def train_phases(
 ) -> Result[Agent]:
     """The whole curriculum of stage `number`."""
     c, rules, plan = config.curriculum, rules_of(stage, config, start), plan_of(config, "selection")
-    attacks: tuple[Attack, ...] = (PGD(steps=30, step=0.1),) if c.judged_by == "pgd-30" else suite(c.judged_by)
+    attacks = choosing_attacks(config)
     clock, runs_done, diverged = _Clock(folder), 0, 0  # runs that diverged: of the phase at work
 
     def cells(eps: float) -> tuple[Cell, ...]:

@@ -20,8 +20,8 @@ from typing import Any
 import torch
 
 import bcl
-from bcl import recipes
-from bcl.attacks import PGD, Multi, suite
+from bcl import recipes, stats
+from bcl.attacks import PGD, Multi, attacks_named
 from bcl.attacks.names import attack_label
 from bcl.config import Config, config_from_toml
 from bcl.curriculum import TARGET_REACHED
@@ -43,6 +43,7 @@ from bcl.seeds import derive
 from bcl.settings import to_toml
 
 Stages = Sequence[tuple[Stage, Config]]
+MEDIAN = "median"  # folder of the agent that repeats share
 MOST_NAMED = 4  # attacks in a sentence; the paper's table has as many
 
 
@@ -53,7 +54,8 @@ class Verdict:
     scores: list[Score]
     """Of nominal play and, if the agent was made robust, of every attack at every budget."""
     final_score: float
-    """The paper's: R_nominal + the mean over the table's budgets of the return under the worst attack at exactly each."""
+    """The paper's: R_nominal + the mean over the table's budgets of the return under the worst attack at exactly each;
+    where unlimited levels count too, the sum of both sets of levels."""
     flags: list[str]
     """Reasons to distrust the scores."""
     curriculum: str
@@ -62,6 +64,8 @@ class Verdict:
     """Which of its agents this is."""
     reached: float
     """The budget that the agent was trained up to, or found robust at."""
+    unlimited: list[Score]
+    """The same as `scores` on unlimited levels; empty where these are not judged."""
 
     def sentence(self, config: Config) -> str:
         """The verdict as people read it, within the budget reached; where that was not judged, within the largest that was."""
@@ -119,6 +123,13 @@ def create(run: Path, stages: Stages, device: str, init: Policy | None) -> None:
     store.create_run(run, to_toml(config), about, files)
 
 
+def train_until_median(run: Path, crew: Crew) -> None:
+    """Of a run that is one of several repeats: the stages up to the one of which all go on from the median."""
+    _check_unchanged(run, crew.device)
+    with crew.executor.session():
+        _train_stages(run, crew, until_median=True)
+
+
 def finish(run: Path, crew: Crew) -> Verdict:
     """Do what is left of a run; what is finished is only read."""
 
@@ -141,8 +152,9 @@ def read_verdict(run: Path) -> Verdict | None:
 def _verdict(run: Path, data: dict[str, Any]) -> Verdict:
     try:
         scores = [Score.from_dict(score, run / RESULT) for score in data["scores"]]
+        unlimited = [Score.from_dict(score, run / RESULT) for score in data.get("unlimited", [])]
         names = ("final_score", "flags", "curriculum", "kept", "reached")
-        return Verdict(scores, **{name: data[name] for name in names})
+        return Verdict(scores, unlimited=unlimited, **{name: data[name] for name in names})
     except (KeyError, TypeError):
         raise StoreError(f"'{run / RESULT}' is not a result of this version", "delete it and resume the run") from None
 
@@ -175,8 +187,8 @@ def _begun_from_an_agent(run: Path) -> bool:
     return store.read_json(run / store.RUN).get("init") is not None
 
 
-def _train_stages(run: Path, crew: Crew) -> tuple[Agent, Stage, Config, dict[str, Any]]:
-    """Every stage from the agent of the one before."""
+def _train_stages(run: Path, crew: Crew, until_median: bool = False) -> tuple[Agent, Stage, Config, dict[str, Any]]:
+    """Every stage from the agent of the one before; `until_median`: up to the one of which repeats share the median."""
     agent = agent_of(run / "init" / POLICY, run / "init") if _begun_from_an_agent(run) else None
     reached, ended, kept, open_ended, raised = 0.0, "", "", False, list[str]()
     for number, stage, folder in stage_folders(run):
@@ -201,12 +213,35 @@ def _train_stages(run: Path, crew: Crew) -> tuple[Agent, Stage, Config, dict[str
         crew.say(f"stage {number}: curriculum, {_name(stage)} from {format_eps(start)}{_target(stage, end)}")
         curriculum = _paced if stage.strategy == "paced" else _curriculum
         about = curriculum(folder, number, stage, config, start, agent, crew)
-        agent, reached, ended, kept = agent_in(folder), float(about["reached"]), about["stopped"], about["kept"]
+        agent = agent_in(folder)
+        if stage.shares_median and until_median:
+            break
+        if stage.shares_median:
+            agent, about = _median(run, number, folder, crew) or (agent, about)
+        reached, ended, kept = float(about["reached"]), about["stopped"], about["kept"]
         raised += about["flags"]
         open_ended = stage.strategy in ("open", "paced")
     assert agent, "a recipe has stages"
     about = {"policy": agent.fingerprint, "reached": reached, "curriculum": ended, "kept": kept, "flags": raised}
     return agent, stage, config, about
+
+
+def _median(run: Path, number: int, folder: Path, crew: Crew) -> tuple[Agent, dict[str, Any]] | None:
+    """The median of the repeats' agents of a stage, and what that stage's result says; none: there are no repeats."""
+    if not store.repeats(run.absolute().parent):
+        crew.say(
+            f"stage {number}: goes on from this one run's agent; the paper's from the median of three (--repeats 3)"
+        )
+        return None
+    if not (folder / MEDIAN / RESULT).exists():
+        what = f"'{run}' goes on from the median of its repeats, and not all of them are as far"
+        raise StoreError(what, f"continue them together with 'bcl resume {shlex.quote(str(run.parent))}'")
+    about = store.read_json(folder / MEDIAN / RESULT)
+    if missing := {"run", "policy", "reached", "stopped", "kept", "flags"} - about.keys():
+        what = f"'{folder / MEDIAN / RESULT}' is damaged: it has no {min(missing)}"
+        raise StoreError(what, f"delete it, then 'bcl resume {shlex.quote(str(run.parent))}' takes the median again")
+    crew.say(f"stage {number}: goes on from the agent of {about['run']}, the median of the repeats")
+    return agent_in(folder / MEDIAN), about
 
 
 def _curriculum(
@@ -230,9 +265,13 @@ def _curriculum(
             judged = [Cell(None, 0.0), Cell(PGD(steps=30, step=0.1), reached), Cell(Multi(starts=100), reached)]
             scores = crew.scores(_name(stage), kept, plan_of(config, "selection"), judged)
             found = [f"{flag.name}: {flag.message}" for flag in flags(scores)]
-        return {
+        made = {
             "policy": kept.fingerprint, "reached": reached, "stopped": result.stopped, "kept": name, "flags": found,
         }  # fmt: skip
+        if stage.shares_median:
+            played = _on_all_levels("choosing", kept, config, "selection", config.evaluation.scored, crew)
+            made["final_score"] = _final_score(played, config)
+        return made
 
     about = store.once(folder / RESULT, work)
     for flag in about["flags"]:
@@ -247,18 +286,37 @@ def _paced(
 
 
 def _judge(agent: Agent, stage: Stage, config: Config, reached: float, run: Path, crew: Crew) -> dict[str, Any]:
-    table = config.evaluation.scored
     budgets = [] if stage.loss == "standard" else sorted({*config.evaluation.eps, reached} - {0.0})
-    wanted = cells(suite(config.evaluation.suite), budgets)
     reported = Agent(run / "best" / POLICY, run, agent.fingerprint)
-    scores = crew.scores("verdict", reported, plan_of(config, "evaluation"), wanted)
-    lowest = worst(scores)
-    attacked = sum(lowest[eps].mean for eps in table) / len(table) if budgets else 0.0
+    played = _on_all_levels("verdict", reported, config, "evaluation", budgets, crew)
+    scores, *unlimited = played
     return {
         "scores": [score.to_dict() for score in scores],
-        "final_score": scores[0].mean + attacked,
+        "unlimited": [score.to_dict() for more in unlimited for score in more],
+        "final_score": _final_score(played, config),
         "flags": [f"{flag.name}: {flag.message}" for flag in flags(scores)],
     }
+
+
+def _on_all_levels(
+    name: str, agent: Agent, config: Config, purpose: str, budgets: Sequence[float], crew: Crew
+) -> list[list[Score]]:
+    """Scores under the evaluation's suite on the game as it was trained, then on unlimited levels if these count too."""
+    wanted = cells(attacks_named(config.evaluation.suite), budgets)
+    plans = [plan_of(config, purpose)]
+    if config.evaluation.levels == "both":
+        plans.append(plan_of(config, purpose, unlimited=True))
+    return [crew.scores(name, agent, plan, wanted) for plan in plans]
+
+
+def _final_score(played: Sequence[Sequence[Score]], config: Config) -> float:
+    """R_nominal + the mean over the scored budgets under the worst attack, summed over the sets of levels."""
+    total = 0.0
+    for scores in played:
+        lowest = worst(scores)
+        attacked = [lowest[eps].mean for eps in config.evaluation.scored if eps in lowest]
+        total += scores[0].mean + (stats.mean(attacked) if attacked else 0.0)
+    return total
 
 
 def _check_unchanged(run: Path, device: str) -> None:

@@ -73,7 +73,7 @@ def _formats(format: str, game: Game) -> tuple[Kind, tuple[int, ...], Callable[[
     if format == "radial-dqn":  # the reference pools in RGB, so its agents are judged so
         return "dueling-cnn", (1, 84, 84), _from_radial_dqn, dataclasses.replace(game, pipeline="v2", pool="rgb")
     if format == "radial-dqn-v1":
-        v1 = dataclasses.replace(game, pipeline="v1", pool="rgb", num_actions=0, life_reset=True, max_steps=10_000)
+        v1 = dataclasses.replace(game, pipeline="v1", pool="rgb", num_actions=0, max_steps=10_000)
         return "plain-cnn", (1, 80, 80), dict, v1
     raise WeightsError(f"unknown format '{format}'", f"formats are {', '.join(FORMATS)}")
 

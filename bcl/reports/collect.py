@@ -163,7 +163,10 @@ def _evaluations(
     found = []
     for judged in played:
         mine = verdict is not None and any(score in verdict.scores for score in judged.scores.values())
-        found.append(_evaluation(judged, OWN if mine else LATER, verdict.flags if verdict and mine else ()))
+        beside = verdict is not None and any(score in verdict.unlimited for score in judged.scores.values())
+        note = OWN if mine or beside else LATER
+        found.append(_evaluation(judged, note, verdict.flags if verdict and mine else ()))
+    found.sort(key=lambda e: e.levels == "eval")  # of equals, the levels of training come first
     if verdict and config and not any(e.note == OWN for e in found):  # its files are gone, or were never handed on
         kept = tuple(ordered(verdict.scores))
         found.append(Evaluation(kept, tuple(verdict.flags), OWN, levels_of(config.game)))

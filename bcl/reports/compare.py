@@ -230,8 +230,7 @@ def _block(entries: Sequence[Entry], levels: Levels, alike: dict[str, list[Judge
     first = alike[present[0].label][0]
     example = first.example
     notes = [f"{entry.label} was not judged on these levels" for entry in entries if entry.label not in alike]
-    pipelines = {j.game.pipeline for members in alike.values() for j in members if isinstance(j.game, AtariGame)}
-    notes += [f"seen through different pipelines ({', '.join(sorted(pipelines))})"] if len(pipelines) > 1 else []
+    notes += _atari_conditions(alike)
     notes += _uneven(attacks, scored)
     for row in rows:
         notes += _hurt_more(row.label, alike[row.label][medians[row.label]], attacks)
@@ -268,6 +267,16 @@ def _block(entries: Sequence[Entry], levels: Levels, alike: dict[str, list[Judge
         notes=tuple(notes),
         missing=missing,
     )
+
+
+def _atari_conditions(alike: dict[str, list[Judged]]) -> Iterator[str]:
+    """In what Atari evaluations of one table may differ: the pipeline, and v1's moves after a lost life."""
+    games = {label: [j.game for j in members if isinstance(j.game, AtariGame)] for label, members in alike.items()}
+    pipelines = sorted({game.pipeline for played in games.values() for game in played})
+    if len(pipelines) > 1:
+        yield f"seen through different pipelines ({', '.join(pipelines)})"
+    if moved := [label for label, played in games.items() if any(game.life_reset for game in played)]:
+        yield f"after a lost life NOOP, FIRE and action 2 were played, and their rewards dropped: {', '.join(moved)}"
 
 
 def _uneven(attacks: Attacks, scored: tuple[float, ...]) -> Iterator[str]:

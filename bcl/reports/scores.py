@@ -30,10 +30,13 @@ class Judged:
     @cached_property
     def conditions(self) -> str:
         """What must be equal for two agents to stand in one table. Atari agents may see a game through different
-        pipelines, as the paper's do; it is the same game."""
+        pipelines, as the paper's do; it is the same game. `life_reset` belongs to v1: with another than the pipeline's
+        own it is not the same evaluation."""
         facts = dataclasses.asdict(self.game)
         if isinstance(self.game, AtariGame):
+            own_life_reset = self.game.life_reset == (self.game.pipeline == "v1")
             facts = {name: facts[name] for name in ("id", "max_steps", "noop_max", "first_noops")}
+            facts["own_life_reset"] = own_life_reset
         return json.dumps([facts, self.example.protocol, len(self.example.returns)])
 
 

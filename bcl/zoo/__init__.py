@@ -26,7 +26,8 @@ class ZooAgent:
     game: str
     recipe: str
     command: str
-    """That trained it; its settings in full are in config.toml."""
+    """Makes an agent like it from scratch, in several commands where its stages had settings of their own; the settings of
+    the last in full are in config.toml."""
     seed: int
     commit: str
     """Of the code that trained it."""

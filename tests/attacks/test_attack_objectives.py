@@ -17,6 +17,7 @@ from bcl.attacks import (
     TowardActions,
     perturb,
 )
+from bcl.attacks.objectives import ascent
 
 SCORES = torch.tensor([[0.5, -1.0, 2.0], [1.0, 0.9, -3.0]], dtype=torch.float64)
 CLEAN = torch.tensor([[3.0, 1.0, 2.0], [0.0, 4.0, -1.0]], dtype=torch.float64)  # actions 0 and 1; worst 1 and 2
@@ -97,3 +98,36 @@ def test_clean_scores_are_computed_where_they_are_looked_at(attack, passes):
 
     perturb(attack, Counted(), torch.rand(2, 5), 0.1, torch.Generator().manual_seed(0))
     assert len(calls) == passes
+
+
+class FarAhead:
+    """Two actions of which the first leads by `lead`, in a network that computes in `dtype`."""
+
+    low, high = torch.tensor(0.0), torch.tensor(1.0)
+
+    def __init__(self, lead, dtype):
+        self._lead, self._dtype = torch.tensor([lead, 0.0]), dtype
+
+    def __call__(self, obs):
+        return (obs.to(self._dtype) * 1e-3).to(obs.dtype) + self._lead
+
+
+@pytest.mark.parametrize(
+    ("dtype", "lead", "lost", "moves"),
+    [  # what docs/attacks.md says of rescaled gradients
+        (torch.float32, 10.0, [False, False], [True, True]),
+        (torch.float32, 20.0, [True, False], [False, True]),
+        (torch.float32, 102.0, [True, True], [False, True]),
+        (torch.float32, 104.0, [True, True], [False, False]),
+        (torch.float16, 15.0, [True, True], [True, True]),
+        (torch.float16, 50.0, [True, True], [False, True]),
+    ],
+)
+def test_rescaled_gradients_lead_on_where_others_are_lost(dtype, lead, lost, moves):
+    policy, obs = FarAhead(lead, dtype), torch.full((1, 2), 0.5)
+    point = obs.clone().requires_grad_()
+    (plain,) = torch.autograd.grad(torch.nn.functional.cross_entropy(policy(point), torch.tensor([0])), point)
+    _, _, rescaled = ascent(CrossEntropy(), policy, obs, policy(obs))
+    assert (plain == 0).tolist() == [lost]
+    assert (rescaled != 0).tolist() == [moves]
+    assert rescaled[0, 0] <= 0 <= rescaled[0, 1]

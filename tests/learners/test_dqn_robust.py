@@ -1,6 +1,7 @@
 """What the DQN learner does about an adversary: its attacks, bounds and losses by hand; half precision, step sizes."""
 
 import copy
+import dataclasses
 
 import pytest
 import torch
@@ -8,9 +9,12 @@ import torch
 from bcl import losses
 from bcl.attacks import PGD, RIFGSM, CrossEntropy, Margin, TargetValue
 from bcl.bounds import input_box, margins
-from bcl.config import AttackConfig, DqnConfig
+from bcl.config import AttackConfig, DqnConfig, resolve_stages
 from bcl.learners.adversary import training_attack
-from bcl.learners.dqn import learning_rate
+from bcl.learners.dqn import Learner, learning_rate
+from bcl.learners.replay import Batch
+from bcl.learners.task import Task
+from bcl.policies import Policy, PolicySpec
 
 
 def seeded(seed=0):
@@ -155,6 +159,50 @@ def test_radial_losses_by_hand(bounded, approach):
     given, by_hand = (torch.autograd.grad(x, list(learner.policy.parameters())) for x in (loss, expected))
     for one, other in zip(given, by_hand, strict=True):
         torch.testing.assert_close(one, other)
+
+
+def conv_intervals(layer, low, high):
+    """Of a convolution: the lower bound takes positive weights of the low ends, negative ones of the high ends."""
+    up, down = layer.weight.clamp(min=0), layer.weight.clamp(max=0)
+
+    def apply(weight, x):
+        return torch.nn.functional.conv2d(x, weight, stride=layer.stride)
+
+    bias = layer.bias.view(1, -1, 1, 1)
+    return apply(up, low) + apply(down, high) + bias, apply(up, high) + apply(down, low) + bias
+
+
+def test_radial_v1_bounds_its_plain_network_by_approach_1(chain):
+    """RoadRunner's BCL rows start from radial_rl's first version: d_a = B_a - t, d_y = B_y - Q_y, each bound the further."""
+    settings = resolve_stages("road_runner", recipe="bcl-mos-at")[1][1].dqn
+    env, eps, kappa = chain(4, image=True), 1 / 255, 0.6
+    policy = Policy(PolicySpec("plain-cnn", env.obs_shape, env.num_actions, env.low, env.high))
+    config = dataclasses.replace(settings, buffer_size=64, num_envs=4, replay_initial=16)
+    learner = Learner(policy, env, config, AttackConfig(), Task("radial", eps, eps, 0))
+    learner._eps.fill_(eps)
+    learner._kappa.fill_(kappa)
+    draw = seeded()
+    obs = torch.rand(6, *env.obs_shape, generator=draw)
+    actions, goal = torch.tensor([0, 1, 1, 0, 1, 0]), torch.randn(6, generator=draw)
+    batch = Batch(obs, obs, actions, goal, obs, torch.ones(6), weights=torch.full((6,), 1 / 6))
+    low, high = (obs - eps).clamp(0, 1), (obs + eps).clamp(0, 1)
+    for layer in policy.network.model:
+        if isinstance(layer, torch.nn.Conv2d):
+            low, high = conv_intervals(layer, low, high)
+        elif isinstance(layer, torch.nn.Flatten):
+            low, high = layer(low), layer(high)
+        else:
+            low, high = intervals([layer], low, high)
+    q = policy(obs)
+    total = torch.zeros(())
+    for i in range(6):
+        error = q[i, actions[i]] - goal[i]
+        total = total + kappa * torch.minimum(error**2, error.abs()) / 6
+        for y in range(2):
+            centre = goal[i] if y == actions[i] else q[i, y]
+            further = torch.maximum((high[i, y] - centre).abs(), (low[i, y] - centre).abs())
+            total = total + (1 - kappa) * torch.minimum(further**2, further) / 6
+    torch.testing.assert_close(learner._loss(batch, goal)[0], total)
 
 
 def test_sa_mixes_its_bounds_along_the_ramp(bounded):

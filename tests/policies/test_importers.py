@@ -10,6 +10,7 @@ from torch import Tensor, nn
 import bcl
 from bcl.config import resolve
 from bcl.errors import WeightsError
+from bcl.evaluation import game_for_evaluation
 from bcl.games import AtariGame
 from bcl.policies.importers import import_policy
 
@@ -70,6 +71,9 @@ def test_radial_dqn_v1(tmp_path: Path) -> None:
     torch.testing.assert_close(policy(obs), reference(obs), atol=1e-5, rtol=0)
     assert isinstance(policy.spec.game, AtariGame)
     assert policy.spec.game.pipeline == "v1"
+    trained_here = resolve("road_runner", recipe="bcl-mos-at").game
+    judged = [game_for_evaluation(game, None, 10_000) for game in (policy.spec.game, trained_here)]
+    assert [game.life_reset for game in judged if isinstance(game, AtariGame)] == [True, True]
 
 
 @pytest.mark.parametrize("name", ["FruitBot_ppo.pt", "FruitBot_radial_ppo.pt"])

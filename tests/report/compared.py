@@ -7,7 +7,7 @@ from typing import Any
 from bcl import experiment
 from bcl.attacks import PGD, RIFGSM
 from bcl.config import resolve_stages
-from bcl.evaluation import Score
+from bcl.evaluation import Score, game_for_evaluation
 from bcl.evaluation.score import NO_ATTACK
 from bcl.games import Game, game_to_dict
 from bcl.reports.compare import Block, compare
@@ -19,6 +19,7 @@ Cells = Mapping[tuple[str, float], list[float]]
 
 def judge(folder: Path, game: Game, cells: Cells, policy: str = "p", seed: int = 1) -> None:
     """Scores as `bcl attack` stores them."""
+    game = game_for_evaluation(game, None, 10_000)
     for (attack, eps), returns in cells.items():
         score = Score(attack, eps, tuple(returns), (1,) * len(returns), 0.0, eps, 0.0, seed, "fixed")
         about = {"game": game_to_dict(game), "num_envs": len(returns), "policy": f"{policy} on cpu", "bcl": "0"}

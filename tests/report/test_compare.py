@@ -229,11 +229,27 @@ def test_agents_that_were_not_judged_alike_are_refused(tmp_path: Path) -> None:
 def test_different_pipelines_are_the_same_game(tmp_path: Path) -> None:
     nominal = {(NO_ATTACK, 0.0): [1.0, 2.0, 3.0]}
     block = only_block(
-        finished(tmp_path / "old", "road_runner", "at", nominal, flags={"game": {"max_steps": 10_000}}),
-        finished(tmp_path / "new", "road_runner", "radial", nominal, flags={"game": {"max_steps": 10_000}}),
+        finished(tmp_path / "old", "road_runner", "at", nominal),
+        finished(tmp_path / "new", "road_runner", "radial", nominal),
     )
     assert len(block.rows) == 2
-    assert block.notes == ("seen through different pipelines (v1, v2)",)
+    assert block.notes == (
+        "seen through different pipelines (v1, v2)",
+        "after a lost life NOOP, FIRE and action 2 were played, and their rewards dropped: old",
+    )
+
+
+@pytest.mark.parametrize("recipe", ["at", "radial"])  # v1, v2
+def test_agents_judged_with_other_moves_after_a_lost_life_are_not_compared(tmp_path: Path, recipe: str) -> None:
+    nominal = {(NO_ATTACK, 0.0): [1.0, 2.0, 3.0]}
+    one, other = (finished(tmp_path / name, "road_runner", recipe, nominal) for name in ("one", "other"))
+    assert len(only_block(one, other).rows) == 2
+    for file in (other / "evals").iterdir():
+        score = store.read_json(file)
+        score["game"]["life_reset"] = not score["game"]["life_reset"]
+        store.write_json(file, score)
+    with pytest.raises(ConfigError, match="not judged alike"):
+        compare([one, other])
 
 
 def test_procgens_levels_are_blocks_and_the_median_is_by_their_sum(tmp_path: Path) -> None:
