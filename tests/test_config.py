@@ -145,9 +145,12 @@ def test_defaults_are_the_papers() -> None:
 
 def test_vanilla_and_sa_have_their_own_numbers() -> None:
     names = ["steps", "buffer_size", "replay_initial", "exploration_start", "exploration_end", "exploration_steps"]
-    numbers = [getattr(resolve("freeway").dqn, name) for name in names]
+    numbers = [getattr(resolve("breakout").dqn, name) for name in names]
     assert numbers == [6_000_000, 200_000, 50_000, 1.0, 0.01, 500_000]
     assert [getattr(resolve("pong").dqn, name) for name in names] == [1_200_000, 400_000, 20_000, 1.0, 0.01, 300_000]
+    held = {game: resolve(game).dqn.exploration_repeat for game in ("pong", "bank_heist", "freeway", "road_runner")}
+    assert held == {"pong": 1, "bank_heist": 1, "freeway": 64, "road_runner": 32}
+    assert resolve("road_runner", recipe="radial").dqn.exploration_repeat == 1  # the vanilla stage's alone
     assert resolve("cartpole").dqn.steps == 30_000  # the preset wins over the stage
     sa = resolve("pong", recipe="sa").dqn
     assert [getattr(sa, name) for name in names] == [6_000_000, 200_000, 80_000, 1.0, 0.05, 1_500_000]
@@ -174,7 +177,7 @@ def test_road_runner_at_rows_use_v1_in_every_stage(recipe: str) -> None:
         if stage.loss == "radial":
             assert d.radial_approach == "1"  # the only loss of radial_rl's first version
         if stage.loss == "standard":
-            assert (d.replay_initial, d.kappa_linear, d.ramp) == (50_000, False, "smooth")
+            assert (d.exploration_repeat, d.kappa_linear, d.ramp) == (32, False, "smooth")
         else:
             expected = (256, 0.5, True, "linear", 4_500_000, 1e-8)
             assert (d.replay_initial, d.kappa, d.kappa_linear, d.ramp, d.ramp_steps, d.adam_eps) == expected

@@ -20,8 +20,8 @@ from bcl.policies.policy import ACTIVATIONS, CUSTOM, KINDS, Policy, PolicySpec
 from bcl.runs import store
 
 FORMAT = 1
-Weights = Literal["float32", "float16", "int16"]
-"""How numbers are stored; all are loaded as float32. int16: multiples of a scale per row, for all but vectors."""
+Weights = Literal["float32", "float16", "int16", "int8"]
+"""How numbers are stored; all are loaded as float32. int16 and int8: multiples of a scale per row, for all but vectors."""
 SCALE = ":scale"
 
 
@@ -54,13 +54,14 @@ def to_bytes(policy: Policy, weights: Weights = "float32") -> bytes:
 def _packed(tensors: dict[str, torch.Tensor], weights: Weights) -> dict[str, torch.Tensor]:
     if weights == "float16":
         return {name: tensor.half() for name, tensor in tensors.items()}
+    kind = {"int16": torch.int16, "int8": torch.int8}[weights]
     packed = {}
     for name, tensor in tensors.items():
         packed[name] = tensor
         if tensor.dim() > 1:
             largest = tensor.abs().amax(dim=tuple(range(1, tensor.dim())), keepdim=True)
-            scale = largest.clamp(min=torch.finfo(torch.float32).tiny) / torch.iinfo(torch.int16).max
-            packed |= {name: (tensor / scale).round().to(torch.int16), name + SCALE: scale}
+            scale = largest.clamp(min=torch.finfo(torch.float32).tiny) / torch.iinfo(kind).max
+            packed |= {name: (tensor / scale).round().to(kind), name + SCALE: scale}
     return packed
 
 

@@ -112,6 +112,15 @@ def saved(tmp_path: Path, weights: files.Weights = "float32") -> Path:
     return path
 
 
+def test_int8_is_a_quarter_and_rounds_by_half_a_step_of_its_row(tmp_path: Path) -> None:
+    policy, path = Policy(SPECS["dueling-cnn"]), tmp_path / "p.safetensors"
+    path.write_bytes(files.to_bytes(policy, "int8"))
+    assert path.stat().st_size < 0.3 * len(files.to_bytes(policy))
+    weight, loaded = (p.network.advantage[0].weight for p in (policy, bcl.load(path)))
+    step = weight.abs().amax(dim=1, keepdim=True) / 127
+    assert ((loaded - weight).abs() <= 0.501 * step).all()
+
+
 @pytest.mark.parametrize("cut", [0, 4, 8, 100, 2000, -1])
 def test_a_truncated_file_is_refused(tmp_path: Path, cut: int) -> None:
     path = saved(tmp_path)
