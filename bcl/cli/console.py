@@ -22,6 +22,8 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from bcl.errors import StoreError
+
 if TYPE_CHECKING:
     from bcl.experiment.status import Piece
 
@@ -98,6 +100,12 @@ class live:
         if not err.is_terminal and now - self._printed < SECONDS_PER_LINE:
             return
         self._printed = now
+        with contextlib.suppress(
+            StoreError
+        ):  # a damaged file is told when it is needed; the view must not end the work
+            self._look()
+
+    def _look(self) -> None:
         from bcl.experiment.status import incumbent, pieces
 
         found = {f"{piece.name} {piece.doing}": piece for piece in pieces(self._run, self._since)}

@@ -105,7 +105,8 @@ def _do(run: Path, whole: Path, workers: Workers) -> "Verdict":
     except ConfigError:
         raise  # the same settings will fail again
     except BclError as error:
-        raise type(error)(error.message, "; ".join(filter(None, (error.hint, f"continue with: {resume}")))) from None
+        error.hint = "; ".join(filter(None, (error.hint, f"continue with: {resume}")))
+        raise
 
 
 def _print(run: Path, verdict: "Verdict") -> None:

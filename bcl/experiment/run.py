@@ -30,8 +30,8 @@ from bcl.errors import StoreError
 from bcl.evaluation import Cell, Score, cells, flags, worst
 from bcl.experiment.crew import Agent, Crew, agent_in, agent_of
 from bcl.experiment.mirrors import NO_MIRRORS, Mirrors
-from bcl.experiment.phases import phase_of, plan_of, rules_of, train_phases
-from bcl.experiment.work import POLICY, RESULT, Training, check_fits, spec_of
+from bcl.experiment.phases import DECISION, phase_of, plan_of, rules_of, train_phases
+from bcl.experiment.work import METRICS, POLICY, RESULT, Training, check_fits, spec_of
 from bcl.learners.task import Task
 from bcl.policies import Policy
 from bcl.policies.files import fingerprint, to_bytes
@@ -43,6 +43,7 @@ from bcl.settings import to_toml
 
 Stages = Sequence[tuple[Stage, Config]]
 MOST_NAMED = 4  # attacks in a sentence; the paper's table has as many
+REPORTED = (RESULT, METRICS, DECISION, "clock*.json", "time-after*.json")  # files in the folders of stages
 
 
 @dataclass(frozen=True)
@@ -117,12 +118,13 @@ def finish(run: Path, crew: Crew) -> Verdict:
     """Do what is left of a run; what is finished is only read."""
 
     def work() -> dict[str, Any]:
-        _check_unchanged(run, crew.device)
+        check_unchanged(run)
+        _check_device(run, crew.device)
         with crew.executor.session():
             agent, stage, config, about = _train_stages(run, crew)
             store.write_bytes(run / "best" / POLICY, agent.file.read_bytes())
             found = _judge(agent, stage, config, about["reached"], run, crew)
-            return about | found | {"flags": about["flags"] + found["flags"]}
+            return about | found | {"flags": about["flags"] + found["flags"], "files": _files(run)}
 
     return _verdict(run, store.once(run / RESULT, work))
 
@@ -248,15 +250,31 @@ def _judge(agent: Agent, stage: Stage, config: Config, reached: float, run: Path
     }
 
 
-def _check_unchanged(run: Path, device: str) -> None:
-    """Refuse settings edited since the run was started, and another kind of device: scores of one are not the other's."""
-    about = store.read_json(run / store.RUN)
-    kept = about.get("settings")
-    for name, digest in kept.items() if isinstance(kept, dict) else ():
-        if not (run / name).exists() or _digest((run / name).read_bytes()) != digest:
-            what = f"'{run / name}' was changed since the run was started"
-            raise StoreError(what, "restore it, or start a new run with other settings")
-    started_on = about.get("worker_device")
+def check_unchanged(run: Path) -> None:
+    """Refuse settings that were edited since the run was started, and files of a finished run that are not as it left
+    them, or not there."""
+    result = store.read_json(run / RESULT) if (run / RESULT).exists() else {}
+    for kept, since, way_out in (
+        (store.read_json(run / store.RUN).get("settings"), "was started", "start a new run with other settings"),
+        (result.get("files"), "ended", f"delete '{run / RESULT}' and resume the run to go on with what is there"),
+    ):
+        for name, digest in (kept or {}).items():
+            path = run / name
+            if not path.exists():
+                raise StoreError(f"'{path}' is missing", f"restore it, or {way_out}")
+            if _digest(path.read_bytes()) != digest:
+                raise StoreError(f"'{path}' was changed since the run {since}", f"restore it, or {way_out}")
+
+
+def _files(run: Path) -> dict[str, str]:
+    """Digests of all that reports read of a run's stages."""
+    found = (path for pattern in REPORTED for path in (run / "stages").rglob(pattern))
+    return {path.relative_to(run).as_posix(): _digest(path.read_bytes()) for path in sorted(found)}
+
+
+def _check_device(run: Path, device: str) -> None:
+    """Refuse another kind of device: scores of one are not the other's."""
+    started_on = store.read_json(run / store.RUN).get("worker_device")
     if started_on not in (None, device):
         raise StoreError(f"'{run}' was started on {started_on}", f"take --device {started_on}")
 

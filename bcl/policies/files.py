@@ -48,7 +48,7 @@ def to_bytes(policy: Policy, weights: Weights = "float32") -> bytes:
         "low": [None if math.isinf(x) else x for x in spec.low],  # JSON has no infinity
         "high": [None if math.isinf(x) else x for x in spec.high],
     }
-    return safetensors.torch.save(tensors, metadata={"bcl": json.dumps(about)})
+    return safetensors.torch.save(tensors, metadata={"bcl": json.dumps(store.sealed(about))})
 
 
 def _packed(tensors: dict[str, torch.Tensor], weights: Weights) -> dict[str, torch.Tensor]:
@@ -136,11 +136,12 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
         if not path.exists():
             raise WeightsError(f"'{path}' does not exist", "check the path")
         with safetensors.safe_open(path, framework="pt") as file:
-            about = json.loads((file.metadata() or {}).get("bcl", "null"))
+            metadata = file.metadata() or {}
+            about = store.unsealed(json.loads(metadata["bcl"])) if "bcl" in metadata else None
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (safetensors.SafetensorError, OSError, ValueError, RecursionError, NotImplementedError) as error:
         raise WeightsError(f"'{path}' is not a readable safetensors file ({error})", hint) from None
-    if not isinstance(about, dict):
+    if about is None:
         raise WeightsError(f"'{path}' holds tensors but no bcl policy", hint)
     try:
         return about, _unpacked(tensors)

@@ -163,6 +163,9 @@ def _evaluations(
     found = []
     for judged in played:
         mine = verdict is not None and any(score in verdict.scores for score in judged.scores.values())
+        if verdict and mine:  # all of them, though files of some may be gone
+            scores = {(s.attack, s.eps): s for s in verdict.scores} | judged.scores
+            judged = Judged(judged.game, {(s.attack, s.eps): s for s in ordered(scores.values())})
         found.append(_evaluation(judged, OWN if mine else LATER, verdict.flags if verdict and mine else ()))
     if verdict and config and not any(e.note == OWN for e in found):  # its files are gone, or were never handed on
         kept = tuple(ordered(verdict.scores))

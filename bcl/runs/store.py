@@ -2,6 +2,7 @@
 
 A file is written beside its place, flushed to the disk, then renamed over it: readers see the old content or the new.
 A result that exists is finished; resuming is running again and skipping what exists (`once`).
+JSON objects and rows of metrics carry a checksum of their content, which is compared when they are read.
 """
 
 import contextlib
@@ -11,6 +12,7 @@ import io
 import json
 import os
 import socket
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 
 Json = dict[str, Any]
 RUN, REPEATS = "run.json", "repeats.json"
+CHECKSUM = "checksum"
 
 
 class Sink(io.FileIO):
@@ -87,7 +90,7 @@ def write_text(path: Path, text: str) -> None:
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
     """`write_bytes` for a JSON object, readable by people; NaN and infinities become null."""
-    write_text(path, json.dumps(_plain(value), indent=2) + "\n")
+    write_text(path, json.dumps(sealed(value), indent=2) + "\n")
 
 
 def read_json(path: Path) -> Json:
@@ -95,9 +98,23 @@ def read_json(path: Path) -> Json:
     made_once = path.name in (RUN, REPEATS)
     hint = "copy the run again with all its files" if made_once else "delete it to have it made again"
     with _clear_reads(path, hint):
-        value = json.loads(path.read_bytes().decode())
+        return unsealed(json.loads(path.read_bytes().decode()))
+
+
+def sealed(value: Mapping[str, Any]) -> Json:
+    """A JSON object with the checksum of its content; NaN and infinities become null."""
+    content = json.loads(json.dumps(value), parse_constant=lambda _: None)  # NaN is no JSON: other parsers refuse it
+    content.pop(CHECKSUM, None)
+    return content | {CHECKSUM: _checksum(content)}
+
+
+def unsealed(value: Any) -> Json:
+    """The inverse of `sealed`; raises ValueError for anything else. Objects of version 0.1 have no checksum."""
     if not isinstance(value, dict):
-        raise StoreError(f"'{path}' does not hold a JSON object", hint)
+        raise ValueError("it does not hold a JSON object")
+    written = value.pop(CHECKSUM, None)
+    if written not in (None, _checksum(value)):
+        raise ValueError("its checksum is not that of its content")
     return value
 
 
@@ -136,7 +153,7 @@ class MetricsFile:
 
     def append(self, row: Mapping[str, Any]) -> None:
         """Write one row; NaN and infinities become null."""
-        line = (json.dumps(_plain(row)) + "\n").encode()
+        line = _line(row)
         with _clear_errors(self._path):
             try:
                 _write_all(self._descriptor, line)
@@ -168,14 +185,16 @@ def keep_metrics(path: Path, keep: Callable[[Json], bool]) -> None:
     """Drop the rows that `keep` refuses."""
     rows = read_metrics(path)
     if not all(map(keep, rows)):
-        write_text(path, "".join(json.dumps(row) + "\n" for row in rows if keep(row)))
+        write_bytes(path, b"".join(_line(row) for row in rows if keep(row)))
 
 
 def read_metrics(path: Path) -> list[Json]:
-    """All complete rows; a last line without a newline was cut by a crash and is ignored."""
+    """All complete rows; a last line that ends before its row does was cut by a crash and is ignored."""
     with _clear_reads(path):
         data = path.read_bytes() if path.exists() else b""
-    *lines, _torn = data.split(b"\n")
+    *lines, last = data.split(b"\n")
+    if not _is_torn(last):  # but its newline is damaged
+        lines.append(last)
     return [_row(path, number, line) for number, line in enumerate(lines, 1)]
 
 
@@ -277,15 +296,26 @@ def resume_run(directory: Path, differing: Callable[[str], list[str]]) -> str:
     return stored
 
 
-def _plain(value: Mapping[str, Any]) -> Any:
-    return json.loads(json.dumps(value), parse_constant=lambda _: None)  # NaN is no JSON: other parsers refuse it
+def _checksum(content: Json) -> str:
+    return f"{zlib.crc32(json.dumps(content).encode()):08x}"
+
+
+def _line(row: Mapping[str, Any]) -> bytes:
+    return (json.dumps(sealed(row)) + "\n").encode()
+
+
+def _is_torn(line: bytes) -> bool:
+    """Whether a line is empty or breaks off inside its row."""
+    try:
+        json.JSONDecoder().raw_decode(line.decode(errors="replace"))
+    except (ValueError, RecursionError):
+        return True
+    return False
 
 
 def _row(path: Path, number: int, line: bytes) -> Json:
     with contextlib.suppress(ValueError, RecursionError):
-        row = json.loads(line.decode())
-        if isinstance(row, dict):
-            return row
+        return unsealed(json.loads(line.decode()))
     raise StoreError(f"line {number} of '{path}' is damaged", "delete that line")
 
 
