@@ -149,7 +149,7 @@ def stop_requests() -> Iterator[Callable[[], bool]]:
             raise KeyboardInterrupt
         asked.append(number)
         with contextlib.suppress(OSError):  # not print: the signal may have come in the middle of one
-            os.write(2, b"stopping at a checkpoint; once more to stop at once\n")
+            os.write(2, b"stopping; once more to stop at once\n")
 
     before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
     try:

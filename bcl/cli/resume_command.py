@@ -98,7 +98,7 @@ def _do(run: Path, whole: Path, workers: Workers) -> "Verdict":
         with console.stop_requests() as interrupted, console.live(run) as view:
             return experiment.finish(run, workers.crew(interrupted, view.tick, console.say))
     except KeyboardInterrupt:
-        raise KeyboardInterrupt(f"continue with: {resume}") from None
+        raise KeyboardInterrupt(f"continue with: {resume}{_unlike(run)}") from None
     except TrainingError as error:
         again = f"'{resume}' goes back to the last checkpoint; if that ends here again, {error.hint}"
         raise TrainingError(error.message, again) from None
@@ -107,6 +107,18 @@ def _do(run: Path, whole: Path, workers: Workers) -> "Verdict":
     except BclError as error:
         error.hint = "; ".join(filter(None, (error.hint, f"continue with: {resume}")))
         raise
+
+
+def _unlike(run: Path) -> str:
+    """A warning where a run that was stopped does not end as one that was not; else nothing."""
+    from bcl.experiment import read_config
+
+    config = read_config(run)
+    needed = ["checkpoint_steps", "checkpoint_replay"] if config.algo == "dqn" else ["checkpoint_steps"]
+    unset = [f"--{config.algo}.{name}" for name in needed if not getattr(config.learner, name)]
+    return (
+        f"; without {' and '.join(unset)} it ends with other weights than if it had not been stopped" if unset else ""
+    )
 
 
 def _print(run: Path, verdict: "Verdict") -> None:

@@ -89,6 +89,8 @@ class Here:
             return stop()
 
         for job in jobs:
+            if stop():
+                raise KeyboardInterrupt
             job.work(job.folder, *job.args, asked)
             yield
 

@@ -1,7 +1,9 @@
 """One training run in a folder: finished, cut short, continued, refused."""
 
+import contextlib
 import dataclasses
 import errno
+import itertools
 import os
 import sys
 from collections.abc import Callable
@@ -17,6 +19,8 @@ from bcl.envs import make_env
 from bcl.errors import BclError, MissingExtra, StoreError, TrainingError, WeightsError
 from bcl.experiment import Crew, Watch, train_run
 from bcl.experiment.mirrors import Mirrors
+from bcl.learners import dqn
+from bcl.learners import task as tasks
 from bcl.learners.task import Task
 from bcl.policies import Policy, PolicySpec
 from bcl.policies.files import fingerprint, load
@@ -63,9 +67,7 @@ def cut(tmp_path: Path) -> Path:
 
 def test_a_finished_run_is_read_and_not_trained_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = torch.get_rng_state()
-    torch.set_num_threads(2)
     policy = train_run(tmp_path, tiny(), TASK, None, "cpu")
-    assert torch.get_num_threads() == 1  # a small network is trained by one
     assert torch.equal(torch.get_rng_state(), before)  # randomness is an argument
     assert sorted(os.listdir(tmp_path)) == ["metrics.jsonl", "policy.safetensors", "result.json"]
     result = store.read_json(tmp_path / "result.json")
@@ -75,6 +77,23 @@ def test_a_finished_run_is_read_and_not_trained_again(tmp_path: Path, monkeypatc
     monkeypatch.setattr("bcl.learners.dqn.train", lambda *_: pytest.fail("trained again"))
     assert fingerprint(train_run(tmp_path, tiny(), TASK, None, "cpu")) == fingerprint(policy)
     assert not (tmp_path / "checkpoint.pt").exists()
+
+
+@pytest.mark.parametrize("end", [None, TrainingError("broken"), KeyboardInterrupt()], ids=repr)
+def test_a_small_network_is_trained_by_one_thread_and_the_caller_keeps_its_own(
+    tmp_path: Path, end: BaseException | None
+) -> None:
+    seen: set[int] = set()
+
+    def progress(done: int, of: int) -> None:
+        seen.add(torch.get_num_threads())
+        if end:
+            raise end
+
+    torch.set_num_threads(2)
+    with pytest.raises(type(end)) if end else contextlib.nullcontext():
+        train_run(tmp_path, tiny(), TASK, None, "cpu", Watch(progress=progress))
+    assert (seen, torch.get_num_threads()) == ({1}, 2)
 
 
 def test_the_result_follows_from_the_arguments(tmp_path: Path) -> None:
@@ -118,13 +137,53 @@ def test_without_its_replay_memory_a_run_completes(tmp_path: Path) -> None:
     assert [row["step"] for row in numbers(tmp_path)] == list(range(40, 321, 40))
 
 
-def test_a_stop_request_leaves_a_checkpoint_of_that_step(tmp_path: Path) -> None:
-    asked = iter([False] * 12 + [True])  # asked once per vector step
-    with pytest.raises(KeyboardInterrupt):
-        train_run(tmp_path, tiny(), TASK, None, "cpu", Watch(interrupted=lambda: next(asked)))
+def stop_at(step: int) -> Watch:
+    """A request to stop that comes with this step, of 8 copies."""
+    asked = itertools.count(1)
+    return Watch(interrupted=lambda: 8 * next(asked) >= step)
+
+
+def steps_done(folder: Path, config: Config) -> list[int]:
+    """The steps that finishing the run takes."""
     done: list[int] = []
-    train_run(tmp_path, tiny(), TASK, None, "cpu", Watch(progress=lambda step, of: done.append(step)))
-    assert done[0] == 112
+    train_run(folder, config, TASK, None, "cpu", Watch(progress=lambda step, of: done.append(step)))
+    return done
+
+
+def test_by_time_a_stop_request_leaves_a_checkpoint_of_that_step(tmp_path: Path) -> None:
+    config = tiny("--dqn.checkpoint_steps", "0")
+    with pytest.raises(KeyboardInterrupt):
+        train_run(tmp_path, config, TASK, None, "cpu", stop_at(104))
+    assert steps_done(tmp_path, config)[0] == 112
+
+
+@pytest.mark.parametrize(
+    ("near", "asked", "resumed_at"),
+    [(1e9, 40, 80), (1e9, 104, 160), (1e9, 160, 160), (0.0, 40, 0), (0.0, 104, 80), (0.0, 160, 160)],
+)
+def test_by_steps_a_run_that_was_asked_to_stop_ends_as_if_it_had_not_been(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, near: float, asked: int, resumed_at: int
+) -> None:
+    whole = train_run(tmp_path / "whole", tiny(), TASK, None, "cpu")
+    monkeypatch.setattr(tasks, "NEAR", near)
+    with pytest.raises(KeyboardInterrupt):
+        train_run(tmp_path / "cut", tiny(), TASK, None, "cpu", stop_at(asked))
+    assert steps_done(tmp_path / "cut", tiny())[0] == resumed_at + 8
+    assert fingerprint(load(tmp_path / "cut" / "policy.safetensors")) == fingerprint(whole)
+    assert numbers(tmp_path / "cut") == numbers(tmp_path / "whole")
+
+
+def test_a_run_that_is_asked_to_stop_near_its_end_comes_to_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tasks, "NEAR", 1e9)
+    train_run(tmp_path, tiny(), TASK, None, "cpu", stop_at(248))  # its last checkpoint is at 240
+    assert (tmp_path / "result.json").exists()
+
+
+def test_checkpoints_are_counted_in_steps_or_go_by_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    saved: list[int] = []
+    monkeypatch.setattr(dqn.Learner, "state", lambda learner: saved.append(learner.step) or {"step": learner.step})
+    train_run(tmp_path, tiny("--dqn.checkpoint_minutes", "1e-9"), TASK, None, "cpu")
+    assert saved == [80, 160, 240]
 
 
 def test_a_stop_request_during_the_verdict_loses_no_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
