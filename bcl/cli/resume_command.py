@@ -65,6 +65,7 @@ def finish_repeats(group: Path, workers: Workers) -> None:
     runs = store.repeats(group)
     if not runs:
         raise StoreError(f"'{group / store.REPEATS}' names no runs", "start anew with another --out")
+    store.sweep(group)
     from bcl import stats
     from bcl.cli import console
     from bcl.experiment import read_config

@@ -126,6 +126,7 @@ def finish(run: Path, crew: Crew) -> Verdict:
             found = _judge(agent, stage, config, about["reached"], run, crew)
             return about | found | {"flags": about["flags"] + found["flags"], "files": _files(run)}
 
+    store.sweep(run)  # a kill inside the writing of a checkpoint leaves gigabytes
     return _verdict(run, store.once(run / RESULT, work))
 
 

@@ -160,7 +160,6 @@ def train_run(
     if (folder / RESULT).exists():
         store.remove(checkpoint)  # a kill may have come before
         return load(folder / POLICY, device)
-    store.sweep(folder)  # a kill inside the writing of a checkpoint leaves gigabytes
     with contextlib.closing(make_env(config.game, config.learner.num_envs, device)) as env, _threads_for(env):
         policy = _child(parent, config, env) if parent else _fresh(config, env, derive(task.seed, "weights"))
         facts = (FORMAT, config, task, policy.spec.parent)

@@ -1,9 +1,7 @@
 """One training run in a folder: finished, cut short, continued, refused."""
 
-import contextlib
 import dataclasses
 import errno
-import itertools
 import os
 import sys
 from collections.abc import Callable
@@ -17,10 +15,8 @@ from bcl import experiment
 from bcl.config import Config, resolve, resolve_stages
 from bcl.envs import make_env
 from bcl.errors import BclError, MissingExtra, StoreError, TrainingError, WeightsError
-from bcl.experiment import Crew, Watch, train_run
+from bcl.experiment import Watch, train_run
 from bcl.experiment.mirrors import Mirrors
-from bcl.learners import dqn
-from bcl.learners import task as tasks
 from bcl.learners.task import Task
 from bcl.policies import Policy, PolicySpec
 from bcl.policies.files import fingerprint, load
@@ -79,23 +75,6 @@ def test_a_finished_run_is_read_and_not_trained_again(tmp_path: Path, monkeypatc
     assert not (tmp_path / "checkpoint.pt").exists()
 
 
-@pytest.mark.parametrize("end", [None, TrainingError("broken"), KeyboardInterrupt()], ids=repr)
-def test_a_small_network_is_trained_by_one_thread_and_the_caller_keeps_its_own(
-    tmp_path: Path, end: BaseException | None
-) -> None:
-    seen: set[int] = set()
-
-    def progress(done: int, of: int) -> None:
-        seen.add(torch.get_num_threads())
-        if end:
-            raise end
-
-    torch.set_num_threads(2)
-    with pytest.raises(type(end)) if end else contextlib.nullcontext():
-        train_run(tmp_path, tiny(), TASK, None, "cpu", Watch(progress=progress))
-    assert (seen, torch.get_num_threads()) == ({1}, 2)
-
-
 def test_the_result_follows_from_the_arguments(tmp_path: Path) -> None:
     def train(name: str, task: Task, parent: Policy | None = None) -> str:
         return fingerprint(train_run(tmp_path / name, tiny(), task, parent, "cpu"))
@@ -115,8 +94,6 @@ def test_a_killed_run_ends_as_if_it_had_not_been(tmp_path: Path, loss: str) -> N
     task = dataclasses.replace(TASK, loss=loss, end=0.1)
     whole = train_run(tmp_path / "whole", tiny(), task, None, "cpu")
     steps: list[int] = []
-    (tmp_path / "cut").mkdir()
-    (tmp_path / "cut" / ".checkpoint.pt.1.tmp").write_text("left by a kill inside its writing")
     for step in (40, 120, 160, 240):  # before the first checkpoint, between two, and when one is due
         with pytest.raises(Crash):
             train_run(tmp_path / "cut", tiny(), task, None, "cpu", crash_at(step))
@@ -135,67 +112,6 @@ def test_without_its_replay_memory_a_run_completes(tmp_path: Path) -> None:
     train_run(tmp_path, config, TASK, None, "cpu", Watch(progress=lambda step, of: done.append(step)))
     assert done[0] == 88
     assert [row["step"] for row in numbers(tmp_path)] == list(range(40, 321, 40))
-
-
-def stop_at(step: int) -> Watch:
-    """A request to stop that comes with this step, of 8 copies."""
-    asked = itertools.count(1)
-    return Watch(interrupted=lambda: 8 * next(asked) >= step)
-
-
-def steps_done(folder: Path, config: Config) -> list[int]:
-    """The steps that finishing the run takes."""
-    done: list[int] = []
-    train_run(folder, config, TASK, None, "cpu", Watch(progress=lambda step, of: done.append(step)))
-    return done
-
-
-def test_by_time_a_stop_request_leaves_a_checkpoint_of_that_step(tmp_path: Path) -> None:
-    config = tiny("--dqn.checkpoint_steps", "0")
-    with pytest.raises(KeyboardInterrupt):
-        train_run(tmp_path, config, TASK, None, "cpu", stop_at(104))
-    assert steps_done(tmp_path, config)[0] == 112
-
-
-@pytest.mark.parametrize(
-    ("near", "asked", "resumed_at"),
-    [(1e9, 40, 80), (1e9, 104, 160), (1e9, 160, 160), (0.0, 40, 0), (0.0, 104, 80), (0.0, 160, 160)],
-)
-def test_by_steps_a_run_that_was_asked_to_stop_ends_as_if_it_had_not_been(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, near: float, asked: int, resumed_at: int
-) -> None:
-    whole = train_run(tmp_path / "whole", tiny(), TASK, None, "cpu")
-    monkeypatch.setattr(tasks, "NEAR", near)
-    with pytest.raises(KeyboardInterrupt):
-        train_run(tmp_path / "cut", tiny(), TASK, None, "cpu", stop_at(asked))
-    assert steps_done(tmp_path / "cut", tiny())[0] == resumed_at + 8
-    assert fingerprint(load(tmp_path / "cut" / "policy.safetensors")) == fingerprint(whole)
-    assert numbers(tmp_path / "cut") == numbers(tmp_path / "whole")
-
-
-def test_a_run_that_is_asked_to_stop_near_its_end_comes_to_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tasks, "NEAR", 1e9)
-    train_run(tmp_path, tiny(), TASK, None, "cpu", stop_at(248))  # its last checkpoint is at 240
-    assert (tmp_path / "result.json").exists()
-
-
-def test_checkpoints_are_counted_in_steps_or_go_by_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    saved: list[int] = []
-    monkeypatch.setattr(dqn.Learner, "state", lambda learner: saved.append(learner.step) or {"step": learner.step})
-    train_run(tmp_path, tiny("--dqn.checkpoint_minutes", "1e-9"), TASK, None, "cpu")
-    assert saved == [80, 160, 240]
-
-
-def test_a_stop_request_during_the_verdict_loses_no_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    stages = resolve_stages("cartpole", flags=parse_flags(TINY))
-    experiment.create(tmp_path, stages, "cpu", None)
-    monkeypatch.setattr(sys.modules["bcl.evaluation.evaluate"], "PROBE_EVERY", 1)  # asked every step
-    with pytest.raises(KeyboardInterrupt):
-        experiment.finish(tmp_path, Crew(interrupted=(tmp_path / "evals" / "0-progress.json").exists))
-    assert not (tmp_path / "result.json").exists()
-    trained = (tmp_path / "stages" / "1-vanilla" / "result.json").stat()
-    assert len(experiment.finish(tmp_path, Crew()).scores) == 1
-    assert (tmp_path / "stages" / "1-vanilla" / "result.json").stat() == trained
 
 
 @pytest.mark.gpu
@@ -327,37 +243,6 @@ def test_an_agent_to_start_from_must_fit(policy: Policy, flags: tuple[str, ...],
         return
     with pytest.raises(WeightsError, match=expected):
         experiment.check(stages, "cpu", policy)
-
-
-def test_a_creation_cut_short_can_be_done_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    stages = resolve_stages("cartpole", recipe="at", flags=parse_flags(TINY))
-    for files in range(4):  # run.json, init, the stage's configuration, then config.toml
-        replace, left = os.replace, [files]
-
-        def killed(*args: str, replace: Callable = replace, left: list[int] = left) -> None:
-            if not left[0]:
-                raise Crash
-            left[0] -= 1
-            replace(*args)
-
-        with monkeypatch.context() as patch:
-            patch.setattr(os, "replace", killed)
-            with pytest.raises(Crash):
-                experiment.create(tmp_path, stages, "cpu", agent())
-        with pytest.raises(StoreError, match="not a run directory"):
-            experiment.read_config(tmp_path)
-    experiment.create(tmp_path, stages, "cpu", agent())
-    assert experiment.read_config(tmp_path / "stages" / "2-at") == stages[1][1]
-    assert not (tmp_path / "stages" / "1-vanilla").exists()
-    with pytest.raises(StoreError, match="exists already"):
-        experiment.create(tmp_path, stages, "cpu", agent())
-
-
-def test_a_folder_of_someone_else_is_not_taken_for_a_creation_cut_short(tmp_path: Path) -> None:
-    (tmp_path / "stages").mkdir()
-    (tmp_path / "stages" / "thesis.tex").touch()
-    with pytest.raises(StoreError, match="exists already"):
-        store.check_new(tmp_path)
 
 
 def test_a_damaged_configuration_is_one_sentence(tmp_path: Path) -> None:
