@@ -95,18 +95,19 @@ def _do(run: Path, whole: Path, workers: Workers) -> "Verdict":
     from bcl.cli import console
 
     resume = shlex.join(["bcl", "resume", str(whole), *workers.flags()])
+    farewell = f"continue with: {resume}"
     try:
-        with console.stop_requests() as interrupted, console.live(run) as view:
+        with console.stop_requests(farewell) as interrupted, console.live(run) as view:
             return experiment.finish(run, workers.crew(interrupted, view.tick, console.say))
     except KeyboardInterrupt:
-        raise KeyboardInterrupt(f"continue with: {resume}{_unlike(run)}") from None
+        raise KeyboardInterrupt(farewell + _unlike(run)) from None
     except TrainingError as error:
         again = f"'{resume}' goes back to the last checkpoint; if that ends here again, {error.hint}"
         raise TrainingError(error.message, again) from None
     except ConfigError:
         raise  # the same settings will fail again
     except BclError as error:
-        error.hint = "; ".join(filter(None, (error.hint, f"continue with: {resume}")))
+        error.hint = "; ".join(filter(None, (error.hint, farewell)))
         raise
 
 
