@@ -5,16 +5,18 @@ from collections.abc import Iterable
 
 
 class BclError(Exception):
-    """A mistake or a condition outside the program; `message` says what, `hint` says what to do next."""
+    """A mistake or a condition outside the program; `message` says what, `hint` says what to do next.
+
+    Notes (`add_note`) are shown below the sentence.
+    """
 
     def __init__(self, message: str, hint: str = "") -> None:
-        super().__init__(f"{message}; {hint}" if hint else message)
+        super().__init__(message, hint)
         self.message = message
         self.hint = hint
 
-    def __reduce__(self) -> tuple[type["BclError"], tuple[str, str]]:
-        """So that it can travel between processes: by default the whole sentence would become the message."""
-        return type(self), (self.message, self.hint)
+    def __str__(self) -> str:
+        return f"{self.message}; {self.hint}" if self.hint else self.message
 
 
 class ConfigError(BclError):

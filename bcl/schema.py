@@ -89,9 +89,9 @@ class DqnConfig:
     log_steps: Count = 10_000
     """Agent steps between rows of metrics."""
     checkpoint_minutes: Positive = 10.0
-    """Wall time between checkpoints of a run."""
+    """Wall time between checkpoints of a run, unless they are counted in steps."""
     checkpoint_steps: Natural = 0
-    """Agent steps between checkpoints; 0: by time alone. Resuming by steps is repeatable, by time it is not."""
+    """Agent steps between checkpoints; 0: by time. Resuming by steps is repeatable, by time it is not."""
     checkpoint_replay: bool = False
     """Keep the replay memory in checkpoints, for exact resuming; without it a resumed run first collects a new one."""
 
@@ -159,9 +159,9 @@ class PpoConfig:
     log_steps: Count = 50_000
     """Agent steps between rows of metrics, at least one rollout."""
     checkpoint_minutes: Positive = 10.0
-    """Wall time between checkpoints of a run."""
+    """Wall time between checkpoints of a run, unless they are counted in steps."""
     checkpoint_steps: Natural = 0
-    """Agent steps between checkpoints; 0: by time alone. Resuming by steps is repeatable, by time it is not."""
+    """Agent steps between checkpoints; 0: by time. Resuming by steps is repeatable, by time it is not."""
 
     def __post_init__(self) -> None:
         samples = self.num_envs * self.rollout

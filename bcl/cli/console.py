@@ -1,9 +1,11 @@
 """The terminal: progress with time left, plain lines where there is no terminal, and Ctrl-C."""
 
 import contextlib
+import multiprocessing
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -22,6 +24,9 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from bcl.cli.main import INTERRUPTED
+from bcl.errors import StoreError
+
 if TYPE_CHECKING:
     from bcl.experiment.status import Piece
 
@@ -30,6 +35,7 @@ err = Console(stderr=True, soft_wrap=True)
 
 Report = Callable[[int, int], None]
 SECONDS_PER_LOOK, SECONDS_PER_LINE = 1.0, 10.0  # progress is told once a second
+GRACE = 2.0  # seconds for work that was interrupted to end by itself
 
 
 class progress:
@@ -98,6 +104,12 @@ class live:
         if not err.is_terminal and now - self._printed < SECONDS_PER_LINE:
             return
         self._printed = now
+        with contextlib.suppress(
+            StoreError
+        ):  # a damaged file is told when it is needed; the view must not end the work
+            self._look()
+
+    def _look(self) -> None:
         from bcl.experiment.status import incumbent, pieces
 
         found = {f"{piece.name} {piece.doing}": piece for piece in pieces(self._run, self._since)}
@@ -132,20 +144,35 @@ def _numbers(piece: "Piece") -> str:
 
 
 @contextlib.contextmanager
-def stop_requests() -> Iterator[Callable[[], bool]]:
-    """Ctrl-C and SIGTERM ask work to stop at the next good moment; a second one ends it at once."""
+def stop_requests(farewell: str = "") -> Iterator[Callable[[], bool]]:
+    """Ctrl-C and SIGTERM ask work to stop at the next good moment; a second one ends it at once, with `farewell` where it
+    does not end by itself."""
     asked: list[int] = []
+    killer = threading.Timer(GRACE, _end_all, [f"bcl: interrupted; {farewell}\n"])
+    killer.daemon = True
 
     def ask(number: int, _: FrameType | None) -> None:
         if asked:
+            if not killer.is_alive():
+                killer.start()
             raise KeyboardInterrupt
         asked.append(number)
         with contextlib.suppress(OSError):  # not print: the signal may have come in the middle of one
-            os.write(2, b"stopping at a checkpoint; once more to stop at once\n")
+            os.write(2, b"stopping; once more to stop at once\n")
 
     before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield lambda: bool(asked)
     finally:
+        killer.cancel()
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _end_all(farewell: str) -> None:
+    """For work that does not end when it is interrupted, such as a game that hangs. Files are whole at any moment."""
+    for child in multiprocessing.active_children():
+        child.kill()
+    with contextlib.suppress(OSError):
+        os.write(2, ("\x1b[?25h" * err.is_terminal + farewell).encode())  # the live view hides the cursor
+    os._exit(INTERRUPTED)

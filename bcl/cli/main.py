@@ -41,7 +41,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     except BclError as error:
         if debug:
             raise
-        _complain(f"bcl: {error}")
+        _complain("\n".join([f"bcl: {error}", *getattr(error, "__notes__", ())]))
         sys.exit(USER_MISTAKE)
     except KeyboardInterrupt as stop:
         _complain("; ".join(["bcl: interrupted", *map(str, stop.args)]))

@@ -70,6 +70,7 @@ def finish_repeats(group: Path, workers: Workers) -> None:
     runs = store.repeats(group)
     if not runs:
         raise StoreError(f"'{group / store.REPEATS}' names no runs", "start anew with another --out")
+    store.sweep(group)
     from bcl import experiment
     from bcl.cli import console
 
@@ -99,18 +100,32 @@ def _do(work: "Callable[[Path, Crew], Result]", run: Path, whole: Path, workers:
     from bcl.cli import console
 
     resume = shlex.join(["bcl", "resume", str(whole), *workers.flags()])
+    farewell = f"continue with: {resume}"
     try:
-        with console.stop_requests() as interrupted, console.live(run) as view:
+        with console.stop_requests(farewell) as interrupted, console.live(run) as view:
             return work(run, workers.crew(interrupted, view.tick, console.say))
     except KeyboardInterrupt:
-        raise KeyboardInterrupt(f"continue with: {resume}") from None
+        raise KeyboardInterrupt(farewell + _unlike(run)) from None
     except TrainingError as error:
         again = f"'{resume}' goes back to the last checkpoint; if that ends here again, {error.hint}"
         raise TrainingError(error.message, again) from None
     except ConfigError:
         raise  # the same settings will fail again
     except BclError as error:
-        raise type(error)(error.message, "; ".join(filter(None, (error.hint, f"continue with: {resume}")))) from None
+        error.hint = "; ".join(filter(None, (error.hint, farewell)))
+        raise
+
+
+def _unlike(run: Path) -> str:
+    """A warning where a run that was stopped does not end as one that was not; else nothing."""
+    from bcl.experiment import read_config
+
+    config = read_config(run)
+    needed = ["checkpoint_steps", "checkpoint_replay"] if config.algo == "dqn" else ["checkpoint_steps"]
+    unset = [f"--{config.algo}.{name}" for name in needed if not getattr(config.learner, name)]
+    return (
+        f"; without {' and '.join(unset)} it ends with other weights than if it had not been stopped" if unset else ""
+    )
 
 
 def _print(run: Path, verdict: "Verdict") -> None:

@@ -64,8 +64,8 @@ class Command(Workers):
                 finish(order.out, self)
                 return
             seeds = range(order.config.seed, order.config.seed + self.repeats)
+            store.make_room(order.out)
             for seed in seeds:
-                store.remove(order.out / f"seed{seed}" / "config.toml")  # of a creation that was killed
                 order.create(order.out / f"seed{seed}", seed)
             store.write_json(order.out / store.REPEATS, {"runs": [f"seed{seed}" for seed in seeds]})
             finish_repeats(order.out, self)

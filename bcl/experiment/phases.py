@@ -17,7 +17,7 @@ from bcl.curriculum import Decision, Phase, Result, Rules, budgets
 from bcl.errors import StoreError, TrainingError
 from bcl.evaluation import Cell, Plan, game_for_evaluation
 from bcl.experiment.crew import Agent, Crew
-from bcl.experiment.work import CHECKPOINT, PROGRESS, Training
+from bcl.experiment.work import CHECKPOINT, PROGRESS, RESULT, Training
 from bcl.learners.adversary import training_attack
 from bcl.learners.task import Task
 from bcl.quantities import counted, format_eps
@@ -163,13 +163,17 @@ def phase_of(agent: Agent) -> int:
 
 def decisions(folder: Path) -> list[dict[str, Any]]:
     """What was decided so far in a stage's folder, phase by phase."""
-    made = []
+    made, expected = list[dict[str, Any]](), 0
     for path in sorted((folder / "phases").glob(f"*/{DECISION}")):
         stored = store.read_json(path)
-        decision = stored.get("decision")
+        decision: Any = stored.get("decision")
         whole = isinstance(decision, dict) and decision.keys() == {f.name for f in dataclasses.fields(Decision)}
         if not whole or not isinstance(stored.get("seconds"), int | float):
             raise StoreError(f"'{path}' does not hold a decision", "delete it to have it made again")
+        if decision["phase"]["index"] != expected:
+            what = f"the decision before '{path}' is missing"
+            raise StoreError(what, f"restore it, or delete '{folder / RESULT}' and resume the run")
+        expected = decision["next"]
         made.append(stored)
     return made
 

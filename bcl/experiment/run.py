@@ -31,8 +31,8 @@ from bcl.evaluation import Cell, Score, cells, flags, worst, worst_within
 from bcl.experiment.crew import Agent, Crew, agent_in, agent_of
 from bcl.experiment.mirrors import NO_MIRRORS, Mirrors
 from bcl.experiment.paced import pace_of, train_paced
-from bcl.experiment.phases import phase_of, plan_of, rules_of, train_phases
-from bcl.experiment.work import POLICY, RESULT, Training, check_fits, spec_of
+from bcl.experiment.phases import DECISION, phase_of, plan_of, rules_of, train_phases
+from bcl.experiment.work import METRICS, POLICY, RESULT, Training, check_fits, spec_of
 from bcl.learners.task import Task
 from bcl.policies import Policy
 from bcl.policies.files import fingerprint, to_bytes
@@ -45,6 +45,7 @@ from bcl.settings import to_toml
 Stages = Sequence[tuple[Stage, Config]]
 MEDIAN = "median"  # folder of the agent that repeats share
 MOST_NAMED = 4  # attacks in a sentence; the paper's table has as many
+REPORTED = (RESULT, METRICS, DECISION, "clock*.json", "time-after*.json")  # files in the folders of stages
 
 
 @dataclass(frozen=True)
@@ -125,7 +126,8 @@ def create(run: Path, stages: Stages, device: str, init: Policy | None) -> None:
 
 def train_until_median(run: Path, crew: Crew) -> None:
     """Of a run that is one of several repeats: the stages up to the one of which all go on from the median."""
-    _check_unchanged(run, crew.device)
+    check_unchanged(run)
+    _check_device(run, crew.device)
     with crew.executor.session():
         _train_stages(run, crew, until_median=True)
 
@@ -134,13 +136,15 @@ def finish(run: Path, crew: Crew) -> Verdict:
     """Do what is left of a run; what is finished is only read."""
 
     def work() -> dict[str, Any]:
-        _check_unchanged(run, crew.device)
+        check_unchanged(run)
+        _check_device(run, crew.device)
         with crew.executor.session():
             agent, stage, config, about = _train_stages(run, crew)
             store.write_bytes(run / "best" / POLICY, agent.file.read_bytes())
             found = _judge(agent, stage, config, about["reached"], run, crew)
-            return about | found | {"flags": about["flags"] + found["flags"]}
+            return about | found | {"flags": about["flags"] + found["flags"], "files": _files(run)}
 
+    store.sweep(run)  # a kill inside the writing of a checkpoint leaves gigabytes
     return _verdict(run, store.once(run / RESULT, work))
 
 
@@ -319,15 +323,31 @@ def _final_score(played: Sequence[Sequence[Score]], config: Config) -> float:
     return total
 
 
-def _check_unchanged(run: Path, device: str) -> None:
-    """Refuse settings edited since the run was started, and another kind of device: scores of one are not the other's."""
-    about = store.read_json(run / store.RUN)
-    kept = about.get("settings")
-    for name, digest in kept.items() if isinstance(kept, dict) else ():
-        if not (run / name).exists() or _digest((run / name).read_bytes()) != digest:
-            what = f"'{run / name}' was changed since the run was started"
-            raise StoreError(what, "restore it, or start a new run with other settings")
-    started_on = about.get("worker_device")
+def check_unchanged(run: Path) -> None:
+    """Refuse settings that were edited since the run was started, and files of a finished run that are not as it left
+    them, or not there."""
+    result = store.read_json(run / RESULT) if (run / RESULT).exists() else {}
+    for kept, since, way_out in (
+        (store.read_json(run / store.RUN).get("settings"), "was started", "start a new run with other settings"),
+        (result.get("files"), "ended", f"delete '{run / RESULT}' and resume the run to go on with what is there"),
+    ):
+        for name, digest in (kept or {}).items():
+            path = run / name
+            if not path.exists():
+                raise StoreError(f"'{path}' is missing", f"restore it, or {way_out}")
+            if _digest(path.read_bytes()) != digest:
+                raise StoreError(f"'{path}' was changed since the run {since}", f"restore it, or {way_out}")
+
+
+def _files(run: Path) -> dict[str, str]:
+    """Digests of all that reports read of a run's stages."""
+    found = (path for pattern in REPORTED for path in (run / "stages").rglob(pattern))
+    return {path.relative_to(run).as_posix(): _digest(path.read_bytes()) for path in sorted(found)}
+
+
+def _check_device(run: Path, device: str) -> None:
+    """Refuse another kind of device: scores of one are not the other's."""
+    started_on = store.read_json(run / store.RUN).get("worker_device")
     if started_on not in (None, device):
         raise StoreError(f"'{run}' was started on {started_on}", f"take --device {started_on}")
 

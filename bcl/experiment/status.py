@@ -1,6 +1,5 @@
 """Where a run stands, read from its files: the same for its own live view and for somebody in another terminal."""
 
-import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +8,7 @@ from typing import Literal
 from bcl.config import Config
 from bcl.errors import StoreError
 from bcl.experiment.phases import decisions, phase_line, rules_of
-from bcl.experiment.run import read_config, stage_folders
+from bcl.experiment.run import check_unchanged, read_config, stage_folders
 from bcl.experiment.work import METRICS, PROGRESS, RESULT, TRAINING
 from bcl.learners.task import Metrics
 from bcl.quantities import format_eps
@@ -47,6 +46,7 @@ class Status:
 def status(run: Path) -> Status:
     """Where a run stands."""
     store.resume_run(run, lambda stored: [])
+    check_unchanged(run)
     config, owner = read_config(run), store.owner(run)
     lines = [line for _, stage, folder in stage_folders(run) for line in _stage_lines(stage, folder)]
     since = (run / "lock").stat().st_mtime if owner else 0.0  # of a stopped run, where its work was cut
@@ -58,12 +58,16 @@ def status(run: Path) -> Status:
 def pieces(run: Path, since: float) -> Iterator[Piece]:
     """What has told of progress after a time (of the file system's clock), and has not ended."""
     for path in sorted(run.rglob(f"*{PROGRESS}")):
-        with contextlib.suppress(FileNotFoundError, StoreError, KeyError, TypeError, ValueError):  # it ends as we look
+        try:
             if path.stat().st_mtime < since:
                 continue
             told = store.read_json(path)
             rows = store.read_metrics(path.parent / METRICS) if told["doing"] == TRAINING else []
-            yield Piece(str(told["name"]), str(told["doing"]), int(told["done"]), int(told["of"]), (rows or [{}])[-1])
+        except (FileNotFoundError, StoreError):
+            if path.exists():
+                raise
+            continue  # it ended as we looked
+        yield Piece(told["name"], told["doing"], told["done"], told["of"], (rows or [{}])[-1])
 
 
 def incumbent(run: Path) -> str:

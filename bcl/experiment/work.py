@@ -11,7 +11,7 @@ import hashlib
 import tempfile
 import time
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -162,10 +162,7 @@ def train_run(
     if (folder / RESULT).exists():
         store.remove(checkpoint)  # a kill may have come before
         return load(folder / POLICY, device)
-    store.sweep(folder)  # a kill inside the writing of a checkpoint leaves gigabytes
-    with contextlib.closing(make_env(config.game, config.learner.num_envs, device)) as env:
-        if len(env.obs_shape) == 1:
-            torch.set_num_threads(1)  # on small matrices threads only wait for each other
+    with contextlib.closing(make_env(config.game, config.learner.num_envs, device)) as env, _threads_for(env):
         policy = _child(parent, config, env) if parent else _fresh(config, env, derive(task.seed, "weights"))
         facts = (FORMAT, config, task, policy.spec.parent)
         identity = hashlib.sha256(repr(facts).encode()).hexdigest()[:16]
@@ -198,6 +195,17 @@ def train_run(
     store.write_json(folder / RESULT, about)
     store.remove(checkpoint)
     return policy.eval()
+
+
+@contextlib.contextmanager
+def _threads_for(env: VectorEnv) -> Iterator[None]:
+    """One for vector observations, since on small matrices threads only wait for each other; then as many as before."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1 if len(env.obs_shape) == 1 else before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _forget_snapshots(folder: Path, state: State | None) -> None:

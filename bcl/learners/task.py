@@ -12,6 +12,7 @@ from bcl.recipes import Loss
 
 Metrics = dict[str, float | None]
 State = dict[str, Any]
+NEAR = 5.0  # seconds for which a run that has to stop goes on to its next checkpoint
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,8 @@ class Hooks:
     """Told when a paced budget was held for the first time, in increments above its start."""
     progress: Callable[[int, int], None] = lambda done, of: None
     interrupted: Callable[[], bool] = lambda: False
-    """Asked after every pass of the loop; a run that has to stop saves a checkpoint and raises KeyboardInterrupt."""
+    """Asked after every pass of the loop; a run that has to stop raises KeyboardInterrupt, after a checkpoint if one can be
+    had (see Reporter)."""
 
 
 class Learning(Protocol):
@@ -53,12 +55,17 @@ class Learning(Protocol):
 
 
 class Reporter:
-    """Rows, progress and checkpoints of one run, as its settings and hooks ask for them."""
+    """Rows, progress and checkpoints of one run, as its settings and hooks ask for them.
+
+    Every checkpoint starts the games anew, so a run repeats only if its checkpoints do. Those that are counted in steps fall
+    where they fall: a run that has to stop goes on to the next one if that is near, else back to the last. Those that go by
+    time do not repeat anyway: there it stops with a checkpoint of its own.
+    """
 
     def __init__(self, learner: Learning, config: DqnConfig | PpoConfig, hooks: Hooks) -> None:
         self._learner, self._config, self._hooks = learner, config, hooks
-        self._last = self._saved = learner.step
-        self._saved_at = time.monotonic()
+        self._last = self._saved = self._began = learner.step
+        self._saved_at = self._began_at = time.monotonic()
 
     def report(self) -> bool:
         """After each pass; whether a checkpoint was kept, upon which the games have to start anew."""
@@ -71,12 +78,22 @@ class Reporter:
         self._last = step
         hooks.progress(step, config.steps)
         stop = not done and hooks.interrupted()
-        due = 0 < config.checkpoint_steps <= step - self._saved
-        late = time.monotonic() - self._saved_at >= 60 * config.checkpoint_minutes
-        save = hooks.save if not done and (due or late or stop) else None
+        due = self._due() or (stop and not config.checkpoint_steps)
+        save = hooks.save if due and not done else None
         if save:
             save(learner.state())
             self._saved, self._saved_at = step, time.monotonic()
-        if stop:
+        if stop and (save or not self._near()):
             raise KeyboardInterrupt
         return save is not None
+
+    def _due(self) -> bool:
+        if self._config.checkpoint_steps:
+            return self._learner.step - self._saved >= self._config.checkpoint_steps
+        return time.monotonic() - self._saved_at >= 60 * self._config.checkpoint_minutes
+
+    def _near(self) -> bool:
+        """Whether the next checkpoint, or the end, is a matter of seconds at the rate so far."""
+        left = min(self._saved + self._config.checkpoint_steps, self._config.steps) - self._learner.step
+        rate = (self._learner.step - self._began) / (time.monotonic() - self._began_at)
+        return self._hooks.save is not None and left <= NEAR * rate

@@ -18,6 +18,7 @@ from bcl.errors import BclError, WeightsError
 from bcl.games import game_from_dict, game_to_dict
 from bcl.policies.policy import ACTIVATIONS, CUSTOM, KINDS, Policy, PolicySpec
 from bcl.runs import store
+from bcl.runs.seal import sealed, unsealed
 
 FORMAT = 1
 Weights = Literal["float32", "float16", "int16", "int8"]
@@ -48,7 +49,7 @@ def to_bytes(policy: Policy, weights: Weights = "float32") -> bytes:
         "low": [None if math.isinf(x) else x for x in spec.low],  # JSON has no infinity
         "high": [None if math.isinf(x) else x for x in spec.high],
     }
-    return safetensors.torch.save(tensors, metadata={"bcl": json.dumps(about)})
+    return safetensors.torch.save(tensors, metadata={"bcl": json.dumps(sealed(about))})
 
 
 def _packed(tensors: dict[str, torch.Tensor], weights: Weights) -> dict[str, torch.Tensor]:
@@ -137,11 +138,12 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
         if not path.exists():
             raise WeightsError(f"'{path}' does not exist", "check the path")
         with safetensors.safe_open(path, framework="pt") as file:
-            about = json.loads((file.metadata() or {}).get("bcl", "null"))
+            metadata = file.metadata() or {}
+            about = unsealed(json.loads(metadata["bcl"])) if "bcl" in metadata else None
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (safetensors.SafetensorError, OSError, ValueError, RecursionError, NotImplementedError) as error:
         raise WeightsError(f"'{path}' is not a readable safetensors file ({error})", hint) from None
-    if not isinstance(about, dict):
+    if about is None:
         raise WeightsError(f"'{path}' holds tensors but no bcl policy", hint)
     try:
         return about, _unpacked(tensors)

@@ -164,6 +164,9 @@ def _evaluations(
     for judged in played:
         mine = verdict is not None and any(score in verdict.scores for score in judged.scores.values())
         beside = verdict is not None and any(score in verdict.unlimited for score in judged.scores.values())
+        if verdict and mine:  # all of them, though files of some may be gone
+            scores = {(s.attack, s.eps): s for s in verdict.scores} | judged.scores
+            judged = Judged(judged.game, {(s.attack, s.eps): s for s in ordered(scores.values())})
         note = OWN if mine or beside else LATER
         found.append(_evaluation(judged, note, verdict.flags if verdict and mine else ()))
     found.sort(key=lambda e: e.levels == "eval")  # of equals, the levels of training come first

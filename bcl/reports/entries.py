@@ -6,7 +6,7 @@ from pathlib import Path
 
 from bcl.config import Config, EvaluationConfig, preset_for, resolve
 from bcl.errors import ConfigError, StoreError, WeightsError
-from bcl.experiment.run import read_config
+from bcl.experiment.run import check_unchanged, read_config
 from bcl.experiment.work import EVALS, RESULT
 from bcl.games import Game
 from bcl.policies.files import is_policy, load
@@ -51,6 +51,8 @@ def read_entry(path: Path, label: str) -> Entry:
     config = read_config(runs[0])
     if not all((run / RESULT).exists() for run in runs):
         raise StoreError(f"'{path}' is not finished", f"'bcl resume {path}' does what is left")
+    for run in runs:
+        check_unchanged(run)
     agents = [_agent(run / RESULT) for run in runs]
     members = tuple(_member(run.name, [(run, agent)], run) for run, agent in zip(runs, agents, strict=True))
     return Entry(label, path, config, members, config.evaluation.scored, tuple(map(effort, runs)))

@@ -7,9 +7,7 @@ its folder matters.
 
 import contextlib
 import multiprocessing
-import os
 import signal
-import threading
 import time
 import traceback
 from collections.abc import Callable, Generator, Sequence
@@ -20,6 +18,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 from bcl.errors import BclError
+from bcl.processes import die_with_parent, how_it_ended
 
 Results = Generator[None, None, None]
 POLL = 0.1  # seconds between looks at running jobs
@@ -89,6 +88,8 @@ class Here:
             return stop()
 
         for job in jobs:
+            if stop():
+                raise KeyboardInterrupt
             job.work(job.folder, *job.args, asked)
             yield
 
@@ -198,7 +199,8 @@ class Child:
         self._folder = job.folder
         self._said: list[BaseException | None] = []
         self._outcome, theirs = context.Pipe(duplex=False)
-        self._process = context.Process(target=_work, args=(job, theirs), daemon=True)
+        # No daemon: those may have no children, and a game may run in processes of its own.
+        self._process = context.Process(target=_work, args=(job, theirs))
         # Ctrl-C reaches the whole group: a child that still imports would print a traceback. It inherits the mask.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
@@ -220,8 +222,7 @@ class Child:
         """See Begun."""
         if self._said:
             return self._said[0]
-        code = self._process.exitcode or 0
-        how = f"was killed by {_signal_name(-code)}" if code < 0 else f"ended without a result (exit code {code})"
+        how = how_it_ended(self._process.exitcode)
         return JobKilled(f"the process working in '{self._folder}' {how}", "often that is a lack of memory")
 
     def interrupt(self) -> None:
@@ -244,15 +245,11 @@ class Child:
         self._process.join(seconds)
 
 
-def _signal_name(number: int) -> str:
-    return signal.Signals(number).name if number in list(signal.Signals) else f"signal {number}"
-
-
 def _work(job: Job, outcome: Connection) -> None:
     """The child's whole life."""
     told: list[int] = []  # no Event: a second signal inside its `set` would wait for itself
     signal.signal(signal.SIGTERM, lambda number, _: told.append(number))
-    threading.Thread(target=_die_with_parent, daemon=True).start()
+    die_with_parent()
     error: BaseException | None = None
     try:
         job.work(job.folder, *job.args, lambda: bool(told))
@@ -264,9 +261,3 @@ def _work(job: Job, outcome: Connection) -> None:
         error = JobFailed(f"the work in '{job.folder}' failed\n\n{traceback.format_exc()}")
     with contextlib.suppress(OSError):
         outcome.send(error)
-
-
-def _die_with_parent() -> None:
-    if parent := multiprocessing.parent_process():
-        parent.join()
-        os._exit(1)

@@ -241,7 +241,8 @@ class _Site:
         error = self._child.error()
         here, there = str(self._folder), str(self._job.folder)
         if isinstance(error, BclError):
-            return type(error)(error.message.replace(here, there), error.hint.replace(here, there))
+            error.message = error.message.replace(here, there)
+            error.hint = error.hint.replace(here, there)
         return JobFailed(str(error).replace(here, there)) if isinstance(error, JobFailed) else error
 
 

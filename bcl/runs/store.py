@@ -2,6 +2,7 @@
 
 A file is written beside its place, flushed to the disk, then renamed over it: readers see the old content or the new.
 A result that exists is finished; resuming is running again and skipping what exists (`once`).
+JSON objects and rows of metrics carry a checksum (`bcl.runs.seal`), which is compared when they are read.
 """
 
 import contextlib
@@ -10,18 +11,24 @@ import fcntl
 import io
 import json
 import os
+import re
+import shutil
 import socket
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bcl.errors import StoreError
+from bcl.runs.seal import Json, sealed, unsealed
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
-Json = dict[str, Any]
 RUN, REPEATS = "run.json", "repeats.json"
+_TEMPORARY = re.compile(r"\..*\.(\d{1,9})\.tmp")  # with the writer's pid
+_MADE = re.compile(
+    r"(seed\d+/)?(lock|run\.json|init/policy\.safetensors|(stages/[^/]+/)?config\.toml)"
+)  # by a creation
 
 
 class Sink(io.FileIO):
@@ -87,7 +94,7 @@ def write_text(path: Path, text: str) -> None:
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
     """`write_bytes` for a JSON object, readable by people; NaN and infinities become null."""
-    write_text(path, json.dumps(_plain(value), indent=2) + "\n")
+    write_text(path, json.dumps(sealed(value), indent=2) + "\n")
 
 
 def read_json(path: Path) -> Json:
@@ -95,10 +102,7 @@ def read_json(path: Path) -> Json:
     made_once = path.name in (RUN, REPEATS)
     hint = "copy the run again with all its files" if made_once else "delete it to have it made again"
     with _clear_reads(path, hint):
-        value = json.loads(path.read_bytes().decode())
-    if not isinstance(value, dict):
-        raise StoreError(f"'{path}' does not hold a JSON object", hint)
-    return value
+        return unsealed(json.loads(path.read_bytes().decode()))
 
 
 def once(path: Path, compute: Callable[[], Mapping[str, Any]]) -> Json:
@@ -117,10 +121,11 @@ def remove(path: Path) -> None:
 
 
 def sweep(directory: Path) -> None:
-    """Delete what killed writers left in a directory that nobody else writes to."""
+    """Delete what killed writers left in a directory and below it."""
     with _clear_errors(directory):
-        for path in directory.glob(".*.tmp"):
-            path.unlink()
+        for path in directory.rglob(".*.tmp"):
+            if (named := _TEMPORARY.fullmatch(path.name)) and not _is_another_process(int(named[1])):
+                path.unlink(missing_ok=True)
 
 
 class MetricsFile:
@@ -130,13 +135,13 @@ class MetricsFile:
         self._path = path
         with _clear_errors(path):
             path.parent.mkdir(parents=True, exist_ok=True)
-            _drop_torn_line(path)
+            _end_with_a_row(path)
             self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
             self._size = os.fstat(self._descriptor).st_size
 
     def append(self, row: Mapping[str, Any]) -> None:
         """Write one row; NaN and infinities become null."""
-        line = (json.dumps(_plain(row)) + "\n").encode()
+        line = _line(row)
         with _clear_errors(self._path):
             try:
                 _write_all(self._descriptor, line)
@@ -168,14 +173,16 @@ def keep_metrics(path: Path, keep: Callable[[Json], bool]) -> None:
     """Drop the rows that `keep` refuses."""
     rows = read_metrics(path)
     if not all(map(keep, rows)):
-        write_text(path, "".join(json.dumps(row) + "\n" for row in rows if keep(row)))
+        write_bytes(path, b"".join(_line(row) for row in rows if keep(row)))
 
 
 def read_metrics(path: Path) -> list[Json]:
-    """All complete rows; a last line without a newline was cut by a crash and is ignored."""
+    """All complete rows; a last line that ends before its row does was cut by a crash and is ignored."""
     with _clear_reads(path):
         data = path.read_bytes() if path.exists() else b""
-    *lines, _torn = data.split(b"\n")
+    *lines, last = data.split(b"\n")
+    if not _is_torn(last):  # but its newline is damaged
+        lines.append(last)
     return [_row(path, number, line) for number, line in enumerate(lines, 1)]
 
 
@@ -224,19 +231,29 @@ def owner(directory: Path) -> str | None:
 
 
 def check_new(directory: Path) -> None:
-    """Refuse a run directory that holds something already; what a killed `create_run` left does not count."""
+    """Refuse a run directory that holds something already; what a killed creation left does not count."""
     with _clear_errors(directory):
-        new = not directory.exists() or (directory.is_dir() and all(_is_leftover(p) for p in directory.iterdir()))
+        new = not directory.exists() or (directory.is_dir() and _holds_leftovers(directory))
     if not new:
         raise StoreError(f"'{directory}' exists already", "give another --out")
+
+
+def make_room(directory: Path) -> None:
+    """`check_new`, and delete what a killed creation left, which may have been that of another run."""
+    check_new(directory)
+    with _clear_errors(directory):
+        for path in directory.iterdir() if directory.exists() else ():
+            if path.is_dir():
+                shutil.rmtree(path)
+    sweep(directory)
 
 
 def create_run(
     directory: Path, config: str, about: Mapping[str, Any], files: Mapping[str, bytes] | None = None
 ) -> None:
     """Make a new run directory from its resolved configuration, its provenance and more files under `stages` and
-    `init`; config.toml comes last."""
-    check_new(directory)
+    `init`; run.json comes first and config.toml last."""
+    make_room(directory)
     write_json(directory / RUN, about)
     for name, data in (files or {}).items():
         write_bytes(directory / name, data)
@@ -259,7 +276,11 @@ def open_run(directory: Path) -> str:
         try:
             return path.read_bytes().decode()
         except (FileNotFoundError, NotADirectoryError):
-            raise StoreError(f"'{directory}' is not a run directory", "it has no config.toml; check the path") from None
+            cut = (directory / RUN).exists()
+            hint = (
+                "its creation was cut short: run 'bcl train' again" if cut else "it has no config.toml; check the path"
+            )
+            raise StoreError(f"'{directory}' is not a run directory", hint) from None
 
 
 def resume_run(directory: Path, differing: Callable[[str], list[str]]) -> str:
@@ -277,29 +298,40 @@ def resume_run(directory: Path, differing: Callable[[str], list[str]]) -> str:
     return stored
 
 
-def _plain(value: Mapping[str, Any]) -> Any:
-    return json.loads(json.dumps(value), parse_constant=lambda _: None)  # NaN is no JSON: other parsers refuse it
+def _line(row: Mapping[str, Any]) -> bytes:
+    return (json.dumps(sealed(row)) + "\n").encode()
+
+
+def _is_torn(line: bytes) -> bool:
+    """Whether a line is empty or breaks off inside its row."""
+    with contextlib.suppress(ValueError, RecursionError):
+        json.JSONDecoder().raw_decode(line.decode(errors="replace"))
+        return False
+    return True
 
 
 def _row(path: Path, number: int, line: bytes) -> Json:
     with contextlib.suppress(ValueError, RecursionError):
-        row = json.loads(line.decode())
-        if isinstance(row, dict):
-            return row
+        return unsealed(json.loads(line.decode()))
     raise StoreError(f"line {number} of '{path}' is damaged", "delete that line")
 
 
-def _is_leftover(path: Path) -> bool:
-    if path.name.startswith("seed") and path.is_dir():  # of repeats
-        return all(p.name == "config.toml" or _is_leftover(p) for p in path.iterdir())
-    if path.name in ("stages", "init") and path.is_dir():
-        inside = [p for p in path.rglob("*") if not p.is_dir() and not _is_temporary(p)]
-        return all(p.name in ("config.toml", "policy.safetensors") for p in inside)  # nothing was trained
-    return path.name in (RUN, "lock") or _is_temporary(path)
+def _holds_leftovers(directory: Path) -> bool:
+    """Whether all files are those of a creation that was killed: of a run before its config.toml, or of repeats. Such a
+    creation begins with run.json; without one, files of these names are somebody else's."""
+    paths = [path for path in directory.rglob("*") if path.is_symlink() or not path.is_dir()]
+    names = {path.relative_to(directory).as_posix() for path in paths if not _TEMPORARY.fullmatch(path.name)}
+    made = [_MADE.fullmatch(name) for name in names]
+    return "config.toml" not in names and all(m and (m[2] == "lock" or (m[1] or "") + RUN in names) for m in made)
 
 
-def _is_temporary(path: Path) -> bool:
-    return path.name.startswith(".") and path.name.endswith(".tmp")
+def _is_another_process(pid: int) -> bool:
+    """Our own is none: it has no writer at work, and in a container that was started again it has the number of the last."""
+    try:
+        os.kill(pid, 0)
+    except OSError as error:
+        return error.errno != errno.ESRCH
+    return pid != os.getpid()
 
 
 def _write_all(descriptor: int, data: "ReadableBuffer") -> None:
@@ -316,12 +348,14 @@ def _sync_directory(directory: Path) -> None:
         os.close(descriptor)
 
 
-def _drop_torn_line(path: Path) -> None:
-    if path.exists():
-        data = path.read_bytes()
-        whole = data.rfind(b"\n") + 1
-        if whole < len(data):
-            os.truncate(path, whole)
+def _end_with_a_row(path: Path) -> None:
+    """Drop a torn last line; end one that lacks only its newline."""
+    data = path.read_bytes() if path.exists() else b""
+    begin = data.rfind(b"\n") + 1
+    if not _is_torn(data[begin:]):
+        path.write_bytes(data + b"\n")
+    elif begin < len(data):
+        os.truncate(path, begin)
 
 
 @contextlib.contextmanager

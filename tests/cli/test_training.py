@@ -300,6 +300,41 @@ def test_ctrl_c_and_sigterm_leave_a_run_to_resume(bcl, tmp_path: Path) -> None:
     assert steps == sorted({*steps})
 
 
+def test_a_run_that_was_stopped_ends_with_the_weights_of_one_that_was_not(bcl) -> None:
+    words = ("train", "cartpole", *TINY, "--dqn.steps", "4000")
+    assert bcl(*words, "--out", "whole")[0] == 0
+    process = start(*words, "--out", str(Path("cut").absolute()))
+    wait_until(lambda: Path("cut/stages/1-vanilla/checkpoint.pt").exists() or not process.is_alive())
+    process.terminate()
+    process.join(60)
+    assert process.exitcode == 130
+    assert not Path("cut/stages/1-vanilla/result.json").exists()
+    assert bcl("resume", "cut", "--device", "cpu")[0] == 0
+    assert best(Path("cut")) == best(Path("whole"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "unset"),
+    [
+        (["--dqn.checkpoint_steps=0"], "--dqn.checkpoint_steps"),
+        (
+            ["--dqn.checkpoint_steps=0", "--dqn.checkpoint_replay=false"],
+            "--dqn.checkpoint_steps and --dqn.checkpoint_replay",
+        ),
+        (["--algo=ppo", "--ppo.checkpoint_steps=0"], "--ppo.checkpoint_steps"),
+        ([], ""),
+    ],
+)
+def test_what_does_not_repeat_is_told_when_it_is_stopped(
+    bcl, monkeypatch: pytest.MonkeyPatch, changes: list[str], unset: str
+) -> None:
+    monkeypatch.setattr("bcl.experiment.finish", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    code, _, err = bcl("train", "cartpole", "--out", "run", *TINY, *changes)
+    assert code == 130
+    warning = f"; without {unset} it ends with other weights than if it had not been stopped" if unset else ""
+    assert err.splitlines()[-1] == f"bcl: interrupted; continue with: bcl resume run --device cpu{warning}"
+
+
 def test_lines_without_a_terminal(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -1,5 +1,10 @@
 """What every engine must do the same way."""
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import gymnasium
 import numpy as np
 import pytest
@@ -12,6 +17,7 @@ from bcl.envs.procgen import TIMEOUTS
 from bcl.errors import ConfigError, GameError
 from bcl.games import PROCGEN_GAMES, GymnasiumGame, ProcgenGame
 
+ROOT = Path(__file__).parents[2]
 ENGINES = ("cartpole", "pong", "fruitbot")
 
 
@@ -271,3 +277,28 @@ def test_procgen_refuses_what_it_does_not_have() -> None:
             make_env(ProcgenGame("fruitbot", **levels), 1)
     with pytest.raises(ConfigError, match="is not a choice"):
         resolve("fruitbot", flags={"game": {"distribution_mode": "hrd"}})
+
+
+PROCGEN_IN_PROCESSES = """
+import multiprocessing
+from bcl.envs import make_env
+from bcl.games import ProcgenGame
+
+def play():
+    make_env(ProcgenGame("fruitbot"), 1).reset(0)
+
+if __name__ == "__main__":
+    for method in ("spawn", "forkserver"):
+        process = multiprocessing.get_context(method).Process(target=play)
+        process.start()
+        process.join()
+    play()
+"""
+
+
+def test_procgen_is_imported_without_the_notice_of_gym_in_every_process(tmp_path: Path) -> None:
+    script = tmp_path / "play.py"
+    script.write_text(PROCGEN_IN_PROCESSES)
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, script], env=env, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

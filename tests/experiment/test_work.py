@@ -15,7 +15,7 @@ from bcl import experiment
 from bcl.config import Config, resolve, resolve_stages
 from bcl.envs import make_env
 from bcl.errors import BclError, MissingExtra, StoreError, TrainingError, WeightsError
-from bcl.experiment import Crew, Watch, train_run
+from bcl.experiment import Watch, train_run
 from bcl.experiment.mirrors import Mirrors
 from bcl.learners.task import Task
 from bcl.policies import Policy, PolicySpec
@@ -63,9 +63,7 @@ def cut(tmp_path: Path) -> Path:
 
 def test_a_finished_run_is_read_and_not_trained_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = torch.get_rng_state()
-    torch.set_num_threads(2)
     policy = train_run(tmp_path, tiny(), TASK, None, "cpu")
-    assert torch.get_num_threads() == 1  # a small network is trained by one
     assert torch.equal(torch.get_rng_state(), before)  # randomness is an argument
     assert sorted(os.listdir(tmp_path)) == ["metrics.jsonl", "policy.safetensors", "result.json"]
     result = store.read_json(tmp_path / "result.json")
@@ -96,8 +94,6 @@ def test_a_killed_run_ends_as_if_it_had_not_been(tmp_path: Path, loss: str) -> N
     task = dataclasses.replace(TASK, loss=loss, end=0.1)
     whole = train_run(tmp_path / "whole", tiny(), task, None, "cpu")
     steps: list[int] = []
-    (tmp_path / "cut").mkdir()
-    (tmp_path / "cut" / ".checkpoint.pt.1.tmp").write_text("left by a kill inside its writing")
     for step in (40, 120, 160, 240):  # before the first checkpoint, between two, and when one is due
         with pytest.raises(Crash):
             train_run(tmp_path / "cut", tiny(), task, None, "cpu", crash_at(step))
@@ -116,27 +112,6 @@ def test_without_its_replay_memory_a_run_completes(tmp_path: Path) -> None:
     train_run(tmp_path, config, TASK, None, "cpu", Watch(progress=lambda step, of: done.append(step)))
     assert done[0] == 88
     assert [row["step"] for row in numbers(tmp_path)] == list(range(40, 321, 40))
-
-
-def test_a_stop_request_leaves_a_checkpoint_of_that_step(tmp_path: Path) -> None:
-    asked = iter([False] * 12 + [True])  # asked once per vector step
-    with pytest.raises(KeyboardInterrupt):
-        train_run(tmp_path, tiny(), TASK, None, "cpu", Watch(interrupted=lambda: next(asked)))
-    done: list[int] = []
-    train_run(tmp_path, tiny(), TASK, None, "cpu", Watch(progress=lambda step, of: done.append(step)))
-    assert done[0] == 112
-
-
-def test_a_stop_request_during_the_verdict_loses_no_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    stages = resolve_stages("cartpole", flags=parse_flags(TINY))
-    experiment.create(tmp_path, stages, "cpu", None)
-    monkeypatch.setattr(sys.modules["bcl.evaluation.evaluate"], "PROBE_EVERY", 1)  # asked every step
-    with pytest.raises(KeyboardInterrupt):
-        experiment.finish(tmp_path, Crew(interrupted=(tmp_path / "evals" / "0-progress.json").exists))
-    assert not (tmp_path / "result.json").exists()
-    trained = (tmp_path / "stages" / "1-vanilla" / "result.json").stat()
-    assert len(experiment.finish(tmp_path, Crew()).scores) == 1
-    assert (tmp_path / "stages" / "1-vanilla" / "result.json").stat() == trained
 
 
 @pytest.mark.gpu
@@ -268,37 +243,6 @@ def test_an_agent_to_start_from_must_fit(policy: Policy, flags: tuple[str, ...],
         return
     with pytest.raises(WeightsError, match=expected):
         experiment.check(stages, "cpu", policy)
-
-
-def test_a_creation_cut_short_can_be_done_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    stages = resolve_stages("cartpole", recipe="at", flags=parse_flags(TINY))
-    for files in range(4):  # run.json, init, the stage's configuration, then config.toml
-        replace, left = os.replace, [files]
-
-        def killed(*args: str, replace: Callable = replace, left: list[int] = left) -> None:
-            if not left[0]:
-                raise Crash
-            left[0] -= 1
-            replace(*args)
-
-        with monkeypatch.context() as patch:
-            patch.setattr(os, "replace", killed)
-            with pytest.raises(Crash):
-                experiment.create(tmp_path, stages, "cpu", agent())
-        with pytest.raises(StoreError, match="not a run directory"):
-            experiment.read_config(tmp_path)
-    experiment.create(tmp_path, stages, "cpu", agent())
-    assert experiment.read_config(tmp_path / "stages" / "2-at") == stages[1][1]
-    assert not (tmp_path / "stages" / "1-vanilla").exists()
-    with pytest.raises(StoreError, match="exists already"):
-        experiment.create(tmp_path, stages, "cpu", agent())
-
-
-def test_a_folder_of_someone_else_is_not_taken_for_a_creation_cut_short(tmp_path: Path) -> None:
-    (tmp_path / "stages").mkdir()
-    (tmp_path / "stages" / "thesis.tex").touch()
-    with pytest.raises(StoreError, match="exists already"):
-        store.check_new(tmp_path)
 
 
 def test_a_damaged_configuration_is_one_sentence(tmp_path: Path) -> None:

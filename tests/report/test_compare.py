@@ -279,7 +279,7 @@ def test_every_game_is_a_block(tmp_path: Path) -> None:
 def decided(folder: Path, index: int, runs: list[int | str]) -> None:
     candidates = tuple(Candidate(run, None, None, {}) for run in runs)  # type: ignore[arg-type]
     fields = {field.name: None for field in dataclasses.fields(Decision)}
-    made = fields | {"phase": Phase(index, 0.0, 0.1, 3), "candidates": candidates}
+    made = fields | {"phase": Phase(index, 0.0, 0.1, 3), "candidates": candidates, "next": index + 1}
     plain = json.loads(json.dumps(made, default=dataclasses.asdict))
     store.write_json(folder / "phases" / f"{index:03d}" / "decision.json", {"decision": plain, "seconds": 1.0})
 

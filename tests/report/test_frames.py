@@ -20,6 +20,7 @@ from bcl.policies.files import fingerprint
 from bcl.reports import frames
 from bcl.reports.collect import collect, results_folder
 from bcl.reports.frames import choose, play_frames, worth_seeing
+from bcl.runs import store
 from tests.report.conftest import played
 
 
@@ -59,6 +60,9 @@ def test_the_attack_that_hurt_most_of_those_that_are_quick(pong_run: Path) -> No
     assert worth_seeing(collected, game) == (PGD(steps=30, step=0.1), 25 / 255)
     for path in (pong_run / "evals").glob("*-PGD*"):
         path.unlink()
+    result = store.read_json(pong_run / "result.json")
+    others = [score for score in result["scores"] if "PGD" not in score["attack"]]
+    store.write_json(pong_run / "result.json", result | {"scores": others})
     assert worth_seeing(collect(pong_run), game) == (RIFGSM(), 25 / 255)  # Multi-T, the worst now, takes seconds a step
     played(pong_run / "evals", read_config(pong_run), repr(RIFGSM()), 10 / 255, (1.0, 2.0, 3.0))
     assert worth_seeing(collect(pong_run), game) == (RIFGSM(), 10 / 255)  # it hurts more there than with more

@@ -96,9 +96,10 @@ def test_stop_waits_only_so_long_for_the_deaf(tmp_path: Path, monkeypatch: pytes
     assert not alive(int((tmp_path / "pid").read_text()))
 
 
-def test_stop_before_the_beginning_begins_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("executor", [Here(), Processes(2)], ids=["here", "processes"])
+def test_stop_before_the_beginning_begins_nothing(executor: Executor, tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
-        list(Processes(2).run(counting(tmp_path, 3), lambda: True))
+        list(executor.run(counting(tmp_path, 3), lambda: True))
     assert list(tmp_path.iterdir()) == []
 
 

@@ -1,5 +1,4 @@
 import errno
-import json
 import multiprocessing
 import os
 import random
@@ -169,6 +168,41 @@ def test_a_damaged_result_is_refused(tmp_path: Path, content: str) -> None:
     assert "\n" not in str(caught.value)
 
 
+def test_other_content_than_was_written_is_refused(tmp_path: Path) -> None:
+    path, rows = tmp_path / "r.json", tmp_path / "m.jsonl"
+    store.write_json(path, {"score": 1.5})
+    with store.MetricsFile(rows) as metrics:
+        metrics.append({"step": 1, "return": 20.5})
+    for file in (path, rows):
+        file.write_text(file.read_text().replace(".5", ".4"))
+    with pytest.raises(StoreError, match=r"r\.json' is damaged: its checksum is not that of its content; delete it"):
+        store.read_json(path)
+    with pytest.raises(StoreError, match=r"line 1 of '.*' is damaged"):
+        store.read_metrics(rows)
+
+
+def test_files_of_version_0_1_have_no_checksum(tmp_path: Path) -> None:
+    (tmp_path / "r.json").write_text('{"score": 1.5}')
+    (tmp_path / "m.jsonl").write_text('{"step": 1}\n{"step": 2}\n')
+    assert store.read_json(tmp_path / "r.json") == {"score": 1.5}
+    assert store.read_metrics(tmp_path / "m.jsonl") == [{"step": 1}, {"step": 2}]
+    store.keep_metrics(tmp_path / "m.jsonl", lambda row: row["step"] < 2)
+    assert store.read_metrics(tmp_path / "m.jsonl") == [{"step": 1}]
+
+
+@pytest.mark.parametrize("end", [b"x", b"\x8a", b""], ids=["changed", "no text", "missing"])
+def test_a_last_row_whose_newline_is_damaged_is_not_taken_for_a_torn_one(tmp_path: Path, end: bytes) -> None:
+    path = tmp_path / "m.jsonl"
+    with store.MetricsFile(path) as metrics:
+        metrics.append({"step": 1})
+    path.write_bytes(path.read_bytes()[:-1] + end)
+    if end:
+        with pytest.raises(StoreError, match="line 1 of"):
+            store.read_metrics(path)
+    else:
+        assert store.read_metrics(path) == [{"step": 1}]
+
+
 def test_numbers_that_json_lacks_become_null(tmp_path: Path) -> None:
     odd = {"loss": float("nan"), "deep": [1.5, {"low": float("-inf")}]}
     plain = {"loss": None, "deep": [1.5, {"low": None}]}
@@ -277,7 +311,7 @@ def test_create_and_open(tmp_path: Path) -> None:
     run = tmp_path / "run"
     store.create_run(run, "seed = 1\n", {"version": "x"})
     assert store.open_run(run) == "seed = 1\n"
-    assert json.loads((run / "run.json").read_text()) == {"version": "x"}
+    assert store.read_json(run / "run.json") == {"version": "x"}
     with pytest.raises(StoreError, match=r"exists already; give another --out$"):
         store.create_run(run, "", {})
     with pytest.raises(StoreError, match="not a run directory"):
