@@ -83,7 +83,7 @@ class DqnConfig:
     ramp_steps: Count = 4_000_000
     """Agent step at which the budget reaches its end."""
     precision: Literal["auto", "fp32", "bf16"] = "auto"
-    """Of forward and backward passes; `auto`: bf16 for images on a whole GPU, else fp32. Bounds and last layers stay fp32."""
+    """Of forward and backward passes; `auto`: bf16 for images on a whole GPU, else fp32. First and last layers stay fp32."""
     accelerate: Literal["none", "graphs", "full"] = "graphs"
     """On a GPU: every step one CUDA graph; `full` also compiles the networks, which pays off in millions of steps."""
     log_steps: Count = 10_000
@@ -153,7 +153,7 @@ class PpoConfig:
     ramp_end: Share = 0.8
     """Share of the run's updates after which the budget has reached its end."""
     precision: Literal["auto", "fp32", "bf16"] = "auto"
-    """Of forward and backward passes; `auto`: bf16 for images on a whole GPU, else fp32. Bounds and last layers stay fp32."""
+    """Of forward and backward passes; `auto`: bf16 for images on a whole GPU, else fp32. First and last layers stay fp32."""
     accelerate: Literal["none", "graphs", "full"] = "graphs"
     """On a GPU: every step one CUDA graph; `full` also compiles network and loss, which pays off in millions of steps."""
     log_steps: Count = 50_000
