@@ -1,0 +1,69 @@
+"""A paced stage from command to verdict, on a small game."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+import bcl
+from bcl.config import resolve
+from bcl.errors import ConfigError
+from bcl.experiment.paced import pace_of
+
+TINY = {
+    "dqn": {
+        "steps": 1_600, "num_envs": 4, "batch_size": 16, "replay_initial": 64, "samples_per_step": 4, "log_steps": 100,
+        "exploration_start": 0.8, "exploration_end": 0.8, "buffer_size": 2_000,
+    },
+    "curriculum": {
+        "target": 0.1, "increment": 0.01, "rise_steps": 100, "pace_episodes": 1, "nominal_threshold": 0.1,
+        "attacked_threshold": 0.1,
+    },
+    "evaluation": {"episodes": 2, "max_steps": 60, "eps": [0.05]},
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("paced") / "run"
+    bcl.train("cartpole", recipe="paced-at", out=out, **TINY)
+    return out
+
+
+def test_the_best_of_what_was_kept_comes_out(run: Path):
+    about = json.loads((run / "stages" / "2-at" / "result.json").read_text())
+    names = [one["name"] for one in about["candidates"]]
+    assert (names[0], names[-1]) == ("the start", "the last agent")
+    assert len(names) > 2
+    best = max(about["candidates"], key=lambda one: one["value"])
+    assert best["value"] == next(one["value"] for one in about["candidates"] if one["name"] == about["kept"])
+    for one in about["candidates"]:
+        assert one["value"] == pytest.approx(one["returns"]["0"] + one["returns"]["0.05"])
+
+
+def test_the_budget_of_the_rows_rises_and_report_and_status_open(run: Path):
+    rows = [json.loads(line) for line in (run / "stages" / "2-at" / "run" / "metrics.jsonl").read_text().splitlines()]
+    budgets = [row["eps"] for row in rows]
+    assert budgets[0] == 0
+    assert 0.01 < max(budgets) <= 0.1
+    assert bcl.report(run).exists()
+
+
+def test_a_finished_run_is_only_read(run: Path):
+    before = (run / "result.json").read_bytes()
+    bcl.resume(run)
+    assert (run / "result.json").read_bytes() == before
+
+
+def test_the_pace_of_radial_does_not_wait_for_attacked_copies():
+    radial, at = (resolve("pong", recipe=recipe) for recipe in ("paced-radial", "paced-at"))
+    assert pace_of(radial, 0.0).attacked is None
+    assert pace_of(at, 0.0).attacked == at.curriculum.attacked_threshold
+    assert pace_of(radial, 0.0).gentle_below == pytest.approx(1 / 255)
+
+
+def test_a_pace_without_thresholds_is_refused(tmp_path: Path):
+    wrong = TINY | {"curriculum": {"nominal_threshold": "none", "attacked_threshold": "none", "target": 0.1}}
+    with pytest.raises(ConfigError, match="needs a threshold"):
+        bcl.train("cartpole", recipe="paced-at", out=tmp_path / "run", **wrong)
+    assert not (tmp_path / "run").exists()
