@@ -45,7 +45,7 @@ def test_the_budget_of_the_rows_rises_and_report_and_status_open(run: Path):
     rows = [json.loads(line) for line in (run / "stages" / "2-at" / "run" / "metrics.jsonl").read_text().splitlines()]
     budgets = [row["eps"] for row in rows]
     assert budgets[0] == 0
-    assert 0.01 < max(budgets) <= 0.1
+    assert 0.01 < max(budgets) <= 0.1 + 1e-6  # float32
     assert bcl.report(run).exists()
 
 
