@@ -243,7 +243,7 @@ def make_room(directory: Path) -> None:
     check_new(directory)
     with _clear_errors(directory):
         for path in directory.iterdir() if directory.exists() else ():
-            if path.is_dir():
+            if re.fullmatch(r"stages|init|seed\d+", path.name):
                 shutil.rmtree(path)
     sweep(directory)
 
