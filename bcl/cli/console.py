@@ -104,9 +104,7 @@ class live:
         if not err.is_terminal and now - self._printed < SECONDS_PER_LINE:
             return
         self._printed = now
-        with contextlib.suppress(
-            StoreError
-        ):  # a damaged file is told when it is needed; the view must not end the work
+        with contextlib.suppress(StoreError):  # a damaged file must not end the work of those who do not need it
             self._look()
 
     def _look(self) -> None:

@@ -122,10 +122,8 @@ def _unlike(run: Path) -> str:
 
     config = read_config(run)
     needed = ["checkpoint_steps", "checkpoint_replay"] if config.algo == "dqn" else ["checkpoint_steps"]
-    unset = [f"--{config.algo}.{name}" for name in needed if not getattr(config.learner, name)]
-    return (
-        f"; without {' and '.join(unset)} it ends with other weights than if it had not been stopped" if unset else ""
-    )
+    unset = " and ".join(f"--{config.algo}.{name}" for name in needed if not getattr(config.learner, name))
+    return f"; without {unset} it ends with other weights than if it had not been stopped" if unset else ""
 
 
 def _print(run: Path, verdict: "Verdict") -> None:

@@ -138,7 +138,7 @@ class GymnasiumEnvs:
             for process in self._envs.processes:
                 process.kill()
                 process.join()
-            self._envs.closed = True
+            self._envs.closed = True  # else Gymnasium would first wait for the answer
         self._envs.close()
 
     @contextlib.contextmanager

@@ -17,7 +17,7 @@ from bcl.curriculum import Decision, Phase, Result, Rules, budgets
 from bcl.errors import StoreError, TrainingError
 from bcl.evaluation import Cell, Plan, game_for_evaluation
 from bcl.experiment.crew import Agent, Crew
-from bcl.experiment.work import CHECKPOINT, PROGRESS, RESULT, Training
+from bcl.experiment.work import CHECKPOINT, PROGRESS, Training
 from bcl.learners.adversary import training_attack
 from bcl.learners.task import Task
 from bcl.quantities import counted, format_eps
@@ -172,7 +172,7 @@ def decisions(folder: Path) -> list[dict[str, Any]]:
             raise StoreError(f"'{path}' does not hold a decision", "delete it to have it made again")
         if decision["phase"]["index"] != expected:
             what = f"the decision before '{path}' is missing"
-            raise StoreError(what, f"restore it, or delete '{folder / RESULT}' and resume the run")
+            raise StoreError(what, "restore it, or delete result.json of this stage and of the run, and resume that")
         expected = decision["next"]
         made.append(stored)
     return made

@@ -57,9 +57,9 @@ class Learning(Protocol):
 class Reporter:
     """Rows, progress and checkpoints of one run, as its settings and hooks ask for them.
 
-    Every checkpoint starts the games anew, so a run repeats only if its checkpoints do. Those that are counted in steps fall
-    where they fall: a run that has to stop goes on to the next one if that is near, else back to the last. Those that go by
-    time do not repeat anyway: there it stops with a checkpoint of its own.
+    Every checkpoint starts the games anew, so a run ends as another only if both keep theirs at the same steps. Where they are
+    counted in steps, a run that has to stop adds none: it goes on to the next one if that is near, else resuming goes back to
+    the last. Where they go by time, it keeps one and stops.
     """
 
     def __init__(self, learner: Learning, config: DqnConfig | PpoConfig, hooks: Hooks) -> None:

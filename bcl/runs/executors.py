@@ -5,6 +5,7 @@ what an earlier call left there it finishes what that one began. So a job can be
 its folder matters.
 """
 
+import atexit
 import contextlib
 import multiprocessing
 import signal
@@ -201,6 +202,7 @@ class Child:
         self._outcome, theirs = context.Pipe(duplex=False)
         # No daemon: those may have no children, and a game may run in processes of its own.
         self._process = context.Process(target=_work, args=(job, theirs))
+        atexit.register(self.cancel)  # else this process would wait for it before it ends
         # Ctrl-C reaches the whole group: a child that still imports would print a traceback. It inherits the mask.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
@@ -239,6 +241,7 @@ class Child:
         """See Begun."""
         self._process.join()
         self._outcome.close()
+        atexit.unregister(self.cancel)
 
     def wait(self, seconds: float) -> None:
         """Until it ends, or for this long."""

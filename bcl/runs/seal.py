@@ -11,9 +11,8 @@ CHECKSUM = "checksum"
 
 def sealed(value: Mapping[str, Any]) -> Json:
     """The object with the checksum of its content; NaN and infinities become null."""
-    content: Json = json.loads(
-        json.dumps(value), parse_constant=lambda _: None
-    )  # JSON has no NaN: other parsers refuse it
+    # JSON has no NaN: other parsers refuse it.
+    content: Json = json.loads(json.dumps(value), parse_constant=lambda _: None)
     content.pop(CHECKSUM, None)
     return content | {CHECKSUM: _checksum(content)}
 

@@ -26,9 +26,8 @@ if TYPE_CHECKING:
 
 RUN, REPEATS = "run.json", "repeats.json"
 _TEMPORARY = re.compile(r"\..*\.(\d{1,9})\.tmp")  # with the writer's pid
-_MADE = re.compile(
-    r"(seed\d+/)?(lock|run\.json|init/policy\.safetensors|(stages/[^/]+/)?config\.toml)"
-)  # by a creation
+# What a creation makes, of a run or of repeats.
+_MADE = re.compile(r"(seed\d+/)?(lock|run\.json|init/policy\.safetensors|(stages/[^/]+/)?config\.toml)")
 
 
 class Sink(io.FileIO):
@@ -233,7 +232,8 @@ def owner(directory: Path) -> str | None:
 def check_new(directory: Path) -> None:
     """Refuse a run directory that holds something already; what a killed creation left does not count."""
     with _clear_errors(directory):
-        new = not directory.exists() or (directory.is_dir() and _holds_leftovers(directory))
+        left = directory.is_dir() and all(_is_leftover(path, directory) for path in directory.rglob("*"))
+        new = left or not directory.exists()
     if not new:
         raise StoreError(f"'{directory}' exists already", "give another --out")
 
@@ -243,7 +243,7 @@ def make_room(directory: Path) -> None:
     check_new(directory)
     with _clear_errors(directory):
         for path in directory.iterdir() if directory.exists() else ():
-            if path.is_dir():
+            if re.fullmatch(r"stages|init|seed\d+", path.name):
                 shutil.rmtree(path)
     sweep(directory)
 
@@ -316,13 +316,14 @@ def _row(path: Path, number: int, line: bytes) -> Json:
     raise StoreError(f"line {number} of '{path}' is damaged", "delete that line")
 
 
-def _holds_leftovers(directory: Path) -> bool:
-    """Whether all files are those of a creation that was killed: of a run before its config.toml, or of repeats. Such a
-    creation begins with run.json; without one, files of these names are somebody else's."""
-    paths = [path for path in directory.rglob("*") if path.is_symlink() or not path.is_dir()]
-    names = {path.relative_to(directory).as_posix() for path in paths if not _TEMPORARY.fullmatch(path.name)}
-    made = [_MADE.fullmatch(name) for name in names]
-    return "config.toml" not in names and all(m and (m[2] == "lock" or (m[1] or "") + RUN in names) for m in made)
+def _is_leftover(path: Path, directory: Path) -> bool:
+    """Whether it is what a killed creation leaves in its directory: of a run all but the last file, config.toml. The first
+    is run.json; without one, files of these names are somebody else's."""
+    if _TEMPORARY.fullmatch(path.name) or (path.is_dir() and not path.is_symlink()):
+        return True
+    made = _MADE.fullmatch(path.relative_to(directory).as_posix())
+    begun = made is not None and (made[2] == "lock" or (directory / (made[1] or "") / RUN).exists())
+    return begun and path != directory / "config.toml"
 
 
 def _is_another_process(pid: int) -> bool:

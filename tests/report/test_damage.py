@@ -17,6 +17,7 @@ from bcl.policies import files
 from bcl.reports import collect as collecting
 from bcl.reports import frames
 from bcl.reports.collect import collect
+from bcl.reports.compare import compare
 from bcl.runs import store
 
 SETTINGS: dict[str, Any] = {
@@ -147,6 +148,13 @@ def test_a_changed_byte_is_told_or_changes_nothing(whole: Whole) -> None:
     assert cases > 5000
     assert refused > 4000
     assert tell(whole.group) == whole.told
+
+
+def test_a_changed_byte_is_told_by_a_comparison_too(whole: Whole) -> None:
+    name = f"{AT}/phases/001/run2/metrics.jsonl"
+    for _, damaged in flips(whole.files[name], name, 3):
+        found = whole.after(name, damaged, lambda group: compare([group]))
+        assert "run2/metrics.jsonl' was changed since the run ended; restore it, or delete" in str(found)
 
 
 def test_changed_weights_are_told_or_the_same(whole: Whole) -> None:
