@@ -84,8 +84,9 @@ class DqnConfig:
     """Agent step at which the budget reaches its end."""
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     """Of forward and backward passes; `auto`: bf16 for images on a whole GPU, else fp32. First and last layers stay fp32."""
-    accelerate: Literal["none", "graphs", "full"] = "graphs"
-    """On a GPU: every step one CUDA graph; `full` also compiles the networks, which pays off in millions of steps."""
+    accelerate: Literal["auto", "none", "graphs", "full"] = "auto"
+    """On a GPU: `graphs` makes every step one CUDA graph, `full` also compiles the networks; `auto`: compiled where a C compiler
+    is there and the run has a million steps or more, else graphs."""
     log_steps: Count = 10_000
     """Agent steps between rows of metrics."""
     checkpoint_minutes: Positive = 10.0
@@ -154,8 +155,9 @@ class PpoConfig:
     """Share of the run's updates after which the budget has reached its end."""
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     """Of forward and backward passes; `auto`: bf16 for images on a whole GPU, else fp32. First and last layers stay fp32."""
-    accelerate: Literal["none", "graphs", "full"] = "graphs"
-    """On a GPU: every step one CUDA graph; `full` also compiles network and loss, which pays off in millions of steps."""
+    accelerate: Literal["auto", "none", "graphs", "full"] = "auto"
+    """On a GPU: `graphs` makes every step one CUDA graph, `full` also compiles network and loss; `auto`: compiled where a C
+    compiler is there and the run has a million steps or more, else graphs."""
     log_steps: Count = 50_000
     """Agent steps between rows of metrics, at least one rollout."""
     checkpoint_minutes: Positive = 10.0

@@ -24,7 +24,7 @@ from bcl.learners.adversary import training_attack
 from bcl.learners.memory import enough_memory, keep_freed_memory
 from bcl.learners.pacer import Pacer
 from bcl.learners.player import Player
-from bcl.learners.precision import quick_kernels, uses_bf16
+from bcl.learners.precision import acceleration, quick_kernels, uses_bf16
 from bcl.learners.replay import Batch, Replay
 from bcl.learners.tally import Tally, refuse_divergence
 from bcl.learners.task import Hooks, Metrics, Reporter, State, Task
@@ -99,14 +99,15 @@ class Learner:
             policy.parameters(), lr=self._rate, eps=config.adam_eps, fused=True, capturable=cuda
         )
         self.pacer = Pacer(task.pace, policy, self.optimizer) if task.pace else None
-        compiles = cuda and config.accelerate == "full"
+        accelerate = acceleration(config.accelerate, device, config.steps)
+        compiles = accelerate == "full"
         maybe_compiled: Any = partial(torch.compile, dynamic=False) if compiles else lambda part: part
         self._online, self._delayed, self._score_bounds = map(maybe_compiled, (policy, self.target, score_bounds))
         # Fixed places that graphs read; schedules write into them without the host waiting.
         dtype = torch.uint8 if image else torch.float32
         self._obs = torch.zeros(env.num_envs, *env.obs_shape, dtype=dtype, device=device)
         self._eps, self._kappa = torch.zeros((), device=device), torch.zeros((), device=device)
-        graphed = cuda and config.accelerate != "none"
+        graphed = accelerate != "none"
         self.generators = {
             name: Generator(device).manual_seed(derive(task.seed, name)) for name in ("act", "attack", "update")
         }

@@ -23,7 +23,7 @@ from bcl.graphs import Graphed
 from bcl.learners.adversary import training_attack
 from bcl.learners.memory import enough_memory, keep_freed_memory
 from bcl.learners.pacer import Pacer
-from bcl.learners.precision import quick_kernels, uses_bf16
+from bcl.learners.precision import acceleration, quick_kernels, uses_bf16
 from bcl.learners.returns import ReturnScale
 from bcl.learners.tally import Tally, refuse_divergence
 from bcl.learners.task import Hooks, Metrics, Reporter, State, Task
@@ -116,7 +116,8 @@ class Learner:
             policy.parameters(), lr=self._rate, eps=config.adam_eps, fused=True, capturable=cuda
         )
         self.pacer = Pacer(task.pace, policy, self.optimizer) if task.pace else None
-        compiles = cuda and config.accelerate == "full"
+        accelerate = acceleration(config.accelerate, device, config.steps)
+        compiles = accelerate == "full"
         maybe_compiled: Any = partial(torch.compile, dynamic=False) if compiles else lambda part: part
         objective = {"standard": losses.ppo, "at": losses.ppo_adversarial, "radial": losses.ppo_radial}[task.loss]
         self._network = maybe_compiled(network.logits_and_value)
@@ -140,7 +141,7 @@ class Learner:
         self.generators = {
             name: Generator(device).manual_seed(derive(task.seed, name)) for name in ("act", "order", "attack")
         }
-        graphed = cuda and config.accelerate != "none"
+        graphed = accelerate != "none"
         act, attack_draws = self.generators["act"], self.generators["attack"]
         self._choose = Graphed(self._choose_actions, act, enabled=graphed)
         self._keep = Graphed(self._keep_what_came, act, enabled=graphed)

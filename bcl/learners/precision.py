@@ -1,14 +1,32 @@
-"""In what precision a GPU trains, and with which kernels: quick ones, where half precision is allowed anyway."""
+"""How a GPU trains: in what precision, with which kernels, as graphs or compiled."""
 
+import importlib.util
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Literal
 
 import torch
 
 from bcl.errors import ConfigError
 
 SHARE = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"  # of a GPU, which MPS lends to a process; a default of its daemon is not seen here
+
+
+Accelerate = Literal["auto", "none", "graphs", "full"]
+WORTH_COMPILING = 1_000_000  # agent steps: compiling takes about a minute
+
+
+def acceleration(asked: Accelerate, device: torch.device, steps: int) -> Accelerate:
+    """What `accelerate` of a learner's settings means on this device for a run of so many steps."""
+    if device.type != "cuda":
+        return "none"
+    if asked != "auto":
+        return asked
+    compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")  # Triton builds its launchers with it
+    compiles = compiler and importlib.util.find_spec("triton") and steps >= WORTH_COMPILING
+    return "full" if compiles else "graphs"
 
 
 def uses_bf16(asked: str, device: torch.device, image: bool) -> bool:

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from bcl.errors import ConfigError
-from bcl.learners import dqn, ppo
-from bcl.learners.precision import SHARE, quick_kernels, uses_bf16
+from bcl.learners import dqn, ppo, precision
+from bcl.learners.precision import SHARE, acceleration, quick_kernels, uses_bf16
 
 
 def chosen():
@@ -72,3 +72,23 @@ def test_learners_ask(monkeypatch, make, make_ppo, answer):
         monkeypatch.setattr(module, "uses_bf16", asked)
         assert build(precision="auto", world={"image": True}).bf16 == answer
         asked.assert_called_once_with("auto", torch.device("cpu"), True)
+
+
+@pytest.mark.parametrize(
+    ("asked", "device", "steps", "compiler", "expected"),
+    [
+        ("auto", "cuda", 4_500_000, "/usr/bin/cc", "full"),
+        ("auto", "cuda", 999_999, "/usr/bin/cc", "graphs"),  # over before compiling is earned back
+        ("auto", "cuda", 4_500_000, None, "graphs"),
+        ("graphs", "cuda", 4_500_000, "/usr/bin/cc", "graphs"),
+        ("full", "cuda", 100, None, "full"),
+        ("none", "cuda", 4_500_000, "/usr/bin/cc", "none"),
+        ("full", "cpu", 4_500_000, "/usr/bin/cc", "none"),
+    ],
+)
+def test_networks_are_compiled_where_that_is_possible_and_worth_it(
+    monkeypatch, asked, device, steps, compiler, expected
+):
+    monkeypatch.setattr(precision.shutil, "which", lambda name: compiler)
+    monkeypatch.setattr(precision.importlib.util, "find_spec", lambda name: Mock())
+    assert acceleration(asked, torch.device(device), steps) == expected
