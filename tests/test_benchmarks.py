@@ -55,6 +55,21 @@ def test_dqn_prints_a_table_and_stores_where_its_numbers_come_from(benchmark, mo
     assert all(f"{name} " in printed for name in ("agent steps/s", "times that loop", "share update", "peak MiB"))
 
 
+def test_evaluate_compares_cells_one_by_one_with_cells_side_by_side(benchmark, monkeypatch, tmp_path):
+    evaluate = benchmark("evaluate")
+    monkeypatch.setattr(evaluate, "ATTACKS", {"PGD-30": CornerNoise()})
+    monkeypatch.setattr(evaluate, "tables_at_once", lambda policy, plan: 4)
+    out = tmp_path / "evaluate.json"
+    sizes = "--device cpu --copies 1 --steps 2 --attacks --cells pgd-30"
+    monkeypatch.setattr(sys, "argv", ["evaluate.py", *sizes.split(), "--out", str(out)])
+    evaluate.main()
+    [row] = json.loads(out.read_text())["cells"]
+    assert (row["evaluation"], row["cells"], row["at_once"]) == ("pgd-30", 6, 4)
+    assert row["ratio"] == pytest.approx(row["one_by_one_s"] / row["side_by_side_s"])
+    steps = [row[f"{how}_steps_per_second"] * row[f"{how}_s"] for how in ("one_by_one", "side_by_side")]
+    assert steps == pytest.approx([12, 12])
+
+
 def test_no_ratio_where_the_work_differs(benchmark):
     dqn = benchmark("dqn")
     row = {"loss": "at", "steps_per_second": 100.0, "samples_per_step": 8.0}
