@@ -323,7 +323,8 @@ def test_kappa_may_be_a_tensor(name):
 
 @every_loss
 def test_info_is_scalar_and_detached(name):
-    extra = {"adversarial": {"robust", "fooled"}, "sa": {"robust", "certified"}, "standard": set()}
+    proven = {"robust", "certified"}
+    extra = {"adversarial": {"robust", "fooled"}, "sa": proven, "radial_2": proven, "standard": set()}
     loss, info = call(name, leaves(HAND))
     assert loss.requires_grad
     assert info.keys() == {"td", "q", "loss"} | extra.get(name, {"robust"})

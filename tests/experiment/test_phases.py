@@ -229,7 +229,7 @@ def test_forty_kills_change_nothing(tmp_path: Path) -> None:
         process.start()
         # Short lives until there were 40 kills, then longer ones, so that there is an end.
         patience = 0.0 if kills < 40 else patience + 0.5
-        process.join(draw.uniform(0.02, 0.5) + patience)
+        process.join(draw.uniform(0.02, 0.25) + patience)
         if process.is_alive():
             process.kill()
             process.join()
