@@ -123,6 +123,17 @@ def test_double_q_target_takes_the_online_choice():
 # --- by hand
 
 
+def test_bounds_prove_the_greedy_action_only_where_no_other_can_reach_it():
+    q = double([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]])
+    lower = double([[0.5, -1.0], [0.5, -1.0], [-1.0, 0.25]])
+    upper = double([[2.0, 0.25], [2.0, 0.5], [0.5, 2.0]])
+    assert losses.proves_best(q, lower, upper).tolist() == [
+        True,
+        False,
+        False,
+    ]  # 0.5 against 0.25, 0.5; 0.25 against 0.5
+
+
 @pytest.mark.parametrize(("kind", "expected"), [("min", 2.3125), ("squared", 6.8125), ("huber", 1.90625)])
 def test_standard_by_hand(kind, expected):
     loss, info = call("standard", HAND, kind=kind)
@@ -135,7 +146,8 @@ def test_standard_by_hand(kind, expected):
     ("name", "kappa", "robust", "loss", "share"),
     [
         # g o: row 0 has 1.5 * 0.5, 0, and 2 * 0 (from -0.125); row 1 has 0, 1 * 1.25, 0.
-        ("radial_2", 0.8, 0.25 * 0.75 + 0.75 * 1.25 + 1e-4, 1.85 + 0.2 * 1.1251, {}),
+        # Greedy actions 1 and 2: 1.75 is above 1.5 and 0.625, 2 above 0.5 and -0.25.
+        ("radial_2", 0.8, 0.25 * 0.75 + 0.75 * 1.25 + 1e-4, 1.85 + 0.2 * 1.1251, {"certified": 1.0}),
         # w: 0.75, 1.25, 0.5 and 4, 0.75, 1.5
         ("radial_1", 0.8, 0.25 * 2.0625 + 0.75 * 6.0625, 1.85 + 0.2 * 5.0625, {}),
         # d: 0.25, -1.5, 2 and -0.75, 0, 1.5; the attack moves the best action from 1 to 2 in row 0 only
