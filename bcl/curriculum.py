@@ -21,6 +21,7 @@ INCUMBENT: Final = "incumbent"
 TARGET_REACHED = "target reached"
 ALL_TRAINED = "trained up to the last budget"  # where no threshold says more
 MOST_BUDGETS = 1000
+LEARNED = 0.8  # share of the expected return, counted from the floor
 TARGET_MISSED = "trained up to the target without meeting the thresholds there"
 
 
@@ -42,6 +43,8 @@ class Rules:
     """Read both thresholds as shares of the bootstrap's nominal return, counted from `floor`."""
     floor: float = 0.0
     """The game's lowest return (Pong: -21), from which shares and normalised values count."""
+    expected: float | None = None
+    """The return of an agent that has learned the game, which adaptive thresholds need; none: not known."""
     value: Literal["raw", "normalised", "nominal"] = "raw"
     """V_k: the paper's; the same with each return as a share of its threshold; or R_nominal alone (BCL-RADIAL)."""
     skip: float = 0.0
@@ -287,10 +290,14 @@ def _fixed(rules: Rules, bootstrap: _Agent[P]) -> Rules:
     """Adaptive thresholds, which the paper suggests for future work, turned into returns."""
     if not rules.adaptive:
         return rules
-    scale = bootstrap.at(0.0) - rules.floor
+    plays, scale = f"the bootstrap's nominal return {bootstrap.at(0.0):g}", bootstrap.at(0.0) - rules.floor
     if scale <= 0:
-        what = f"the bootstrap's nominal return {bootstrap.at(0.0):g} is not above the floor {rules.floor:g}"
+        what = f"{plays} is not above the floor {rules.floor:g}, so no share of it can be a threshold"
         hint = "start anew with a lower --curriculum.floor, and --init with the last stage's policy.safetensors to keep that"
-        raise ConfigError(f"{what}, so no share of it can be a threshold", hint)
+        raise ConfigError(what, hint)
+    if rules.expected is not None and scale < LEARNED * (rules.expected - rules.floor):
+        what = f"{plays} is far below the {rules.expected:g} that agents of this game reach"
+        hint = "start anew with another --seed, more steps or --init, or with --curriculum.expected_return none"
+        raise ConfigError(f"{what}, so shares of it are no thresholds", hint)
     nominal, attacked = (None if t is None else rules.floor + t * scale for t in (rules.nominal, rules.attacked))
     return replace(rules, nominal=nominal, attacked=attacked, adaptive=False)

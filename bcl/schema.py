@@ -220,6 +220,9 @@ class CurriculumConfig:
     """Read both thresholds as shares of the bootstrap's nominal return, counted from `floor`."""
     floor: float = 0.0
     """The game's lowest return (Pong: -21), from which shares and normalised values count."""
+    expected_return: float | None = None
+    """What a vanilla agent that has learned the game gets; a bootstrap far below it is refused if `adaptive`, since the
+    thresholds would shrink with it; none: not known."""
     value: Literal["raw", "normalised", "nominal"] = "raw"
     """What the best run of a phase is chosen by: R_nominal + (R_adv at this budget + R_adv at the one before) / 2; the
     same with each return as a share of its threshold; or R_nominal alone."""

@@ -3,7 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
@@ -340,6 +340,17 @@ def test_adaptive_thresholds_are_shares_of_the_bootstraps_return() -> None:
     assert result.decisions[1].candidates[0].met is True
     with pytest.raises(BclError, match=r"-21 is not above the floor -21"):
         World({}).play((-21, 0, 0), rules)
+
+
+def test_a_bootstrap_that_plays_badly_does_not_shrink_adaptive_thresholds() -> None:
+    adaptive = Rules((0.0, 1.0), nominal=0.9, attacked=0.8, adaptive=True, floor=-21, skip=1.0, expected=21)
+    weak = (12.5, 12.5)  # just below -21 + 0.8 * 42 = 12.6; its own thresholds, 9.15 and 5.8, it would meet untrained
+    with pytest.raises(BclError, match=r"12\.5 is far below the 21 .* --curriculum.expected_return none"):
+        World({}).play(weak, adaptive)
+    for met in (World({}).play((12.6, 12.6), adaptive), World({}).play(weak, replace(adaptive, expected=None))):
+        assert met.stopped == TARGET_REACHED
+    fixed = replace(adaptive, adaptive=False, nominal=16, attacked=12)
+    assert len(World({1: [(20, 20)]}).play(weak, fixed).decisions) == 2  # a phase is trained: nothing to refuse
 
 
 def test_ppo_rules_threshold_on_train_levels_and_an_attack_without_teeth() -> None:

@@ -40,6 +40,7 @@ def rules_of(stage: Stage, config: Config, start: float) -> Rules:
         attacked=c.attacked_threshold,
         adaptive=c.adaptive,
         floor=c.floor,
+        expected=c.expected_return,
         value=c.value,
         skip=c.skip,
         robust_to=c.robust_to,

@@ -29,6 +29,7 @@ from bcl.envs import make_env
 from bcl.errors import StoreError
 from bcl.evaluation import Cell, Score, cells, flags, worst, worst_within
 from bcl.experiment.crew import Agent, Crew, agent_in, agent_of
+from bcl.experiment.learned import no_rise
 from bcl.experiment.mirrors import NO_MIRRORS, Mirrors
 from bcl.experiment.paced import pace_of, train_paced
 from bcl.experiment.phases import DECISION, phase_of, plan_of, rules_of, train_phases
@@ -46,6 +47,7 @@ Stages = Sequence[tuple[Stage, Config]]
 MEDIAN = "median"  # folder of the agent that repeats share
 MOST_NAMED = 4  # attacks in a sentence; the paper's table has as many
 REPORTED = (RESULT, METRICS, DECISION, "clock*.json", "time-after*.json")  # files in the folders of stages
+NO_LEARNING = "no-learning"  # the flag of a stage whose returns did not rise
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,7 @@ class Verdict:
             words.append(under_attack(self.scores, self.reached if self.reached in judged else max(judged)))
         if self.curriculum:
             words.append(f"it is {self.kept}; the curriculum stopped: {self.curriculum}")
+        words += [message for flag, _, message in (f.partition(": ") for f in self.flags) if flag == NO_LEARNING]
         if config.budget == "small":
             words.append("a quick look, not the paper's protocol")
         return "; ".join(words)
@@ -207,6 +210,9 @@ def _train_stages(run: Path, crew: Crew, until_median: bool = False) -> tuple[Ag
             parent = agent.file.read_bytes() if agent else None
             order = Training(_name(stage), config, task, parent, crew.device, crew.mirrors)
             [agent], reached = crew.train([(folder, order)]), end
+            if words := no_rise(folder):
+                raised.append(f"{NO_LEARNING}: stage {_name(stage)}: {words}")
+                crew.say(f"flag {raised[-1]}")
             continue
         assert agent, "a curriculum has a bootstrap"
         # After an open-ended or paced curriculum the next one takes over where it ended.

@@ -7,6 +7,7 @@ from typing import Literal
 
 from bcl.config import Config
 from bcl.errors import StoreError
+from bcl.experiment.learned import no_rise
 from bcl.experiment.phases import decisions, phase_line, rules_of
 from bcl.experiment.run import check_unchanged, read_config, stage_folders
 from bcl.experiment.work import METRICS, PROGRESS, RESULT, TRAINING
@@ -89,7 +90,7 @@ def _stage_lines(stage: Stage, folder: Path) -> Iterator[str]:
     name = folder.name[2:]
     if stage.strategy == "none":
         if (folder / RESULT).exists():
-            yield f"{name}: trained"
+            yield "; ".join(filter(None, (f"{name}: trained", no_rise(folder))))
         return
     made, seconds = decisions(folder), 0.0
     for one in made:

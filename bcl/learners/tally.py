@@ -26,7 +26,8 @@ class Tally:
         self._sums: dict[str, Tensor] = {}
         self._driven = torch.zeros(num_envs, dtype=torch.bool, device=device) if driven is None else driven
         self._drives = driven is not None
-        self._finished = torch.zeros(2, 2, device=device)  # sums of returns, numbers of episodes; undisturbed, driven
+        # Of finished episodes, undisturbed and driven: sums of returns and of their squares, numbers.
+        self._finished = torch.zeros(3, 2, dtype=torch.float64, device=device)
         self._returns = torch.zeros(num_envs, device=device)  # of the episodes being played
         self.played = (NONE_PLAYED, NONE_PLAYED)
         """Episodes of the last row: undisturbed, driven."""
@@ -43,8 +44,9 @@ class Tally:
     def count(self, step: Step) -> None:
         """The rewards and ends of one vector step."""
         self._returns += step.reward
-        over = torch.stack([step.ended & ~self._driven, step.ended & self._driven]).float()  # (2, N)
-        self._finished += torch.stack([over @ self._returns, over.sum(dim=1)])
+        over = torch.stack([step.ended & ~self._driven, step.ended & self._driven]).double()  # (2, N)
+        returns = self._returns.double()
+        self._finished += torch.stack([over @ returns, over @ returns.square(), over.sum(dim=1)])
         self._returns *= ~step.ended
 
     def add(self, info: Mapping[str, Tensor]) -> None:
@@ -58,12 +60,14 @@ class Tally:
 
     def row(self, step: int, schedules: Metrics) -> Metrics:
         """All of it with the schedules' values, and start anew."""
-        (total, total_driven), (episodes, driven) = self._finished.tolist()
+        (total, total_driven), (squares, _), (episodes, driven) = self._finished.tolist()
         self.played = (Played(total, episodes), Played(total_driven, driven))
         before, since = self._looked
+        mean = total / episodes if episodes else None
         row: Metrics = {
             "step": step,
-            "return": total / episodes if episodes else None,
+            "return": mean,
+            "return_sd": None if mean is None else max(squares / episodes - mean**2, 0.0) ** 0.5,
             **({"return_attacked": total_driven / driven if driven else None} if self._drives else {}),
             "episodes": episodes + driven,
             **(self.means() if self.updates else {}),

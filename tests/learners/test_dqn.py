@@ -9,8 +9,10 @@ import torch
 
 from bcl import losses
 from bcl.config import AttackConfig
+from bcl.envs import Step
 from bcl.errors import TrainingError
 from bcl.learners.dqn import train
+from bcl.learners.tally import Tally
 from bcl.learners.task import Hooks
 
 every_form = pytest.mark.parametrize(
@@ -290,6 +292,15 @@ def test_a_checkpoint_goes_on_bit_for_bit(make, loss, n_step):
         assert untimed(again) == [row for row in untimed(rows) if row["step"] > state["step"]]
 
 
+def test_returns_are_told_with_their_deviation():
+    tally, over = Tally(4, torch.device("cpu")), torch.tensor([True, True, True, False])
+    obs, none = torch.zeros(4, 1), torch.zeros(4, dtype=torch.bool)
+    assert tally.row(0, {})["return_sd"] is None
+    tally.count(Step(obs, torch.tensor([1.0, 2.0, 6.0, 99.0]), over, none, ~none, obs[over]))
+    row = tally.row(4, {})
+    assert (row["return"], row["return_sd"]) == (3, pytest.approx((14 / 3) ** 0.5))  # 4 + 1 + 9 over 3 episodes
+
+
 def test_nothing_reaches_over_a_restart(make, play):
     learner = make(n_step=3, world={"rewards": [1] * 5, "steers": False}, num_envs=20, buffer_size=200, steps=4000)
     for _ in range(3):
@@ -325,11 +336,14 @@ def test_rows_of_metrics(make, loss, more):
     run(make(loss, steps=120, log_steps=8), log=rows.append, progress=lambda *given: progress.append(given))
     assert [row["step"] for row in rows] == list(range(8, 121, 8))
     assert progress == [(step, 120) for step in range(4, 121, 4)]
-    always = {"step", "return", "episodes", "eps", "kappa", "exploration", "updates", "steps_per_second"}
+    always = {"step", "return", "return_sd", "episodes", "eps", "kappa", "exploration", "updates", "steps_per_second"}
     shares = {"share_act", "share_env"} | ({"share_attack"} if loss == "at" else set())
     assert set(rows[0]) == always | shares  # nothing was learned yet
     assert set(rows[-1]) == always | shares | {"share_update", "td", "q", "loss"} | more
-    assert all(isinstance(value, int | float) or (key, value) == ("return", None) for key, value in rows[-1].items())
+    of_episodes = {"return", "return_sd"}
+    assert all(
+        isinstance(value, int | float) or (value is None and key in of_episodes) for key, value in rows[-1].items()
+    )
     assert all(0 < row[name] < 1 for row in rows for name in row if name.startswith("share_"))
     assert rows[-1]["steps_per_second"] > 0
     assert (rows[-1]["eps"] > 0) == (loss != "standard")

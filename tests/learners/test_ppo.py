@@ -324,6 +324,7 @@ def test_rows_of_metrics(make_ppo, loss, more):
     always = {
         "step",
         "return",
+        "return_sd",
         "episodes",
         "eps",
         "kappa",
@@ -335,7 +336,10 @@ def test_rows_of_metrics(make_ppo, loss, more):
     }
     shares = {"share_act", "share_env", "share_update"} | ({"share_attack"} if loss == "at" else set())
     assert set(rows[-1]) == always | shares | more | {"kl", "loss"}
-    assert all(isinstance(value, int | float) or (key, value) == ("return", None) for key, value in rows[-1].items())
+    of_episodes = {"return", "return_sd"}
+    assert all(
+        isinstance(value, int | float) or (value is None and key in of_episodes) for key, value in rows[-1].items()
+    )
     assert all(0 < row[name] < 1 for row in rows for name in row if name.startswith("share_"))
     assert (rows[-1]["eps"] > 0) == (loss != "standard")
 
