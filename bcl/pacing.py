@@ -9,7 +9,7 @@ from math import exp, log
 
 from bcl.errors import ConfigError
 
-FIRST_SHARE = 0.01  # of `gentle_below`, where a gentle rise begins: a budget in proportion to itself never leaves 0
+FIRST_SHARE = 0.01  # of `gentle_below`, where a gentle rise begins
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,14 @@ class Pace:
             raise ConfigError("a paced budget needs a threshold", "set curriculum.nominal_threshold")
         if not 0 <= self.start < self.target:
             raise ConfigError(f"no pace from {self.start:g} to {self.target:g}", "give a start below the target")
+        if self.gentle_below > self.target - self.start:
+            what = f"curriculum.gentle_below {self.gentle_below:g} leads beyond the target {self.target:g}"
+            raise ConfigError(what, "give at most the distance from start to target")
+
+    @property
+    def first(self) -> float:
+        """The smallest budget: a rise in proportion to itself never leaves 0."""
+        return self.start + FIRST_SHARE * self.gentle_below
 
 
 @dataclass(frozen=True)
@@ -96,8 +104,7 @@ class Paced:
 
 def begin(pace: Pace) -> Paced:
     """Before the first step."""
-    eps = pace.start + FIRST_SHARE * pace.gentle_below
-    at = Paced(eps, window_eps=eps)
+    at = Paced(pace.first, window_eps=pace.first)
     return at if pace.adaptive else replace(at, nominal=pace.nominal, attacked=pace.attacked)
 
 
@@ -111,7 +118,7 @@ def advance(pace: Pace, at: Paced, step: int, clean: Played, driven: Played = NO
     if at.met and step - at.judged_at < pace.patience:  # without news for that long, nothing is known
         eps = _risen(pace, at.eps, step - at.step)
     elif due and not at.met and step - at.missed_since >= pace.patience:
-        eps = pace.start + (1 - pace.step_back) * (at.eps - pace.start)
+        eps = max(pace.first, pace.start + (1 - pace.step_back) * (at.eps - pace.start))
         at = replace(at, missed_since=step, steps_back=at.steps_back + 1)
     at = replace(at, eps=eps, step=step)
     return replace(at, clean=NONE_PLAYED, driven=NONE_PLAYED, window_eps=eps) if due else at

@@ -111,7 +111,12 @@ def test_better_returns_never_give_a_smaller_budget(one, other, count, history):
     assert steps[0] <= steps[1]
 
 
-@pytest.mark.parametrize("wrong", [{"nominal": None}, {"start": 0.1}, {"start": -0.1}])
+def test_a_full_step_back_begins_gently_again():
+    pace = replace(PACE, gentle_below=0.01, step_back=1.0)
+    assert after(pace, *[120.0] * 8, *[99.0] * 4).eps == pytest.approx(begin(pace).eps) == pytest.approx(0.0001)
+
+
+@pytest.mark.parametrize("wrong", [{"nominal": None}, {"start": 0.1}, {"start": -0.1}, {"gentle_below": 0.2}])
 def test_refuses_what_cannot_be_paced(wrong):
     with pytest.raises(ConfigError):
         replace(PACE, **wrong)

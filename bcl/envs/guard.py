@@ -13,6 +13,7 @@ import numpy as np
 
 from bcl.errors import GameError
 
+LARGEST = float(np.finfo(np.float32).max)
 FAILURE = "failure"
 Info = dict[str, Any]
 
@@ -87,11 +88,14 @@ class Guard(gymnasium.Wrapper[Any, Any, Any, Any]):
         return array.astype(space.dtype)
 
     def _number(self, name: str, value: Any) -> float:
-        if type(value) in (bool, int, float):
+        if type(value) in (bool, int, float) and abs(value) <= LARGEST:
             return value
         array = np.asarray(value)
         if array.size != 1 or array.dtype.kind not in "biuf":
             raise GameError(f"'{self._id}' handed out {value!r:.60} as {name} in step", "it has to be one number")
+        if not abs(array.item()) <= LARGEST:  # NaN included
+            what = f"'{self._id}' handed out {array.item()} as {name} in step"
+            raise GameError(what, "it has to be finite in float32")
         return array.item()
 
     def _nothing(self) -> np.ndarray:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from bcl.errors import StoreError
 from bcl.evaluation import Cell, Plan, Score, cell_file
 from bcl.experiment import work
 from bcl.experiment.mirrors import NO_MIRRORS, Mirrors
@@ -24,6 +25,13 @@ class Agent:
     """Its scores are kept here."""
     fingerprint: str
     """Empty: its training diverged, and there is no file."""
+
+    def content(self) -> bytes:
+        """The policy file; refused where it is not the one that was trained."""
+        if fingerprint(load(self.file)) != self.fingerprint:
+            what = f"'{self.file}' is not the agent whose results lie beside it"
+            raise StoreError(what, "restore it, or delete the result.json beside it to have it trained again")
+        return self.file.read_bytes()
 
 
 def agent_in(folder: Path) -> Agent:
@@ -72,7 +80,7 @@ class Crew:
         missing = [cell for cell in cells if not self._file(agent, plan, cell).exists()]
         if missing:
             missing += [cell for cell in ahead if not self._file(agent, plan, cell).exists()]
-            policy, width = agent.file.read_bytes(), self.executor.width
+            policy, width = agent.content(), self.executor.width
             shares = [missing[i::width] for i in range(min(width, len(missing)))]
             orders = [Judging(name, policy, plan, tuple(share), self.device) for share in shares]
             # In the folder of scores alone: on a cluster all of a job's folder travels.

@@ -15,7 +15,7 @@ from bcl.recipes import Stage
 from bcl.runs import store
 from bcl.seeds import derive
 
-RUN = "run"
+PACED_RUN = "run"  # folder of the one training run
 
 
 def pace_of(config: Config, start: float) -> Pace:
@@ -46,18 +46,18 @@ def train_paced(
     pace = pace_of(config, start)
     task = Task(stage.loss, start, config.curriculum.target, derive(config.seed, "stage", number), pace)
     name = f"{stage.loss}, paced"
-    order = Training(name, config, task, bootstrap.file.read_bytes(), crew.device, crew.mirrors)
-    [last] = crew.train([(folder / RUN, order)])
+    order = Training(name, config, task, bootstrap.content(), crew.device, crew.mirrors)
+    [last] = crew.train([(folder / PACED_RUN, order)])
     candidates = {"the start": (start, Agent(bootstrap.file, folder, bootstrap.fingerprint))}
-    for path in sorted((folder / RUN / SNAPSHOTS).glob("*.safetensors")):
+    for path in sorted((folder / PACED_RUN / SNAPSHOTS).glob("*.safetensors")):
         eps = start + int(path.stem) * pace.increment
-        candidates[f"the agent that held {format_eps(eps)}"] = (eps, agent_of(path, folder / RUN))
+        candidates[f"the agent that held {format_eps(eps)}"] = (eps, agent_of(path, folder / PACED_RUN))
     reached = max(eps for eps, _ in candidates.values())
     candidates["the last agent"] = (reached, last)
     judged = [_judged(label, eps, agent, config, crew) for label, (eps, agent) in candidates.items()]
     best = max(judged, key=lambda one: (one["value"], one["eps"]))
     eps, agent = candidates[best["name"]]
-    store.write_bytes(folder / POLICY, agent.file.read_bytes())
+    store.write_bytes(folder / POLICY, agent.content())
     stopped = f"{config.learner.steps:,} steps were trained"
     if reached >= config.curriculum.target:
         stopped = "target reached"

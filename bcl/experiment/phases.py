@@ -88,7 +88,7 @@ def train_phases(
             seed = derive(config.seed, "stage", number, "phase", phase.index, "run", k)
             task = Task(stage.loss, phase.start, phase.eps, seed)
             name = f"phase {phase.index} up to {format_eps(phase.eps)}, run {k} of {phase.runs}"
-            order = Training(name, config, task, parent.file.read_bytes(), crew.device, crew.mirrors, plan, judged)
+            order = Training(name, config, task, parent.content(), crew.device, crew.mirrors, plan, judged)
             orders.append((_phase_folder(folder, phase.index) / f"run{k}", order))
         working, diverged = crew.train(orders), 0
         try:

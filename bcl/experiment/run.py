@@ -143,7 +143,7 @@ def finish(run: Path, crew: Crew) -> Verdict:
         _check_device(run, crew.device)
         with crew.executor.session():
             agent, stage, config, about = _train_stages(run, crew)
-            store.write_bytes(run / "best" / POLICY, agent.file.read_bytes())
+            store.write_bytes(run / "best" / POLICY, agent.content())
             found = _judge(agent, stage, config, about["reached"], run, crew)
             return about | found | {"flags": about["flags"] + found["flags"], "files": _files(run)}
 
@@ -207,7 +207,7 @@ def _train_stages(run: Path, crew: Crew, until_median: bool = False) -> tuple[Ag
             if not (folder / RESULT).exists():
                 steps = config.learner.steps
                 crew.say(f"stage {number}: {_name(stage)}, {counted(steps, 'step')} on {crew.device}")
-            parent = agent.file.read_bytes() if agent else None
+            parent = agent.content() if agent else None
             order = Training(_name(stage), config, task, parent, crew.device, crew.mirrors)
             [agent], reached = crew.train([(folder, order)]), end
             if words := no_rise(folder):
@@ -264,7 +264,7 @@ def _curriculum(
             folder, number, stage, config, start, Agent(bootstrap.file, folder, bootstrap.fingerprint), crew
         )
         kept = result.policy if config.curriculum.keep == "last" else result.best
-        store.write_bytes(folder / POLICY, kept.file.read_bytes())
+        store.write_bytes(folder / POLICY, kept.content())
         phase, eps = phase_of(kept), rules_of(stage, config, start).eps
         reached = eps[phase]
         if result.stopped == TARGET_REACHED and kept is result.policy and stage.strategy != "open":

@@ -92,6 +92,11 @@ def _stage_lines(stage: Stage, folder: Path) -> Iterator[str]:
         if (folder / RESULT).exists():
             yield "; ".join(filter(None, (f"{name}: trained", no_rise(folder))))
         return
+    if stage.strategy == "paced":
+        if (folder / RESULT).exists():
+            about = store.read_json(folder / RESULT)
+            yield f"{name}: paced, it is {about.get('kept')}, {about.get('stopped')}"
+        return
     made, seconds = decisions(folder), 0.0
     for one in made:
         budgets = rules_of(stage, read_config(folder), made[0]["decision"]["phase"]["eps"]).eps

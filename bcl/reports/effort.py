@@ -6,6 +6,7 @@ from pathlib import Path
 
 from bcl import recipes
 from bcl.curriculum import INCUMBENT
+from bcl.experiment.paced import PACED_RUN
 from bcl.experiment.phases import decisions
 from bcl.experiment.run import read_config, stage_folders
 from bcl.experiment.work import METRICS
@@ -60,6 +61,9 @@ def effort(run: Path) -> Effort:
 def _training_runs(stage: Stage, folder: Path) -> Iterator[Path]:
     if stage.strategy == "none":
         yield folder
+        return
+    if stage.strategy == "paced":
+        yield folder / PACED_RUN
         return
     for made in decisions(folder):
         phase = folder / "phases" / f"{made['decision']['phase']['index']:03d}"

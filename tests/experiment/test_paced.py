@@ -1,14 +1,17 @@
 """A paced stage from command to verdict, on a small game."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 
 import bcl
 from bcl.config import resolve
-from bcl.errors import ConfigError
+from bcl.errors import BclError, ConfigError
 from bcl.experiment.paced import pace_of
+from bcl.experiment.status import status
+from bcl.reports.effort import effort
 
 TINY = {
     "dqn": {
@@ -47,6 +50,21 @@ def test_the_budget_of_the_rows_rises_and_report_and_status_open(run: Path):
     assert budgets[0] == 0
     assert 0.01 < max(budgets) <= 0.1 + 1e-6  # float32
     assert bcl.report(run).exists()
+    assert any(line.startswith("at: paced, it is the") for line in status(run).lines)
+    assert effort(run).runs == 1
+    assert effort(run).steps == 1_600
+
+
+def test_damaged_weights_are_not_handed_on(run: Path, tmp_path: Path):
+    damaged = tmp_path / "damaged"
+    shutil.copytree(run, damaged)
+    good = (damaged / "best" / "policy.safetensors").read_bytes()
+    (damaged / "result.json").unlink()
+    weights = damaged / "stages" / "2-at" / "policy.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-5] + b"12345")
+    with pytest.raises(BclError, match="damaged"):
+        bcl.resume(damaged)
+    assert (damaged / "best" / "policy.safetensors").read_bytes() == good
 
 
 def test_a_finished_run_is_only_read(run: Path):
