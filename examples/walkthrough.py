@@ -120,7 +120,7 @@ for eps in BUDGETS:
 # The recipe `bcl-ratchet-at` lets the old agent compete.
 
 # %%
-MOS = {"runs": 2, "target": 0.06} | ({"skip": 0, "max_runs": 1} if QUICK else {})
+MOS = {"runs": 2, "target": 0.06} | ({"skip": 0, "max_runs": 1, "expected_return": "none"} if QUICK else {})
 curriculum = trained("curriculum", recipe="bcl-mos-at", init=policy, curriculum=MOS)
 for path in sorted(curriculum.folder.glob("stages/*/phases/*/decision.json")):
     decision = json.loads(path.read_text())["decision"]

@@ -342,7 +342,7 @@ def test_status_from_outside(tmp_path: Path) -> None:
     now = status(run)
     assert (now.state, now.owner, now.pieces) == ("finished", "", ())
     assert [line.split()[:2] for line in now.lines] == [
-        *(["vanilla:", "trained"], ["at:", "bootstrap"], ["at:", "phase"], ["at:", "phase"])
+        *(["vanilla:", "trained;"], ["at:", "bootstrap"], ["at:", "phase"], ["at:", "phase"])
     ]
     stage = run / "stages" / "2-at"
     ends = [clock_after(stage / "phases" / f"{i:03d}", k) for i in (1, 2) for k in (1, 2, 3)]
