@@ -117,7 +117,7 @@ def advance(pace: Pace, at: Paced, step: int, clean: Played, driven: Played = NO
     eps = at.eps
     if at.met and step - at.judged_at < pace.patience:  # without news for that long, nothing is known
         eps = _risen(pace, at.eps, step - at.step)
-    elif due and not at.met and step - at.missed_since >= pace.patience:
+    elif due and not at.met and at.eps > pace.first and step - at.missed_since >= pace.patience:
         eps = max(pace.first, pace.start + (1 - pace.step_back) * (at.eps - pace.start))
         at = replace(at, missed_since=step, steps_back=at.steps_back + 1)
     at = replace(at, eps=eps, step=step)

@@ -240,8 +240,8 @@ PACED_RADIAL = Stage(
     "paced",
     {
         "dqn": {
-            "steps": 8_000_000, "num_envs": 128, "batch_size": 1024, "learning_rate": 2.5e-4, "learning_rate_end": 0.1,
-            "n_step": 3, "buffer_size": 200_000, "replay_initial": 20_000, "kappa": 0.8,
+            "steps": 8_000_000, "num_envs": 128, "batch_size": 1024, "learning_rate": 1.25e-4, "learning_rate_end": 0.1,
+            "n_step": 3, "buffer_size": 600_000, "replay_initial": 20_000, "kappa": 0.8,
         },
         # Bounds of a network that never saw a bound are so wide that a tenth of 1/255 at once ends its game.
         "curriculum": _PACED | {"nominal_threshold": 0.9, "gentle_below": 1 / 255},

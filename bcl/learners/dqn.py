@@ -175,6 +175,8 @@ class Learner:
         self.player.follow(self.policy)
         if len(self.replay) < min(max(c.replay_initial, 1), self.replay.capacity):
             return
+        if self.pacer and not self.pacer.knows_start:
+            return
         self._rate.fill_(learning_rate(c, self.step))
         self._owed += self.env.num_envs * c.samples_per_step / c.batch_size
         with self.tally.clock.device("update"):

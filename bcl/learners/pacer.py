@@ -27,6 +27,15 @@ class Pacer:
         return self._at.eps
 
     @property
+    def knows_start(self) -> bool:
+        """Whether the play of the start was judged; before that, learning would change what is being measured.
+
+        The wait fills a replay memory with whole episodes. Copies begin together: a memory of their first steps alone makes a
+        network forget the rest of the game.
+        """
+        return self._at.judged > 0
+
+    @property
     def held(self) -> float:
         """The largest budget that was held."""
         return self._at.held or 0.0
