@@ -92,7 +92,8 @@ def radial_1(
     td, info = standard(q, actions, target, weight, kind)
     centre = _centre(q, actions, target)
     worst = torch.maximum((upper - centre).abs(), (lower - centre).abs())
-    return _mixed(td, _mean(penalty(worst, kind).sum(dim=1), weight), kappa, info)
+    certified = _mean(proves_best(q, lower, upper), weight)
+    return _mixed(td, _mean(penalty(worst, kind).sum(dim=1), weight), kappa, info | _log(certified=certified))
 
 
 def adversarial(

@@ -36,6 +36,8 @@ class Pace:
     """Return of clean copies that counts as held; none: no such condition."""
     attacked: float | None = None
     """Return of copies under attack that counts as held; none: no such condition."""
+    certified: float = 0.0
+    """Share of replayed states whose action the training's bounds must prove, lest the budget waits."""
     adaptive: bool = False
     """Read both as shares of the first judged return of clean copies, counted from `floor`."""
     floor: float = 0.0
@@ -108,15 +110,21 @@ def begin(pace: Pace) -> Paced:
     return at if pace.adaptive else replace(at, nominal=pace.nominal, attacked=pace.attacked)
 
 
-def advance(pace: Pace, at: Paced, step: int, clean: Played, driven: Played = NONE_PLAYED) -> Paced:
-    """The budget from `step` on, given what ended since the last call: episodes of clean and of driven copies."""
+def advance(
+    pace: Pace, at: Paced, step: int, clean: Played, driven: Played = NONE_PLAYED, certified: float = 1.0
+) -> Paced:
+    """The budget from `step` on, given what ended since the last call: episodes of clean and of driven copies.
+
+    `certified`: share of states whose action was proven since then. It answers at once, where returns come episodes later.
+    """
     at = replace(at, clean=at.clean + clean, driven=at.driven + driven)
     due = _enough(pace, at)
     if due:
         at = _judge(pace, at, step)
     eps = at.eps
     if at.met and step - at.judged_at < pace.patience:  # without news for that long, nothing is known
-        eps = _risen(pace, at.eps, step - at.step)
+        if certified >= pace.certified:
+            eps = _risen(pace, at.eps, step - at.step)
     elif due and not at.met and at.eps > pace.first and step - at.missed_since >= pace.patience:
         eps = max(pace.first, pace.start + (1 - pace.step_back) * (at.eps - pace.start))
         at = replace(at, missed_since=step, steps_back=at.steps_back + 1)

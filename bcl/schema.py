@@ -249,6 +249,8 @@ class CurriculumConfig:
     """Paced: agent steps for which a threshold may be missed before budget and weights step back."""
     step_back: Share = 0.25
     """Paced: share of the budget above the start that is given up then; the weights are those that last met the thresholds."""
+    certified_threshold: Share = 0.0
+    """Paced RADIAL: the budget waits while its bounds prove the action of less than this share of the replayed states."""
     pace_episodes: Count = 24
     """Paced: episodes behind one judgement, of clean copies and of attacked ones; the first has one for each copy."""
     max_runs: Natural = 0

@@ -149,7 +149,7 @@ def test_standard_by_hand(kind, expected):
         # Greedy actions 1 and 2: 1.75 is above 1.5 and 0.625, 2 above 0.5 and -0.25.
         ("radial_2", 0.8, 0.25 * 0.75 + 0.75 * 1.25 + 1e-4, 1.85 + 0.2 * 1.1251, {"certified": 1.0}),
         # w: 0.75, 1.25, 0.5 and 4, 0.75, 1.5
-        ("radial_1", 0.8, 0.25 * 2.0625 + 0.75 * 6.0625, 1.85 + 0.2 * 5.0625, {}),
+        ("radial_1", 0.8, 0.25 * 2.0625 + 0.75 * 6.0625, 1.85 + 0.2 * 5.0625, {"certified": 1.0}),
         # d: 0.25, -1.5, 2 and -0.75, 0, 1.5; the attack moves the best action from 1 to 2 in row 0 only
         ("adversarial", 0.8, 0.25 * 3.5625 + 0.75 * 2.0625, 1.85 + 0.2 * 2.4375, {"fooled": 0.25}),
         # smallest margins 0.5 and -2
@@ -336,10 +336,10 @@ def test_kappa_may_be_a_tensor(name):
 @every_loss
 def test_info_is_scalar_and_detached(name):
     proven = {"robust", "certified"}
-    extra = {"adversarial": {"robust", "fooled"}, "sa": proven, "radial_2": proven, "standard": set()}
+    extra = {"adversarial": {"robust", "fooled"}, "standard": set()}
     loss, info = call(name, leaves(HAND))
     assert loss.requires_grad
-    assert info.keys() == {"td", "q", "loss"} | extra.get(name, {"robust"})
+    assert info.keys() == {"td", "q", "loss"} | extra.get(name, proven)
     assert all(value.shape == () and not value.requires_grad for value in info.values())
 
 

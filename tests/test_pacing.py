@@ -55,6 +55,20 @@ def test_without_news_for_its_patience_the_budget_waits():
     assert at.eps == pytest.approx(0.03)  # 1,000, 2,000 and 3,000, not 4,000
 
 
+def test_waits_while_too_few_actions_are_proven():
+    pace = replace(PACE, certified=0.7)
+    at = advance(pace, begin(pace), 1_000, episodes(120), certified=0.69)
+    assert at.eps == 0
+    assert at.held == 0  # the returns alone say whether a budget is held
+    assert advance(pace, at, 2_000, episodes(120), certified=0.7).eps == pytest.approx(0.01)
+
+
+def test_nothing_steps_back_from_the_first_budget():
+    at = after(PACE, 120, *[99.0] * 30)
+    assert at.eps == pytest.approx(0.01 * 0.75**at.steps_back)
+    assert after(PACE, *[99.0] * 30).steps_back == 0
+
+
 def test_the_attacked_copies_count_too():
     pace = replace(PACE, attacked=50.0)
     waits = advance(pace, begin(pace), 1_000, episodes(120), episodes(49))

@@ -11,14 +11,14 @@ from bcl.experiment.work import POLICY, SNAPSHOTS, Training
 from bcl.learners.task import Task
 from bcl.pacing import Pace
 from bcl.quantities import format_eps
-from bcl.recipes import Stage
+from bcl.recipes import Loss, Stage
 from bcl.runs import store
 from bcl.seeds import derive
 
 PACED_RUN = "run"  # folder of the one training run
 
 
-def pace_of(config: Config, start: float) -> Pace:
+def pace_of(config: Config, loss: Loss, start: float) -> Pace:
     """What decides about the budget in this stage, beginning at `start`; refuses settings that contradict each other."""
     c = config.curriculum
     driven = config.algo == "dqn" and config.attack.in_play > 0
@@ -34,6 +34,7 @@ def pace_of(config: Config, start: float) -> Pace:
         gentle_below=c.gentle_below,
         nominal=c.nominal_threshold,
         attacked=c.attacked_threshold if driven else None,
+        certified=c.certified_threshold if loss == "radial" else 0.0,
         adaptive=c.adaptive,
         floor=c.floor,
     )
@@ -43,7 +44,7 @@ def train_paced(
     folder: Path, number: int, stage: Stage, config: Config, start: float, bootstrap: Agent, crew: Crew
 ) -> dict[str, Any]:
     """Train, judge every agent that was kept, and leave the best in `folder`; what came of it, as plain data."""
-    pace = pace_of(config, start)
+    pace = pace_of(config, stage.loss, start)
     task = Task(stage.loss, start, config.curriculum.target, derive(config.seed, "stage", number), pace)
     name = f"{stage.loss}, paced"
     order = Training(name, config, task, bootstrap.content(), crew.device, crew.mirrors)

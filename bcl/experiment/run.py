@@ -104,7 +104,7 @@ def check(stages: Stages, device: str, init: Policy | None, mirrors: Mirrors = N
     for number in _numbers(stages[-1][1].recipe, len(stages), init is not None):
         stage, config = stages[number - 1]
         if stage.strategy == "paced":
-            pace_of(config, config.curriculum.start)
+            pace_of(config, stage.loss, config.curriculum.start)
         elif stage.strategy != "none":
             rules_of(stage, config, config.curriculum.start)
         with contextlib.closing(make_env(config.game, 1, device)) as env:

@@ -60,6 +60,8 @@ def train(
             obs = learner.store(obs, actions, seen)
             if reporter.report():
                 obs = learner.restart()
+    if learner.pacer:
+        learner.pacer.refuse_no_learning("dqn", config.steps)
     return policy
 
 
@@ -215,7 +217,7 @@ class Learner:
         refuse_divergence(self.policy, self.step, "dqn", self.tally.means())
         eps = 0.0 if self.task.loss == "standard" else self._eps.item()
         row = self.tally.row(self.step, {"eps": eps, "kappa": self._kappa.item(), "exploration": self.exploration})
-        if self.pacer and self.pacer.observe(self.step, *self.tally.played):
+        if self.pacer and self.pacer.observe(self.step, *self.tally.played, row.get("certified") or 0.0):
             self.target.load_state_dict(self.policy.state_dict())
         return row
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from bcl.errors import ConfigError
 from bcl.pacing import Pace, Paced, Played, advance, begin
 from bcl.policies import Policy
 
@@ -41,12 +42,12 @@ class Pacer:
         return self._at.held or 0.0
 
     @torch.no_grad()
-    def observe(self, step: int, clean: Played, driven: Played) -> bool:
-        """Episodes that ended since the last call; whether the budget stepped back, and with it the weights.
+    def observe(self, step: int, clean: Played, driven: Played, certified: float = 1.0) -> bool:
+        """What happened since the last call (see `pacing.advance`); whether the budget stepped back, and with it the weights.
 
         An agent that has lost its game does not find it again at a smaller budget: interval bounds can end in one constant.
         """
-        before, self._at = self._at, advance(self._pace, self._at, step, clean, driven)
+        before, self._at = self._at, advance(self._pace, self._at, step, clean, driven, certified)
         if self._at.judged > before.judged and self._at.met:
             for kept, parameter in zip(self._good, self._policy.parameters(), strict=True):
                 kept.copy_(parameter)
@@ -58,6 +59,12 @@ class Pacer:
             for value in state.values():
                 value.zero_()
         return True
+
+    def refuse_no_learning(self, section: str, steps: int) -> None:
+        """A run that ended before its start was judged has learned nothing, and would pass for a trained one."""
+        if not self.knows_start:
+            what = f"{section}.steps {steps:,} end before enough episodes ended to judge the start"
+            raise ConfigError(what, f"more steps, or a lower curriculum.pace_episodes or {section}.num_envs")
 
     def newly_held(self) -> int | None:
         """The largest number of increments above the start that was held, once each; none: nothing new."""

@@ -54,9 +54,12 @@ def train(
     with quick_kernels(learner.bf16):
         while learner.step < config.steps:
             rollout, obs = learner.rollout(obs)
-            learner.update(rollout)
+            if not learner.pacer or learner.pacer.knows_start:
+                learner.update(rollout)
             if reporter.report():
                 obs = learner.restart()
+    if learner.pacer:
+        learner.pacer.refuse_no_learning("ppo", config.steps)
     policy.spec = dataclasses.replace(policy.spec, notes=policy.spec.notes | {NOTE: learner.returns.to_note()})
     return policy
 
@@ -223,7 +226,7 @@ class Learner:
         refuse_divergence(self.policy, self.step, "ppo", self.tally.means())
         row = self.tally.row(self.step, {"eps": self._eps.item(), "kappa": self.config.kappa})
         if self.pacer:
-            self.pacer.observe(self.step, *self.tally.played)
+            self.pacer.observe(self.step, *self.tally.played, row.get("certified") or 0.0)
         return row
 
     def state(self) -> State:

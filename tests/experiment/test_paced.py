@@ -75,9 +75,9 @@ def test_a_finished_run_is_only_read(run: Path):
 
 def test_the_pace_of_radial_does_not_wait_for_attacked_copies():
     radial, at = (resolve("pong", recipe=recipe) for recipe in ("paced-radial", "paced-at"))
-    assert pace_of(radial, 0.0).attacked is None
-    assert pace_of(at, 0.0).attacked == at.curriculum.attacked_threshold
-    assert pace_of(radial, 0.0).gentle_below == pytest.approx(1 / 255)
+    assert pace_of(radial, "radial", 0.0).attacked is None
+    assert pace_of(at, "at", 0.0).attacked == at.curriculum.attacked_threshold
+    assert pace_of(radial, "radial", 0.0).gentle_below == pytest.approx(1 / 255)
 
 
 def test_a_pace_without_thresholds_is_refused(tmp_path: Path):

@@ -8,6 +8,7 @@ import torch
 
 from bcl.config import resolve
 from bcl.envs import make_env
+from bcl.errors import ConfigError
 from bcl.learners import dqn, ppo
 from bcl.learners.pacer import Pacer
 from bcl.learners.task import Hooks, Task
@@ -51,6 +52,33 @@ def test_weights_go_back_with_the_budget_to_the_last_judgement_that_was_met():
     assert same(weights(policy), good)
     assert pacer.eps == pytest.approx(eps / 2)
     assert all(not value.any() for state in optimizer.state.values() for value in state.values())
+
+
+def test_nothing_is_learned_before_the_start_was_judged():
+    """So that adaptive thresholds are shares of the start's own return, and the memory has whole episodes."""
+    policy = small_policy()
+    start = weights(policy)
+    env = make_env(resolve("cartpole").game, 4)
+    config = replace(resolve("cartpole").dqn, steps=2_000, num_envs=4, replay_initial=8, batch_size=8, log_steps=40)
+    rows = []
+    hooks = Hooks(log=lambda row: rows.append((row, same(weights(policy), start))))
+    task = Task("radial", 0.0, 0.1, 0, replace(PACE, first_episodes=8, nominal=0.5, adaptive=True))
+    dqn.train(policy, env, config, resolve("cartpole").attack, task, hooks)
+    env.close()
+    episodes = 0
+    for row, unchanged in rows:
+        assert unchanged == (episodes < 8)  # judged at the end of the row in which the eighth episode ended
+        episodes += row["episodes"]
+    assert not rows[-1][1]
+
+
+def test_a_run_too_short_to_judge_its_start_is_refused():
+    env = make_env(resolve("cartpole").game, 4)
+    config = replace(resolve("cartpole").dqn, steps=400, num_envs=4, replay_initial=8, batch_size=8, log_steps=40)
+    task = Task("radial", 0.0, 0.1, 0, replace(PACE, first_episodes=1_000))
+    with pytest.raises(ConfigError, match="end before enough episodes ended"):
+        dqn.train(small_policy(), env, config, resolve("cartpole").attack, task, Hooks())
+    env.close()
 
 
 def test_newly_held_budgets_are_told_once():
