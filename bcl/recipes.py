@@ -256,8 +256,18 @@ PACED_AT = Stage(
         "attack": _FAST_AT["attack"],
         "curriculum": _PACED | {"nominal_threshold": 0.85, "attacked_threshold": 0.7},
     },
-    _PACED_GAMES,
-)
+    _PACED_GAMES
+    | {
+        "acrobot": {
+            "dqn": _ACROBOT_AT["dqn"] | {"steps": 56_000, "num_envs": 16, "replay_initial": 1_000, "log_steps": 500},
+            "attack": _ACROBOT_AT["attack"],
+            "curriculum": {
+                "target": 0.06, "increment": 0.01, "rise_steps": 5_000, "patience": 6_000, "pace_episodes": 12,
+                "adaptive": False, "nominal_threshold": -150.0, "attacked_threshold": -190.0,
+            },
+        }
+    },
+)  # fmt: skip
 _VANILLA_STARTS = {"jumper": 1 / 255}  # eps_0 of a vanilla bootstrap; 0 elsewhere
 
 RECIPES: dict[str, Recipe] = {

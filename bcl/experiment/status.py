@@ -8,6 +8,7 @@ from typing import Literal
 from bcl.config import Config
 from bcl.errors import StoreError
 from bcl.experiment.learned import no_rise
+from bcl.experiment.paced import PACED_RUN
 from bcl.experiment.phases import decisions, phase_line, rules_of
 from bcl.experiment.run import check_unchanged, read_config, stage_folders
 from bcl.experiment.work import METRICS, PROGRESS, RESULT, TRAINING
@@ -96,6 +97,9 @@ def _stage_lines(stage: Stage, folder: Path) -> Iterator[str]:
         if (folder / RESULT).exists():
             about = store.read_json(folder / RESULT)
             yield f"{name}: paced, it is {about.get('kept')}, {about.get('stopped')}"
+        elif rows := store.read_metrics(folder / PACED_RUN / METRICS):
+            largest = max(row["eps"] for row in rows)
+            yield f"{name}: paced, eps {rows[-1]['eps']:.3g} now, {largest:.3g} at most"
         return
     made, seconds = decisions(folder), 0.0
     for one in made:

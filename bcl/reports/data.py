@@ -112,6 +112,15 @@ class Skip:
 
 
 @dataclass(frozen=True)
+class Rise:
+    """The budget of a paced run while it trained."""
+
+    seconds: tuple[float, ...]
+    """As in `Bar`."""
+    eps: tuple[float, ...]
+
+
+@dataclass(frozen=True)
 class Curve:
     """The returns of one training run while it trained."""
 
@@ -144,6 +153,8 @@ class Timeline:
     panels: tuple[Panel, ...]
     target: float | None
     """The curriculum's; none without one, or where it is open-ended."""
+    rises: tuple[Rise, ...] = ()
+    """Of stages whose budget paces itself."""
 
 
 @dataclass(frozen=True)

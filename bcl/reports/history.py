@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from bcl.experiment.paced import PACED_RUN
 from bcl.experiment.phases import clock_after, decisions, rules_of
 from bcl.experiment.run import read_config, stage_folders
 from bcl.experiment.work import DIVERGED, METRICS, RESULT
 from bcl.recipes import Stage
-from bcl.reports.data import Bar, BarState, Curve, Panel, Skip, Timeline
+from bcl.reports.data import Bar, BarState, Curve, Panel, Rise, Skip, Timeline
 from bcl.reports.look import short_eps
 from bcl.runs import store
 
@@ -23,7 +24,7 @@ FEWEST_POINTS = 4
 def read_timeline(run: Path) -> Timeline | None:
     """All stages one after the other; none before the first row of metrics."""
     reported = store.read_json(run / RESULT).get("policy") if (run / RESULT).exists() else None
-    bars, skips, panels = list[Bar](), list[Skip](), list[Panel]()
+    bars, skips, panels, rises = list[Bar](), list[Skip](), list[Panel](), list[Rise]()
     target, began = None, 0.0
     for _, stage, folder in stage_folders(run):
         if stage.strategy == "none":
@@ -32,12 +33,23 @@ def read_timeline(run: Path) -> Timeline | None:
             if rows:
                 bars.append(_bar(folder, name, (0, 1, 1), eps, (began, began + training_seconds(rows)), True, reported))
                 panels.append(Panel(name, (_curve(1, True, rows),), phase=False))
+        elif stage.strategy == "paced":
+            if rows := store.read_metrics(folder / PACED_RUN / METRICS):
+                every = -(-len(rows) // MOST_POINTS)
+                seconds = tuple(began + time for time in _times(rows)[::every])
+                rises.append(Rise(seconds, tuple(row["eps"] for row in rows[::every])))
+                panels.append(Panel(folder.name[2:] + ", paced", (_curve(1, True, rows),), phase=False))
+                target = read_config(folder).curriculum.target
         else:
             more = _read_curriculum(stage, folder, began, reported)
             bars, skips, panels = bars + more[0], skips + more[1], panels + more[2]
             target = None if stage.strategy == "open" else read_config(folder).curriculum.target
-        began = max([began, *(bar.end for bar in bars), *(skip.at for skip in skips)])
-    return Timeline(tuple(bars), tuple(skips), tuple(panels), target) if bars else None
+        began = max(
+            [began, *(bar.end for bar in bars), *(skip.at for skip in skips), *(rise.seconds[-1] for rise in rises)]
+        )
+    if not panels:
+        return None
+    return Timeline(tuple(bars), tuple(skips), tuple(panels), target, tuple(rises))
 
 
 def kept_folder(stage_folder: Path, phase: int) -> Path:
@@ -51,9 +63,14 @@ def kept_folder(stage_folder: Path, phase: int) -> Path:
 
 def training_seconds(rows: Sequence[dict[str, Any]]) -> float:
     """The time a run trained, from its rows of metrics."""
+    return _times(rows)[-1] if rows else 0.0
+
+
+def _times(rows: Sequence[dict[str, Any]]) -> list[float]:
+    """Seconds of training up to each row."""
     steps = np.diff([0.0, *(row["step"] for row in rows)])
     rates = [row.get("steps_per_second") for row in rows]
-    return float(sum(count / rate for count, rate in zip(steps, rates, strict=True) if rate))
+    return np.cumsum([count / rate if rate else 0.0 for count, rate in zip(steps, rates, strict=True)]).tolist()
 
 
 def _read_curriculum(

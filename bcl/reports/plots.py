@@ -39,6 +39,7 @@ _BARS: dict[BarState, Any] = {
     "not needed": {"facecolor": "none", "edgecolor": LIGHT["muted"], "linewidth": 0.6, "hatch": "/////"},
 }
 _MISSED: dict[str, Any] = {"marker": "X", "color": LIGHT["vermilion"], "markeredgecolor": "white", "markersize": 9}
+_RISE: dict[str, Any] = {"color": LIGHT["blue"], "linewidth": 1.8}
 
 
 def styled(draw: Callable[P, Figure]) -> Callable[P, Figure]:
@@ -165,14 +166,19 @@ def _lowest(evaluation: Evaluation) -> list[tuple[float, float]]:
 
 @styled
 def timeline(history: Timeline, width: int) -> Figure:
-    """Time across, budget up: a bar per run, the kept one solid, skips as arrows. Every budget has a row of its own."""
+    """Time across, budget up: a bar per run, the kept one solid, skips as arrows. Every budget has a row of its own.
+
+    A budget that paces itself is a line between the rows.
+    """
     shown = {0.0, *(bar.eps for bar in history.bars), *(eps for skip in history.skips for eps in (skip.low, skip.high))}
+    shown |= {share * max(rise.eps) for rise in history.rises for share in (0.25, 0.5, 0.75, 1.0)}
     budgets = sorted(shown | ({history.target} if history.target else set()))
     row = {eps: place for place, eps in enumerate(budgets)}
-    height = max(ROW, BAR * max(bar.of for bar in history.bars))
+    height = max([ROW, *(BAR * bar.of for bar in history.bars)])
     figure = _figure(width, max(120 + height * len(row), 250 if width < NARROW else 320))
     axes = figure.add_subplot()
-    end = max([bar.end for bar in history.bars] + [skip.at for skip in history.skips])
+    ends = [bar.end for bar in history.bars] + [skip.at for skip in history.skips]
+    end = max(ends + [rise.seconds[-1] for rise in history.rises])
     unit, name = (1, "s") if end < 120 else (60, "min") if end < 7200 else (3600, "h")
     for bar in history.bars:
         share = 0.84 / max(bar.of, 2)  # of the row
@@ -182,6 +188,8 @@ def timeline(history: Timeline, width: int) -> Figure:
             axes.plot(bar.end / unit, middle, marker="*", color=LIGHT["ochre"], markersize=11, zorder=5)
         elif bar.missed:
             axes.plot(bar.end / unit, middle, **_MISSED)
+    for rise in history.rises:
+        axes.plot(np.divide(rise.seconds, unit), np.interp(rise.eps, budgets, range(len(budgets))), **_RISE)
     for skip in history.skips:
         arrow = {"arrowstyle": "-|>", "color": LIGHT["vermilion"], "linewidth": 1.5, "shrinkA": 0, "shrinkB": 0}
         axes.annotate("", (skip.at / unit, row[skip.high]), (skip.at / unit, row[skip.low]), arrowprops=arrow)
@@ -201,6 +209,8 @@ def timeline(history: Timeline, width: int) -> Figure:
         handles.append(Line2D([], [], color=LIGHT["ochre"], marker="*", markersize=11, linestyle="", label="the agent"))
     if any(bar.missed and not bar.reported for bar in history.bars):
         handles.append(Line2D([], [], linestyle="", label="missed its thresholds", **_MISSED))
+    if history.rises:
+        handles.append(Line2D([], [], label="budget that paces itself", **_RISE))
     if history.target:
         handles.append(Line2D([], [], color=LIGHT["muted"], linewidth=1, linestyle=":", label="target"))
     figure.legend(handles=handles, loc="outside lower left", ncols=2 if width < NARROW else 4)

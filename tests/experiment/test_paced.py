@@ -4,6 +4,7 @@ import json
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import bcl
@@ -11,7 +12,9 @@ from bcl.config import resolve
 from bcl.errors import BclError, ConfigError
 from bcl.experiment.paced import pace_of
 from bcl.experiment.status import status
+from bcl.reports import plots
 from bcl.reports.effort import effort
+from bcl.reports.history import read_timeline
 
 TINY = {
     "dqn": {
@@ -65,6 +68,32 @@ def test_damaged_weights_are_not_handed_on(run: Path, tmp_path: Path):
     with pytest.raises(BclError, match="damaged"):
         bcl.resume(damaged)
     assert (damaged / "best" / "policy.safetensors").read_bytes() == good
+
+
+def test_status_tells_the_budget_of_the_moment(run: Path, tmp_path: Path):
+    stopped = tmp_path / "stopped"
+    shutil.copytree(run, stopped)
+    for file in (stopped / "result.json", stopped / "stages" / "2-at" / "result.json"):
+        file.unlink()
+    metrics = stopped / "stages" / "2-at" / "run" / "metrics.jsonl"
+    rows = [json.loads(line) for line in metrics.read_text().splitlines()]
+    [line] = [line for line in status(stopped).lines if "paced" in line]
+    assert line == f"at: paced, eps {rows[-1]['eps']:.3g} now, {max(row['eps'] for row in rows):.3g} at most"
+
+
+def test_the_report_draws_the_budget(run: Path):
+    rows = [json.loads(line) for line in (run / "stages" / "2-at" / "run" / "metrics.jsonl").read_text().splitlines()]
+    timeline = read_timeline(run)
+    assert timeline
+    [rise] = timeline.rises
+    assert rise.eps == tuple(row["eps"] for row in rows)
+    assert [*rise.seconds] == sorted(rise.seconds)
+    assert rise.seconds[0] >= timeline.bars[-1].end  # vanilla came before
+    axes = plots.timeline(timeline, 800).axes[0]
+    heights = [round(float(y), 6) for line in axes.lines for y in np.atleast_1d(line.get_ydata())]
+    top = len(axes.get_yticks()) - 1  # the row of the target
+    drawn = np.interp(max(rise.eps), [float(t.get_text()) for t in axes.get_yticklabels()], range(top + 1))
+    assert round(float(drawn), 6) in heights
 
 
 def test_a_finished_run_is_only_read(run: Path):
