@@ -24,7 +24,7 @@ from bcl.envs import make_env
 from bcl.evaluation import Cell, Plan, cells, evaluate_cells
 from bcl.evaluation.evaluate import SearchForm
 from bcl.evaluation.speed import attack_speed, untrained_policy
-from bcl.evaluation.suite import tables_at_once
+from bcl.evaluation.suite import make_envs, tables_at_once
 from bcl.games import AtariGame, Game
 from bcl.policies import Policy, as_float
 
@@ -63,22 +63,28 @@ def whole_evaluation(policy: Policy, game: AtariGame, wanted: list[Cell], copies
     """Seconds and agent steps per second of cells one by one and side by side."""
     game = dataclasses.replace(game, max_steps=steps)
     device = next(policy.parameters()).device
-    width = tables_at_once(policy, Plan(game, copies))
-    envs = [make_env(game, copies, device) for _ in range(min(width, len(wanted)))]
+    plan = Plan(game, copies)
+    width = min(tables_at_once(policy, plan), len(wanted))
+    one, several = make_envs(plan, 1, device), make_envs(plan, width, device)
 
-    def play(at_once: int) -> tuple[float, int]:
+    def play(cells: list[Cell], at_once: int) -> tuple[float, int]:
         start = time.perf_counter()
         played = 0
-        for first in range(0, len(wanted), at_once):
-            part = wanted[first : first + at_once]
-            for _, score in evaluate_cells(policy, envs[: len(part)], part, episodes=copies):
+        for first in range(0, len(cells), at_once):
+            part = cells[first : first + at_once]
+            envs = one if at_once == 1 else several
+            envs = envs if len(envs) == 1 else envs[: len(part)]
+            for _, score in evaluate_cells(policy, envs, part, episodes=copies, copies=copies):
                 played += sum(score.lengths)
         return time.perf_counter() - start, played
 
-    play(1)  # loads kernels; not measured
-    alone, alone_steps = play(1)
-    together, steps_together = play(width)
-    for env in envs:
+    first_of_each = [
+        cell for number, cell in enumerate(wanted) if cell.attack not in [c.attack for c in wanted[:number]]
+    ]
+    play(first_of_each, 1)  # loads kernels; not measured
+    alone, alone_steps = play(wanted, 1)
+    together, steps_together = play(wanted, width)
+    for env in [*one, *several]:
         env.close()
     return {
         "cells": len(wanted), "at_once": width, "one_by_one_s": alone, "side_by_side_s": together, "ratio": alone / together,

@@ -35,6 +35,16 @@ class Step:
         """(N,) bool: the episode is over, either way."""
         return self.terminated | self.truncated
 
+    def split(self, size: int) -> "list[Step]":
+        """The same of `size` environments at a time."""
+        ends = (
+            [0] * (len(self.reward) // size)
+            if not len(self.final_obs)
+            else self.ended.view(-1, size).sum(dim=1).tolist()
+        )
+        parts = (part.split(size) for part in (self.obs, self.reward, self.terminated, self.truncated, self.playing))
+        return [Step(*part) for part in zip(*parts, self.final_obs.split(ends), strict=True)]
+
 
 class VectorEnv(Protocol):
     """N copies of a game. `send` starts a step and returns at once where the engine has threads; `recv` waits for it."""

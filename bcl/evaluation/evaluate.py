@@ -14,8 +14,10 @@ from torch import Generator, Tensor, nn
 from bcl.attacks import Attack, Budget, CrossEntropy, Randomness, RowGenerators, perturb
 from bcl.attacks.names import attack_label
 from bcl.attacks.objectives import ascent
+from bcl.attacks.threat import per_sample
 from bcl.bounds import Method, certified, full_precision, input_box, margins
 from bcl.envs import Step, VectorEnv
+from bcl.envs.vector import seed_list
 from bcl.errors import BclError
 from bcl.evaluation.courses import Courses, different
 from bcl.evaluation.score import NO_ATTACK, Score
@@ -77,11 +79,12 @@ def evaluate_cells(
     protocol: Protocol = "fixed",
     precision: Precision = "fast",
     choose: Choose | None = None,
+    copies: int = 0,
     progress: Progress = lambda done, of: None,
 ) -> Iterator[tuple[int, Score]]:
-    """Greedy play under attack, every cell in an environment of its own, all of them at once; each score, with the number of its cell,
-    when it is done.
+    """Greedy play under attack, all cells at once; each score, with the number of its cell, when it is done.
 
+    Every cell has an environment of its own, or `copies` of one that they share; what is left of that plays for nothing.
     Cells with the same attack are rows of one batch, each with its budget and its own random draws, so that a cell has the
     score it would have alone, up to how matrix products of another size are rounded.
     `fixed`: every copy plays a number of episodes set beforehand, so that short episodes are not over-counted.
@@ -95,29 +98,34 @@ def evaluate_cells(
         raise BclError(f"unknown protocol '{protocol}' or precision '{precision}'", "fixed or first; fast or full")
     device = next(policy.parameters()).device
     search = SearchForm.of(policy, precision)
-    probe = Probe(policy, search)
+    size = copies or envs[0].num_envs
     tables = [
-        Table(cell, env, Generator(device).manual_seed(seed), Book(env.num_envs, episodes, protocol, device), probe)
-        for cell, env in zip(cells, envs, strict=True)
+        Table(cell, Generator(device).manual_seed(seed), Book(size, episodes, protocol, device)) for cell in cells
     ]
-    for table in tables:
-        table.obs = table.env.reset(seed)
-    groups = [Group(policy, search, members, choose) for members in _by_attack(tables)]
+    hosts = list[Host]()
+    for env in envs:
+        taken = sum(len(host.tables) for host in hosts)
+        hosts.append(Host(env, tables[taken : taken + env.num_envs // size], size, seed))
+    probe = Probe(policy, search)
+    groups = [Group(policy, search, members, choose, probe) for members in _by_attack(tables)]
     step_count = 0
     while groups:
         for group in groups:
             group.decide()
         for group in groups:
-            group.send(probing=step_count % PROBE_EVERY == 0)
+            group.wait(probing=step_count % PROBE_EVERY == 0)
         step_count += 1
         playing = [table for group in groups for table in group.playing]
-        for table in playing:
-            table.receive()
+        hosts = [host for host in hosts if host.playing]
+        for host in hosts:
+            host.send()
+        for host in hosts:
+            host.receive()
         if step_count % PROBE_EVERY == 0:
             progress(sum(table.book.finished for table in tables), episodes * len(tables))
         for table in playing:
             if table.book.complete:
-                yield tables.index(table), table.score(seed, protocol)
+                yield tables.index(table), table.score(seed, protocol, search.is_half)
         groups = [group.without_finished() for group in groups if not group.finished]
 
 
@@ -132,34 +140,23 @@ def _by_attack(tables: "Sequence[Table]") -> "list[list[Table]]":
 
 
 class Table:
-    """A cell being played: its environment, its random draws and what counts."""
+    """A cell being played: its random draws, what its copies see and do, and what counts."""
 
     obs: Tensor
+    actions: Tensor
 
-    def __init__(self, cell: Cell, env: VectorEnv, generator: Generator, book: "Book", probe: "Probe") -> None:
+    def __init__(self, cell: Cell, generator: Generator, book: "Book") -> None:
         self.cell = cell
-        self.env = env
         self.generator = generator
         self.book = book
-        self._probe = probe
-        self._probed = Probed()
+        self.probed = Probed()
 
-    def send(self, decided: "Decided", on_host: "Decided", probing: bool) -> None:
-        """Start a step with the actions of this table's copies."""
-        if probing:
-            refuse_over_budget(decided.distance.amax(), self.cell)
-            if self.cell.attack is not None:
-                self._probed += self._probe(self.obs, decided.actions, self.book.counting, self.cell)
-        self.env.send(on_host.actions)
-        self.book.watch(on_host.actions != on_host.clean, on_host.distance)
+    def act(self, decided: "Decided") -> None:
+        """What the copies do next; tensors of the host."""
+        self.actions = decided.actions
+        self.book.watch(decided.actions != decided.clean, decided.distance)
 
-    def receive(self) -> None:
-        """Wait for the step, and note what came of it."""
-        step = self.env.recv()
-        self.book.add(step)
-        self.obs = step.obs
-
-    def score(self, seed: int, protocol: Protocol) -> Score:
+    def score(self, seed: int, protocol: Protocol, half: bool) -> Score:
         """Of a table whose episodes are all done."""
         book, cell = self.book, self.cell
         refuse_over_budget(book.largest, cell)
@@ -170,24 +167,57 @@ class Table:
             lengths=tuple(book.lengths()),
             changed=book.changed / max(book.steps, 1),
             max_perturbation=book.largest,
-            zero_gradient=self._probed.zero_gradients / max(self._probed.states, 1),
+            zero_gradient=self.probed.zero_gradients / max(self.probed.states, 1),
             seed=seed,
             protocol=protocol,
-            precision="half" if self._probe.searches_half else "full",
-            stochastic=self._probed.stochastic,
+            precision="half" if half else "full",
+            stochastic=self.probed.stochastic,
             courses=book.courses(),
         )
+
+
+class Host:
+    """An environment, and the tables that play on its copies, `size` each. On a GPU what a step costs between the device and the
+    host hardly depends on the number of copies."""
+
+    def __init__(self, env: VectorEnv, tables: "list[Table]", size: int, seed: int) -> None:
+        self._env, self.tables, self._size = env, tables, size
+        seats = env.num_envs // size
+        obs = env.reset(seed_list(seed, size) * seats if seats > 1 else seed)
+        for table, part in zip(tables, obs.split(size), strict=False):
+            table.obs = part
+        self._idle = [torch.zeros(size, dtype=torch.long)] * (seats - len(tables))
+
+    @property
+    def playing(self) -> bool:
+        """Whether a table has episodes left."""
+        return not all(table.book.complete for table in self.tables)
+
+    def send(self) -> None:
+        """Start a step of every copy; tables that are done repeat their last actions."""
+        self._env.send(torch.cat([*(table.actions for table in self.tables), *self._idle]))
+
+    def receive(self) -> None:
+        """Wait for the step, and note what came of it."""
+        step = self._env.recv()
+        facts = torch.stack([step.reward.double(), step.playing.double(), step.ended.double()]).cpu()
+        for table, part, seen in zip(self.tables, step.split(self._size), facts.split(self._size, dim=1), strict=False):
+            table.obs = part.obs
+            if not table.book.complete:
+                table.book.add(part, seen.numpy())
 
 
 class Group:
     """Tables under the same attack, whose copies are rows of one batch."""
 
-    def __init__(self, policy: Policy, search: "SearchForm", tables: "list[Table]", choose: Choose | None) -> None:
-        self._policy, self._search, self._choose = policy, search, choose
+    def __init__(
+        self, policy: Policy, search: "SearchForm", tables: "list[Table]", choose: Choose | None, probe: "Probe"
+    ) -> None:
+        self._policy, self._search, self._choose, self._probe = policy, search, choose, probe
         self._tables = tables
         self._device = tables[0].generator.device
         self._stream = torch.cuda.Stream() if self._device.type == "cuda" else None  # groups decide beside each other
-        rows = [table.env.num_envs for table in tables]
+        rows = [len(table.obs) for table in tables]
         first = tables[0]
         eps: Budget = first.cell.eps
         generator: Randomness = first.generator
@@ -215,22 +245,25 @@ class Group:
         with self._beside():
             self._decided = self._decision(torch.cat([table.obs for table in self._tables]))
 
-    def send(self, probing: bool) -> None:
-        """Start the step on every table that is playing."""
+    def wait(self, probing: bool) -> None:
+        """Hand every table that is playing its actions."""
         if self._stream:
             torch.cuda.current_stream().wait_stream(self._stream)
         d = self._decided
         on_host = Decided(d.actions.cpu(), d.clean.cpu(), d.seen, d.distance.cpu())  # once for all tables
-        parts = zip(self._tables, d.split(self._rows), on_host.split(self._rows), strict=True)
-        for table, decided, for_host in parts:
+        for table, decided in zip(self._tables, on_host.split(self._rows), strict=True):
             if not table.book.complete:
-                table.send(decided, for_host, probing)
+                table.act(decided)
+                if probing:
+                    refuse_over_budget(decided.distance.amax(), table.cell)
+        if probing and self._tables[0].cell.attack is not None:
+            self._probe(self.playing)
 
     def without_finished(self) -> "Group":
         """The same with fewer rows, once that is worth making the decision anew: on a GPU a graph has to be captured."""
         playing = self.playing
         few = 2 * len(playing) <= len(self._tables) if self._stream else len(playing) < len(self._tables)
-        return Group(self._policy, self._search, playing, self._choose) if few else self
+        return Group(self._policy, self._search, playing, self._choose, self._probe) if few else self
 
     def _beside(self) -> AbstractContextManager[object]:
         return torch.cuda.stream(self._stream) if self._stream else nullcontext()
@@ -339,14 +372,14 @@ class Probe:
         # Where gradients are looked for: through the whole policy, what rounding leaves of a dueling value stream would hide
         # that nothing else has any.
         self._exact = SearchForm(policy, half=False)
-        self.searches_half = searched.is_half
 
-    def __call__(self, obs: Tensor, actions: Tensor, counting: np.ndarray, cell: Cell) -> Probed:
-        """At observations of a cell's copies, of those that count."""
-        rows = torch.from_numpy(counting).to(obs.device)
-        obs, actions = as_float(obs)[rows], actions[rows]
-        if not len(obs):
-            return Probed()
+    def __call__(self, tables: Sequence[Table]) -> None:
+        """At what the copies see whose steps count; each table is told of its own."""
+        counts = [int(table.book.counting.sum()) for table in tables]
+        if not sum(counts):
+            return
+        obs = torch.cat([as_float(table.obs)[torch.from_numpy(table.book.counting)] for table in tables])
+        actions = torch.cat([table.actions[torch.from_numpy(table.book.counting)] for table in tables]).to(obs.device)
         with torch.no_grad():
             scores, again = self._policy(obs), self._policy(obs)
             searched = self._searched(obs)
@@ -354,8 +387,11 @@ class Probe:
             raise BclError("the policy's scores overflow in half precision", "evaluate with precision full")
         stochastic = not torch.equal(scores, again)
         if not stochastic:  # else the action was another draw's than the scores
-            _refuse_broken_certificate(self._policy, obs, scores, actions, cell)
-        return Probed(len(obs), int(without_gradient(self._exact, obs).sum()), stochastic)
+            cells = [table.cell for table, count in zip(tables, counts, strict=True) for _ in range(count)]
+            _refuse_broken_certificate(self._policy, obs, scores, actions, cells)
+        blind = without_gradient(self._exact, obs).split(counts)
+        for table, count, without in zip(tables, counts, blind, strict=True):
+            table.probed += Probed(count, int(without.sum()), stochastic)
 
 
 def without_gradient(searched: SearchForm, obs: Tensor) -> Tensor:
@@ -371,16 +407,22 @@ def refuse_over_budget(largest: Tensor | float, cell: Cell) -> None:
         raise BclError(what, "this attack is broken")
 
 
-def _refuse_broken_certificate(policy: Policy, obs: Tensor, scores: Tensor, actions: Tensor, cell: Cell) -> None:
+def _refuse_broken_certificate(
+    policy: Policy, obs: Tensor, scores: Tensor, actions: Tensor, cells: Sequence[Cell]
+) -> None:
+    """`cells`: of each observation."""
+    eps = per_sample(torch.tensor([cell.eps for cell in cells], dtype=obs.dtype, device=obs.device), obs)
     try:
         with torch.no_grad(), full_precision():
-            lower, upper = input_box(obs, cell.eps, policy.low, policy.high)
+            lower, upper = input_box(obs, eps, policy.low, policy.high)
             clean = scores.argmax(dim=1)
             method: Method = "ibp" if policy.spec.kind == "impala" else "crown-ibp"  # seconds a state on IMPALA
             proven = certified(margins(policy.chain(), lower, upper, clean, method), clean, scores)
     except BclError:  # a layer without bounds: nothing is certified, so nothing can be broken
         return
-    if bool((proven & (actions != clean)).any()):
+    broken = (proven & (actions != clean)).tolist()
+    if any(broken):
+        cell = cells[broken.index(True)]
         raise BclError(
             f"{cell.attack} changed an action that was certified at eps {cell.eps:.6g}",
             "the certificate is wrong: report it",
@@ -421,9 +463,8 @@ class Book:
         """Note what the attack did, before the step is played; tensors of the host."""
         self._changed_now, self._distance_now = changed.numpy(), distance.numpy()
 
-    def add(self, step: Step) -> None:
-        """Note what came of the step."""
-        facts = torch.stack([step.reward.double(), step.playing.double(), step.ended.double()]).cpu().numpy()
+    def add(self, step: Step, facts: np.ndarray) -> None:
+        """Note what came of the step; `facts` (3, N): rewards, who played, whose episode ended, on the host."""
         reward, playing, ended = facts[0], facts[1] > 0, facts[2] > 0
         live = self.counting & playing
         self.steps += int(live.sum())

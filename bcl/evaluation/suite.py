@@ -111,22 +111,24 @@ def _play(
     attacks = [repr(cell.attack) for cell in missing.values()]
     ordered = sorted(missing, key=lambda file: attacks.index(repr(missing[file].attack)))
     envs: list[VectorEnv] = []
+    shares = shares_environment(plan, device)
     width = tables_at_once(policy, plan)
     try:
         for first in range(0, len(ordered), width):
             files = ordered[first : first + width]
             cells = [missing[file] for file in files]
-            while len(envs) < len(cells):
-                envs.append(make_env(plan.game, plan.copies(), device))
+            if not envs or (len(envs) < len(cells) and not shares):
+                envs += make_envs(plan, len(cells) - len(envs), device)
             label = cells[0].label
             together = evaluate_cells(
                 policy,
-                envs[: len(cells)],
+                envs if shares else envs[: len(cells)],
                 cells,
                 episodes=plan.episodes,
                 seed=plan.seed,
                 protocol=plan.protocol,
                 precision=plan.precision,
+                copies=plan.copies(),
                 progress=progress(f"{label} and {len(cells) - 1} more" if len(cells) > 1 else label),
             )
             for number, score in together:
@@ -134,6 +136,22 @@ def _play(
     finally:
         for env in envs:
             env.close()
+
+
+def shares_environment(plan: Plan, device: torch.device) -> bool:
+    """Whether all cells of a pass play on copies of one environment. Not on a CPU, where nothing is gained and cells that are
+    done would go on playing, nor on Procgen, whose engine draws for all of its copies."""
+    return device.type == "cuda" and not isinstance(plan.game, ProcgenGame)
+
+
+def make_envs(plan: Plan, count: int, device: torch.device) -> list[VectorEnv]:
+    """Environments for so many cells."""
+    game = plan.game
+    if not shares_environment(plan, device):
+        return [make_env(game, plan.copies(), device) for _ in range(count)]
+    if isinstance(game, AtariGame):
+        game = dataclasses.replace(game, first_noops=game.first_noops * count)
+    return [make_env(game, plan.copies() * count, device)]
 
 
 def tables_at_once(policy: Policy, plan: Plan) -> int:

@@ -1,6 +1,7 @@
 """Cells played side by side have the scores they would have alone."""
 
 import contextlib
+import dataclasses
 from dataclasses import dataclass
 
 import pytest
@@ -10,7 +11,8 @@ from torch import Generator, Tensor
 from bcl.attacks import FGSM, PGD, RIFGSM, SUITES, CornerNoise, RowGenerators, Square, UniformNoise, perturb
 from bcl.config import resolve
 from bcl.envs import make_env
-from bcl.evaluation import Cell, Plan, evaluate, evaluate_cells, run_suite
+from bcl.evaluation import Cell, Plan, evaluate, evaluate_cells, run_suite, suite
+from bcl.evaluation.speed import untrained_policy
 from bcl.evaluation.suite import tables_at_once
 from bcl.policies import Policy, PolicySpec
 
@@ -68,6 +70,29 @@ def test_scores_of_budgets_played_together_are_those_of_budgets_played_alone(pol
     }
     assert together == alone
     assert len({score.returns for score in together.values()}) > 1
+
+
+@pytest.mark.parametrize("spare", [0, 2])
+def test_cells_that_share_an_environment_have_the_scores_of_environments_of_their_own(policy, spare):
+    cells = [Cell(None, 0.0), *(Cell(attack, eps) for attack in (PGD(3, 0.4), UniformNoise()) for eps in (0.1, 0.3))]
+    shared = make_env(GAME, 3 * (len(cells) + spare))
+    together = evaluate_cells(policy, [shared], cells, episodes=4, seed=5, copies=3)
+    assert {cells[i].label: score for i, score in together} == play(policy, cells)
+
+
+def test_atari_cells_share_an_environment_with_the_starts_they_would_have_alone(tmp_path, monkeypatch):
+    game = dataclasses.replace(resolve("pong").game, max_steps=40, first_noops=(7, 1, 30))
+    policy = untrained_policy(resolve("pong").game, "cpu")
+    plan = Plan(game, episodes=3)
+    cells = [Cell(None, 0.0), Cell(UniformNoise(), 0.5), Cell(CornerNoise(), 0.5)]
+    alone = list(run_suite(policy, plan, cells, tmp_path / "alone"))
+    monkeypatch.setattr(suite, "shares_environment", lambda plan, device: True)
+    monkeypatch.setattr(suite, "tables_at_once", lambda policy, plan: 2)
+    assert list(run_suite(policy, plan, cells, tmp_path / "shared")) == alone
+    [env] = suite.make_envs(plan, 2, torch.device("cpu"))
+    assert env.num_envs == 6
+    assert env.game.first_noops == (7, 1, 30) * 2
+    env.close()
 
 
 def test_several_attacks_at_once(policy):
