@@ -259,11 +259,11 @@ PACED_AT = Stage(
     _PACED_GAMES
     | {
         "acrobot": {
-            "dqn": _ACROBOT_AT["dqn"] | {"steps": 56_000, "num_envs": 16, "replay_initial": 1_000, "log_steps": 500},
+            "dqn": _ACROBOT_AT["dqn"] | {"steps": 66_000, "num_envs": 16, "replay_initial": 1_000, "log_steps": 500},
             "attack": _ACROBOT_AT["attack"],
             "curriculum": {
                 "target": 0.06, "increment": 0.01, "rise_steps": 5_000, "patience": 6_000, "pace_episodes": 12,
-                "adaptive": False, "nominal_threshold": -150.0, "attacked_threshold": -190.0,
+                "adaptive": False, "nominal_threshold": -150.0, "attacked_threshold": -170.0,
             },
         }
     },
