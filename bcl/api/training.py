@@ -81,11 +81,13 @@ def prepare(
     given("workers", workers, Workers, WORKERS)
     own = {name: value for name, value in (("seed", seed), ("budget", budget)) if value is not None}
     flags, file = {**settings, **own}, path_of("config", config) if config else None
+    start = _agent(init)
+    decided = _decided_by(start)
 
     def with_seed(seed: int) -> list[tuple[recipes.Stage, Config]]:
-        return resolve_stages(game, recipe=recipe, file=file, flags=flags | {"seed": seed})
+        return resolve_stages(game, recipe=recipe, file=file, flags=flags | {"seed": seed}, agent=decided)
 
-    stages = resolve_stages(game, recipe=recipe, file=file, flags=flags)
+    stages = resolve_stages(game, recipe=recipe, file=file, flags=flags, agent=decided)
     last = stages[-1][1]
     folder = path_of("out", out or Path("runs") / f"{game}-{last.recipe}-s{last.seed}".replace("/", "-"))
     if str(folder).startswith(zoo.PREFIX):
@@ -98,12 +100,8 @@ def prepare(
     recipes.check_trainable(last.recipe, last.algo)
 
     from bcl import experiment
-    from bcl.api.target import load
-    from bcl.policies import Policy
 
     device = workers.worker_device()
-    hint = "give a policy, its file or a run"
-    start = init if init is None or isinstance(init, Policy) else load(path_of("init", init, hint))
     experiment.check(stages, device if workers.local else "cpu", start, workers.mirrors())
     return Order(stages, with_seed, folder, device, start)
 
@@ -150,6 +148,24 @@ def _finish(run: Path, workers: Workers, say: Say) -> Run:
     from bcl import experiment
 
     return Run(run, experiment.finish(run, workers.crew(lambda: False, lambda: None, say)))
+
+
+def _agent(init: "Where | Policy | None") -> "Policy | None":
+    """The one to start from."""
+    if init is None:
+        return None
+    from bcl.api.target import load
+    from bcl.policies import Policy
+
+    return init if isinstance(init, Policy) else load(path_of("init", init, "give a policy, its file or a run"))
+
+
+def _decided_by(agent: "Policy | None") -> dict[str, Any]:
+    """Settings that the agent to start from decides: its learner, and its layers where these can be chosen."""
+    if agent is None:
+        return {}
+    layers = {"network": {"hidden": agent.spec.hidden}} if agent.spec.hidden else {}
+    return {"algo": agent.spec.algo, **layers}
 
 
 def _refuse_ignored(stage: recipes.Stage, flags: Mapping[str, Any]) -> None:

@@ -34,6 +34,7 @@ from bcl.experiment.mirrors import NO_MIRRORS, Mirrors
 from bcl.experiment.paced import pace_of, train_paced
 from bcl.experiment.phases import DECISION, phase_of, plan_of, rules_of, train_phases
 from bcl.experiment.work import METRICS, POLICY, RESULT, Training, check_fits, spec_of
+from bcl.learners import dqn
 from bcl.learners.task import Task
 from bcl.policies import Policy
 from bcl.policies.files import fingerprint, to_bytes
@@ -103,6 +104,8 @@ def check(stages: Stages, device: str, init: Policy | None, mirrors: Mirrors = N
     mirrors.check()
     for number in _numbers(stages[-1][1].recipe, len(stages), init is not None):
         stage, config = stages[number - 1]
+        if config.algo == "dqn":
+            dqn.refuse_no_updates(config.dqn)
         if stage.strategy == "paced":
             pace_of(config, config.curriculum.start)
         elif stage.strategy != "none":

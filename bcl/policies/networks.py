@@ -14,6 +14,8 @@ from torch import Tensor, nn
 
 from bcl.layers import PatchConv, Residual
 
+_ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "tanh": nn.Tanh}
+
 
 class Dueling(nn.Module):
     """Q = V + A - mean(A) over a shared body; the heads see the flattened body."""
@@ -74,7 +76,7 @@ class ActorCritic(nn.Module):
     def __init__(self, body: nn.Sequential, features: int, actions: int) -> None:
         super().__init__()
         self.body = body
-        self._in_full = 1 + next(i for i, layer in enumerate(body) if [*layer.parameters()])  # layers
+        self._in_full = 1 + next((i for i, layer in enumerate(body) if [*layer.parameters()]), -1)  # layers
         self.logits = nn.Linear(features, actions)
         self.value = nn.Linear(features, 1)
         head = torch.empty(actions + 1, features)  # initialised as one matrix, as in the reference's shared head
@@ -149,16 +151,15 @@ def dueling_mlp(shape: Sequence[int], actions: int, hidden: Sequence[int]) -> Du
     return Dueling(nn.Sequential(*layers), body[-1] if body else _size(shape), (head,), actions)
 
 
-def actor_critic_mlp(shape: Sequence[int], actions: int, hidden: Sequence[int]) -> ActorCritic:
+def actor_critic_mlp(shape: Sequence[int], actions: int, hidden: Sequence[int], activation: str) -> ActorCritic:
     """An actor-critic for vector observations."""
-    layers = [nn.Flatten(), *list(mlp(_size(shape), hidden, 1))[:-1]]
-    return ActorCritic(nn.Sequential(*layers), hidden[-1], actions)
+    layers = [nn.Flatten(), *list(mlp(_size(shape), hidden, 1, _ACTIVATIONS[activation]))[:-1]]
+    return ActorCritic(nn.Sequential(*layers), [_size(shape), *hidden][-1], actions)
 
 
 def plain_mlp(shape: Sequence[int], actions: int, hidden: Sequence[int], activation: str) -> Plain:
-    """One stack for vector observations; what agents of other libraries become."""
-    kind = {"relu": nn.ReLU, "tanh": nn.Tanh}[activation]
-    return Plain(nn.Sequential(nn.Flatten(), *mlp(_size(shape), hidden, actions, kind)))
+    """One stack for vector observations; what Q-networks of other libraries become."""
+    return Plain(nn.Sequential(nn.Flatten(), *mlp(_size(shape), hidden, actions, _ACTIVATIONS[activation])))
 
 
 def _last_in_full(layers: nn.Sequential, x: Tensor) -> Tensor:

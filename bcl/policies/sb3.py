@@ -2,6 +2,7 @@
 
 The layers come from the tensors of `policy.pth`, the activation from the plain JSON in `data`, whose pickled values are
 never decoded. These agents see raw observations and ours see scaled ones, so the scale moves into the first layer.
+Of PPO and A2C the actor is taken; the critic has layers of its own there, and is learned anew when training goes on.
 A DQN trained behind `VecNormalize` cannot be told from one that was not: the zip holds no trace of it.
 """
 
@@ -25,6 +26,7 @@ from bcl.quantities import counted
 
 MAX_BYTES = 1 << 28  # of one member, and of all weights: far above any MLP, far below any memory
 SUPPORTED = "only DQN, PPO and A2C agents with the MlpPolicy of Stable-Baselines3 and discrete actions can be rebuilt"
+ACTOR_HEAD = "action_net"  # of PPO and A2C
 MODULES = ("stable_baselines3.dqn.policies", "stable_baselines3.common.policies")
 ACTIVATIONS: dict[str, Activation] = {
     "<class 'torch.nn.modules.activation.ReLU'>": "relu",
@@ -42,6 +44,7 @@ def import_zip(path: Path, game: Game) -> Policy:
     data, weights = _read(path)
     activation = _activation(path, data)
     names, default = _layers(path, data, weights)
+    actor = names[-1] == ACTOR_HEAD
     sizes = [len(scale), *(len(weights[f"{name}.weight"]) for name in names)]
     inputs, outputs = weights[f"{names[0]}.weight"].shape[-1], sizes[-1]
     if (inputs, outputs) != (sizes[0], num_actions):
@@ -55,10 +58,13 @@ def import_zip(path: Path, game: Game) -> Policy:
         weight, bias = (weights[f"{name}.{part}"].double() for part in ("weight", "bias"))
         if weight.shape != (b, a) or bias.shape != (b,):
             raise WeightsError(f"'{path}' has layers that do not fit together ('{name}')", "get it again")
-        layers |= {f"model.{2 * i + 1}.weight": weight, f"model.{2 * i + 1}.bias": bias}
-    layers["model.1.weight"] = layers["model.1.weight"] * torch.tensor(scale, dtype=torch.float64)
+        weight = weight * torch.tensor(scale, dtype=torch.float64) if i == 0 else weight
+        ours = "logits" if name == ACTOR_HEAD else f"{'body' if actor else 'model'}.{2 * i + 1}"
+        layers |= {f"{ours}.weight": weight, f"{ours}.bias": bias}
+    if actor:
+        layers |= {"value.weight": torch.zeros(1, sizes[-2]), "value.bias": torch.zeros(1)}
     spec = PolicySpec(
-        kind="plain-mlp",
+        kind="actor-critic-mlp" if actor else "plain-mlp",
         obs_shape=(len(scale),),
         num_actions=num_actions,
         low=tuple(x / s for x, s in zip(low, scale, strict=True)),
@@ -120,8 +126,8 @@ def _activation(path: Path, data: dict[str, Any]) -> Activation | None:
 def _layers(path: Path, data: dict[str, Any], weights: dict[str, Tensor]) -> tuple[list[str], Activation]:
     """The names of the linear layers from the observation to the scores, and the default between them."""
     default: Activation
-    if "action_net.weight" in weights:  # PPO and A2C
-        body, head, default = "mlp_extractor.policy_net.", ["action_net"], "tanh"
+    if f"{ACTOR_HEAD}.weight" in weights:
+        body, head, default = "mlp_extractor.policy_net.", [ACTOR_HEAD], "tanh"
         unused: tuple[str, ...] = ("mlp_extractor.value_net.", "value_net.")
         if data.get("_last_original_obs") is not None:  # these algorithms keep it only for VecNormalize
             raise WeightsError(

@@ -68,6 +68,7 @@ def test_a_printed_preset_is_a_config_file(bcl, tmp_path: Path) -> None:
 
 def mistakes(tmp_path: Path) -> list[tuple[list[str], str]]:
     (tmp_path / "broken.toml").write_text("[dqn")
+    (tmp_path / "other.toml").write_text("[ppo]\nsteps = 3\n")
     (tmp_path / "unknown.toml").write_text("[dqn]\nstpes = 3\n")
     (tmp_path / "taken").mkdir()
     (tmp_path / "taken" / "notes.txt").write_text("")
@@ -84,6 +85,10 @@ def mistakes(tmp_path: Path) -> list[tuple[list[str], str]]:
         (["train", "pong", "--config", "none.toml"], "cannot read"),
         (["train", "pong", "--dqn.stpes", "3"], "did you mean 'steps'"),
         (["train", "pong", "--out", "taken"], "exists already"),
+        (["train", "fruitbot", "--dqn.steps", "10"], "set ppo.steps, or train with --algo dqn"),
+        (["train", "pong", "--ppo.rollout", "10"], "leave it out, or train with --algo ppo"),
+        (["train", "pong", "--config", "other.toml"], "ppo.steps changes nothing, the learner is dqn"),
+        (["train", "cartpole", "--recipe", "at", "--dqn.steps", "500"], "dqn.steps 500 end before the first update"),
         (["train", "pong", "--recipe", "radail"], "did you mean 'radial'"),
         (["train", "breakout", "--recipe", "bcl-mos-at"], "no target for a curriculum"),
         (["train", "pong", "--recipe", "bcl-radial", "--curriculum.target", "9/255"], "has no target"),

@@ -230,7 +230,7 @@ def agent(plays: str = "CartPole-v1", **changes: object) -> Policy:
         (agent(), ("--game.scale", "1 1 1 1"), "on another scale"),
         (agent(kind="actor-critic-mlp"), (), "was made for ppo and not for dqn"),
         (agent(kind="plain-mlp"), ("--network.kind", "dueling-mlp"), "leave out --network.kind"),
-        (agent(hidden=(8, 4)), (), "has hidden layers 8,4; give --network.hidden 8,4"),
+        (agent(hidden=(8, 4)), (), "has hidden layers 8,4; leave out --network.hidden"),
         (agent(), (), None),
         (agent(game=None), (), None),
         (agent(kind="plain-mlp"), (), None),

@@ -118,6 +118,7 @@ def test_the_policy_scores_and_acts_as_the_agent_does(trained, tmp_path: Path, n
     assert torch.equal(ours.argmax(1)[clear], actions[clear])
     assert policy.spec.activation == ("tanh" if name in ("ppo", "a2c", "a2c-linear", "dqn-tanh") else "relu")
     assert policy.spec.parent == f"sb3:{name}.zip"
+    assert policy.spec.algo == ("dqn" if "dqn" in name else "ppo")
 
 
 @pytest.mark.parametrize("scale", [(), (1.0, 2.0, 3.0, 4.0)])
@@ -137,6 +138,24 @@ def test_the_command_needs_no_stable_baselines3(trained, tmp_path: Path) -> None
     code = "import sys; sys.modules['stable_baselines3'] = None; from bcl.cli.main import main; main()"
     subprocess.run([sys.executable, "-c", code, *words], check=True, capture_output=True)
     assert bcl.load(out).spec.game == resolve("CartPole-v1").game
+
+
+TINY_PPO = {"steps": 128, "num_envs": 8, "rollout": 8, "batch_size": 32}
+
+
+@pytest.mark.parametrize("name", ["ppo-relu", "a2c-linear", "dqn-tanh"])
+def test_training_goes_on_with_the_learner_and_the_layers_of_the_file(trained, tmp_path: Path, name: str) -> None:
+    file = tmp_path / "policy.safetensors"
+    bcl.save(import_policy(trained(name)[1], "sb3", CARTPOLE), file)
+    dqn = {"steps": 160, "num_envs": 8, "batch_size": 16, "replay_initial": 32}
+    settings = {"dqn": dqn} if name == "dqn-tanh" else {"ppo": TINY_PPO}
+    judged = {"episodes": 1, "eps": ["0.1"]}
+    run = bcl.train("cartpole", recipe="at", init=file, out=tmp_path / "run", evaluation=judged, **settings)
+    spec = bcl.load(run).spec
+    assert (spec.hidden, spec.activation) == (bcl.load(file).spec.hidden, bcl.load(file).spec.activation)
+    assert spec.algo == ("dqn" if name == "dqn-tanh" else "ppo")
+    with pytest.raises(WeightsError, match=f"was made for {spec.algo} and not for .*; leave out --algo"):
+        bcl.train("cartpole", init=file, out=tmp_path / "x", algo="ppo" if spec.algo == "dqn" else "dqn")
 
 
 class Bomb:
