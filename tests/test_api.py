@@ -223,3 +223,10 @@ def test_a_mistake_is_told_in_one_sentence(
 def test_a_run_without_an_agent_yet_says_so(tmp_path: Path) -> None:
     with pytest.raises(bcl.BclError, match="no best policy yet"):
         bcl.load(tmp_path)
+
+
+def test_a_network_without_finite_scores_is_told_as_that() -> None:
+    network = nn.Linear(4, 2)
+    nn.init.constant_(network.weight, torch.nan)
+    with pytest.raises(bcl.BclError, match="the policy's scores are not finite"):
+        bcl.evaluate(bcl.wrap(network, "CartPole-v1"), attacks="noise", eps=0.1, episodes=1)

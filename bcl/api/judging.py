@@ -11,7 +11,7 @@ from bcl.attacks import Attack, attack_by_name
 from bcl.attacks import suite as attacks_of
 from bcl.attacks.names import attack_label
 from bcl.bounds import Method
-from bcl.errors import ConfigError
+from bcl.errors import ConfigError, StoreError
 from bcl.evaluation import (
     Cell,
     Certificate,
@@ -178,7 +178,7 @@ def evaluate(
         if sanity:
             wanted.append(Cell(attack_by_name("pgd-30"), 1.0))
         onlooker.start(len(wanted))
-        folder, scores = target.results / "evals", []
+        folder, scores = _writable(target.results / "evals"), []
         for score in run_suite(target.policy, plan, wanted, folder, onlooker.begin):
             scores.append(score)
             onlooker.finished(f"{_label(score)}: {score}")
@@ -210,11 +210,20 @@ def certify(
         plan = Plan(game, count, seed, num_envs=count)
         budgets = budgets or list(target.defaults.eps)
         onlooker.start(len(budgets))
-        folder, proofs = target.results / "certs", []
+        folder, proofs = _writable(target.results / "certs"), []
         for proof in run_certificates(target.policy, plan, budgets, method, folder, onlooker.begin):
             proofs.append(proof)
             onlooker.finished(_proven(proof))
     return Certification(target.name, game, proofs, None if isinstance(agent, Policy) else folder)
+
+
+def _writable(folder: Path) -> Path:
+    """The folder for results; one that cannot be written is refused before the work."""
+    try:
+        store.try_to_write(folder / "result")
+    except StoreError as error:
+        raise StoreError(error.message, "results lie with the agent: copy it to where you may write") from None
+    return folder
 
 
 def _budgets(eps: Budgets | None) -> list[float]:

@@ -69,4 +69,5 @@ def attack_by_name(name: str) -> Attack:
         steps = int(match[1])
         return PGD(steps=steps, step=min(1.0, max(0.1, 2 / steps)))  # can cross the ball: 30 x 0.1, 10 x 0.2, 5 x 0.4
     known = f"one of {', '.join(ATTACK_NAMES)} (or any number of steps)"
-    raise ConfigError(f"no attack named '{name}'", did_you_mean(name, ATTACK_NAMES, known))
+    number = name[len(name.rstrip("0123456789")) :] or "10"
+    raise ConfigError(f"no attack named '{name}'", did_you_mean(name, (*_NAMED, f"pgd-{number}"), known))

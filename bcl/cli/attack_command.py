@@ -1,7 +1,8 @@
 """bcl attack."""
 
+import contextlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
@@ -55,7 +56,7 @@ class Command:
         from bcl.api.judging import evaluate
         from bcl.cli import console
 
-        with console.progress(quiet=self.json) as bar:
+        with kept_scores(), console.progress(quiet=self.json) as bar:
             found = evaluate(
                 self.policy,
                 suite=self.suite,
@@ -82,6 +83,15 @@ class Command:
         if self.suite != "strong":
             budgets = f" --eps {' '.join(self.eps)}" if self.eps else ""
             print(f"next: bcl attack {self.policy} --suite strong{budgets}")
+
+
+@contextlib.contextmanager
+def kept_scores() -> Iterator[None]:
+    """Tells whoever stops an evaluation what becomes of what is done."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt("what is finished is kept, the same command goes on from there") from None
 
 
 def print_table(scores: Sequence["Score"], doubts: Sequence["Flag"], title: str) -> None:

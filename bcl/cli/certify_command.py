@@ -42,8 +42,9 @@ class Command:
 
         from bcl.api.judging import certify
         from bcl.cli import console
+        from bcl.cli.attack_command import kept_scores
 
-        with console.progress(quiet=self.json) as bar:
+        with kept_scores(), console.progress(quiet=self.json) as bar:
             found = certify(
                 self.policy,
                 eps=self.eps or None,

@@ -1,5 +1,6 @@
 """The command line as a person meets it: one sentence, exit code 2, no traceback."""
 
+import os
 import subprocess
 import sys
 import time
@@ -106,6 +107,12 @@ def mistakes(tmp_path: Path) -> list[tuple[list[str], str]]:
         (["import", "garbage.pt", *to], "cannot be read safely"),
         (["import", "other.pt", *to], "no state dict"),
         (["import", "garbage.pt"], "format"),
+        (["import", "x.zip", "--format", "sb4", "--game", "cartpole", "--out", "y"], "did you mean 'sb3'"),
+        (["attack", "zoo:pong-vanilla", "--episodes", "1.5"], "--episodes '1.5' is not a whole number"),
+        (["attack", "zoo:pong-vanilla", "--protocol", "frist"], "did you mean 'first'"),
+        (["attack", "zoo:pong-vanilla", "--attack", "pdg-30"], "did you mean 'pgd-30'"),
+        (["attack"], "zoo:NAME is missing"),
+        (["train", "pong", "--seed"], "--seed has no value"),
     ]
 
 
@@ -151,6 +158,13 @@ def test_a_missing_extra_names_the_pip_command(
 )
 def test_bench_refuses_nonsense(bcl, flags: list[str]) -> None:
     assert bcl("bench", "env", "cartpole", *flags)[0] == 2
+
+
+def test_a_terminal_without_unicode_is_no_reason_to_fail() -> None:
+    code = "import bcl.cli.main as m; m._dispatch = lambda words: print('1 ± 2, \\N{MINUS SIGN}3, ü'); m.main([])"
+    environment = os.environ | {"PYTHONIOENCODING": "ascii"}
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
+    assert (result.returncode, result.stdout, result.stderr) == (0, "1 +- 2, -3, ?\n", "")
 
 
 def test_a_full_disk_for_standard_output_is_one_sentence() -> None:

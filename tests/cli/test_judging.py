@@ -118,6 +118,26 @@ def test_mistakes_are_one_sentence(bcl, words: list[str], expected: str) -> None
     assert "Traceback" not in out + err
 
 
+@pytest.mark.parametrize("command", ["attack", "certify"])
+def test_results_that_cannot_be_written_are_refused_before_the_work(bcl, tmp_path: Path, command: str) -> None:
+    (tmp_path / "p.results").touch()  # in the way, as permissions would be
+    code, _, err = bcl(command, "p.safetensors", "--eps", "0.1", "--episodes", "2")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "copy it to where you may write" in err
+    assert "--out" not in err
+
+
+@pytest.mark.parametrize("command", ["attack", "certify"])
+def test_whoever_stops_it_hears_that_results_are_kept(bcl, monkeypatch: pytest.MonkeyPatch, command: str) -> None:
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    for name in ("run_suite", "run_certificates"):
+        monkeypatch.setattr(f"bcl.api.judging.{name}", interrupt)
+    code, _, err = bcl(command, "p.safetensors", "--eps", "0.1", "--episodes", "2")
+    assert (code, err) == (130, "bcl: interrupted; what is finished is kept, the same command goes on from there\n")
+
+
 def test_a_foreign_agent_gets_a_verdict(bcl, tmp_path: Path) -> None:
     sb3 = pytest.importorskip("stable_baselines3")
     sb3.PPO("MlpPolicy", "CartPole-v1", n_steps=64, seed=0).learn(64).save(tmp_path / "agent.zip")
