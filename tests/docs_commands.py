@@ -193,7 +193,8 @@ def small(words: list[str]) -> list[str]:
         return [str(ROOT / words[1]), *words[2:], *SCRIPTS[words[1]]]
     name, rest = words[1], words[2:]
     if name == "train":
-        learner = "ppo" if rest[0] in PROCGEN or "ppo" in rest or PPO_AGENT in rest else "dqn"
+        rest += ["--algo", "ppo"] if PPO_AGENT in rest else []
+        learner = "ppo" if rest[0] in PROCGEN or "ppo" in rest else "dqn"
         rest = [*rest, *([] if "--budget" in rest else ["--budget", "small"]), *small_flags(learner)]
     elif name == "video" and "--steps" not in rest:
         rest = [*rest, "--steps", "20"]

@@ -69,7 +69,9 @@ def test_certify_is_the_certify_command(in_folder: Callable[..., tuple[int, str,
     code, out, _ = in_folder("certify", "p.safetensors", *words)
     assert code == 0
     assert json.loads(out) == json.loads(json.dumps([proof.to_dict() for proof in found.certificates]))
-    assert [line.split(":")[0] for line in str(found).splitlines()] == ["crown-ibp at 0.01", "crown-ibp at 0.02"]
+    first, *lines = str(found).splitlines()
+    assert first == "CartPole-v1: certificates by crown-ibp"
+    assert [line.split(":")[0] for line in lines] == ["crown-ibp at 0.01", "crown-ibp at 0.02"]
 
 
 def test_compare_is_the_compare_command(in_folder: Callable[..., tuple[int, str, str]], policy: Policy) -> None:

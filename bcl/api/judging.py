@@ -19,6 +19,7 @@ from bcl.evaluation import (
     Plan,
     Score,
     Worst,
+    affordable_method,
     cells,
     flags,
     game_for_evaluation,
@@ -133,10 +134,18 @@ class Certification:
     certificates: list[Certificate]
     folder: Path | None
     """Where each lies, so that nothing is proven twice; none for an agent in memory."""
+    method: Method
+    why: str
+    """Why this method, where none was asked for."""
+
+    @property
+    def by(self) -> str:
+        """The method, and why it was taken."""
+        return f"{self.method} ({self.why})" if self.why else self.method
 
     def __str__(self) -> str:
-        """A line per budget."""
-        return "\n".join(map(_proven, self.certificates))
+        """The method, then a line per budget."""
+        return "\n".join([f"{self.game.id}: certificates by {self.by}", *map(_proven, self.certificates)])
 
 
 def named_attack(attack: Any) -> Attack:
@@ -194,14 +203,17 @@ def certify(
     agent: Policy | Where,
     *,
     eps: Budgets | None = None,
-    method: Method = "ibp",
+    method: Method | Literal["auto"] = "auto",
     episodes: int | None = None,
     seed: int = 0,
     env_set: Literal["train", "eval"] | None = None,
     device: str = "auto",
     onlooker: Onlooker = NOBODY,
 ) -> Certification:
-    """Prove what no attack can change, at every budget, as `bcl certify` does; its options are these."""
+    """Prove what no attack can change, at every budget, as `bcl certify` does; its options are these.
+
+    `auto` takes the tightest method that the network leaves affordable, and the result says which.
+    """
     budgets = _budgets(eps)
     seed = whole("seed", seed)
     with judged(agent, device) as target:
@@ -209,12 +221,14 @@ def certify(
         game = game_for_evaluation(target.game, env_set, target.defaults.max_steps, paper_starts(seed, count))
         plan = Plan(game, count, seed, num_envs=count)
         budgets = budgets or list(target.defaults.eps)
+        method, why = affordable_method(target.policy) if method == "auto" else (method, "")
         onlooker.start(len(budgets))
         folder, proofs = _writable(target.results / "certs"), []
         for proof in run_certificates(target.policy, plan, budgets, method, folder, onlooker.begin):
             proofs.append(proof)
             onlooker.finished(_proven(proof))
-    return Certification(target.name, game, proofs, None if isinstance(agent, Policy) else folder)
+    kept = None if isinstance(agent, Policy) else folder
+    return Certification(target.name, game, proofs, kept, method, why)
 
 
 def _writable(folder: Path) -> Path:

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from bcl.cli.attack_command import print_table
-from bcl.evaluation import Score
+from bcl.evaluation import Score, affordable_method
+from bcl.policies import Policy, PolicySpec, default_kind
 from bcl.policies.files import fingerprint, load
 
 
@@ -90,6 +91,24 @@ def test_certify_prints_a_table(bcl, tmp_path: Path, method: str) -> None:
     assert about["game"]["id"] == "CartPole-v1"
     code, out, _ = bcl("certify", "p.safetensors", "--eps", "0.01", "--method", method, "--episodes", "2", "--json")
     assert json.loads(out)[0]["method"] == method
+
+
+def test_the_tightest_method_that_is_affordable_is_the_default(bcl) -> None:
+    code, out, _ = bcl("certify", "p.safetensors", "--eps", "0.01", "--episodes", "2")
+    assert code == 0
+    assert "certificates by crown (the tightest, affordable on a small network)" in " ".join(out.split())
+    asked = json.loads(bcl("certify", "p.safetensors", "--eps=0.01", "--method=crown", "--episodes=2", "--json")[1])
+    assert json.loads(bcl("certify", "p.safetensors", "--eps=0.01", "--episodes=2", "--json")[1]) == asked
+
+
+@pytest.mark.parametrize(("game", "method"), [("pong", "crown-ibp"), ("fruitbot", "ibp"), ("cartpole", "crown")])
+def test_large_networks_get_a_cheaper_method(game: str, method: str) -> None:
+    shape = {"pong": (1, 84, 84), "fruitbot": (3, 64, 64), "cartpole": (4,)}[game]
+    kind = default_kind(shape, "ppo" if game == "fruitbot" else "dqn")
+    policy = Policy(PolicySpec(kind, shape, 2, (0.0,), (1.0,), (64,)))
+    assert affordable_method(policy)[0] == method
+    if game == "cartpole":
+        assert affordable_method(Policy(PolicySpec(kind, shape, 2, (0.0,), (1.0,), (8192,))))[0] == "crown-ibp"
 
 
 @pytest.mark.parametrize(
