@@ -4,6 +4,7 @@ import ast
 import json
 import subprocess
 import sys
+import types
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from bcl.attacks import RIFGSM, UniformNoise
 from bcl.config import resolve
 from bcl.envs import make_env
 from bcl.policies import Policy, PolicySpec
+from bcl.runs import store
 
 TINY = {
     "network": {"hidden": [16]},
@@ -74,6 +76,41 @@ def test_certify_is_the_certify_command(in_folder: Callable[..., tuple[int, str,
     assert [line.split(":")[0] for line in lines] == ["crown-ibp at 0.01", "crown-ibp at 0.02"]
 
 
+def test_results_show_themselves_in_notebooks(policy: Policy, monkeypatch: pytest.MonkeyPatch) -> None:
+    judged = bcl.evaluate(policy, attacks=["noise", "pgd-3"], eps=[0.1, 0.2], episodes=2)
+    proven = bcl.certify(policy, eps=[0.01], episodes=2)
+    assert repr(judged) == "Evaluation(an agent in memory on CartPole-v1, 5 scores)"
+    assert repr(proven) == "Certification(an agent in memory on CartPole-v1, 1 budget)"
+    html = judged._repr_html_()
+    assert "<tr><th>attack</th><th>0.0</th><th>0.1</th><th>0.2</th></tr>" in html
+    assert f"<tr><td>no attack</td><td>{judged.nominal}</td><td></td><td></td></tr>" in html
+    lowest = judged.worst_within[0.2].mean
+    assert html.count("<tr>") == 5  # header, nominal, two attacks, worst within
+    assert f"<td>{lowest:.4g}</td></tr></table>" in html
+    assert f"<td>{proven.certificates[0].acr:.1%}</td>" in proven._repr_html_()
+
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(bcl.BclError, match="a data frame needs pandas; pip install pandas"):
+        judged.to_frame()
+    monkeypatch.setitem(sys.modules, "pandas", types.SimpleNamespace(DataFrame=list))
+    [nominal, *_] = rows = judged.to_frame()
+    assert len(rows) == 5
+    assert (nominal["attack"], nominal["eps"], nominal["mean"]) == ("no attack", 0.0, judged.nominal.mean)
+    [row] = proven.to_frame()
+    assert row["acr"] == proven.certificates[0].acr
+
+
+def test_bars_show_how_far_a_training_is(
+    in_folder: object, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("bcl.api.following.SECONDS_PER_LOOK", 0.0)
+    monkeypatch.setenv("FORCE_COLOR", "1")  # what rich takes for a terminal
+    bcl.train("cartpole", out="run", workers=bcl.Workers(device="cpu"), **TINY)
+    assert "vanilla, training" in capsys.readouterr().err
+    bcl.train("cartpole", out="silent", workers=bcl.Workers(device="cpu"), progress=False, **TINY)
+    assert capsys.readouterr().err == ""
+
+
 def test_compare_is_the_compare_command(in_folder: Callable[..., tuple[int, str, str]], policy: Policy) -> None:
     from bcl.reports.tables import as_json
 
@@ -82,7 +119,10 @@ def test_compare_is_the_compare_command(in_folder: Callable[..., tuple[int, str,
         bcl.evaluate(name, attacks="noise", eps=0.1, episodes=2)
     code, out, _ = in_folder("compare", "p.safetensors", "q.safetensors", "--format=json")
     assert code == 0
-    assert json.loads(out) == json.loads(json.dumps(as_json(bcl.compare("p.safetensors", Path("q.safetensors")))))
+    found = bcl.compare("p.safetensors", Path("q.safetensors"))
+    assert json.loads(out) == json.loads(json.dumps(as_json(found)))
+    assert repr(found) == "Comparison(p.safetensors, q.safetensors)"
+    assert "<td>q.safetensors</td>" in found._repr_html_()
 
 
 def test_video_is_the_video_command(in_folder: Callable[..., tuple[int, str, str]], policy: Policy) -> None:
@@ -107,12 +147,20 @@ def test_a_report_without_frames_plays_nothing(policy: Policy, tmp_path: Path) -
 def test_train_is_the_train_command(in_folder: Callable[..., tuple[int, str, str]]) -> None:
     said: list[str] = []
     workers = bcl.Workers(device="cpu")
-    run = bcl.train("cartpole", recipe="at", out="ours", seed=3, workers=workers, say=said.append, **TINY)
+    rows: list[tuple[str, dict]] = []
+    listening = {"say": said.append, "on_row": lambda folder, row: rows.append((folder, row))}
+    run = bcl.train("cartpole", recipe="at", out="ours", seed=3, workers=workers, **listening, **TINY)
     assert in_folder("train", "cartpole", "--recipe=at", "--out=theirs", "--seed=3", *TINY_FLAGS)[0] == 0
     assert Path("ours/config.toml").read_text() == Path("theirs/config.toml").read_text()
     ours, theirs = (Path(name) / "best" / "policy.safetensors" for name in ("ours", "theirs"))
     assert ours.read_bytes() == theirs.read_bytes()
     assert [line.split(",")[0] for line in said] == ["stage 1: vanilla", "stage 2: at"]
+    written = {name: store.read_metrics(run.folder / name / "metrics.jsonl") for name, _ in rows}
+    assert rows == [(name, row) for name, its in written.items() for row in its]
+    assert [*written] == ["stages/1-vanilla", "stages/2-at"]
+    assert repr(run) == "Run('ours')"
+    assert "verdict" not in run._repr_html_()
+    assert "return" in run._repr_html_()
     assert bcl.resume(run, workers=workers).verdict == run.verdict
     assert bcl.load(run).spec == bcl.load("ours/best/policy.safetensors").spec
     again = bcl.train("cartpole", recipe="at", out="again", init=bcl.load(run), workers=workers, **TINY)

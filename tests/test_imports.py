@@ -55,7 +55,7 @@ ALLOWED = {
     | {"__init__", "attacks", "config", "curriculum", "envs", "evaluation", "experiment", "learners", "policies"}
     | {"recipes", "runs", "settings", "stats", "zoo"},
     "api": FACTS
-    | {"attacks", "bounds", "config", "envs", "evaluation", "experiment", "policies", "recipes", "reports"}
+    | {"attacks", "bounds", "config", "envs", "evaluation", "experiment", "learners", "policies", "recipes", "reports"}
     | {"runs", "zoo"},
     "cli": FACTS
     | {"__init__", "config", "settings", "recipes", "envs", "policies", "attacks", "evaluation", "runs", "stats"}

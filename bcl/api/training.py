@@ -4,6 +4,7 @@ import dataclasses
 import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -15,6 +16,7 @@ from bcl.errors import ConfigError, StoreError
 from bcl.runs import store
 
 if TYPE_CHECKING:
+    from bcl.api.following import OnRow
     from bcl.experiment import Verdict
     from bcl.policies import Policy
 
@@ -37,6 +39,14 @@ class Run:
 
     def __fspath__(self) -> str:
         return str(self.folder)
+
+    def __repr__(self) -> str:
+        return f"Run('{self.folder}')"
+
+    def _repr_html_(self) -> str:
+        from bcl.experiment import read_config
+
+        return f"<p>{escape(str(self.folder))}</p><p>{escape(self.verdict.sentence(read_config(self.folder)))}</p>"
 
 
 @dataclass(frozen=True)
@@ -117,12 +127,15 @@ def train(
     config: Where | None = None,
     workers: Workers = ALONE,
     say: Say = lambda line: None,
+    progress: bool | None = None,
+    on_row: "OnRow | None" = None,
     **settings: Any,
 ) -> Run:
     """Train an agent, as `bcl train` does; its options are these, and `--repeats` is a loop over seeds.
 
     Settings are given by section, as in a configuration file: `curriculum={"runs": 2}` is `--curriculum.runs 2`.
-    `say=print` shows a line for every stage and phase.
+    `say=print` shows a line for every stage and phase, `progress` bars (by default in terminals and notebooks); `on_row`
+    is called with the folder of a training run and each row of its metrics.
     """
     for option, instead in NO_SETTINGS.items():
         if option in settings:
@@ -132,22 +145,31 @@ def train(
     )
     with store.lock(order.out):
         order.create(order.out)
-        return _finish(order.out, workers, say)
+        return _finish(order.out, workers, say, progress, on_row)
 
 
-def resume(run: Where, *, workers: Workers = ALONE, say: Say = lambda line: None) -> Run:
+def resume(
+    run: Where,
+    *,
+    workers: Workers = ALONE,
+    say: Say = lambda line: None,
+    progress: bool | None = None,
+    on_row: "OnRow | None" = None,
+) -> Run:
     """Continue a run after a kill or Ctrl-C, under the settings it was started with; a finished one is only read."""
     given("workers", workers, Workers, WORKERS)
     folder = path_of("run", run)
     store.resume_run(folder, lambda stored: [])
     with store.lock(folder, say):
-        return _finish(folder, workers, say)
+        return _finish(folder, workers, say, progress, on_row)
 
 
-def _finish(run: Path, workers: Workers, say: Say) -> Run:
+def _finish(run: Path, workers: Workers, say: Say, progress: bool | None, on_row: "OnRow | None") -> Run:
     from bcl import experiment
+    from bcl.api.following import following
 
-    return Run(run, experiment.finish(run, workers.crew(lambda: False, lambda: None, say)))
+    with following(run, progress, on_row) as tick:
+        return Run(run, experiment.finish(run, workers.crew(lambda: False, tick, say)))
 
 
 def _agent(init: "Where | Policy | None") -> "Policy | None":
