@@ -303,6 +303,7 @@ def _judge(agent: Agent, stage: Stage, config: Config, reached: float, run: Path
     reported = Agent(run / "best" / POLICY, run, agent.fingerprint)
     played = _on_all_levels("verdict", reported, config, "evaluation", budgets, crew)
     scores, *unlimited = played
+    crew.mirrors.show(run, config, scores)
     return {
         "scores": [score.to_dict() for score in scores],
         "unlimited": [score.to_dict() for more in unlimited for score in more],

@@ -15,6 +15,7 @@ from bcl import experiment
 from bcl.config import Config, resolve, resolve_stages
 from bcl.envs import make_env
 from bcl.errors import BclError, MissingExtra, StoreError, TrainingError, WeightsError
+from bcl.evaluation import Score
 from bcl.experiment import Watch, train_run
 from bcl.experiment.mirrors import Mirrors
 from bcl.learners.task import Task
@@ -268,7 +269,29 @@ def test_tensorboard_shows_what_the_metrics_hold(tmp_path: Path) -> None:
     train_run(tmp_path, tiny(), TASK, None, "cpu", Watch(mirrors=Mirrors(tensorboard=True)))
     events = reader.EventAccumulator(str(tmp_path / "tensorboard")).Reload()
     rows = numbers(tmp_path)
-    assert [(e.step, e.value) for e in events.Scalars("updates")] == [(row["step"], row["updates"]) for row in rows]
+    for group, name in (("play", "episodes"), ("loss", "loss"), ("schedule", "eps"), ("speed", "updates")):
+        shown = [(event.step, pytest.approx(event.value)) for event in events.Scalars(f"{group}/{name}")]
+        assert shown == [(row["step"], row[name]) for row in rows if name in row]
+    assert {tag.split("/")[0] for tag in events.Tags()["scalars"]} == {"play", "loss", "schedule", "speed"}
+    assert "settings/text_summary" in events.Tags()["tensors"]
+
+
+def test_tensorboard_has_scores_under_attack_with_the_settings_of_the_run(tmp_path: Path) -> None:
+    reader = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    scores = [
+        Score(attack, eps, (1.0, 2.0), (1, 1), 0.5, eps, 0.0, 0, "fixed")
+        for attack, eps in (("none", 0.0), ("FGSM()", 0.1))
+    ]
+    Mirrors(tensorboard=True).show(tmp_path, tiny(), scores)
+    Mirrors().show(tmp_path / "none", tiny(), scores)
+    assert not (tmp_path / "none").exists()
+    events = reader.EventAccumulator(str(tmp_path / "tensorboard")).Reload()
+    assert {tag: events.Scalars(tag)[0].value for tag in events.Tags()["scalars"]} == {
+        "score/no attack": 1.5,
+        "score/FGSM at 0.1": 1.5,
+    }
+    about = b"".join(file.read_bytes() for file in (tmp_path / "tensorboard").iterdir())
+    assert b"dqn.learning_rate" in about
 
 
 def test_missing_tensorboard_names_the_pip_command(monkeypatch: pytest.MonkeyPatch) -> None:
