@@ -86,12 +86,22 @@ def _dispatch(words: list[str]) -> None:
         print(_help())
     elif words[0] == "--version":
         print(f"bcl {bcl.__version__}")
+    elif words[0] == "--completion":
+        _print_completion(words[1:])
     elif words[0] not in COMMANDS:
         raise ConfigError(f"unknown command '{words[0]}'", did_you_mean(words[0], COMMANDS, "see 'bcl --help'"))
     else:
         _run(words[0], words[1:])
     if sys.stdout is not None:
         sys.stdout.flush()
+
+
+def _print_completion(words: list[str]) -> None:
+    from bcl.cli import options
+
+    if len(words) != 1 or words[0] not in options.SHELLS:
+        raise ConfigError(f"no completion for '{' '.join(words)}'", f"one of {', '.join(options.SHELLS)}")
+    options.print_completion(COMMANDS, words[0])
 
 
 def _run(name: str, words: list[str]) -> None:
@@ -101,16 +111,17 @@ def _run(name: str, words: list[str]) -> None:
 
 def parse(name: str, words: list[str]) -> tuple[Any, list[str]]:
     """The command that the words after its name describe, and those that are settings."""
-    import tyro
+    from bcl.cli import options
 
     module = importlib.import_module(f"bcl.cli.{name}_command")
     help_wanted = "-h" in words or "--help" in words
     complaint = io.StringIO()
     try:
         with contextlib.nullcontext() if help_wanted else contextlib.redirect_stderr(complaint):
-            command, rest = tyro.cli(module.Command, prog=f"bcl {name}", args=words, return_unknown_args=True)
+            command, rest = options.parse(module.Command, name, words)
     except SystemExit as exit:
         if help_wanted or not exit.code:
+            print(getattr(module, "more_help", str)(), end="")
             raise
         what, hint = _plain(_one_sentence(complaint.getvalue()), words, module.Command)
         raise ConfigError(what, hint or f"see 'bcl {name} --help'") from None
@@ -154,6 +165,7 @@ commands:
 {commands}
 
   bcl COMMAND --help    options of a command
+  --completion SHELL    a script that completes commands and options, for bash, zsh or fish
   --debug               show the traceback of an error
 
 start with: bcl presets"""

@@ -1,6 +1,7 @@
 """The command line as a person meets it: one sentence, exit code 2, no traceback."""
 
 import os
+import re
 import subprocess
 import sys
 import time
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from bcl.attacks.suites import ATTACK_NAMES
 from bcl.cli.main import COMMANDS, main
 from bcl.config import config_from_toml, resolve
 
@@ -32,6 +34,46 @@ def test_every_command_has_help(bcl, command: str) -> None:
     code, out, _ = bcl(command, "--help")
     assert code == 0
     assert f"bcl {command}" in out
+
+
+def test_help_says_types_in_words(bcl) -> None:
+    for command in COMMANDS:
+        out = bcl(command, "--help")[1]
+        assert not re.search(r"\bSTR\b|\bINT\b|\bFLOAT\b|None", out), command
+
+
+def test_the_help_of_train_shows_the_settings_that_people_use(bcl) -> None:
+    out = " ".join(bcl("train", "--help")[1].split())
+    for words in (
+        "--algo {dqn,ppo} The learner.",
+        "--bootstrap {auto,vanilla,radial}",
+        "--dqn.steps NUMBER Agent steps",
+    ):
+        assert words in out
+    for words in (
+        "--init PATH",
+        "--seed NUMBER",
+        "--device DEVICE",
+        "--curriculum.target BUDGET",
+        "--evaluation.eps BUDGET ...",
+    ):
+        assert words in out
+    assert out.index("--recipe") < out.index("--executor")
+
+
+@pytest.mark.parametrize("command", ["attack", "video"])
+def test_help_lists_the_attacks(bcl, command: str) -> None:
+    words = re.split(r"[\s,│.|]+", bcl(command, "--help")[1])
+    assert {*ATTACK_NAMES} - {"pgd-10"} <= {*words}
+    assert "pgd-N" in words
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_shells_can_complete_commands_and_options(bcl, shell: str) -> None:
+    code, out, _ = bcl("--completion", shell)
+    assert code == 0
+    assert {*COMMANDS} <= {*re.findall(r"[a-z]+", out)}
+    assert "recipe" in out
 
 
 def test_help_does_not_import_torch() -> None:
@@ -99,6 +141,7 @@ def mistakes(tmp_path: Path) -> list[tuple[list[str], str]]:
         (["resume", "taken"], "not a run directory"),
         (["train", "pong", "--seed", "x"], "--seed"),
         (["trian"], "did you mean 'train'"),
+        (["--completion", "ksh"], "one of bash, zsh, fish"),
         (["presets", "pnog"], "did you mean 'pong'"),
         (["presets", "pong", "extra"], "extra"),
         (["bench", "what"], "env"),
