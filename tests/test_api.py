@@ -1,6 +1,7 @@
 """The Python API is the command line: same cells, same weights, same refusals."""
 
 import ast
+import importlib
 import json
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from bcl.attacks import RIFGSM, UniformNoise
 from bcl.config import resolve
 from bcl.envs import make_env
 from bcl.policies import Policy, PolicySpec
+from bcl.policies.networks import from_layers, layers_of
 from bcl.runs import store
 
 TINY = {
@@ -180,6 +182,26 @@ def test_a_wrapped_network_is_judged_as_a_policy_with_its_weights(policy: Policy
         assert ours.folder is None
 
 
+def test_a_wrapped_network_of_plain_layers_has_a_file_like_any_agent(policy: Policy, tmp_path: Path) -> None:
+    body = nn.Sequential(nn.Linear(4, 8, bias=False), nn.ELU(alpha=0.5), nn.Linear(8, 8))
+    network = nn.Sequential(nn.Flatten(), body, nn.ReLU(inplace=True), nn.Linear(8, 2))
+    wrapped, file = bcl.wrap(network, "CartPole-v1"), tmp_path / "mine.safetensors"
+    bcl.save(wrapped, file)
+    bcl.save(policy, tmp_path / "other.safetensors")
+    obs = torch.rand(5, 4)
+    assert torch.equal(bcl.load(file)(obs), wrapped(obs))
+    for agent in (file, tmp_path / "other.safetensors"):
+        bcl.evaluate(agent, attacks="noise", eps=0.1, episodes=2)
+    assert bcl.report(file, frames=False).exists()
+    assert len(bcl.compare(file, tmp_path / "other.safetensors").entries) == 2
+    with pytest.raises(bcl.BclError, match="is a network of your own"):
+        bcl.train("cartpole", init=file, out=tmp_path / "run")
+    images = nn.Sequential(nn.Conv2d(3, 4, (3, 2), stride=2), nn.MaxPool2d(2), nn.Flatten(), nn.Tanh(), nn.Identity())
+    again = from_layers(json.loads(json.dumps(layers_of(images))))
+    assert repr(again) == repr(images)
+    assert layers_of(nn.Sequential(nn.Conv2d(3, 4, 3, dilation=2))) is None
+
+
 class Doubled(nn.Module):
     """A layer for which there are no bounds."""
 
@@ -280,3 +302,38 @@ def test_a_network_without_finite_scores_is_told_as_that() -> None:
     nn.init.constant_(network.weight, torch.nan)
     with pytest.raises(bcl.BclError, match="the policy's scores are not finite"):
         bcl.evaluate(bcl.wrap(network, "CartPole-v1"), attacks="noise", eps=0.1, episodes=1)
+
+
+OWN_GAME = """
+import gymnasium
+import numpy as np
+
+class Corridor(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(-1, 1, (2,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action):
+        return np.zeros(2, np.float32), 1.0, bool(action), False, {}
+"""
+
+
+def test_an_environment_may_be_a_class_or_a_function(
+    in_folder: Callable[..., tuple[int, str, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "own_game_for_test.py").write_text(OWN_GAME)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    module = importlib.import_module("own_game_for_test")
+    assert bcl.wrap(nn.Linear(2, 2), module.Corridor).spec.num_actions == 2
+    run = bcl.train(lambda: module.Corridor(), out="here", **TINY)
+    assert run.verdict.scores[0].mean >= 1
+    with pytest.raises(bcl.BclError, match="other processes cannot import 'lambda-v0'; put it into a module"):
+        bcl.train(lambda: module.Corridor(), workers=bcl.Workers(parallel=2), **TINY)
+
+    run = bcl.train(module.Corridor, out="module", workers=bcl.Workers(parallel=2, device="cpu"), **TINY)
+    assert bcl.load(run).spec.game.id == "own_game_for_test:Corridor"
+    assert in_folder("attack", "module", "--attack", "noise", "--eps", "0.1", "--episodes", "2")[0] == 0
+    assert in_folder("train", "own_game_for_test:Corridor", "--out=theirs", *TINY_FLAGS)[0] == 0
+    assert "cannot make 'own_game_for_test:Nowhere'" in in_folder("train", "own_game_for_test:Nowhere")[2]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from bcl import recipes, zoo
-from bcl.api import Where, given, path_of
+from bcl.api import Where, given, named_game, path_of
 from bcl.api.workers import Workers
 from bcl.config import Config, resolve_stages
 from bcl.errors import ConfigError, StoreError
@@ -73,7 +73,7 @@ class Order:
 
 
 def prepare(
-    game: str,
+    game: str | Callable[..., Any],
     settings: Mapping[str, Any],
     *,
     recipe: str | None,
@@ -85,10 +85,13 @@ def prepare(
     workers: Workers,
 ) -> Order:
     """Refuse what cannot be trained before anything is written."""
-    given("game", game, str, "give its name, such as 'cartpole'")
+    given("workers", workers, Workers, WORKERS)
+    here_alone = callable(game)
+    game = named_game(game)
+    if here_alone and ":" not in game and (not workers.local or workers.parallel > 1):
+        raise ConfigError(f"other processes cannot import '{game}'", "put it into a module of its own")
     if recipe is not None:
         given("recipe", recipe, str, "give its name, such as 'at'")
-    given("workers", workers, Workers, WORKERS)
     own = {name: value for name, value in (("seed", seed), ("budget", budget)) if value is not None}
     flags, file = {**settings, **own}, path_of("config", config) if config else None
     start = _agent(init)
@@ -117,7 +120,7 @@ def prepare(
 
 
 def train(
-    game: str,
+    game: str | Callable[..., Any],
     *,
     recipe: str | None = None,
     out: Where | None = None,

@@ -27,7 +27,7 @@ class Command:
     """quick (PGD-10; the default), paper (the paper's four attacks) or strong."""
     attack: tuple[str, ...] = ()
     """Single attacks instead of a suite: apgd, apgd-margin, corner-noise, fgsm, mad, multi, multi-t, noise, pgd, pgd-N (N
-    steps), ri-fgsm, square, worst-action."""
+    steps), ri-fgsm, square, worst-action, or module:Attack."""
     eps: tuple[str, ...] = ()
     """Budgets, such as 1/255 3/255; by default those of the game's preset."""
     episodes: int | None = None

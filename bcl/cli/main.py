@@ -40,6 +40,8 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     words = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in words
     words = [word for word in words if word != "--debug"]
+    if os.getcwd() not in sys.path:  # games and attacks of people's own lie there; `python -m bcl` looks there anyway
+        sys.path.append(os.getcwd())
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="bcl-plain")  # a terminal without Unicode is no reason to fail

@@ -27,7 +27,7 @@ from bcl.learners.returns import read_note
 from bcl.learners.task import Hooks, Metrics, State, Task
 from bcl.policies import Policy, PolicySpec
 from bcl.policies.files import fingerprint, load, save
-from bcl.policies.policy import ACTOR_CRITICS, default_kind
+from bcl.policies.policy import ACTOR_CRITICS, CUSTOM, default_kind
 from bcl.quantities import counted
 from bcl.runs import store
 from bcl.seeds import derive
@@ -221,6 +221,7 @@ def check_fits(policy: Policy, config: Config, env: VectorEnv) -> None:
     hidden = ",".join(map(str, spec.hidden))
     other = f"give one made for '{config.game.id}' with these [game] settings"
     for fits, what, hint in (
+        (spec.kind != CUSTOM, "is a network of your own", "give one that bcl trained or imported"),
         (
             not game or (type(game), game.id) == (type(config.game), config.game.id),
             f"plays '{game and game.id}'",

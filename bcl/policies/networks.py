@@ -8,13 +8,14 @@ body and the advantage head.
 
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from bcl.layers import PatchConv, Residual
 
-_ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "tanh": nn.Tanh}
+_ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "tanh": nn.Tanh, "elu": nn.ELU}
 
 
 class Dueling(nn.Module):
@@ -68,6 +69,41 @@ class Custom(nn.Module):
     def chain(self) -> nn.Sequential:
         """Observation to scores."""
         return self.module if type(self.module) is nn.Sequential else nn.Sequential(self.module)
+
+
+_SIZES: dict[type[nn.Module], tuple[str, ...]] = {
+    nn.Linear: ("in_features", "out_features"),
+    nn.Conv2d: ("in_channels", "out_channels", "kernel_size", "stride", "padding"),
+    nn.MaxPool2d: ("kernel_size", "stride", "padding"),
+    nn.Flatten: ("start_dim", "end_dim"),
+    nn.ReLU: ("inplace",),
+    nn.ELU: ("alpha",),
+    nn.Tanh: (),
+    nn.Identity: (),
+}
+
+
+def layers_of(module: nn.Module) -> list[Any] | None:
+    """A module as plain data from which `from_layers` builds it; none where it is not made of layers with a description."""
+    if type(module) is nn.Sequential:
+        inner = [layers_of(layer) for layer in module]
+        return None if None in inner else ["Sequential", inner]
+    if (names := _SIZES.get(type(module))) is None:
+        return None
+    sizes: dict[str, Any] = {name: getattr(module, name) for name in names}
+    if isinstance(module, nn.Linear | nn.Conv2d):
+        sizes["bias"] = module.bias is not None
+    described = [type(module).__name__, sizes]
+    return described if repr(from_layers(described)) == repr(module) else None  # else it has more choices than these
+
+
+def from_layers(description: Any) -> nn.Module:
+    """The inverse of `layers_of`, with fresh weights."""
+    name, about = description
+    if name == "Sequential":
+        return nn.Sequential(*map(from_layers, about))
+    kind = next(kind for kind in _SIZES if kind.__name__ == name)
+    return kind(**{key: tuple(value) if isinstance(value, list) else value for key, value in about.items()})
 
 
 class ActorCritic(nn.Module):

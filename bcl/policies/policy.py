@@ -11,7 +11,7 @@ from bcl.games import Game
 from bcl.policies import networks
 
 Kind = Literal["dueling-cnn", "plain-cnn", "impala", "dueling-mlp", "actor-critic-mlp", "plain-mlp", "custom"]
-Activation = Literal["relu", "tanh"]
+Activation = Literal["relu", "tanh", "elu"]
 CUSTOM: Kind = "custom"  # a module of somebody else's: it can be used, but not rebuilt from a file
 KINDS: tuple[str, ...] = tuple(kind for kind in get_args(Kind) if kind != CUSTOM)
 ACTOR_CRITICS: tuple[Kind, ...] = ("impala", "actor-critic-mlp")

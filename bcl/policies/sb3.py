@@ -20,17 +20,18 @@ import torch
 from torch import Tensor
 
 from bcl.errors import GameError, WeightsError
-from bcl.games import Game, GymnasiumGame, observation_scale
+from bcl.games import Game, GymnasiumGame, gymnasium_entry, observation_scale
 from bcl.policies.policy import Activation, Policy, PolicySpec
 from bcl.quantities import counted
 
 MAX_BYTES = 1 << 28  # of one member, and of all weights: far above any MLP, far below any memory
-SUPPORTED = "only DQN, PPO and A2C agents with the MlpPolicy of Stable-Baselines3 and discrete actions can be rebuilt"
+SUPPORTED = "only DQN, PPO and A2C agents with the MlpPolicy of Stable-Baselines3 and discrete actions can be rebuilt; bcl.wrap takes any PyTorch module"
 ACTOR_HEAD = "action_net"  # of PPO and A2C
 MODULES = ("stable_baselines3.dqn.policies", "stable_baselines3.common.policies")
 ACTIVATIONS: dict[str, Activation] = {
     "<class 'torch.nn.modules.activation.ReLU'>": "relu",
     "<class 'torch.nn.modules.activation.Tanh'>": "tanh",
+    "<class 'torch.nn.modules.activation.ELU'>": "elu",
 }
 HARMLESS = {  # policy_kwargs that leave the way from a vector to the scores as the shapes and the activation tell it
     "activation_fn", "net_arch", "ortho_init", "log_std_init", "normalize_images", "share_features_extractor",
@@ -87,7 +88,7 @@ def _spaces(game: Game) -> tuple[list[float], list[float], tuple[float, ...], in
     if not isinstance(game, GymnasiumGame):
         raise WeightsError(f"format 'sb3' is for Gymnasium games, and '{game.id}' is not one", hint)
     try:
-        env = gymnasium.make(game.id)
+        env = gymnasium.make(gymnasium_entry(game.id))
     except Exception as error:  # the constructor and the module of an id are anybody's code
         reason = " ".join(str(error).split()) or type(error).__name__
         raise GameError(f"Gymnasium cannot make '{game.id}' ({reason})", "check the id and its package") from None
@@ -119,7 +120,7 @@ def _activation(path: Path, data: dict[str, Any]) -> Activation | None:
     if "activation_fn" not in kwargs:
         return None
     if (name := str(kwargs["activation_fn"])) not in ACTIVATIONS:
-        raise WeightsError(f"'{path}' has activations of type {name!r:.80}", "only ReLU and Tanh are supported")
+        raise WeightsError(f"'{path}' has activations of type {name!r:.80}", "only ReLU, Tanh and ELU are supported")
     return ACTIVATIONS[name]
 
 

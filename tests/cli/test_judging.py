@@ -157,6 +157,37 @@ def test_whoever_stops_it_hears_that_results_are_kept(bcl, monkeypatch: pytest.M
     assert (code, err) == (130, "bcl: interrupted; what is finished is kept, the same command goes on from there\n")
 
 
+OWN_ATTACKS = """
+from dataclasses import dataclass
+import torch
+
+@dataclass(frozen=True)
+class Up:
+    share: float = 1.0
+    def __call__(self, policy, obs, eps, generator):
+        return obs + self.share * eps
+
+class Nameless:
+    def __call__(self, policy, obs, eps, generator):
+        return obs
+
+half = Up(0.5)
+"""
+
+
+def test_an_attack_of_ones_own_by_its_module(bcl, tmp_path: Path) -> None:
+    (tmp_path / "own_attacks.py").write_text(OWN_ATTACKS)
+    words = ["attack", "p.safetensors", "--eps", "0.1", "--episodes", "2", "--attack"]
+    code, out, _ = bcl(*words, "own_attacks:Up", "own_attacks:half", "--json")
+    assert code == 0
+    assert [score["attack"] for score in json.loads(out)["scores"][1:]] == ["Up(share=1.0)", "Up(share=0.5)"]
+    assert "make it a frozen dataclass" in bcl(*words, "own_attacks:Nameless")[2]
+    for name in ("own_attacks:Down", "nowhere:Up"):
+        code, _, err = bcl(*words, name)
+        assert (code, err.count("\n")) == (2, 1)
+        assert f"cannot take the attack '{name}'" in err
+
+
 def test_a_foreign_agent_gets_a_verdict(bcl, tmp_path: Path) -> None:
     sb3 = pytest.importorskip("stable_baselines3")
     sb3.PPO("MlpPolicy", "CartPole-v1", n_steps=64, seed=0).learn(64).save(tmp_path / "agent.zip")

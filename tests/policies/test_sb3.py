@@ -46,6 +46,7 @@ AGENTS: dict[str, tuple[str, dict[str, Any]]] = {
             "policy_kwargs": {"net_arch": [8, 16, 8], "activation_fn": nn.Tanh},
         },
     ),
+    "ppo-elu": ("PPO", PPO_SMALL | {"policy_kwargs": {"activation_fn": nn.ELU}}),
     "a2c-linear": ("A2C", {"policy_kwargs": {"net_arch": []}}),
 }
 
@@ -116,7 +117,8 @@ def test_the_policy_scores_and_acts_as_the_agent_does(trained, tmp_path: Path, n
     actions = torch.from_numpy(agent.predict(raw.numpy(), deterministic=True)[0])
     assert clear.sum() > 400
     assert torch.equal(ours.argmax(1)[clear], actions[clear])
-    assert policy.spec.activation == ("tanh" if name in ("ppo", "a2c", "a2c-linear", "dqn-tanh") else "relu")
+    other = {"ppo-elu": "elu", "ppo-relu": "relu", "dqn": "relu"}
+    assert policy.spec.activation == other.get(name, "tanh")
     assert policy.spec.parent == f"sb3:{name}.zip"
     assert policy.spec.algo == ("dqn" if "dqn" in name else "ppo")
 
@@ -195,14 +197,14 @@ def test_hostile_pickles_run_nothing(trained, tmp_path: Path) -> None:
 def test_other_agents_are_refused(tmp_path: Path) -> None:
     image = partial(sb3_envs.FakeImageEnv, screen_height=36, screen_width=36, n_channels=1)
     normal = vec_env.VecNormalize(vec_env.DummyVecEnv([lambda: gymnasium.make("CartPole-v1")]))
-    elu = {"activation_fn": nn.ELU}
+    leaky = {"activation_fn": nn.LeakyReLU}
     agents = {
         "features_extractor": sb3.PPO("CnnPolicy", image(discrete=True), device="cpu", **PPO_SMALL),
         "features_extractor.cnn": sb3.DQN("CnnPolicy", image(discrete=True), device="cpu", buffer_size=10),
         "acts in a space": sb3.PPO("MlpPolicy", "Pendulum-v1", device="cpu", **PPO_SMALL),
         "acts in a space of type .*Box": sb3.SAC("MlpPolicy", "Pendulum-v1", device="cpu", buffer_size=10),
         "VecNormalize": sb3.PPO("MlpPolicy", normal, device="cpu", **PPO_SMALL).learn(1),
-        "activation.ELU": sb3.A2C("MlpPolicy", "CartPole-v1", device="cpu", policy_kwargs=elu),
+        "activation.LeakyReLU": sb3.A2C("MlpPolicy", "CartPole-v1", device="cpu", policy_kwargs=leaky),
         "4 inputs and 2 actions, but .* has 6 and 3": sb3.A2C("MlpPolicy", "CartPole-v1", device="cpu"),
     }
     for words, agent in agents.items():
