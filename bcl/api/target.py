@@ -41,10 +41,13 @@ def load(path: Where, device: str | torch.device = "cpu") -> Policy:
     return files.load(policy_file(path_of("path", path)), device)
 
 
-def import_policy(path: Where, format: str, game: str | Game | Callable[..., Any]) -> Policy:
+def import_policy(
+    path: Where, format: str, game: str | Game | Callable[..., Any], *, normalise: Where | None = None
+) -> Policy:
     """A policy for a game from another project's checkpoint, as `bcl import` reads it; `bcl.save` writes it to a file."""
     given("format", format, str, "give its name, such as 'sb3'")
-    return importers.import_policy(path_of("path", path), format, _game(game))
+    statistics = path_of("normalise", normalise) if normalise is not None else None
+    return importers.import_policy(path_of("path", path), format, _game(game), statistics)
 
 
 def _game(game: str | Game | Callable[..., Any]) -> Game:

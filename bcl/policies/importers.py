@@ -25,14 +25,16 @@ Weights = dict[str, Tensor]
 FORMATS = ("radial-dqn", "radial-dqn-v1", "radial-ppo", "sb3")
 
 
-def import_policy(path: str | Path, format: str, game: Game) -> Policy:
-    """A policy for `game` from a published checkpoint."""
+def import_policy(path: str | Path, format: str, game: Game, normalise: Path | None = None) -> Policy:
+    """A policy for `game` from a published checkpoint; `normalise`: statistics of an `sb3` agent's observations."""
     path = Path(path)
     if format not in FORMATS:
         hint = did_you_mean(format, FORMATS, f"formats are {', '.join(FORMATS)}")
         raise WeightsError(f"unknown format '{format}'", hint)
     if format == "sb3":
-        return import_zip(path, game)
+        return import_zip(path, game, normalise)
+    if normalise is not None:
+        raise WeightsError(f"format '{format}' has no statistics of observations", "--normalise is for sb3")
     kind, shape, convert, game = _formats(format, game)
     weights = _read_checkpoint(path)
     try:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -210,6 +211,27 @@ def test_other_agents_are_refused(tmp_path: Path) -> None:
     for words, agent in agents.items():
         agent.save(tmp_path / "agent.zip")
         refused(tmp_path / "agent.zip", words, GymnasiumGame("Acrobot-v1") if "6 and 3" in words else CARTPOLE)
+
+
+def test_agents_behind_vecnormalize_take_their_statistics_along(tmp_path: Path) -> None:
+    envs = vec_env.VecNormalize(vec_env.DummyVecEnv([lambda: gymnasium.make("CartPole-v1")]))
+    agent = sb3.PPO("MlpPolicy", envs, device="cpu", seed=0, **PPO_SMALL).learn(300)
+    agent.save(tmp_path / "agent.zip")
+    statistics = {"mean": envs.obs_rms.mean, "var": envs.obs_rms.var, "epsilon": envs.epsilon}
+    np.savez(tmp_path / "stats.npz", **statistics)
+    policy = import_policy(tmp_path / "agent.zip", "sb3", CARTPOLE, tmp_path / "stats.npz")
+    raw = torch.randn(200, 4, generator=torch.Generator().manual_seed(0)) * torch.tensor([0.1, 0.3, 0.03, 0.3])
+    shown = torch.from_numpy(envs.normalize_obs(raw.numpy()))
+    with torch.no_grad():
+        ours, theirs = policy(raw / torch.tensor([2.4, 3.0, 0.21, 3.0])), log_scores(agent, shown)
+    torch.testing.assert_close(ours.log_softmax(1), theirs, atol=1e-4, rtol=1e-4)
+
+    refused(tmp_path / "agent.zip", "--normalise FILE.npz")
+    np.savez(tmp_path / "short.npz", mean=[0.0], var=[1.0])
+    np.savez(tmp_path / "other.npz", average=[0.0])
+    for name, words in (("short", "4 means and variances"), ("other", "no statistics"), ("none", "no statistics")):
+        with pytest.raises(WeightsError, match=words):
+            import_policy(tmp_path / "agent.zip", "sb3", CARTPOLE, tmp_path / f"{name}.npz")
 
 
 def test_other_games_are_refused(trained) -> None:
