@@ -91,6 +91,7 @@ def resolve_stages(
     preset, written, flags = merge(_preset(game), agent or {}), read_toml(file) if file else {}, flags or {}
     top = merge(merge(preset, written), flags)
     name = recipe or str(top.get("recipe", "vanilla"))
+    name = recipes.take_recipe(Path(name)) if name.endswith(".toml") else name
     stages = recipes.stages_of(name, str(top.get("algo", "dqn")), game, str(top.get("bootstrap", "auto")))
     for key in ("engine", "id"):
         given = top["game"].get(key) if isinstance(top["game"], Mapping) else preset["game"][key]

@@ -36,7 +36,7 @@ class Command(Workers):
     game: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="GAME")]
     """A preset (`bcl presets`), an Atari or Procgen game, or a Gymnasium id."""
     recipe: str | None = None
-    """A row of the paper's tables (`bcl presets` lists them); vanilla where nothing says otherwise."""
+    """A row of the paper's tables (`bcl presets` lists them), or a TOML file; vanilla where nothing says otherwise."""
     out: Path | None = None
     """Run directory; by default runs/GAME-RECIPE-sSEED."""
     seed: int | None = None

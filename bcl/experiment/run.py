@@ -124,9 +124,11 @@ def create(run: Path, stages: Stages, device: str, init: Policy | None) -> None:
     for number in _numbers(config.recipe, len(stages), init is not None):
         stage, own = stages[number - 1]
         files[f"{_folder(number, stage)}/config.toml"] = to_toml(own).encode()
+    if source := recipes.find_recipe(config.recipe).source:
+        files[f"stages/{config.recipe}.toml"] = source.encode()
     about = _provenance(config, device, init)
     texts = {**files, "config.toml": to_toml(config).encode()}
-    about["settings"] = {name: _digest(data) for name, data in texts.items() if name.endswith("config.toml")}
+    about["settings"] = {name: _digest(data) for name, data in texts.items() if name.endswith(".toml")}
     store.create_run(run, to_toml(config), about, files)
 
 
@@ -170,8 +172,10 @@ def _verdict(run: Path, data: dict[str, Any]) -> Verdict:
 
 
 def read_config(folder: Path) -> Config:
-    """The configuration that lies in a run, or in a stage of it."""
+    """The configuration that lies in a run, or in a stage of it; a recipe that lies with it is known from here on."""
     text = store.open_run(folder)
+    for recipe in (folder / "stages").glob("*.toml"):
+        recipes.take_recipe(recipe)
     try:
         return config_from_toml(text)
     except tomllib.TOMLDecodeError as error:

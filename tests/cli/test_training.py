@@ -128,6 +128,54 @@ def test_a_recipe_with_ppo(bcl, recipe: str, stages: list[str]) -> None:
     assert package.load("run/best/policy.safetensors").spec.kind == "actor-critic-mlp"
 
 
+OWN_RECIPE = """
+bootstrap = "vanilla"
+[[stages]]
+loss = "at"
+strategy = "next"
+curriculum = { target = 0.1, increment = 0.05, runs = 1, min_runs = 1 }
+[stages.attack]
+kind = "pgd"
+steps = 2
+"""
+
+
+def test_a_recipe_of_ones_own_is_kept_with_the_run(bcl, monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("mine.toml").write_text(OWN_RECIPE)
+    code, out, _ = bcl("train", "cartpole", "--recipe", "mine.toml", *TINY)
+    assert code == 0
+    assert "verdict: mine on CartPole-v1" in out
+    run = Path("runs/cartpole-mine-s0")
+    assert sorted(path.name for path in (run / "stages").iterdir()) == ["1-vanilla", "2-at", "mine.toml"]
+    config = config_from_toml((run / "config.toml").read_text())
+    assert (config.recipe, config.attack.kind, config.attack.steps, config.curriculum.runs) == ("mine", "pgd", 2, 1)
+    Path("mine.toml").unlink()
+    monkeypatch.setattr("bcl.recipes._OWN", {})  # another process
+    (run / "result.json").unlink()
+    assert bcl("resume", str(run), "--device", "cpu")[0] == 0
+    assert bcl("report", str(run), "--no-frames")[0] == 0
+    assert bcl("status", str(run))[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "expected"),
+    [
+        ("mine.toml", "stages = 3", "no recipe"),
+        ("mine.toml", "[[stages]]\nloss = 'ta'", "loss 'ta'"),
+        ("mine.toml", "colour = 1\n[[stages]]\nloss = 'at'", "'colour' does not fit"),
+        ("mine.toml", "[[stages]]\nloss = 'at'\n[stages.dqn]\nstpes = 3", "did you mean 'steps'"),
+        ("at.toml", "[[stages]]\nloss = 'at'", "'at' is a recipe of bcl's; give the file another name"),
+        ("nowhere.toml", "", "cannot read the recipe"),
+    ],
+)
+def test_a_recipe_that_does_not_fit_is_refused(bcl, name: str, text: str, expected: str) -> None:
+    if text:
+        Path(name).write_text(text)
+    code, _, err = bcl("train", "cartpole", "--recipe", name)
+    assert (code, err.count("\n")) == (2, 1)
+    assert expected in err
+
+
 def test_a_run_with_ppo_goes_on_where_it_was_killed(bcl) -> None:
     assert bcl("train", "cartpole", "--recipe", "at", "--out", "whole", *TINY_PPO)[0] == 0
     process = start("train", "cartpole", "--recipe", "at", "--out", str(Path("cut").absolute()), *TINY_PPO)
