@@ -49,8 +49,8 @@ ALLOWED = {
         "seeds",
     },
     "experiment": FACTS
-    | {"__init__", "attacks", "config", "curriculum", "envs", "evaluation", "learners", "policies", "recipes", "runs"}
-    | {"pacing", "seeds", "settings", "stats"},
+    | {"__init__", "attacks", "bounds", "config", "curriculum", "envs", "evaluation", "learners", "policies", "recipes"}
+    | {"runs", "pacing", "seeds", "settings", "stats"},
     "reports": FACTS
     | {"__init__", "attacks", "config", "curriculum", "envs", "evaluation", "experiment", "learners", "policies"}
     | {"recipes", "runs", "settings", "stats", "zoo"},

@@ -23,6 +23,7 @@ import bcl
 from bcl import recipes, stats
 from bcl.attacks import PGD, Multi, attacks_named
 from bcl.attacks.names import attack_label
+from bcl.bounds import margins
 from bcl.config import Config, config_from_toml
 from bcl.curriculum import TARGET_REACHED
 from bcl.envs import make_env
@@ -113,8 +114,16 @@ def check(stages: Stages, device: str, init: Policy | None, mirrors: Mirrors = N
         with contextlib.closing(make_env(config.game, 1, device)) as env:
             if init:
                 check_fits(init, config, env)
+                if stage.loss in ("radial", "sa"):
+                    _refuse_unbounded(init)
             else:
                 Policy(spec_of(config, env))
+
+
+def _refuse_unbounded(policy: Policy) -> None:
+    """Losses made of bounds need them for every layer."""
+    obs = torch.zeros(1, *policy.spec.obs_shape, device=next(policy.parameters()).device)
+    margins(policy.chain(), obs, obs, torch.zeros(1, dtype=torch.long, device=obs.device), "ibp")
 
 
 def create(run: Path, stages: Stages, device: str, init: Policy | None) -> None:

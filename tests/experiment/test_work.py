@@ -246,6 +246,14 @@ def test_an_agent_to_start_from_must_fit(policy: Policy, flags: tuple[str, ...],
         experiment.check(stages, "cpu", policy)
 
 
+def test_losses_of_bounds_need_layers_that_have_some() -> None:
+    policy = agent(kind="plain-mlp", activation="elu")
+    experiment.check(resolve_stages("cartpole", recipe="at", flags=parse_flags(TINY)), "cpu", policy)
+    for recipe in ("radial", "paced-radial+at"):
+        with pytest.raises(BclError, match="cannot bound layer ELU"):
+            experiment.check(resolve_stages("cartpole", recipe=recipe, flags=parse_flags(TINY)), "cpu", policy)
+
+
 def test_a_damaged_configuration_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_text("[dqn")
     with pytest.raises(StoreError, match=r"config\.toml' is damaged"):
