@@ -1,7 +1,7 @@
 """Where settings come from.
 
-Order of precedence: defaults < the stage's own settings < preset of the game < the recipe's rows for that game and
-stage < `--config FILE` < flags.
+Order of precedence: defaults < the stage's own settings < preset of the game < learner and layers of `--init` < the
+recipe's rows for that game and stage < `--config FILE` < flags.
 """
 
 import functools
@@ -80,12 +80,18 @@ def resolve(
 
 
 def resolve_stages(
-    game: str, *, recipe: str | None = None, file: Path | None = None, flags: Mapping[str, Any] | None = None
+    game: str,
+    *,
+    recipe: str | None = None,
+    file: Path | None = None,
+    flags: Mapping[str, Any] | None = None,
+    agent: Mapping[str, Any] | None = None,
 ) -> list[tuple[recipes.Stage, Config]]:
-    """Every stage of a recipe on a game with its complete configuration."""
-    preset, written, flags = _preset(game), read_toml(file) if file else {}, flags or {}
+    """Every stage of a recipe on a game with its complete configuration; `agent`: what the one to start from decides."""
+    preset, written, flags = merge(_preset(game), agent or {}), read_toml(file) if file else {}, flags or {}
     top = merge(merge(preset, written), flags)
     name = recipe or str(top.get("recipe", "vanilla"))
+    name = recipes.take_recipe(Path(name)) if name.endswith(".toml") else name
     stages = recipes.stages_of(name, str(top.get("algo", "dqn")), game, str(top.get("bootstrap", "auto")))
     for key in ("engine", "id"):
         given = top["game"].get(key) if isinstance(top["game"], Mapping) else preset["game"][key]
@@ -101,6 +107,7 @@ def resolve_stages(
             merged = merge(merged, {"attack": NOT_PPO})
         return config_from_dict(functools.reduce(override, (*own, {"recipe": name}), merged))
 
+    _refuse_other_learner(str(top.get("algo", "dqn")), flags)
     last = config(*stages[-1], written, flags)
     layers = (preset, *stages[-1][1], written, flags)
     if stages[-1][0].strategy in ("next", "skip", "paced") and not any(
@@ -113,6 +120,7 @@ def resolve_stages(
             raise ConfigError(f"PPO has no attack.{key}", f"leave it out, or train with --algo dqn if '{game}' allows")
     # A printed configuration holds all of the last stage: only what was changed in it is meant for the others too.
     changes = _only(difference(config(*stages[-1]), last), written)
+    _refuse_other_learner(last.algo, changes)
     before = [(s, config(s, rows, _earlier(s, changes), _earlier(s, flags))) for s, rows in stages[:-1]]
     return [*before, (stages[-1][0], last)]
 
@@ -177,6 +185,17 @@ def _earlier(stage: recipes.Stage, own: Mapping[str, Any]) -> dict[str, Any]:
     """A user's settings as they apply before the last stage: start and target are the last curriculum's."""
     table = {k: v for k, v in own.get("curriculum", {}).items() if k not in ("start", "target")}
     return {**own, "curriculum": {} if stage.strategy == "none" else table}
+
+
+def _refuse_other_learner(algo: str, own: Mapping[str, Any]) -> None:
+    """A user's settings of the learner that is not in use would change nothing."""
+    other, unused, used = ("dqn", DqnConfig, PpoConfig) if algo == "ppo" else ("ppo", PpoConfig, DqnConfig)
+    table = own.get(other)
+    for name in table if isinstance(table, Mapping) else ():
+        if name in unused.__dataclass_fields__:  # what is not, is refused for that
+            instead = f"set {algo}.{name}" if name in used.__dataclass_fields__ else "leave it out"
+            hint = f"{instead}, or train with --algo {other}"
+            raise ConfigError(f"{other}.{name} changes nothing, the learner is {algo}", hint)
 
 
 def _check_budgets(stage: recipes.Stage, config: Config) -> None:

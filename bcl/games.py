@@ -4,14 +4,19 @@ A `Game` is saved with every weights file, so that an agent is always judged on 
 """
 
 import dataclasses
+import importlib
 import math
+import sys
 import typing
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from bcl.errors import GameError, did_you_mean
 from bcl.quantities import Count, Natural, Positive, counted, fits
+
+if TYPE_CHECKING:
+    from gymnasium.envs.registration import EnvSpec
 
 PROCGEN_GAMES = (
     "bigfish", "bossfight", "caveflyer", "chaser", "climber", "coinrun", "dodgeball", "fruitbot",
@@ -64,7 +69,7 @@ class GymnasiumGame:
     """Any Gymnasium environment with discrete actions and a box observation."""
 
     id: str
-    """Gymnasium environment id, such as `CartPole-v1`."""
+    """Gymnasium environment id, such as `CartPole-v1`, or `module:Class`."""
     scale: tuple[Positive, ...] = ()
     """Each observation dimension is divided by its constant; empty: `OBSERVATION_SCALES`, else the space's bounds."""
     processes: bool = False
@@ -172,6 +177,30 @@ def find_game(name: str, presets: tuple[str, ...] = ()) -> Game:
     missing = "" if roms else " (Atari games need: pip install 'ale-py>=0.12.1')"
     hint = did_you_mean(name, known, "run 'bcl presets' for a list, or give a Gymnasium id such as CartPole-v1")
     raise GameError(f"unknown game '{name}'{missing}", hint)
+
+
+def gymnasium_entry(id: str) -> "str | EnvSpec":
+    """What `gymnasium.make` takes for an id; `module:Class`, or a function that makes one, need not be registered."""
+    module, _, name = id.partition(":")
+    if not name.isidentifier():  # `Env-v0`, `module:Env-v0`
+        return id
+    from gymnasium.envs.registration import EnvSpec
+
+    return EnvSpec(f"{name}-v0", entry_point=getattr(importlib.import_module(module), name))
+
+
+def name_of_environment(make: Callable[..., Any]) -> str:
+    """How to name a Gymnasium environment's class, or a function that makes one. What other processes cannot import is
+    registered here, and known in this process alone."""
+    name = make.__name__
+    if make.__module__ != "__main__" and getattr(sys.modules.get(make.__module__), name, None) is make:
+        return f"{make.__module__}:{name}"
+    import gymnasium
+
+    id = f"{name.strip('<>')}-v0"
+    gymnasium.registry.pop(id, None)
+    gymnasium.register(id, entry_point=make)
+    return id
 
 
 def _atari_roms() -> tuple[str, ...]:

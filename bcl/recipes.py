@@ -5,13 +5,16 @@ says of that stage on that game lies above it. Sources: the paper (arXiv 2206.10
 hyper-parameters, and its public code jlwu002/BCL.
 """
 
+import tomllib
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from pathlib import Path
+from typing import Any, Literal, get_args
 
 from bcl.errors import ConfigError, did_you_mean
 
 Loss = Literal["standard", "radial", "at", "sa"]
 Strategy = Literal["none", "next", "skip", "open", "paced"]
+Bootstrap = Literal["none", "vanilla", "radial", "choice"]
 Settings = dict[str, Any]
 
 
@@ -28,7 +31,7 @@ class Stage:
     settings: Settings = field(default_factory=dict)
     """What this stage sets on every game; a preset overrides it."""
     games: dict[str, Settings] = field(default_factory=dict)
-    """Published settings of this stage per preset, which they override."""
+    """Published settings of this stage per preset, which they override; `*`: of every game."""
     shares_median: bool = False
     """With `--repeats`, all repeats go on from the median of their agents of this stage."""
 
@@ -40,13 +43,15 @@ class Recipe:
     summary: str
     stages: tuple[Stage, ...]
     """The recipe's own stages, after its bootstrap."""
-    bootstrap: Literal["none", "vanilla", "radial", "choice"] = "none"
+    bootstrap: Bootstrap = "none"
     """What comes first; `choice`: the setting `bootstrap` decides."""
     games: dict[str, dict[Loss, Settings]] = field(default_factory=dict)
     """Published settings per preset for every stage of that loss, bootstrap included."""
     algos: tuple[str, ...] = ("dqn", "ppo")
     ours: bool = False
     """Beyond the paper."""
+    source: str = ""
+    """The file of a recipe that is somebody's own, which runs keep."""
 
 
 def _curriculum(
@@ -385,12 +390,47 @@ RECIPES: dict[str, Recipe] = {
 }
 
 
+_OWN: dict[str, Recipe] = {}
+"""Recipes from files, by the names of these; a run brings its own along."""
+
+
+def take_recipe(file: Path) -> str:
+    """Read a recipe of somebody's own; it is known by the name of its file from here on."""
+    hint = "see 'Your own recipe' in docs/curriculum.md"
+    try:
+        source = file.read_text()
+        data = tomllib.loads(source)
+        stages = tuple(_own_stage(table) for table in data["stages"])
+    except OSError as error:
+        raise ConfigError(f"cannot read the recipe '{file}': {error.strerror}", "check the path") from None
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ConfigError(f"'{file}' is no recipe ({' '.join(str(error).split())})", hint) from None
+    if file.stem in RECIPES:
+        raise ConfigError(f"'{file.stem}' is a recipe of bcl's", "give the file another name")
+    bootstrap = data.get("bootstrap", "none")
+    unknown = data.keys() - {"summary", "bootstrap", "stages"}
+    if unknown or bootstrap not in get_args(Bootstrap) or not stages:
+        raise ConfigError(f"'{file}' is no recipe ({min(unknown, default=bootstrap)!r} does not fit)", hint)
+    algos = ("dqn",) if any(stage.loss == "sa" for stage in stages) else ("dqn", "ppo")
+    _OWN[file.stem] = Recipe(str(data.get("summary", "")), stages, bootstrap, algos=algos, ours=True, source=source)
+    return file.stem
+
+
+def _own_stage(table: Settings) -> Stage:
+    loss, strategy = table["loss"], table.get("strategy", "none")
+    settings = {key: value for key, value in table.items() if key not in ("loss", "strategy")}
+    if loss not in get_args(Loss) or strategy not in get_args(Strategy):
+        raise ValueError(f"a stage of loss '{loss}' and strategy '{strategy}'")
+    return Stage(loss, strategy, games={"*": settings})
+
+
 def find_recipe(name: str) -> Recipe:
     """The recipe of that name."""
-    if name not in RECIPES:
-        hint = did_you_mean(name, RECIPES, f"one of {', '.join(RECIPES)}")
+    known = RECIPES | _OWN
+    if name not in known:
+        hint = did_you_mean(name, known, f"one of {', '.join(known)}, or a TOML file")
         raise ConfigError(f"unknown recipe '{name}'", hint)
-    return RECIPES[name]
+    return known[name]
 
 
 def stages_of(name: str, algo: str, game: str, bootstrap: str = "auto") -> list[tuple[Stage, list[Settings]]]:
@@ -407,7 +447,7 @@ def stages_of(name: str, algo: str, game: str, bootstrap: str = "auto") -> list[
         before = (RADIAL,) if algo == "ppo" else (VANILLA, RADIAL)  # RADIAL-PPO is trained from scratch
     found = []
     for stage in (*before, *recipe.stages):
-        rows = [stage.games.get(game, {}), recipe.games.get(game, {}).get(stage.loss, {})]
+        rows = [stage.games.get(game) or stage.games.get("*", {}), recipe.games.get(game, {}).get(stage.loss, {})]
         if recipe.bootstrap == "choice" and kind == "vanilla" and game in stage.games and stage.strategy != "none":
             rows.append({"curriculum": {"start": _VANILLA_STARTS.get(game, 0.0)}})
         found.append((stage, rows))

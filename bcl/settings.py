@@ -77,8 +77,8 @@ def build(kind: Any, data: Any, where: str) -> Any:
     return kind(**values)
 
 
-def to_toml(config: Any, *, comments: bool = False) -> str:
-    """The whole configuration as TOML, with each setting's help beside it on request."""
+def to_toml(config: Any, *, comments: bool = False, without: str = "") -> str:
+    """The whole configuration as TOML, with each setting's help beside it on request; a section can be left out."""
     import docstring_parser
 
     lines: list[str] = []
@@ -97,7 +97,7 @@ def to_toml(config: Any, *, comments: bool = False) -> str:
     emit(config, type(config))
     for f in dataclasses.fields(config):
         section = getattr(config, f.name)
-        if dataclasses.is_dataclass(section):
+        if dataclasses.is_dataclass(section) and f.name != without:
             lines.extend(["", f"[{f.name}]"])
             if f.name == "game":
                 lines.append(f'engine = "{engine_of(config.game)}"')

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from docs_commands import PAGES, ROOT, SMALL, Piece, page_pieces, small, text_pieces
+from docs_commands import PAGES, ROOT, Piece, page_pieces, small, small_settings, text_pieces
 
 PREPARE = "prepare"
 ADDRESS = "BCL_DOCS_CHECK"  # the variable with the socket of the warm process
@@ -66,7 +66,8 @@ def run_python(code: str) -> None:
     from bcl.settings import merge
 
     train, evaluate, certify = bcl.train, bcl.evaluate, bcl.certify
-    bcl.train = judged_by_noise(lambda game, **options: train(game, **merge(options, {"budget": "small", **SMALL})))
+    small = {"budget": "small", **small_settings("dqn")}
+    bcl.train = judged_by_noise(lambda game, **options: train(game, **merge(options, small)))
     bcl.evaluate = lambda agent, **options: evaluate(agent, **options | {"episodes": 1})
     bcl.certify = lambda agent, **options: certify(agent, **options | {"episodes": 1})
     exec(compile(code, "block", "exec"), {"__name__": "__main__"})

@@ -45,7 +45,7 @@ PLACEHOLDERS = {
     "policy.safetensors": "imported.safetensors",  # only importing names it in the text, and it exists
 }
 
-SMALL: dict[str, dict[str, Any]] = {
+SMALL_LEARNERS: dict[str, dict[str, Any]] = {
     "dqn": {
         "steps": 64,
         "num_envs": 2,
@@ -56,10 +56,25 @@ SMALL: dict[str, dict[str, Any]] = {
         "ramp_steps": 16,
     },
     "ppo": {"steps": 32, "num_envs": 2, "rollout": 8, "batch_size": 16, "epochs": 1},
+}
+SMALL: dict[str, dict[str, Any]] = {
     "curriculum": {"runs": 1, "min_runs": 1, "max_runs": 1, "judged_by": "quick"},
     "evaluation": {"episodes": 1, "max_steps": 2, "suite": "quick", "eps": "0.05", "score_eps": "0.05"},
 }
-SMALL_FLAGS = [f"--{section}.{key}={value}" for section, table in SMALL.items() for key, value in table.items()]
+
+
+def small_settings(learner: str) -> dict[str, dict[str, Any]]:
+    """Of a training that takes an instant."""
+    return {learner: SMALL_LEARNERS[learner], **SMALL}
+
+
+def small_flags(learner: str) -> list[str]:
+    """The same as flags."""
+    return [
+        f"--{name}.{key}={value}" for name, table in small_settings(learner).items() for key, value in table.items()
+    ]
+
+
 # Command -> options that are replaced, and what replaces them.
 SMALLER = {
     "attack": ["--episodes", "1", "--num-envs", "1"],
@@ -67,10 +82,11 @@ SMALLER = {
     "bench": ["--seconds", "0.01", "--num-envs", "2"],
 }
 PROCGEN = ("fruitbot", "jumper")
+PPO_AGENT = "mine.safetensors"  # imported from what docs_check.prepare leaves
 # Script -> the options of a short run.
 SCRIPTS = {
     "examples/demo.py": ["--quick", "--parallel", "1"],
-    "benchmarks/curriculum.py": ["--device", "cpu", "--runs", "1", "--parallel", "1", *SMALL_FLAGS],
+    "benchmarks/curriculum.py": ["--device", "cpu", "--runs", "1", "--parallel", "1", *small_flags("dqn")],
     "benchmarks/dqn.py": shlex.split(
         "--device cpu --num-envs 4 --batch 16 --fill 32 --seconds 0.5 --losses at --no-reference"
     ),
@@ -177,7 +193,9 @@ def small(words: list[str]) -> list[str]:
         return [str(ROOT / words[1]), *words[2:], *SCRIPTS[words[1]]]
     name, rest = words[1], words[2:]
     if name == "train":
-        rest = [*rest, *([] if "--budget" in rest else ["--budget", "small"]), *SMALL_FLAGS]
+        rest += ["--algo", "ppo"] if PPO_AGENT in rest else []
+        learner = "ppo" if rest[0] in PROCGEN or "ppo" in rest else "dqn"
+        rest = [*rest, *([] if "--budget" in rest else ["--budget", "small"]), *small_flags(learner)]
     elif name == "video" and "--steps" not in rest:
         rest = [*rest, "--steps", "20"]
     elif name in SMALLER and "--help" not in rest:

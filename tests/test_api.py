@@ -1,9 +1,11 @@
 """The Python API is the command line: same cells, same weights, same refusals."""
 
 import ast
+import importlib
 import json
 import subprocess
 import sys
+import types
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,6 +19,8 @@ from bcl.attacks import RIFGSM, UniformNoise
 from bcl.config import resolve
 from bcl.envs import make_env
 from bcl.policies import Policy, PolicySpec
+from bcl.policies.networks import from_layers, layers_of
+from bcl.runs import store
 
 TINY = {
     "network": {"hidden": [16]},
@@ -69,7 +73,44 @@ def test_certify_is_the_certify_command(in_folder: Callable[..., tuple[int, str,
     code, out, _ = in_folder("certify", "p.safetensors", *words)
     assert code == 0
     assert json.loads(out) == json.loads(json.dumps([proof.to_dict() for proof in found.certificates]))
-    assert [line.split(":")[0] for line in str(found).splitlines()] == ["crown-ibp at 0.01", "crown-ibp at 0.02"]
+    first, *lines = str(found).splitlines()
+    assert first == "CartPole-v1: certificates by crown-ibp"
+    assert [line.split(":")[0] for line in lines] == ["crown-ibp at 0.01", "crown-ibp at 0.02"]
+
+
+def test_results_show_themselves_in_notebooks(policy: Policy, monkeypatch: pytest.MonkeyPatch) -> None:
+    judged = bcl.evaluate(policy, attacks=["noise", "pgd-3"], eps=[0.1, 0.2], episodes=2)
+    proven = bcl.certify(policy, eps=[0.01], episodes=2)
+    assert repr(judged) == "Evaluation(an agent in memory on CartPole-v1, 5 scores)"
+    assert repr(proven) == "Certification(an agent in memory on CartPole-v1, 1 budget)"
+    html = judged._repr_html_()
+    assert "<tr><th>attack</th><th>0.0</th><th>0.1</th><th>0.2</th></tr>" in html
+    assert f"<tr><td>no attack</td><td>{judged.nominal}</td><td></td><td></td></tr>" in html
+    lowest = judged.worst_within[0.2].mean
+    assert html.count("<tr>") == 5  # header, nominal, two attacks, worst within
+    assert f"<td>{lowest:.4g}</td></tr></table>" in html
+    assert f"<td>{proven.certificates[0].acr:.1%}</td>" in proven._repr_html_()
+
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(bcl.BclError, match="a data frame needs pandas; pip install pandas"):
+        judged.to_frame()
+    monkeypatch.setitem(sys.modules, "pandas", types.SimpleNamespace(DataFrame=list))
+    [nominal, *_] = rows = judged.to_frame()
+    assert len(rows) == 5
+    assert (nominal["attack"], nominal["eps"], nominal["mean"]) == ("no attack", 0.0, judged.nominal.mean)
+    [row] = proven.to_frame()
+    assert row["acr"] == proven.certificates[0].acr
+
+
+def test_bars_show_how_far_a_training_is(
+    in_folder: object, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("bcl.api.following.SECONDS_PER_LOOK", 0.0)
+    monkeypatch.setenv("FORCE_COLOR", "1")  # what rich takes for a terminal
+    bcl.train("cartpole", out="run", workers=bcl.Workers(device="cpu"), **TINY)
+    assert "vanilla, training" in capsys.readouterr().err
+    bcl.train("cartpole", out="silent", workers=bcl.Workers(device="cpu"), progress=False, **TINY)
+    assert capsys.readouterr().err == ""
 
 
 def test_compare_is_the_compare_command(in_folder: Callable[..., tuple[int, str, str]], policy: Policy) -> None:
@@ -80,7 +121,10 @@ def test_compare_is_the_compare_command(in_folder: Callable[..., tuple[int, str,
         bcl.evaluate(name, attacks="noise", eps=0.1, episodes=2)
     code, out, _ = in_folder("compare", "p.safetensors", "q.safetensors", "--format=json")
     assert code == 0
-    assert json.loads(out) == json.loads(json.dumps(as_json(bcl.compare("p.safetensors", Path("q.safetensors")))))
+    found = bcl.compare("p.safetensors", Path("q.safetensors"))
+    assert json.loads(out) == json.loads(json.dumps(as_json(found)))
+    assert repr(found) == "Comparison(p.safetensors, q.safetensors)"
+    assert "<td>q.safetensors</td>" in found._repr_html_()
 
 
 def test_video_is_the_video_command(in_folder: Callable[..., tuple[int, str, str]], policy: Policy) -> None:
@@ -105,12 +149,20 @@ def test_a_report_without_frames_plays_nothing(policy: Policy, tmp_path: Path) -
 def test_train_is_the_train_command(in_folder: Callable[..., tuple[int, str, str]]) -> None:
     said: list[str] = []
     workers = bcl.Workers(device="cpu")
-    run = bcl.train("cartpole", recipe="at", out="ours", seed=3, workers=workers, say=said.append, **TINY)
+    rows: list[tuple[str, dict]] = []
+    listening = {"say": said.append, "on_row": lambda folder, row: rows.append((folder, row))}
+    run = bcl.train("cartpole", recipe="at", out="ours", seed=3, workers=workers, **listening, **TINY)
     assert in_folder("train", "cartpole", "--recipe=at", "--out=theirs", "--seed=3", *TINY_FLAGS)[0] == 0
     assert Path("ours/config.toml").read_text() == Path("theirs/config.toml").read_text()
     ours, theirs = (Path(name) / "best" / "policy.safetensors" for name in ("ours", "theirs"))
     assert ours.read_bytes() == theirs.read_bytes()
     assert [line.split(",")[0] for line in said] == ["stage 1: vanilla", "stage 2: at"]
+    written = {name: store.read_metrics(run.folder / name / "metrics.jsonl") for name, _ in rows}
+    assert rows == [(name, row) for name, its in written.items() for row in its]
+    assert [*written] == ["stages/1-vanilla", "stages/2-at"]
+    assert repr(run) == "Run('ours')"
+    assert "verdict" not in run._repr_html_()
+    assert "return" in run._repr_html_()
     assert bcl.resume(run, workers=workers).verdict == run.verdict
     assert bcl.load(run).spec == bcl.load("ours/best/policy.safetensors").spec
     again = bcl.train("cartpole", recipe="at", out="again", init=bcl.load(run), workers=workers, **TINY)
@@ -128,6 +180,26 @@ def test_a_wrapped_network_is_judged_as_a_policy_with_its_weights(policy: Policy
         ours, theirs = (judge(agent, eps=[0.1], episodes=2) for agent in (wrapped, policy))
         assert str(ours) == str(theirs)
         assert ours.folder is None
+
+
+def test_a_wrapped_network_of_plain_layers_has_a_file_like_any_agent(policy: Policy, tmp_path: Path) -> None:
+    body = nn.Sequential(nn.Linear(4, 8, bias=False), nn.ELU(alpha=0.5), nn.Linear(8, 8))
+    network = nn.Sequential(nn.Flatten(), body, nn.ReLU(inplace=True), nn.Linear(8, 2))
+    wrapped, file = bcl.wrap(network, "CartPole-v1"), tmp_path / "mine.safetensors"
+    bcl.save(wrapped, file)
+    bcl.save(policy, tmp_path / "other.safetensors")
+    obs = torch.rand(5, 4)
+    assert torch.equal(bcl.load(file)(obs), wrapped(obs))
+    for agent in (file, tmp_path / "other.safetensors"):
+        bcl.evaluate(agent, attacks="noise", eps=0.1, episodes=2)
+    assert bcl.report(file, frames=False).exists()
+    assert len(bcl.compare(file, tmp_path / "other.safetensors").entries) == 2
+    with pytest.raises(bcl.BclError, match="is a network of your own"):
+        bcl.train("cartpole", init=file, out=tmp_path / "run")
+    images = nn.Sequential(nn.Conv2d(3, 4, (3, 2), stride=2), nn.MaxPool2d(2), nn.Flatten(), nn.Tanh(), nn.Identity())
+    again = from_layers(json.loads(json.dumps(layers_of(images))))
+    assert repr(again) == repr(images)
+    assert layers_of(nn.Sequential(nn.Conv2d(3, 4, 3, dilation=2))) is None
 
 
 class Doubled(nn.Module):
@@ -223,3 +295,45 @@ def test_a_mistake_is_told_in_one_sentence(
 def test_a_run_without_an_agent_yet_says_so(tmp_path: Path) -> None:
     with pytest.raises(bcl.BclError, match="no best policy yet"):
         bcl.load(tmp_path)
+
+
+def test_a_network_without_finite_scores_is_told_as_that() -> None:
+    network = nn.Linear(4, 2)
+    nn.init.constant_(network.weight, torch.nan)
+    with pytest.raises(bcl.BclError, match="the policy's scores are not finite"):
+        bcl.evaluate(bcl.wrap(network, "CartPole-v1"), attacks="noise", eps=0.1, episodes=1)
+
+
+OWN_GAME = """
+import gymnasium
+import numpy as np
+
+class Corridor(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(-1, 1, (2,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action):
+        return np.zeros(2, np.float32), 1.0, bool(action), False, {}
+"""
+
+
+def test_an_environment_may_be_a_class_or_a_function(
+    in_folder: Callable[..., tuple[int, str, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "own_game_for_test.py").write_text(OWN_GAME)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    module = importlib.import_module("own_game_for_test")
+    assert bcl.wrap(nn.Linear(2, 2), module.Corridor).spec.num_actions == 2
+    run = bcl.train(lambda: module.Corridor(), out="here", **TINY)
+    assert run.verdict.scores[0].mean >= 1
+    with pytest.raises(bcl.BclError, match="other processes cannot import 'lambda-v0'; put it into a module"):
+        bcl.train(lambda: module.Corridor(), workers=bcl.Workers(parallel=2), **TINY)
+
+    run = bcl.train(module.Corridor, out="module", workers=bcl.Workers(parallel=2, device="cpu"), **TINY)
+    assert bcl.load(run).spec.game.id == "own_game_for_test:Corridor"
+    assert in_folder("attack", "module", "--attack", "noise", "--eps", "0.1", "--episodes", "2")[0] == 0
+    assert in_folder("train", "own_game_for_test:Corridor", "--out=theirs", *TINY_FLAGS)[0] == 0
+    assert "cannot make 'own_game_for_test:Nowhere'" in in_folder("train", "own_game_for_test:Nowhere")[2]

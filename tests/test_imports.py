@@ -49,13 +49,13 @@ ALLOWED = {
         "seeds",
     },
     "experiment": FACTS
-    | {"__init__", "attacks", "config", "curriculum", "envs", "evaluation", "learners", "policies", "recipes", "runs"}
-    | {"pacing", "seeds", "settings", "stats"},
+    | {"__init__", "attacks", "bounds", "config", "curriculum", "envs", "evaluation", "learners", "policies", "recipes"}
+    | {"runs", "pacing", "seeds", "settings", "stats"},
     "reports": FACTS
     | {"__init__", "attacks", "config", "curriculum", "envs", "evaluation", "experiment", "learners", "policies"}
     | {"recipes", "runs", "settings", "stats", "zoo"},
     "api": FACTS
-    | {"attacks", "bounds", "config", "envs", "evaluation", "experiment", "policies", "recipes", "reports"}
+    | {"attacks", "bounds", "config", "envs", "evaluation", "experiment", "learners", "policies", "recipes", "reports"}
     | {"runs", "zoo"},
     "cli": FACTS
     | {"__init__", "config", "settings", "recipes", "envs", "policies", "attacks", "evaluation", "runs", "stats"}

@@ -7,9 +7,17 @@ from pathlib import Path
 from typing import Any
 
 from bcl.errors import ConfigError
+from bcl.games import name_of_environment
 
 Where = str | os.PathLike[str]
 """A path, or a `Run`, which stands for its directory."""
+
+
+def named_game(game: object) -> str:
+    """The name of a game; environments may be given as classes, or as functions that make one."""
+    if callable(game):
+        return name_of_environment(game)
+    return str(given("game", game, str, "give its name, such as 'cartpole', or a Gymnasium environment's class"))
 
 
 def given(name: str, value: Any, kinds: type | tuple[type, ...], hint: str) -> Any:

@@ -11,7 +11,7 @@ from bcl.attacks import Attack, attack_by_name
 from bcl.attacks import suite as attacks_of
 from bcl.attacks.names import attack_label
 from bcl.bounds import Method
-from bcl.errors import ConfigError
+from bcl.errors import ConfigError, MissingExtra, StoreError
 from bcl.evaluation import (
     Cell,
     Certificate,
@@ -19,6 +19,7 @@ from bcl.evaluation import (
     Plan,
     Score,
     Worst,
+    affordable_method,
     cells,
     flags,
     game_for_evaluation,
@@ -31,6 +32,7 @@ from bcl.evaluation import (
 from bcl.games import Game, game_to_dict
 from bcl.policies import Policy
 from bcl.quantities import counted, format_eps, parse_eps
+from bcl.reports.tables import Table, as_html
 from bcl.runs import store
 
 Progress = Callable[[int, int], None]
@@ -115,6 +117,26 @@ class Evaluation:
             "flags": [asdict(flag) for flag in self.flags],
         }
 
+    def to_frame(self) -> Any:
+        """A pandas DataFrame, a row per score."""
+        rows = [
+            {"attack": _attack(s), "eps": s.eps, "mean": s.mean, "sem": s.sem, "changed": s.changed}
+            for s in self.scores
+        ]
+        return _frame(rows)
+
+    def __repr__(self) -> str:
+        return f"Evaluation({self.agent} on {self.game.id}, {counted(len(self.scores), 'score')})"
+
+    def _repr_html_(self) -> str:
+        budgets = sorted({score.eps for score in self.scores})
+        cells = {(_attack(score), score.eps): str(score) for score in self.scores}
+        cells |= {("worst within", eps): f"{lowest.mean:.4g}" for eps, lowest in self.worst_within.items()}
+        rows = [(name, *(cells.get((name, eps), "") for eps in budgets)) for name in dict.fromkeys(n for n, _ in cells)]
+        title = f"{self.game.id}: mean return ± standard error, {counted(self.episodes, 'episode')}, seed {self.seed}"
+        notes = tuple(f"flag {flag.name}: {flag.message}" for flag in self.flags)
+        return as_html(Table(title, ("attack", *map(format_eps, budgets)), tuple(rows), notes))
+
     def __str__(self) -> str:
         """A line per score, then the worst cases, then doubts."""
         lines = [f"{self.game.id}: mean return ± standard error, {counted(self.episodes, 'episode')}, seed {self.seed}"]
@@ -133,10 +155,34 @@ class Certification:
     certificates: list[Certificate]
     folder: Path | None
     """Where each lies, so that nothing is proven twice; none for an agent in memory."""
+    method: Method
+    why: str
+    """Why this method, where none was asked for."""
+
+    @property
+    def by(self) -> str:
+        """The method, and why it was taken."""
+        return f"{self.method} ({self.why})" if self.why else self.method
+
+    def to_frame(self) -> Any:
+        """A pandas DataFrame, a row per budget."""
+        rows = [
+            {"method": c.method, "eps": c.eps, "acr": c.acr, "gwc": c.gwc, "nominal": c.nominal}
+            for c in self.certificates
+        ]
+        return _frame(rows)
+
+    def __repr__(self) -> str:
+        return f"Certification({self.agent} on {self.game.id}, {counted(len(self.certificates), 'budget')})"
+
+    def _repr_html_(self) -> str:
+        header = ("eps", "actions proven (ACR)", "greedy worst case (GWC)", "nominal")
+        rows = [(format_eps(c.eps), f"{c.acr:.1%}", f"{c.gwc:.4g}", f"{c.nominal:.4g}") for c in self.certificates]
+        return as_html(Table(f"{self.game.id}: certificates by {self.by}", header, tuple(rows)))
 
     def __str__(self) -> str:
-        """A line per budget."""
-        return "\n".join(map(_proven, self.certificates))
+        """The method, then a line per budget."""
+        return "\n".join([f"{self.game.id}: certificates by {self.by}", *map(_proven, self.certificates)])
 
 
 def named_attack(attack: Any) -> Attack:
@@ -178,7 +224,7 @@ def evaluate(
         if sanity:
             wanted.append(Cell(attack_by_name("pgd-30"), 1.0))
         onlooker.start(len(wanted))
-        folder, scores = target.results / "evals", []
+        folder, scores = _writable(target.results / "evals"), []
         for score in run_suite(target.policy, plan, wanted, folder, onlooker.begin):
             scores.append(score)
             onlooker.finished(f"{_label(score)}: {score}")
@@ -194,14 +240,17 @@ def certify(
     agent: Policy | Where,
     *,
     eps: Budgets | None = None,
-    method: Method = "ibp",
+    method: Method | Literal["auto"] = "auto",
     episodes: int | None = None,
     seed: int = 0,
     env_set: Literal["train", "eval"] | None = None,
     device: str = "auto",
     onlooker: Onlooker = NOBODY,
 ) -> Certification:
-    """Prove what no attack can change, at every budget, as `bcl certify` does; its options are these."""
+    """Prove what no attack can change, at every budget, as `bcl certify` does; its options are these.
+
+    `auto` takes the tightest method that the network leaves affordable, and the result says which.
+    """
     budgets = _budgets(eps)
     seed = whole("seed", seed)
     with judged(agent, device) as target:
@@ -209,12 +258,23 @@ def certify(
         game = game_for_evaluation(target.game, env_set, target.defaults.max_steps, paper_starts(seed, count))
         plan = Plan(game, count, seed, num_envs=count)
         budgets = budgets or list(target.defaults.eps)
+        method, why = affordable_method(target.policy) if method == "auto" else (method, "")
         onlooker.start(len(budgets))
-        folder, proofs = target.results / "certs", []
+        folder, proofs = _writable(target.results / "certs"), []
         for proof in run_certificates(target.policy, plan, budgets, method, folder, onlooker.begin):
             proofs.append(proof)
             onlooker.finished(_proven(proof))
-    return Certification(target.name, game, proofs, None if isinstance(agent, Policy) else folder)
+    kept = None if isinstance(agent, Policy) else folder
+    return Certification(target.name, game, proofs, kept, method, why)
+
+
+def _writable(folder: Path) -> Path:
+    """The folder for results; one that cannot be written is refused before the work."""
+    try:
+        store.try_to_write(folder / "result")
+    except StoreError as error:
+        raise StoreError(error.message, "results lie with the agent: copy it to where you may write") from None
+    return folder
 
 
 def _budgets(eps: Budgets | None) -> list[float]:
@@ -232,8 +292,20 @@ def _chosen(suite: str | None, attacks: str | Attack | Sequence[str | Attack] | 
     return [named_attack(attack) for attack in several("attacks", attacks)]
 
 
+def _frame(rows: list[dict[str, Any]]) -> Any:
+    try:
+        import pandas
+    except ImportError:
+        raise MissingExtra("a data frame needs pandas", "pip install pandas") from None
+    return pandas.DataFrame(rows)
+
+
+def _attack(score: Score) -> str:
+    return attack_label(score.attack) if score.eps else "no attack"
+
+
 def _label(score: Score) -> str:
-    return f"{attack_label(score.attack)} at {format_eps(score.eps)}" if score.eps else "no attack"
+    return f"{_attack(score)} at {format_eps(score.eps)}" if score.eps else _attack(score)
 
 
 def _proven(proof: Certificate) -> str:

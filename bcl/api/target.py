@@ -1,21 +1,24 @@
 """What is judged: a policy, its game, and where its results go."""
 
 import contextlib
+import json
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
 
-from bcl.api import Where, given, path_of
+from bcl.api import Where, given, named_game, path_of
 from bcl.config import EvaluationConfig, evaluation_defaults, resolve
 from bcl.envs import make_env
 from bcl.errors import ConfigError, StoreError, WeightsError
 from bcl.experiment import read_config
-from bcl.games import ENGINES, REFERENCE_NOOPS, Game
+from bcl.games import REFERENCE_NOOPS, Game
 from bcl.policies import Policy, PolicySpec, files, importers
+from bcl.policies.networks import layers_of
 from bcl.runs import store
 
 
@@ -38,28 +41,33 @@ def load(path: Where, device: str | torch.device = "cpu") -> Policy:
     return files.load(policy_file(path_of("path", path)), device)
 
 
-def import_policy(path: Where, format: str, game: str | Game) -> Policy:
+def import_policy(
+    path: Where, format: str, game: str | Game | Callable[..., Any], *, normalise: Where | None = None
+) -> Policy:
     """A policy for a game from another project's checkpoint, as `bcl import` reads it; `bcl.save` writes it to a file."""
     given("format", format, str, "give its name, such as 'sb3'")
-    return importers.import_policy(path_of("path", path), format, _named_game(game))
+    statistics = path_of("normalise", normalise) if normalise is not None else None
+    return importers.import_policy(path_of("path", path), format, _game(game), statistics)
 
 
-def _named_game(game: str | Game) -> Game:
-    given("game", game, (str, *ENGINES.values()), "give its name, such as 'CartPole-v1'")
-    return resolve(game).game if isinstance(game, str) else game
+def _game(game: str | Game | Callable[..., Any]) -> Game:
+    return game if isinstance(game, Game) else resolve(named_game(game)).game
 
 
-def wrap(network: nn.Module, game: str | Game) -> Policy:
-    """A module of your own as a policy of a game: `bcl.evaluate` and `bcl.certify` take it, files do not.
+def wrap(network: nn.Module, game: str | Game | Callable[..., Any]) -> Policy:
+    """A module of your own as a policy of a game, for `bcl.evaluate`, `bcl.certify` and, if it is a `Sequential` of plain
+    layers, `bcl.save`, after which commands take its file.
 
     It gets observations (B, *shape) as `bcl.make_env` gives them, bytes divided by 255, and returns one score per action.
     Certificates need a `Sequential` of layers that have bounds.
     """
     given("network", network, nn.Module, "give a PyTorch module")
-    game = _named_game(game)
+    game = _game(game)
     with contextlib.closing(make_env(game, 1)) as env:
         shape, actions, low, high = env.obs_shape, env.num_actions, env.low, env.high
-    policy = Policy(PolicySpec("custom", shape, actions, low, high, game=game), network).eval()
+    layers = layers_of(network)
+    notes = {files.LAYERS: json.dumps(layers)} if layers else {}
+    policy = Policy(PolicySpec("custom", shape, actions, low, high, game=game, notes=notes), network).eval()
     device = next((p.device for p in network.parameters()), None)
     if device is None:
         raise WeightsError("this network has no weights", "give a module that was trained")

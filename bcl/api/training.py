@@ -4,17 +4,19 @@ import dataclasses
 import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from bcl import recipes, zoo
-from bcl.api import Where, given, path_of
+from bcl.api import Where, given, named_game, path_of
 from bcl.api.workers import Workers
 from bcl.config import Config, resolve_stages
 from bcl.errors import ConfigError, StoreError
 from bcl.runs import store
 
 if TYPE_CHECKING:
+    from bcl.api.following import OnRow
     from bcl.experiment import Verdict
     from bcl.policies import Policy
 
@@ -37,6 +39,14 @@ class Run:
 
     def __fspath__(self) -> str:
         return str(self.folder)
+
+    def __repr__(self) -> str:
+        return f"Run('{self.folder}')"
+
+    def _repr_html_(self) -> str:
+        from bcl.experiment import read_config
+
+        return f"<p>{escape(str(self.folder))}</p><p>{escape(self.verdict.sentence(read_config(self.folder)))}</p>"
 
 
 @dataclass(frozen=True)
@@ -63,7 +73,7 @@ class Order:
 
 
 def prepare(
-    game: str,
+    game: str | Callable[..., Any],
     settings: Mapping[str, Any],
     *,
     recipe: str | None,
@@ -75,17 +85,22 @@ def prepare(
     workers: Workers,
 ) -> Order:
     """Refuse what cannot be trained before anything is written."""
-    given("game", game, str, "give its name, such as 'cartpole'")
+    given("workers", workers, Workers, WORKERS)
+    here_alone = callable(game)
+    game = named_game(game)
+    if here_alone and ":" not in game and (not workers.local or workers.parallel > 1):
+        raise ConfigError(f"other processes cannot import '{game}'", "put it into a module of its own")
     if recipe is not None:
         given("recipe", recipe, str, "give its name, such as 'at'")
-    given("workers", workers, Workers, WORKERS)
     own = {name: value for name, value in (("seed", seed), ("budget", budget)) if value is not None}
     flags, file = {**settings, **own}, path_of("config", config) if config else None
+    start = _agent(init)
+    decided = _decided_by(start)
 
     def with_seed(seed: int) -> list[tuple[recipes.Stage, Config]]:
-        return resolve_stages(game, recipe=recipe, file=file, flags=flags | {"seed": seed})
+        return resolve_stages(game, recipe=recipe, file=file, flags=flags | {"seed": seed}, agent=decided)
 
-    stages = resolve_stages(game, recipe=recipe, file=file, flags=flags)
+    stages = resolve_stages(game, recipe=recipe, file=file, flags=flags, agent=decided)
     last = stages[-1][1]
     folder = path_of("out", out or Path("runs") / f"{game}-{last.recipe}-s{last.seed}".replace("/", "-"))
     if str(folder).startswith(zoo.PREFIX):
@@ -98,18 +113,14 @@ def prepare(
     recipes.check_trainable(last.recipe, last.algo)
 
     from bcl import experiment
-    from bcl.api.target import load
-    from bcl.policies import Policy
 
     device = workers.worker_device()
-    hint = "give a policy, its file or a run"
-    start = init if init is None or isinstance(init, Policy) else load(path_of("init", init, hint))
     experiment.check(stages, device if workers.local else "cpu", start, workers.mirrors())
     return Order(stages, with_seed, folder, device, start)
 
 
 def train(
-    game: str,
+    game: str | Callable[..., Any],
     *,
     recipe: str | None = None,
     out: Where | None = None,
@@ -119,12 +130,15 @@ def train(
     config: Where | None = None,
     workers: Workers = ALONE,
     say: Say = lambda line: None,
+    progress: bool | None = None,
+    on_row: "OnRow | None" = None,
     **settings: Any,
 ) -> Run:
     """Train an agent, as `bcl train` does; its options are these, and `--repeats` is a loop over seeds.
 
     Settings are given by section, as in a configuration file: `curriculum={"runs": 2}` is `--curriculum.runs 2`.
-    `say=print` shows a line for every stage and phase.
+    `say=print` shows a line for every stage and phase, `progress` bars (by default in terminals and notebooks); `on_row`
+    is called with the folder of a training run and each row of its metrics.
     """
     for option, instead in NO_SETTINGS.items():
         if option in settings:
@@ -134,22 +148,49 @@ def train(
     )
     with store.lock(order.out):
         order.create(order.out)
-        return _finish(order.out, workers, say)
+        return _finish(order.out, workers, say, progress, on_row)
 
 
-def resume(run: Where, *, workers: Workers = ALONE, say: Say = lambda line: None) -> Run:
+def resume(
+    run: Where,
+    *,
+    workers: Workers = ALONE,
+    say: Say = lambda line: None,
+    progress: bool | None = None,
+    on_row: "OnRow | None" = None,
+) -> Run:
     """Continue a run after a kill or Ctrl-C, under the settings it was started with; a finished one is only read."""
     given("workers", workers, Workers, WORKERS)
     folder = path_of("run", run)
     store.resume_run(folder, lambda stored: [])
     with store.lock(folder, say):
-        return _finish(folder, workers, say)
+        return _finish(folder, workers, say, progress, on_row)
 
 
-def _finish(run: Path, workers: Workers, say: Say) -> Run:
+def _finish(run: Path, workers: Workers, say: Say, progress: bool | None, on_row: "OnRow | None") -> Run:
     from bcl import experiment
+    from bcl.api.following import following
 
-    return Run(run, experiment.finish(run, workers.crew(lambda: False, lambda: None, say)))
+    with following(run, progress, on_row) as tick:
+        return Run(run, experiment.finish(run, workers.crew(lambda: False, tick, say)))
+
+
+def _agent(init: "Where | Policy | None") -> "Policy | None":
+    """The one to start from."""
+    if init is None:
+        return None
+    from bcl.api.target import load
+    from bcl.policies import Policy
+
+    return init if isinstance(init, Policy) else load(path_of("init", init, "give a policy, its file or a run"))
+
+
+def _decided_by(agent: "Policy | None") -> dict[str, Any]:
+    """Settings that the agent to start from decides: its learner, and its layers where these can be chosen."""
+    if agent is None:
+        return {}
+    layers = {"network": {"hidden": agent.spec.hidden}} if agent.spec.hidden else {}
+    return {"algo": agent.spec.algo, **layers}
 
 
 def _refuse_ignored(stage: recipes.Stage, flags: Mapping[str, Any]) -> None:

@@ -1,5 +1,6 @@
 """Named attacks, and frozen sets of them: a number under a suite means the same thing everywhere."""
 
+import importlib
 import re
 
 from bcl.attacks.apgd import APGD
@@ -61,12 +62,29 @@ def attacks_named(name: str) -> tuple[Attack, ...]:
     return SUITES[name] if name in SUITES else (attack_by_name(name),)
 
 
+def _of_a_module(path: str) -> Attack:
+    """A class without required arguments, or an attack that is ready."""
+    module, _, name = path.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), name)
+        attack: Attack = found() if isinstance(found, type) else found
+    except Exception as error:  # anybody's code
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise ConfigError(f"cannot take the attack '{path}' ({reason})", "write it as module:Class") from None
+    if not callable(attack) or " at 0x" in repr(attack):  # scores are kept under its repr
+        raise ConfigError(f"the attack '{path}' has no name of its own", "make it a frozen dataclass with __call__")
+    return attack
+
+
 def attack_by_name(name: str) -> Attack:
-    """An attack as people write it: `ri-fgsm`, `square`, `pgd`, or `pgd-10` for a number of steps."""
+    """An attack as people write it: `ri-fgsm`, `pgd`, `pgd-10` for a number of steps, `module:Attack` for one of theirs."""
     if name in _NAMED:
         return _NAMED[name]
+    if ":" in name:
+        return _of_a_module(name)
     if match := re.fullmatch(r"pgd-([1-9]\d{0,3})", name):
         steps = int(match[1])
         return PGD(steps=steps, step=min(1.0, max(0.1, 2 / steps)))  # can cross the ball: 30 x 0.1, 10 x 0.2, 5 x 0.4
     known = f"one of {', '.join(ATTACK_NAMES)} (or any number of steps)"
-    raise ConfigError(f"no attack named '{name}'", did_you_mean(name, ATTACK_NAMES, known))
+    number = name[len(name.rstrip("0123456789")) :] or "10"
+    raise ConfigError(f"no attack named '{name}'", did_you_mean(name, (*_NAMED, f"pgd-{number}"), known))

@@ -1,7 +1,8 @@
 """bcl attack."""
 
+import contextlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
@@ -25,7 +26,8 @@ class Command:
     suite: str | None = None
     """quick (PGD-10; the default), paper (the paper's four attacks) or strong."""
     attack: tuple[str, ...] = ()
-    """Single attacks by name instead of a suite, such as pgd-30 or square."""
+    """Single attacks instead of a suite: apgd, apgd-margin, corner-noise, fgsm, mad, multi, multi-t, noise, pgd, pgd-N (N
+    steps), ri-fgsm, square, worst-action, or module:Attack."""
     eps: tuple[str, ...] = ()
     """Budgets, such as 1/255 3/255; by default those of the game's preset."""
     episodes: int | None = None
@@ -55,7 +57,7 @@ class Command:
         from bcl.api.judging import evaluate
         from bcl.cli import console
 
-        with console.progress(quiet=self.json) as bar:
+        with kept_scores(), console.progress(quiet=self.json) as bar:
             found = evaluate(
                 self.policy,
                 suite=self.suite,
@@ -82,6 +84,15 @@ class Command:
         if self.suite != "strong":
             budgets = f" --eps {' '.join(self.eps)}" if self.eps else ""
             print(f"next: bcl attack {self.policy} --suite strong{budgets}")
+
+
+@contextlib.contextmanager
+def kept_scores() -> Iterator[None]:
+    """Tells whoever stops an evaluation what becomes of what is done."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt("what is finished is kept, the same command goes on from there") from None
 
 
 def print_table(scores: Sequence["Score"], doubts: Sequence["Flag"], title: str) -> None:

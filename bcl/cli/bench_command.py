@@ -23,7 +23,7 @@ class Command:
 
     what: Annotated[Literal["env", "attack"], tyro.conf.Positional]
     """Games alone (env), or PGD-30, RI-FGSM and Multi-T on an untrained network (attack)."""
-    games: Annotated[tuple[str, ...], tyro.conf.Positional] = ()
+    games: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="GAME ...")] = ()
     """Games to measure; by default all presets for env, pong for attack."""
     num_envs: int = 32
     """Copies stepped together."""

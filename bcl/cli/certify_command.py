@@ -20,8 +20,9 @@ class Command:
     """A run directory, a policy file or an agent of `bcl zoo`."""
     eps: tuple[str, ...] = ()
     """Budgets, such as 1/255; by default those of the run, or of the game's preset."""
-    method: Literal["ibp", "crown-ibp", "crown"] = "ibp"
-    """Interval bounds, CROWN on intervals, or CROWN throughout: each tighter and slower than the one before."""
+    method: Literal["auto", "ibp", "crown-ibp", "crown"] = "auto"
+    """Interval bounds, CROWN on intervals, or CROWN throughout: each tighter and slower than the one before. auto: the
+    tightest that the network leaves affordable."""
     episodes: int | None = None
     """Episodes, all played at once; by default as the run or the game's preset says."""
     seed: int = 0
@@ -42,8 +43,9 @@ class Command:
 
         from bcl.api.judging import certify
         from bcl.cli import console
+        from bcl.cli.attack_command import kept_scores
 
-        with console.progress(quiet=self.json) as bar:
+        with kept_scores(), console.progress(quiet=self.json) as bar:
             found = certify(
                 self.policy,
                 eps=self.eps or None,
@@ -58,7 +60,9 @@ class Command:
             print(json.dumps([proof.to_dict() for proof in found.certificates]))
             return
         proofs = found.certificates
-        title = f"{found.game.id}: certificates by {self.method}, {counted(proofs[0].episodes, 'episode')}, seed {self.seed}"
+        title = (
+            f"{found.game.id}: certificates by {found.by}, {counted(proofs[0].episodes, 'episode')}, seed {self.seed}"
+        )
         table = Table(
             "eps", "actions proven (ACR)", "greedy worst case (GWC)", "nominal", title=title, title_justify="left"
         )
@@ -66,6 +70,8 @@ class Command:
             table.add_row(format_eps(proof.eps), f"{proof.acr:.1%}", f"{proof.gwc:.4g}", f"{proof.nominal:.4g}")
         console.out.print(table)
         print(f"results: {found.folder}")
-        if self.method != "crown":
+        if found.method == "crown":
+            print(f"next: bcl report {self.policy}")
+        else:
             budgets = " ".join(format_eps(proof.eps) for proof in proofs)
             print(f"next: bcl certify {self.policy} --eps {budgets} --method crown")

@@ -28,6 +28,8 @@ class Command:
     """The game it plays, such as fruitbot."""
     out: Path
     """The file to write; must not exist."""
+    normalise: Path | None = None
+    """sb3: an npz file with mean and var of VecNormalize's obs_rms, where the agent was trained behind it."""
 
     def run(self, settings: list[str]) -> None:
         """Convert and save."""
@@ -38,11 +40,11 @@ class Command:
         from bcl.policies.files import save
         from bcl.policies.importers import import_policy
 
-        policy = import_policy(self.file, self.format, config.game)
+        policy = import_policy(self.file, self.format, config.game, self.normalise)
         save(policy, self.out)
         parameters = sum(p.numel() for p in policy.parameters())
         print(
-            f"{self.out}: {policy.spec.kind}, {counted(parameters, 'parameter')}, "
+            f"{self.out}: {policy.spec.kind} for {policy.spec.algo}, {counted(parameters, 'parameter')}, "
             f"{counted(policy.spec.num_actions, 'action')}, {self.game}"
         )
         print(f"next: bcl attack {self.out}")

@@ -3,11 +3,15 @@
 Nothing heavy is imported here: `bcl --help` should answer at once.
 """
 
+import codecs
 import contextlib
 import importlib
 import io
+import itertools
 import os
+import re
 import sys
+import typing
 from typing import Any, NoReturn
 
 import bcl
@@ -36,6 +40,11 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     words = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in words
     words = [word for word in words if word != "--debug"]
+    if os.getcwd() not in sys.path:  # games and attacks of people's own lie there; `python -m bcl` looks there anyway
+        sys.path.append(os.getcwd())
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="bcl-plain")  # a terminal without Unicode is no reason to fail
     try:
         _dispatch(words)
     except BclError as error:
@@ -59,6 +68,15 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     sys.exit(0)
 
 
+def _in_ascii(error: UnicodeError) -> tuple[str, int]:
+    assert isinstance(error, UnicodeEncodeError)
+    letters = error.object[error.start : error.end]
+    return "".join({"±": "+-", "\N{MINUS SIGN}": "-"}.get(letter, "?") for letter in letters), error.end
+
+
+codecs.register_error("bcl-plain", _in_ascii)
+
+
 def _silence_stdout() -> None:
     """What is still buffered has nowhere to go, and Python would complain about it at exit."""
     if sys.stdout is not None:
@@ -70,12 +88,22 @@ def _dispatch(words: list[str]) -> None:
         print(_help())
     elif words[0] == "--version":
         print(f"bcl {bcl.__version__}")
+    elif words[0] == "--completion":
+        _print_completion(words[1:])
     elif words[0] not in COMMANDS:
         raise ConfigError(f"unknown command '{words[0]}'", did_you_mean(words[0], COMMANDS, "see 'bcl --help'"))
     else:
         _run(words[0], words[1:])
     if sys.stdout is not None:
         sys.stdout.flush()
+
+
+def _print_completion(words: list[str]) -> None:
+    from bcl.cli import options
+
+    if len(words) != 1 or words[0] not in options.SHELLS:
+        raise ConfigError(f"no completion for '{' '.join(words)}'", f"one of {', '.join(options.SHELLS)}")
+    options.print_completion(COMMANDS, words[0])
 
 
 def _run(name: str, words: list[str]) -> None:
@@ -85,31 +113,48 @@ def _run(name: str, words: list[str]) -> None:
 
 def parse(name: str, words: list[str]) -> tuple[Any, list[str]]:
     """The command that the words after its name describe, and those that are settings."""
-    import tyro
+    from bcl.cli import options
 
     module = importlib.import_module(f"bcl.cli.{name}_command")
     help_wanted = "-h" in words or "--help" in words
     complaint = io.StringIO()
     try:
         with contextlib.nullcontext() if help_wanted else contextlib.redirect_stderr(complaint):
-            command, rest = tyro.cli(module.Command, prog=f"bcl {name}", args=words, return_unknown_args=True)
+            command, rest = options.parse(module.Command, name, words)
     except SystemExit as exit:
         if help_wanted or not exit.code:
+            print(getattr(module, "more_help", str)(), end="")
             raise
-        raise ConfigError(_one_sentence(complaint.getvalue()), f"see 'bcl {name} --help'") from None
+        what, hint = _plain(_one_sentence(complaint.getvalue()), words, module.Command)
+        raise ConfigError(what, hint or f"see 'bcl {name} --help'") from None
     if rest and not module.Command.takes_settings:
         raise ConfigError(f"unknown argument '{rest[0]}'", f"see 'bcl {name} --help'")
     return command, rest
 
 
+def _plain(complaint: str, words: list[str], command: type) -> tuple[str, str]:
+    """What is wrong in words of people, and a hint or none, from tyro's complaint."""
+    if missing := re.match(r"Missing from \S+ \S+: (\S+)", complaint):
+        return f"{missing[1]} is missing", ""
+    if valueless := re.match(r"Missing value for argument '(\S+)'", complaint):
+        return f"{valueless[1]} has no value", ""
+    if choice := re.match(r"invalid choice '(.*)' for argument '(\S+)'\. Expected one of \((.*)\)", complaint):
+        known = re.findall(r"'([^']+)'", choice[3])
+        return f"{choice[2]} '{choice[1]}' is not a choice", did_you_mean(
+            choice[1], known, f"one of {', '.join(known)}"
+        )
+    if parsed := re.match(r"Error parsing (--[\w-]+):", complaint):
+        hint = str(typing.get_type_hints(command)[parsed[1][2:].replace("-", "_")])
+        value = next((word for flag, word in itertools.pairwise(words) if flag == parsed[1]), "")
+        value = value or next((w.partition("=")[2] for w in words if w.startswith(f"{parsed[1]}=")), "")
+        return f"{parsed[1]} '{value}' is not {'a whole number' if 'int' in hint else 'a number'}", ""
+    return complaint, ""
+
+
 def _one_sentence(box: str) -> str:
     """tyro draws its complaint in a box with a title; the words inside up to the first rule are the complaint."""
-    lines = [line.strip(" │╭╮╰╯─\n") for line in box.splitlines()]
-    wanted: list[str] = []
-    for line in lines[1:]:
-        if not line:
-            break
-        wanted.append(line)
+    lines = [re.sub(r"^-+$", "", line.strip(" │╭╮╰╯─\n")) for line in box.splitlines()[1:]]  # -: without Unicode
+    wanted = itertools.takewhile(bool, itertools.dropwhile(lambda line: not line, lines))
     return " ".join(wanted).rstrip(".") or "these arguments do not fit"
 
 
@@ -122,6 +167,7 @@ commands:
 {commands}
 
   bcl COMMAND --help    options of a command
+  --completion SHELL    a script that completes commands and options, for bash, zsh or fish
   --debug               show the traceback of an error
 
 start with: bcl presets"""

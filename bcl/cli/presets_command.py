@@ -27,14 +27,15 @@ class Command:
         flags = parse_flags(settings)
         if self.name is not None:
             *earlier, (stage, config) = resolve_stages(self.name, recipe=self.recipe, flags=flags)
+            unused = "dqn" if config.algo == "ppo" else "ppo"
             for number, (before, other) in enumerate(earlier, 1):  # comments: the output is a configuration file
                 print(f"# stage {number} of {len(earlier) + 1}, loss {before.loss}, strategy {before.strategy}:")
                 for key in difference(other, config):
-                    if not key.startswith("dqn." if config.algo == "ppo" else "ppo."):  # the learner not in use
+                    if not key.startswith(f"{unused}."):
                         print(f"#   {setting_line(other, key)}")
             if earlier:
                 print(f"# stage {len(earlier) + 1}, loss {stage.loss}, strategy {stage.strategy}: what follows")
-            print(to_toml(config, comments=True), end="")
+            print(to_toml(config, comments=True, without=unused), end="")
             return
         print("games with a preset (any other Atari, Procgen or Gymnasium game takes the defaults):")
         for name in preset_names():

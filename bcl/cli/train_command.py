@@ -12,6 +12,20 @@ from bcl.errors import ConfigError
 from bcl.runs import store
 from bcl.settings import parse_flags
 
+OFTEN = (
+    *("algo", "bootstrap", "dqn.steps", "ppo.steps", "dqn.learning_rate", "ppo.learning_rate", "network.hidden"),
+    *("attack.kind", "attack.steps", "curriculum.target", "curriculum.increment", "curriculum.runs"),
+    *("evaluation.eps", "evaluation.episodes", "evaluation.suite"),
+)
+
+
+def more_help() -> str:
+    """The settings that people change most."""
+    from bcl.cli.options import settings_help
+    from bcl.config import Config
+
+    return f"settings, of which these are used most (all: bcl presets GAME):\n{settings_help(Config, OFTEN)}\n"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Command(Workers):
@@ -22,7 +36,7 @@ class Command(Workers):
     game: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="GAME")]
     """A preset (`bcl presets`), an Atari or Procgen game, or a Gymnasium id."""
     recipe: str | None = None
-    """A row of the paper's tables (`bcl presets` lists them); vanilla where nothing says otherwise."""
+    """A row of the paper's tables (`bcl presets` lists them), or a TOML file; vanilla where nothing says otherwise."""
     out: Path | None = None
     """Run directory; by default runs/GAME-RECIPE-sSEED."""
     seed: int | None = None

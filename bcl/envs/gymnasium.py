@@ -20,7 +20,7 @@ from torch import Tensor
 from bcl.envs.guard import Guard, add_traceback, failure, refuse_failures, refuse_infinite
 from bcl.envs.vector import Seeds, Step, expect_sent, host_actions, seed_list, to_device
 from bcl.errors import GameError
-from bcl.games import ACTION_NAMES, GymnasiumGame, observation_scale
+from bcl.games import ACTION_NAMES, GymnasiumGame, gymnasium_entry, observation_scale
 from bcl.processes import die_with_parent, how_it_ended
 
 # Pictures need no window and no sound, and pygame greets and complains on the terminal.
@@ -161,9 +161,10 @@ class GymnasiumEnvs:
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes: the first decides
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             die_with_parent()
-        env = gymnasium.make(self.game.id, disable_env_checker=True)  # it checks the first step, and only warns
+        entry = gymnasium_entry(self.game.id)
+        env = gymnasium.make(entry, disable_env_checker=True)  # it checks the first step, and only warns
         if self._render and "rgb_array" in env.metadata.get("render_modes", ()):
-            env = gymnasium.make(self.game.id, render_mode="rgb_array", disable_env_checker=True)
+            env = gymnasium.make(entry, render_mode="rgb_array", disable_env_checker=True)
         limited = env.spec is not None and env.spec.max_episode_steps is not None
         return Guard(env if limited else gymnasium.wrappers.TimeLimit(env, self.game.max_steps), self.game.id)
 

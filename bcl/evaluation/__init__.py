@@ -1,6 +1,6 @@
 """How well a policy does under attack, what can be proven about it, and reasons to doubt both."""
 
-from bcl.evaluation.certify import Certificate, certify
+from bcl.evaluation.certify import Certificate, affordable_method, certify
 from bcl.evaluation.evaluate import Cell, evaluate, evaluate_cells
 from bcl.evaluation.flags import Flag, flags
 from bcl.evaluation.score import Score, Worst, worst, worst_within
@@ -23,6 +23,7 @@ __all__ = [
     "Plan",
     "Score",
     "Worst",
+    "affordable_method",
     "cell_file",
     "cells",
     "certify",

@@ -383,6 +383,8 @@ class Probe:
         with torch.no_grad():
             scores, again = self._policy(obs), self._policy(obs)
             searched = self._searched(obs)
+        if not scores.isfinite().all():
+            raise BclError("the policy's scores are not finite", "its training broke, or its weights were damaged")
         if not searched.isfinite().all():
             raise BclError("the policy's scores overflow in half precision", "evaluate with precision full")
         stochastic = not torch.equal(scores, again)

@@ -2,16 +2,21 @@
 
 import contextlib
 import dataclasses
+import textwrap
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bcl.attacks.names import attack_label
 from bcl.config import Config
 from bcl.errors import BclError, MissingExtra
+from bcl.evaluation import Score
 from bcl.learners.task import Metrics
+from bcl.quantities import format_eps
 from bcl.runs import store
+from bcl.settings import to_toml
 
 Mirror = Callable[[Metrics], None]
 
@@ -37,7 +42,7 @@ class Mirrors:
         with contextlib.ExitStack() as stack:
             mirrors = list[Mirror]()
             if self.tensorboard:
-                mirrors.append(stack.enter_context(_to_tensorboard(folder, step)))
+                mirrors.append(stack.enter_context(_to_tensorboard(folder, config, step)))
             if self.wandb:
                 mirrors.append(stack.enter_context(_to_wandb(self.wandb, folder, config)))
 
@@ -47,20 +52,55 @@ class Mirrors:
 
             yield mirror
 
+    def show(self, run: Path, config: Config, scores: Sequence[Score]) -> None:
+        """The settings and the scores of a whole run, for TensorBoard's table of hyper-parameters."""
+        if not self.tensorboard:
+            return
+        with _summary_writer()(str(run / "tensorboard")) as writer:
+            found = {f"score/{_under(score)}": score.mean for score in scores}
+            writer.add_hparams(_flat(dataclasses.asdict(config)), found, run_name=".")
+
 
 NO_MIRRORS = Mirrors()
+GROUPS = {  # of TensorBoard's tags; what is in none of them is a part of the loss
+    "play": ("return", "return_sd", "return_attacked", "episodes"),
+    "schedule": ("eps", "kappa", "exploration"),
+    "speed": ("steps_per_second", "updates"),
+}
 
 
 @contextlib.contextmanager
-def _to_tensorboard(folder: Path, step: int) -> Iterator[Mirror]:
+def _to_tensorboard(folder: Path, config: Config, step: int) -> Iterator[Mirror]:
     """TensorBoard is told to forget the rows after `step`."""
     with _summary_writer()(str(folder / "tensorboard"), purge_step=step + 1) as writer:
+        writer.add_text("settings", textwrap.indent(to_toml(config), "    "))  # to Markdown: code
 
         def mirror(row: Metrics) -> None:
             for name, value in _values(row).items():
-                writer.add_scalar(name, value, row["step"])
+                writer.add_scalar(f"{_group(name)}/{name}", value, row["step"])
 
         yield mirror
+
+
+def _group(name: str) -> str:
+    if name.startswith("share_"):
+        return "speed"
+    return next((group for group, names in GROUPS.items() if name in names), "loss")
+
+
+def _under(score: Score) -> str:
+    return f"{attack_label(score.attack)} at {format_eps(score.eps)}" if score.eps else "no attack"
+
+
+def _flat(settings: dict[str, Any], where: str = "") -> dict[str, Any]:
+    """Settings by their dotted names, as numbers and words."""
+    flat: dict[str, Any] = {}
+    for name, value in settings.items():
+        if isinstance(value, dict):
+            flat |= _flat(value, f"{where}{name}.")
+        else:
+            flat[where + name] = value if isinstance(value, bool | int | float | str) else str(value)
+    return flat
 
 
 @contextlib.contextmanager

@@ -21,6 +21,8 @@ PACED_RUN = "run"  # folder of the one training run
 def pace_of(config: Config, loss: Loss, start: float) -> Pace:
     """What decides about the budget in this stage, beginning at `start`; refuses settings that contradict each other."""
     c = config.curriculum
+    # A start that the stage before reached may lie so near the target that nothing is left to be gentle about.
+    gentle = c.gentle_below if start == c.start else min(c.gentle_below, c.target - start)
     driven = config.algo == "dqn" and config.attack.in_play > 0
     return Pace(
         start=start,
@@ -31,7 +33,7 @@ def pace_of(config: Config, loss: Loss, start: float) -> Pace:
         increment=c.increment,
         episodes=c.pace_episodes,
         first_episodes=config.learner.num_envs,
-        gentle_below=c.gentle_below,
+        gentle_below=gentle,
         nominal=c.nominal_threshold,
         attacked=c.attacked_threshold if driven else None,
         certified=c.certified_threshold if loss == "radial" else 0.0,

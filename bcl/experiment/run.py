@@ -23,6 +23,7 @@ import bcl
 from bcl import recipes, stats
 from bcl.attacks import PGD, Multi, attacks_named
 from bcl.attacks.names import attack_label
+from bcl.bounds import margins
 from bcl.config import Config, config_from_toml
 from bcl.curriculum import TARGET_REACHED
 from bcl.envs import make_env
@@ -34,6 +35,7 @@ from bcl.experiment.mirrors import NO_MIRRORS, Mirrors
 from bcl.experiment.paced import pace_of, train_paced
 from bcl.experiment.phases import DECISION, phase_of, plan_of, rules_of, train_phases
 from bcl.experiment.work import METRICS, POLICY, RESULT, Training, check_fits, spec_of
+from bcl.learners import dqn
 from bcl.learners.task import Task
 from bcl.policies import Policy
 from bcl.policies.files import fingerprint, to_bytes
@@ -103,6 +105,8 @@ def check(stages: Stages, device: str, init: Policy | None, mirrors: Mirrors = N
     mirrors.check()
     for number in _numbers(stages[-1][1].recipe, len(stages), init is not None):
         stage, config = stages[number - 1]
+        if config.algo == "dqn":
+            dqn.refuse_no_updates(config.dqn)
         if stage.strategy == "paced":
             pace_of(config, stage.loss, config.curriculum.start)
         elif stage.strategy != "none":
@@ -110,8 +114,16 @@ def check(stages: Stages, device: str, init: Policy | None, mirrors: Mirrors = N
         with contextlib.closing(make_env(config.game, 1, device)) as env:
             if init:
                 check_fits(init, config, env)
+                if stage.loss in ("radial", "sa"):
+                    _refuse_unbounded(init)
             else:
                 Policy(spec_of(config, env))
+
+
+def _refuse_unbounded(policy: Policy) -> None:
+    """Losses made of bounds need them for every layer."""
+    obs = torch.zeros(1, *policy.spec.obs_shape, device=next(policy.parameters()).device)
+    margins(policy.chain(), obs, obs, torch.zeros(1, dtype=torch.long, device=obs.device), "ibp")
 
 
 def create(run: Path, stages: Stages, device: str, init: Policy | None) -> None:
@@ -121,9 +133,11 @@ def create(run: Path, stages: Stages, device: str, init: Policy | None) -> None:
     for number in _numbers(config.recipe, len(stages), init is not None):
         stage, own = stages[number - 1]
         files[f"{_folder(number, stage)}/config.toml"] = to_toml(own).encode()
+    if source := recipes.find_recipe(config.recipe).source:
+        files[f"stages/{config.recipe}.toml"] = source.encode()
     about = _provenance(config, device, init)
     texts = {**files, "config.toml": to_toml(config).encode()}
-    about["settings"] = {name: _digest(data) for name, data in texts.items() if name.endswith("config.toml")}
+    about["settings"] = {name: _digest(data) for name, data in texts.items() if name.endswith(".toml")}
     store.create_run(run, to_toml(config), about, files)
 
 
@@ -167,8 +181,10 @@ def _verdict(run: Path, data: dict[str, Any]) -> Verdict:
 
 
 def read_config(folder: Path) -> Config:
-    """The configuration that lies in a run, or in a stage of it."""
+    """The configuration that lies in a run, or in a stage of it; a recipe that lies with it is known from here on."""
     text = store.open_run(folder)
+    for recipe in (folder / "stages").glob("*.toml"):
+        recipes.take_recipe(recipe)
     try:
         return config_from_toml(text)
     except tomllib.TOMLDecodeError as error:
@@ -300,6 +316,7 @@ def _judge(agent: Agent, stage: Stage, config: Config, reached: float, run: Path
     reported = Agent(run / "best" / POLICY, run, agent.fingerprint)
     played = _on_all_levels("verdict", reported, config, "evaluation", budgets, crew)
     scores, *unlimited = played
+    crew.mirrors.show(run, config, scores)
     return {
         "scores": [score.to_dict() for score in scores],
         "unlimited": [score.to_dict() for more in unlimited for score in more],

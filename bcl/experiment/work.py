@@ -27,8 +27,7 @@ from bcl.learners.returns import read_note
 from bcl.learners.task import Hooks, Metrics, State, Task
 from bcl.policies import Policy, PolicySpec
 from bcl.policies.files import fingerprint, load, save
-from bcl.policies.networks import ActorCritic
-from bcl.policies.policy import ACTOR_CRITICS, default_kind
+from bcl.policies.policy import ACTOR_CRITICS, CUSTOM, default_kind
 from bcl.quantities import counted
 from bcl.runs import store
 from bcl.seeds import derive
@@ -219,10 +218,10 @@ def _forget_snapshots(folder: Path, state: State | None) -> None:
 def check_fits(policy: Policy, config: Config, env: VectorEnv) -> None:
     """Refuse to train on from an agent that is not one of this game, learner and network."""
     spec, game, network = policy.spec, policy.spec.game, config.network
-    learner = "ppo" if isinstance(policy.network, ActorCritic) else "dqn"
     hidden = ",".join(map(str, spec.hidden))
     other = f"give one made for '{config.game.id}' with these [game] settings"
     for fits, what, hint in (
+        (spec.kind != CUSTOM, "is a network of your own", "give one that bcl trained or imported"),
         (
             not game or (type(game), game.id) == (type(config.game), config.game.id),
             f"plays '{game and game.id}'",
@@ -235,9 +234,9 @@ def check_fits(policy: Policy, config: Config, env: VectorEnv) -> None:
             other,
         ),
         ((spec.low, spec.high) == (env.low, env.high), "sees observations on another scale", other),
-        (learner == config.algo, f"was made for {learner} and not for {config.algo}", "give another"),
+        (spec.algo == config.algo, f"was made for {spec.algo} and not for {config.algo}", "leave out --algo"),
         (network.kind in ("auto", spec.kind), f"has network.kind '{spec.kind}'", "leave out --network.kind"),
-        (spec.hidden in ((), network.hidden), f"has hidden layers {hidden}", f"give --network.hidden {hidden}"),
+        (spec.hidden in ((), network.hidden), f"has hidden layers {hidden}", "leave out --network.hidden"),
     ):
         if not fits:
             raise WeightsError(f"the agent to start from {what}", hint)

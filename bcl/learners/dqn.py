@@ -47,7 +47,7 @@ def train(
 ) -> Policy:
     """Train `policy` in place on `env`; `state` continues a checkpoint of the same task."""
     keep_freed_memory()
-    refuse_no_updates(config, env.num_envs)
+    refuse_no_updates(config)
     learner = Learner(policy, env, config, attack, task)
     if state:
         learner.restore(state)
@@ -65,8 +65,9 @@ def train(
     return policy
 
 
-def refuse_no_updates(config: DqnConfig, num_envs: int) -> None:
+def refuse_no_updates(config: DqnConfig) -> None:
     """A run that ends before its first gradient step would pass for a trained one."""
+    num_envs = config.num_envs
     memory = max(config.buffer_size // num_envs, config.n_step) - config.n_step + 1  # vector steps that can be sampled
     needed = min(math.ceil(max(config.replay_initial, 1) / num_envs), memory) + config.n_step - 1
     first = needed + math.ceil(config.batch_size / (num_envs * config.samples_per_step))

@@ -16,6 +16,7 @@ import bcl
 from bcl import zoo
 from bcl.errors import BclError, WeightsError
 from bcl.games import game_from_dict, game_to_dict
+from bcl.policies.networks import from_layers
 from bcl.policies.policy import ACTIVATIONS, CUSTOM, KINDS, Policy, PolicySpec
 from bcl.runs import store
 from bcl.runs.seal import sealed, unsealed
@@ -24,6 +25,7 @@ FORMAT = 1
 Weights = Literal["float32", "float16", "int16", "int8"]
 """How numbers are stored; all are loaded as float32. int16 and int8: multiples of a scale per row, for all but vectors."""
 SCALE = ":scale"
+LAYERS = "layers"  # note of a wrapped network: what it is made of, as JSON
 
 
 def save(policy: Policy, path: str | Path) -> None:
@@ -34,8 +36,9 @@ def save(policy: Policy, path: str | Path) -> None:
 def to_bytes(policy: Policy, weights: Weights = "float32") -> bytes:
     """The file content that `load` reads."""
     spec = policy.spec
-    if spec.kind == CUSTOM:
-        raise WeightsError("a network of your own cannot be rebuilt from a file", "save its state_dict yourself")
+    if spec.kind == CUSTOM and LAYERS not in spec.notes:
+        hint = "make it a Sequential of Linear, Conv2d, MaxPool2d, Flatten, ReLU, Tanh and ELU, or save its state_dict"
+        raise WeightsError("this network of your own cannot be rebuilt from a file", hint)
     tensors = {name: t.detach().cpu().contiguous() for name, t in policy.network.state_dict().items()}
     if weights != "float32":
         tensors = _packed(tensors, weights)
@@ -124,9 +127,18 @@ def load(path: str | Path, device: str | torch.device = "cpu") -> Policy:
 def _rebuild(path: Path, about: dict[str, Any]) -> Policy:
     spec = _spec(path, about)
     try:
-        return Policy(spec)
-    except (BclError, RuntimeError, ValueError, OverflowError, MemoryError) as error:
-        reason = str(error).splitlines()[0]
+        return Policy(spec, from_layers(json.loads(spec.notes[LAYERS])) if spec.kind == CUSTOM else None)
+    except (
+        BclError,
+        RuntimeError,
+        ValueError,
+        OverflowError,
+        MemoryError,
+        LookupError,
+        TypeError,
+        StopIteration,
+    ) as error:
+        reason = " ".join(str(error).split())
         raise WeightsError(f"'{path}' describes a network that cannot be built ({reason})", "it is damaged") from None
 
 
@@ -155,7 +167,11 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
 
 def _spec(path: Path, about: dict[str, Any]) -> PolicySpec:
     hint = "it was written by another version of bcl, or damaged"
-    if about.get("format") != FORMAT or about.get("kind") not in KINDS or about.get("activation") not in ACTIVATIONS:
+    if (
+        about.get("format") != FORMAT
+        or about.get("kind") not in (*KINDS, CUSTOM)
+        or about.get("activation") not in ACTIVATIONS
+    ):
         raise WeightsError(
             f"'{path}' describes a policy of unknown kind '{about.get('kind')}', format {about.get('format')}", hint
         )

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bcl.errors import WeightsError
+from bcl.errors import WeightsError, did_you_mean
 from bcl.games import AtariGame, Game, ProcgenGame
 from bcl.policies.policy import Kind, Policy, PolicySpec
 from bcl.policies.sb3 import import_zip
@@ -25,11 +25,16 @@ Weights = dict[str, Tensor]
 FORMATS = ("radial-dqn", "radial-dqn-v1", "radial-ppo", "sb3")
 
 
-def import_policy(path: str | Path, format: str, game: Game) -> Policy:
-    """A policy for `game` from a published checkpoint."""
+def import_policy(path: str | Path, format: str, game: Game, normalise: Path | None = None) -> Policy:
+    """A policy for `game` from a published checkpoint; `normalise`: statistics of an `sb3` agent's observations."""
     path = Path(path)
+    if format not in FORMATS:
+        hint = did_you_mean(format, FORMATS, f"formats are {', '.join(FORMATS)}")
+        raise WeightsError(f"unknown format '{format}'", hint)
     if format == "sb3":
-        return import_zip(path, game)
+        return import_zip(path, game, normalise)
+    if normalise is not None:
+        raise WeightsError(f"format '{format}' has no statistics of observations", "--normalise is for sb3")
     kind, shape, convert, game = _formats(format, game)
     weights = _read_checkpoint(path)
     try:
@@ -72,10 +77,8 @@ def _formats(format: str, game: Game) -> tuple[Kind, tuple[int, ...], Callable[[
         raise WeightsError(f"format '{format}' is for Atari games, and '{game.id}' is not one", "name an Atari game")
     if format == "radial-dqn":  # the reference pools in RGB, so its agents are judged so
         return "dueling-cnn", (1, 84, 84), _from_radial_dqn, dataclasses.replace(game, pipeline="v2", pool="rgb")
-    if format == "radial-dqn-v1":
-        v1 = dataclasses.replace(game, pipeline="v1", pool="rgb", num_actions=0, max_steps=10_000)
-        return "plain-cnn", (1, 80, 80), dict, v1
-    raise WeightsError(f"unknown format '{format}'", f"formats are {', '.join(FORMATS)}")
+    v1 = dataclasses.replace(game, pipeline="v1", pool="rgb", num_actions=0, max_steps=10_000)
+    return "plain-cnn", (1, 80, 80), dict, v1
 
 
 def _from_radial_dqn(weights: Weights) -> Weights:

@@ -8,11 +8,14 @@ body and the advantage head.
 
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from bcl.layers import PatchConv, Residual
+
+_ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "tanh": nn.Tanh, "elu": nn.ELU}
 
 
 class Dueling(nn.Module):
@@ -68,13 +71,48 @@ class Custom(nn.Module):
         return self.module if type(self.module) is nn.Sequential else nn.Sequential(self.module)
 
 
+_SIZES: dict[type[nn.Module], tuple[str, ...]] = {
+    nn.Linear: ("in_features", "out_features"),
+    nn.Conv2d: ("in_channels", "out_channels", "kernel_size", "stride", "padding"),
+    nn.MaxPool2d: ("kernel_size", "stride", "padding"),
+    nn.Flatten: ("start_dim", "end_dim"),
+    nn.ReLU: ("inplace",),
+    nn.ELU: ("alpha",),
+    nn.Tanh: (),
+    nn.Identity: (),
+}
+
+
+def layers_of(module: nn.Module) -> list[Any] | None:
+    """A module as plain data from which `from_layers` builds it; none where it is not made of layers with a description."""
+    if type(module) is nn.Sequential:
+        inner = [layers_of(layer) for layer in module]
+        return None if None in inner else ["Sequential", inner]
+    if (names := _SIZES.get(type(module))) is None:
+        return None
+    sizes: dict[str, Any] = {name: getattr(module, name) for name in names}
+    if isinstance(module, nn.Linear | nn.Conv2d):
+        sizes["bias"] = module.bias is not None
+    described = [type(module).__name__, sizes]
+    return described if repr(from_layers(described)) == repr(module) else None  # else it has more choices than these
+
+
+def from_layers(description: Any) -> nn.Module:
+    """The inverse of `layers_of`, with fresh weights."""
+    name, about = description
+    if name == "Sequential":
+        return nn.Sequential(*map(from_layers, about))
+    kind = next(kind for kind in _SIZES if kind.__name__ == name)
+    return kind(**{key: tuple(value) if isinstance(value, list) else value for key, value in about.items()})
+
+
 class ActorCritic(nn.Module):
     """Logits and a state value from one body; the policy output is the logits."""
 
     def __init__(self, body: nn.Sequential, features: int, actions: int) -> None:
         super().__init__()
         self.body = body
-        self._in_full = 1 + next(i for i, layer in enumerate(body) if [*layer.parameters()])  # layers
+        self._in_full = 1 + next((i for i, layer in enumerate(body) if [*layer.parameters()]), -1)  # layers
         self.logits = nn.Linear(features, actions)
         self.value = nn.Linear(features, 1)
         head = torch.empty(actions + 1, features)  # initialised as one matrix, as in the reference's shared head
@@ -149,16 +187,15 @@ def dueling_mlp(shape: Sequence[int], actions: int, hidden: Sequence[int]) -> Du
     return Dueling(nn.Sequential(*layers), body[-1] if body else _size(shape), (head,), actions)
 
 
-def actor_critic_mlp(shape: Sequence[int], actions: int, hidden: Sequence[int]) -> ActorCritic:
+def actor_critic_mlp(shape: Sequence[int], actions: int, hidden: Sequence[int], activation: str) -> ActorCritic:
     """An actor-critic for vector observations."""
-    layers = [nn.Flatten(), *list(mlp(_size(shape), hidden, 1))[:-1]]
-    return ActorCritic(nn.Sequential(*layers), hidden[-1], actions)
+    layers = [nn.Flatten(), *list(mlp(_size(shape), hidden, 1, _ACTIVATIONS[activation]))[:-1]]
+    return ActorCritic(nn.Sequential(*layers), [_size(shape), *hidden][-1], actions)
 
 
 def plain_mlp(shape: Sequence[int], actions: int, hidden: Sequence[int], activation: str) -> Plain:
-    """One stack for vector observations; what agents of other libraries become."""
-    kind = {"relu": nn.ReLU, "tanh": nn.Tanh}[activation]
-    return Plain(nn.Sequential(nn.Flatten(), *mlp(_size(shape), hidden, actions, kind)))
+    """One stack for vector observations; what Q-networks of other libraries become."""
+    return Plain(nn.Sequential(nn.Flatten(), *mlp(_size(shape), hidden, actions, _ACTIVATIONS[activation])))
 
 
 def _last_in_full(layers: nn.Sequential, x: Tensor) -> Tensor:

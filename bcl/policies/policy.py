@@ -11,7 +11,7 @@ from bcl.games import Game
 from bcl.policies import networks
 
 Kind = Literal["dueling-cnn", "plain-cnn", "impala", "dueling-mlp", "actor-critic-mlp", "plain-mlp", "custom"]
-Activation = Literal["relu", "tanh"]
+Activation = Literal["relu", "tanh", "elu"]
 CUSTOM: Kind = "custom"  # a module of somebody else's: it can be used, but not rebuilt from a file
 KINDS: tuple[str, ...] = tuple(kind for kind in get_args(Kind) if kind != CUSTOM)
 ACTOR_CRITICS: tuple[Kind, ...] = ("impala", "actor-critic-mlp")
@@ -34,11 +34,16 @@ class PolicySpec:
     hidden: tuple[int, ...] = ()
     """Units of each hidden layer (MLPs only)."""
     activation: Activation = "relu"
-    """Between the layers of `plain-mlp`; every other network has ReLU."""
+    """Between the layers of `plain-mlp` and `actor-critic-mlp`; every other network has ReLU."""
     game: Game | None = None
     parent: str = ""
     """Where the weights come from: a file, a run, or empty for a fresh network."""
     notes: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def algo(self) -> Literal["dqn", "ppo"]:
+        """The learner that can train it on: logits are PPO's, Q-values are DQN's."""
+        return "ppo" if self.kind in ACTOR_CRITICS else "dqn"
 
 
 class Policy(nn.Module):
@@ -86,7 +91,7 @@ def _check(spec: PolicySpec) -> None:
         raise ConfigError(
             f"a policy cannot have sizes {sizes}", f"observations have 1 or 3 dimensions of 1 to {MAX_SIZE}"
         )
-    if spec.kind in ("dueling-mlp", "actor-critic-mlp") and not spec.hidden:
+    if spec.kind == "dueling-mlp" and not spec.hidden:
         raise ConfigError(f"network '{spec.kind}' needs hidden layers", "give their sizes")
     for bound in (spec.low, spec.high):
         if len(bound) not in (1, spec.obs_shape[0]):
@@ -118,6 +123,6 @@ def _build(spec: PolicySpec) -> networks.Dueling | networks.Plain | networks.Act
         case "dueling-mlp":
             return networks.dueling_mlp(spec.obs_shape, spec.num_actions, spec.hidden)
         case "actor-critic-mlp":
-            return networks.actor_critic_mlp(spec.obs_shape, spec.num_actions, spec.hidden)
+            return networks.actor_critic_mlp(spec.obs_shape, spec.num_actions, spec.hidden, spec.activation)
         case "plain-mlp":
             return networks.plain_mlp(spec.obs_shape, spec.num_actions, spec.hidden, spec.activation)

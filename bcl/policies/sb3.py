@@ -2,7 +2,9 @@
 
 The layers come from the tensors of `policy.pth`, the activation from the plain JSON in `data`, whose pickled values are
 never decoded. These agents see raw observations and ours see scaled ones, so the scale moves into the first layer.
-A DQN trained behind `VecNormalize` cannot be told from one that was not: the zip holds no trace of it.
+Of PPO and A2C the actor is taken; the critic has layers of its own there, and is learned anew when training goes on.
+A DQN trained behind `VecNormalize` cannot be told from one that was not: the zip holds no trace of it. Its statistics move into
+the first layer, too; that it clips at 10 deviations is left out.
 """
 
 import io
@@ -19,16 +21,19 @@ import torch
 from torch import Tensor
 
 from bcl.errors import GameError, WeightsError
-from bcl.games import Game, GymnasiumGame, observation_scale
+from bcl.games import Game, GymnasiumGame, gymnasium_entry, observation_scale
 from bcl.policies.policy import Activation, Policy, PolicySpec
 from bcl.quantities import counted
 
 MAX_BYTES = 1 << 28  # of one member, and of all weights: far above any MLP, far below any memory
-SUPPORTED = "only DQN, PPO and A2C agents with the MlpPolicy of Stable-Baselines3 and discrete actions can be rebuilt"
+SUPPORTED = "only DQN, PPO and A2C agents with the MlpPolicy of Stable-Baselines3 and discrete actions can be rebuilt; bcl.wrap takes any PyTorch module"
+ACTOR_HEAD = "action_net"  # of PPO and A2C
+EPSILON = 1e-8  # that VecNormalize adds to variances, unless told otherwise
 MODULES = ("stable_baselines3.dqn.policies", "stable_baselines3.common.policies")
 ACTIVATIONS: dict[str, Activation] = {
     "<class 'torch.nn.modules.activation.ReLU'>": "relu",
     "<class 'torch.nn.modules.activation.Tanh'>": "tanh",
+    "<class 'torch.nn.modules.activation.ELU'>": "elu",
 }
 HARMLESS = {  # policy_kwargs that leave the way from a vector to the scores as the shapes and the activation tell it
     "activation_fn", "net_arch", "ortho_init", "log_std_init", "normalize_images", "share_features_extractor",
@@ -36,12 +41,14 @@ HARMLESS = {  # policy_kwargs that leave the way from a vector to the scores as 
 }  # fmt: skip
 
 
-def import_zip(path: Path, game: Game) -> Policy:
-    """A policy for `game` from what `model.save` wrote."""
+def import_zip(path: Path, game: Game, normalise: Path | None = None) -> Policy:
+    """A policy for `game` from what `model.save` wrote; `normalise`: an npz file with VecNormalize's statistics."""
     low, high, scale, num_actions = _spaces(game)
     data, weights = _read(path)
     activation = _activation(path, data)
-    names, default = _layers(path, data, weights)
+    names, default = _layers(path, data, weights, normalised=normalise is not None)
+    mean, deviation = _statistics(normalise, len(scale))
+    actor = names[-1] == ACTOR_HEAD
     sizes = [len(scale), *(len(weights[f"{name}.weight"]) for name in names)]
     inputs, outputs = weights[f"{names[0]}.weight"].shape[-1], sizes[-1]
     if (inputs, outputs) != (sizes[0], num_actions):
@@ -55,10 +62,15 @@ def import_zip(path: Path, game: Game) -> Policy:
         weight, bias = (weights[f"{name}.{part}"].double() for part in ("weight", "bias"))
         if weight.shape != (b, a) or bias.shape != (b,):
             raise WeightsError(f"'{path}' has layers that do not fit together ('{name}')", "get it again")
-        layers |= {f"model.{2 * i + 1}.weight": weight, f"model.{2 * i + 1}.bias": bias}
-    layers["model.1.weight"] = layers["model.1.weight"] * torch.tensor(scale, dtype=torch.float64)
+        if i == 0:  # what it read was (scale * ours - mean) / deviation
+            bias = bias - weight @ (mean / deviation)
+            weight = weight * torch.tensor(scale, dtype=torch.float64) / deviation
+        ours = "logits" if name == ACTOR_HEAD else f"{'body' if actor else 'model'}.{2 * i + 1}"
+        layers |= {f"{ours}.weight": weight, f"{ours}.bias": bias}
+    if actor:
+        layers |= {"value.weight": torch.zeros(1, sizes[-2]), "value.bias": torch.zeros(1)}
     spec = PolicySpec(
-        kind="plain-mlp",
+        kind="actor-critic-mlp" if actor else "plain-mlp",
         obs_shape=(len(scale),),
         num_actions=num_actions,
         low=tuple(x / s for x, s in zip(low, scale, strict=True)),
@@ -81,7 +93,7 @@ def _spaces(game: Game) -> tuple[list[float], list[float], tuple[float, ...], in
     if not isinstance(game, GymnasiumGame):
         raise WeightsError(f"format 'sb3' is for Gymnasium games, and '{game.id}' is not one", hint)
     try:
-        env = gymnasium.make(game.id)
+        env = gymnasium.make(gymnasium_entry(game.id))
     except Exception as error:  # the constructor and the module of an id are anybody's code
         reason = " ".join(str(error).split()) or type(error).__name__
         raise GameError(f"Gymnasium cannot make '{game.id}' ({reason})", "check the id and its package") from None
@@ -113,21 +125,38 @@ def _activation(path: Path, data: dict[str, Any]) -> Activation | None:
     if "activation_fn" not in kwargs:
         return None
     if (name := str(kwargs["activation_fn"])) not in ACTIVATIONS:
-        raise WeightsError(f"'{path}' has activations of type {name!r:.80}", "only ReLU and Tanh are supported")
+        raise WeightsError(f"'{path}' has activations of type {name!r:.80}", "only ReLU, Tanh and ELU are supported")
     return ACTIVATIONS[name]
 
 
-def _layers(path: Path, data: dict[str, Any], weights: dict[str, Tensor]) -> tuple[list[str], Activation]:
+def _statistics(path: Path | None, size: int) -> tuple[Tensor, Tensor]:
+    """Mean and deviation of every raw observation dimension in training; 0 and 1 where nothing was normalised."""
+    if path is None:
+        return torch.zeros(size, dtype=torch.float64), torch.ones(size, dtype=torch.float64)
+    hint = "write it with np.savez(file, mean=env.obs_rms.mean, var=env.obs_rms.var, epsilon=env.epsilon)"
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            mean, var = (np.asarray(file[name], np.float64).ravel() for name in ("mean", "var"))
+            epsilon = float(file["epsilon"]) if "epsilon" in file else EPSILON
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, zipfile.BadZipFile) as error:
+        raise WeightsError(f"'{path}' holds no statistics of observations ({error})", hint) from None
+    deviation = np.sqrt(var + epsilon)
+    if mean.shape != (size,) or var.shape != (size,) or not (np.isfinite(mean).all() and (deviation > 0).all()):
+        raise WeightsError(f"'{path}' does not have {size} means and variances", hint)
+    return torch.from_numpy(mean), torch.from_numpy(deviation)
+
+
+def _layers(
+    path: Path, data: dict[str, Any], weights: dict[str, Tensor], normalised: bool
+) -> tuple[list[str], Activation]:
     """The names of the linear layers from the observation to the scores, and the default between them."""
     default: Activation
-    if "action_net.weight" in weights:  # PPO and A2C
-        body, head, default = "mlp_extractor.policy_net.", ["action_net"], "tanh"
+    if f"{ACTOR_HEAD}.weight" in weights:
+        body, head, default = "mlp_extractor.policy_net.", [ACTOR_HEAD], "tanh"
         unused: tuple[str, ...] = ("mlp_extractor.value_net.", "value_net.")
-        if data.get("_last_original_obs") is not None:  # these algorithms keep it only for VecNormalize
-            raise WeightsError(
-                f"'{path}' was trained behind VecNormalize, whose statistics are not in the zip",
-                "train without it: observations are scaled here",
-            )
+        if data.get("_last_original_obs") is not None and not normalised:  # kept only behind VecNormalize
+            what = f"'{path}' was trained behind VecNormalize, whose statistics are not in the zip"
+            raise WeightsError(what, "give them with --normalise FILE.npz (mean and var of its obs_rms)")
     else:
         body, head, default = "q_net.q_net.", [], "relu"
         unused = ("q_net_target.q_net.",)

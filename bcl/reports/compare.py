@@ -138,6 +138,14 @@ class Comparison:
     blocks: tuple[Block, ...]
     entries: tuple[Entry, ...]
 
+    def __repr__(self) -> str:
+        return f"Comparison({', '.join(entry.label for entry in self.entries)})"
+
+    def _repr_html_(self) -> str:
+        from bcl.reports.tables import as_html, tables
+
+        return "".join(map(as_html, tables(self)))
+
 
 def compare(paths: Sequence[Path]) -> Comparison:
     """Every game in a block of its own, Procgen's sets of levels too."""

@@ -48,6 +48,15 @@ def as_markdown(table: Table) -> str:
     return "\n".join([f"**{_marked(table.title)}**", "", *lines, *(f"\n{_marked(note)}" for note in table.notes)])
 
 
+def as_html(table: Table) -> str:
+    """For notebooks."""
+    rows = [("th", table.header), *(("td", row) for row in table.rows)]
+    lines = ["".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in row) for tag, row in rows]
+    body = "".join(f"<tr>{line}</tr>" for line in lines)
+    notes = "".join(f"<p>{escape(note)}</p>" for note in table.notes)
+    return f"<table><caption>{escape(table.title)}</caption>{body}</table>{notes}"
+
+
 def as_latex(table: Table) -> str:
     """A table for the booktabs package, as its first line says."""
     rows = [" & ".join(map(_escaped, row)) + r" \\" for row in table.rows]

@@ -377,8 +377,8 @@ def _clear_errors(path: Path) -> Iterator[None]:
         hints = {
             errno.ENOSPC: "free some space and run the same command again; what was written before is intact",
             errno.EDQUOT: "free some of your quota and run the same command again; what was written before is intact",
-            errno.EACCES: "check the permissions, or give another --out",
-            errno.EROFS: "the file system is read-only; give another --out",
+            errno.EACCES: "check the permissions, or take another folder",
+            errno.EROFS: "the file system is read-only; take another folder",
         }
-        hint = hints.get(error.errno or 0, "check the path, or give another --out")
+        hint = hints.get(error.errno or 0, "check the path, or take another folder")
         raise StoreError(f"cannot write '{path}': {error.strerror or error}", hint) from None

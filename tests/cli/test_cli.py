@@ -1,5 +1,7 @@
 """The command line as a person meets it: one sentence, exit code 2, no traceback."""
 
+import os
+import re
 import subprocess
 import sys
 import time
@@ -9,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from bcl.attacks.suites import ATTACK_NAMES
 from bcl.cli.main import COMMANDS, main
 from bcl.config import config_from_toml, resolve
 
@@ -31,6 +34,46 @@ def test_every_command_has_help(bcl, command: str) -> None:
     code, out, _ = bcl(command, "--help")
     assert code == 0
     assert f"bcl {command}" in out
+
+
+def test_help_says_types_in_words(bcl) -> None:
+    for command in COMMANDS:
+        out = bcl(command, "--help")[1]
+        assert not re.search(r"\bSTR\b|\bINT\b|\bFLOAT\b|None", out), command
+
+
+def test_the_help_of_train_shows_the_settings_that_people_use(bcl) -> None:
+    out = " ".join(bcl("train", "--help")[1].split())
+    for words in (
+        "--algo {dqn,ppo} The learner.",
+        "--bootstrap {auto,vanilla,radial}",
+        "--dqn.steps NUMBER Agent steps",
+    ):
+        assert words in out
+    for words in (
+        "--init PATH",
+        "--seed NUMBER",
+        "--device DEVICE",
+        "--curriculum.target BUDGET",
+        "--evaluation.eps BUDGET ...",
+    ):
+        assert words in out
+    assert out.index("--recipe") < out.index("--executor")
+
+
+@pytest.mark.parametrize("command", ["attack", "video"])
+def test_help_lists_the_attacks(bcl, command: str) -> None:
+    words = re.split(r"[\s,│.|]+", bcl(command, "--help")[1])
+    assert {*ATTACK_NAMES} - {"pgd-10"} <= {*words}
+    assert "pgd-N" in words
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_shells_can_complete_commands_and_options(bcl, shell: str) -> None:
+    code, out, _ = bcl("--completion", shell)
+    assert code == 0
+    assert {*COMMANDS} <= {*re.findall(r"[a-z]+", out)}
+    assert "recipe" in out
 
 
 def test_help_does_not_import_torch() -> None:
@@ -68,6 +111,7 @@ def test_a_printed_preset_is_a_config_file(bcl, tmp_path: Path) -> None:
 
 def mistakes(tmp_path: Path) -> list[tuple[list[str], str]]:
     (tmp_path / "broken.toml").write_text("[dqn")
+    (tmp_path / "other.toml").write_text("[ppo]\nsteps = 3\n")
     (tmp_path / "unknown.toml").write_text("[dqn]\nstpes = 3\n")
     (tmp_path / "taken").mkdir()
     (tmp_path / "taken" / "notes.txt").write_text("")
@@ -84,6 +128,10 @@ def mistakes(tmp_path: Path) -> list[tuple[list[str], str]]:
         (["train", "pong", "--config", "none.toml"], "cannot read"),
         (["train", "pong", "--dqn.stpes", "3"], "did you mean 'steps'"),
         (["train", "pong", "--out", "taken"], "exists already"),
+        (["train", "fruitbot", "--dqn.steps", "10"], "set ppo.steps, or train with --algo dqn"),
+        (["train", "pong", "--ppo.rollout", "10"], "leave it out, or train with --algo ppo"),
+        (["train", "pong", "--config", "other.toml"], "ppo.steps changes nothing, the learner is dqn"),
+        (["train", "cartpole", "--recipe", "at", "--dqn.steps", "500"], "dqn.steps 500 end before the first update"),
         (["train", "pong", "--recipe", "radail"], "did you mean 'radial'"),
         (["train", "breakout", "--recipe", "bcl-mos-at"], "no target for a curriculum"),
         (["train", "pong", "--recipe", "bcl-radial", "--curriculum.target", "9/255"], "has no target"),
@@ -93,6 +141,7 @@ def mistakes(tmp_path: Path) -> list[tuple[list[str], str]]:
         (["resume", "taken"], "not a run directory"),
         (["train", "pong", "--seed", "x"], "--seed"),
         (["trian"], "did you mean 'train'"),
+        (["--completion", "ksh"], "one of bash, zsh, fish"),
         (["presets", "pnog"], "did you mean 'pong'"),
         (["presets", "pong", "extra"], "extra"),
         (["bench", "what"], "env"),
@@ -101,6 +150,12 @@ def mistakes(tmp_path: Path) -> list[tuple[list[str], str]]:
         (["import", "garbage.pt", *to], "cannot be read safely"),
         (["import", "other.pt", *to], "no state dict"),
         (["import", "garbage.pt"], "format"),
+        (["import", "x.zip", "--format", "sb4", "--game", "cartpole", "--out", "y"], "did you mean 'sb3'"),
+        (["attack", "zoo:pong-vanilla", "--episodes", "1.5"], "--episodes '1.5' is not a whole number"),
+        (["attack", "zoo:pong-vanilla", "--protocol", "frist"], "did you mean 'first'"),
+        (["attack", "zoo:pong-vanilla", "--attack", "pdg-30"], "did you mean 'pgd-30'"),
+        (["attack"], "zoo:NAME is missing"),
+        (["train", "pong", "--seed"], "--seed has no value"),
     ]
 
 
@@ -146,6 +201,13 @@ def test_a_missing_extra_names_the_pip_command(
 )
 def test_bench_refuses_nonsense(bcl, flags: list[str]) -> None:
     assert bcl("bench", "env", "cartpole", *flags)[0] == 2
+
+
+def test_a_terminal_without_unicode_is_no_reason_to_fail() -> None:
+    code = "import bcl.cli.main as m; m._dispatch = lambda words: print('1 ± 2, \\N{MINUS SIGN}3, ü'); m.main([])"
+    environment = os.environ | {"PYTHONIOENCODING": "ascii"}
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
+    assert (result.returncode, result.stdout, result.stderr) == (0, "1 +- 2, -3, ?\n", "")
 
 
 def test_a_full_disk_for_standard_output_is_one_sentence() -> None:

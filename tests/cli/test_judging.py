@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from bcl.cli.attack_command import print_table
-from bcl.evaluation import Score
+from bcl.evaluation import Score, affordable_method
+from bcl.policies import Policy, PolicySpec, default_kind
 from bcl.policies.files import fingerprint, load
 
 
@@ -92,6 +93,24 @@ def test_certify_prints_a_table(bcl, tmp_path: Path, method: str) -> None:
     assert json.loads(out)[0]["method"] == method
 
 
+def test_the_tightest_method_that_is_affordable_is_the_default(bcl) -> None:
+    code, out, _ = bcl("certify", "p.safetensors", "--eps", "0.01", "--episodes", "2")
+    assert code == 0
+    assert "certificates by crown (the tightest, affordable on a small network)" in " ".join(out.split())
+    asked = json.loads(bcl("certify", "p.safetensors", "--eps=0.01", "--method=crown", "--episodes=2", "--json")[1])
+    assert json.loads(bcl("certify", "p.safetensors", "--eps=0.01", "--episodes=2", "--json")[1]) == asked
+
+
+@pytest.mark.parametrize(("game", "method"), [("pong", "crown-ibp"), ("fruitbot", "ibp"), ("cartpole", "crown")])
+def test_large_networks_get_a_cheaper_method(game: str, method: str) -> None:
+    shape = {"pong": (1, 84, 84), "fruitbot": (3, 64, 64), "cartpole": (4,)}[game]
+    kind = default_kind(shape, "ppo" if game == "fruitbot" else "dqn")
+    policy = Policy(PolicySpec(kind, shape, 2, (0.0,), (1.0,), (64,)))
+    assert affordable_method(policy)[0] == method
+    if game == "cartpole":
+        assert affordable_method(Policy(PolicySpec(kind, shape, 2, (0.0,), (1.0,), (8192,))))[0] == "crown-ibp"
+
+
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
@@ -116,6 +135,57 @@ def test_mistakes_are_one_sentence(bcl, words: list[str], expected: str) -> None
     assert expected in err
     assert err.count("\n") == 1
     assert "Traceback" not in out + err
+
+
+@pytest.mark.parametrize("command", ["attack", "certify"])
+def test_results_that_cannot_be_written_are_refused_before_the_work(bcl, tmp_path: Path, command: str) -> None:
+    (tmp_path / "p.results").touch()  # in the way, as permissions would be
+    code, _, err = bcl(command, "p.safetensors", "--eps", "0.1", "--episodes", "2")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "copy it to where you may write" in err
+    assert "--out" not in err
+
+
+@pytest.mark.parametrize("command", ["attack", "certify"])
+def test_whoever_stops_it_hears_that_results_are_kept(bcl, monkeypatch: pytest.MonkeyPatch, command: str) -> None:
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    for name in ("run_suite", "run_certificates"):
+        monkeypatch.setattr(f"bcl.api.judging.{name}", interrupt)
+    code, _, err = bcl(command, "p.safetensors", "--eps", "0.1", "--episodes", "2")
+    assert (code, err) == (130, "bcl: interrupted; what is finished is kept, the same command goes on from there\n")
+
+
+OWN_ATTACKS = """
+from dataclasses import dataclass
+import torch
+
+@dataclass(frozen=True)
+class Up:
+    share: float = 1.0
+    def __call__(self, policy, obs, eps, generator):
+        return obs + self.share * eps
+
+class Nameless:
+    def __call__(self, policy, obs, eps, generator):
+        return obs
+
+half = Up(0.5)
+"""
+
+
+def test_an_attack_of_ones_own_by_its_module(bcl, tmp_path: Path) -> None:
+    (tmp_path / "own_attacks.py").write_text(OWN_ATTACKS)
+    words = ["attack", "p.safetensors", "--eps", "0.1", "--episodes", "2", "--attack"]
+    code, out, _ = bcl(*words, "own_attacks:Up", "own_attacks:half", "--json")
+    assert code == 0
+    assert [score["attack"] for score in json.loads(out)["scores"][1:]] == ["Up(share=1.0)", "Up(share=0.5)"]
+    assert "make it a frozen dataclass" in bcl(*words, "own_attacks:Nameless")[2]
+    for name in ("own_attacks:Down", "nowhere:Up"):
+        code, _, err = bcl(*words, name)
+        assert (code, err.count("\n")) == (2, 1)
+        assert f"cannot take the attack '{name}'" in err
 
 
 def test_a_foreign_agent_gets_a_verdict(bcl, tmp_path: Path) -> None:

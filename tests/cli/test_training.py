@@ -128,6 +128,54 @@ def test_a_recipe_with_ppo(bcl, recipe: str, stages: list[str]) -> None:
     assert package.load("run/best/policy.safetensors").spec.kind == "actor-critic-mlp"
 
 
+OWN_RECIPE = """
+bootstrap = "vanilla"
+[[stages]]
+loss = "at"
+strategy = "next"
+curriculum = { target = 0.1, increment = 0.05, runs = 1, min_runs = 1 }
+[stages.attack]
+kind = "pgd"
+steps = 2
+"""
+
+
+def test_a_recipe_of_ones_own_is_kept_with_the_run(bcl, monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("mine.toml").write_text(OWN_RECIPE)
+    code, out, _ = bcl("train", "cartpole", "--recipe", "mine.toml", *TINY)
+    assert code == 0
+    assert "verdict: mine on CartPole-v1" in out
+    run = Path("runs/cartpole-mine-s0")
+    assert sorted(path.name for path in (run / "stages").iterdir()) == ["1-vanilla", "2-at", "mine.toml"]
+    config = config_from_toml((run / "config.toml").read_text())
+    assert (config.recipe, config.attack.kind, config.attack.steps, config.curriculum.runs) == ("mine", "pgd", 2, 1)
+    Path("mine.toml").unlink()
+    monkeypatch.setattr("bcl.recipes._OWN", {})  # another process
+    (run / "result.json").unlink()
+    assert bcl("resume", str(run), "--device", "cpu")[0] == 0
+    assert bcl("report", str(run), "--no-frames")[0] == 0
+    assert bcl("status", str(run))[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "expected"),
+    [
+        ("mine.toml", "stages = 3", "no recipe"),
+        ("mine.toml", "[[stages]]\nloss = 'ta'", "loss 'ta'"),
+        ("mine.toml", "colour = 1\n[[stages]]\nloss = 'at'", "'colour' does not fit"),
+        ("mine.toml", "[[stages]]\nloss = 'at'\n[stages.dqn]\nstpes = 3", "did you mean 'steps'"),
+        ("at.toml", "[[stages]]\nloss = 'at'", "'at' is a recipe of bcl's; give the file another name"),
+        ("nowhere.toml", "", "cannot read the recipe"),
+    ],
+)
+def test_a_recipe_that_does_not_fit_is_refused(bcl, name: str, text: str, expected: str) -> None:
+    if text:
+        Path(name).write_text(text)
+    code, _, err = bcl("train", "cartpole", "--recipe", name)
+    assert (code, err.count("\n")) == (2, 1)
+    assert expected in err
+
+
 def test_a_run_with_ppo_goes_on_where_it_was_killed(bcl) -> None:
     assert bcl("train", "cartpole", "--recipe", "at", "--out", "whole", *TINY_PPO)[0] == 0
     process = start("train", "cartpole", "--recipe", "at", "--out", str(Path("cut").absolute()), *TINY_PPO)
@@ -223,7 +271,7 @@ def test_starting_from_an_agent(bcl, tmp_path: Path) -> None:
 
     init = ("--init", "elsewhere/best/policy.safetensors")
     for words, expected in (
-        (["cartpole", *init, "--network.hidden", "8"], "give --network.hidden 16"),
+        (["cartpole", *init, "--network.hidden", "8"], "leave out --network.hidden"),
         (["Acrobot-v1", *init], "plays 'CartPole-v1'"),
         (["cartpole", "--init", "none.safetensors"], "does not exist"),
     ):
@@ -329,7 +377,8 @@ def test_what_does_not_repeat_is_told_when_it_is_stopped(
     bcl, monkeypatch: pytest.MonkeyPatch, changes: list[str], unset: str
 ) -> None:
     monkeypatch.setattr("bcl.experiment.finish", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
-    code, _, err = bcl("train", "cartpole", "--out", "run", *TINY, *changes)
+    tiny = [word for word in TINY if "ppo" not in changes[0] or "--dqn" not in word] if changes else TINY
+    code, _, err = bcl("train", "cartpole", "--out", "run", *tiny, *changes)
     assert code == 130
     warning = f"; without {unset} it ends with other weights than if it had not been stopped" if unset else ""
     assert err.splitlines()[-1] == f"bcl: interrupted; continue with: bcl resume run --device cpu{warning}"

@@ -15,6 +15,7 @@ from bcl import experiment
 from bcl.config import Config, resolve, resolve_stages
 from bcl.envs import make_env
 from bcl.errors import BclError, MissingExtra, StoreError, TrainingError, WeightsError
+from bcl.evaluation import Score
 from bcl.experiment import Watch, train_run
 from bcl.experiment.mirrors import Mirrors
 from bcl.learners.task import Task
@@ -230,7 +231,7 @@ def agent(plays: str = "CartPole-v1", **changes: object) -> Policy:
         (agent(), ("--game.scale", "1 1 1 1"), "on another scale"),
         (agent(kind="actor-critic-mlp"), (), "was made for ppo and not for dqn"),
         (agent(kind="plain-mlp"), ("--network.kind", "dueling-mlp"), "leave out --network.kind"),
-        (agent(hidden=(8, 4)), (), "has hidden layers 8,4; give --network.hidden 8,4"),
+        (agent(hidden=(8, 4)), (), "has hidden layers 8,4; leave out --network.hidden"),
         (agent(), (), None),
         (agent(game=None), (), None),
         (agent(kind="plain-mlp"), (), None),
@@ -243,6 +244,14 @@ def test_an_agent_to_start_from_must_fit(policy: Policy, flags: tuple[str, ...],
         return
     with pytest.raises(WeightsError, match=expected):
         experiment.check(stages, "cpu", policy)
+
+
+def test_losses_of_bounds_need_layers_that_have_some() -> None:
+    policy = agent(kind="plain-mlp", activation="elu")
+    experiment.check(resolve_stages("cartpole", recipe="at", flags=parse_flags(TINY)), "cpu", policy)
+    for recipe in ("radial", "paced-radial+at"):
+        with pytest.raises(BclError, match="cannot bound layer ELU"):
+            experiment.check(resolve_stages("cartpole", recipe=recipe, flags=parse_flags(TINY)), "cpu", policy)
 
 
 def test_a_damaged_configuration_is_one_sentence(tmp_path: Path) -> None:
@@ -268,7 +277,29 @@ def test_tensorboard_shows_what_the_metrics_hold(tmp_path: Path) -> None:
     train_run(tmp_path, tiny(), TASK, None, "cpu", Watch(mirrors=Mirrors(tensorboard=True)))
     events = reader.EventAccumulator(str(tmp_path / "tensorboard")).Reload()
     rows = numbers(tmp_path)
-    assert [(e.step, e.value) for e in events.Scalars("updates")] == [(row["step"], row["updates"]) for row in rows]
+    for group, name in (("play", "episodes"), ("loss", "loss"), ("schedule", "eps"), ("speed", "updates")):
+        shown = [(event.step, pytest.approx(event.value)) for event in events.Scalars(f"{group}/{name}")]
+        assert shown == [(row["step"], row[name]) for row in rows if name in row]
+    assert {tag.split("/")[0] for tag in events.Tags()["scalars"]} == {"play", "loss", "schedule", "speed"}
+    assert "settings/text_summary" in events.Tags()["tensors"]
+
+
+def test_tensorboard_has_scores_under_attack_with_the_settings_of_the_run(tmp_path: Path) -> None:
+    reader = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    scores = [
+        Score(attack, eps, (1.0, 2.0), (1, 1), 0.5, eps, 0.0, 0, "fixed")
+        for attack, eps in (("none", 0.0), ("FGSM()", 0.1))
+    ]
+    Mirrors(tensorboard=True).show(tmp_path, tiny(), scores)
+    Mirrors().show(tmp_path / "none", tiny(), scores)
+    assert not (tmp_path / "none").exists()
+    events = reader.EventAccumulator(str(tmp_path / "tensorboard")).Reload()
+    assert {tag: events.Scalars(tag)[0].value for tag in events.Tags()["scalars"]} == {
+        "score/no attack": 1.5,
+        "score/FGSM at 0.1": 1.5,
+    }
+    about = b"".join(file.read_bytes() for file in (tmp_path / "tensorboard").iterdir())
+    assert b"dqn.learning_rate" in about
 
 
 def test_missing_tensorboard_names_the_pip_command(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -46,6 +47,7 @@ AGENTS: dict[str, tuple[str, dict[str, Any]]] = {
             "policy_kwargs": {"net_arch": [8, 16, 8], "activation_fn": nn.Tanh},
         },
     ),
+    "ppo-elu": ("PPO", PPO_SMALL | {"policy_kwargs": {"activation_fn": nn.ELU}}),
     "a2c-linear": ("A2C", {"policy_kwargs": {"net_arch": []}}),
 }
 
@@ -116,8 +118,10 @@ def test_the_policy_scores_and_acts_as_the_agent_does(trained, tmp_path: Path, n
     actions = torch.from_numpy(agent.predict(raw.numpy(), deterministic=True)[0])
     assert clear.sum() > 400
     assert torch.equal(ours.argmax(1)[clear], actions[clear])
-    assert policy.spec.activation == ("tanh" if name in ("ppo", "a2c", "a2c-linear", "dqn-tanh") else "relu")
+    other = {"ppo-elu": "elu", "ppo-relu": "relu", "dqn": "relu"}
+    assert policy.spec.activation == other.get(name, "tanh")
     assert policy.spec.parent == f"sb3:{name}.zip"
+    assert policy.spec.algo == ("dqn" if "dqn" in name else "ppo")
 
 
 @pytest.mark.parametrize("scale", [(), (1.0, 2.0, 3.0, 4.0)])
@@ -137,6 +141,24 @@ def test_the_command_needs_no_stable_baselines3(trained, tmp_path: Path) -> None
     code = "import sys; sys.modules['stable_baselines3'] = None; from bcl.cli.main import main; main()"
     subprocess.run([sys.executable, "-c", code, *words], check=True, capture_output=True)
     assert bcl.load(out).spec.game == resolve("CartPole-v1").game
+
+
+TINY_PPO = {"steps": 128, "num_envs": 8, "rollout": 8, "batch_size": 32}
+
+
+@pytest.mark.parametrize("name", ["ppo-relu", "a2c-linear", "dqn-tanh"])
+def test_training_goes_on_with_the_learner_and_the_layers_of_the_file(trained, tmp_path: Path, name: str) -> None:
+    file = tmp_path / "policy.safetensors"
+    bcl.save(import_policy(trained(name)[1], "sb3", CARTPOLE), file)
+    dqn = {"steps": 160, "num_envs": 8, "batch_size": 16, "replay_initial": 32}
+    settings = {"dqn": dqn} if name == "dqn-tanh" else {"ppo": TINY_PPO}
+    judged = {"episodes": 1, "eps": ["0.1"]}
+    run = bcl.train("cartpole", recipe="at", init=file, out=tmp_path / "run", evaluation=judged, **settings)
+    spec = bcl.load(run).spec
+    assert (spec.hidden, spec.activation) == (bcl.load(file).spec.hidden, bcl.load(file).spec.activation)
+    assert spec.algo == ("dqn" if name == "dqn-tanh" else "ppo")
+    with pytest.raises(WeightsError, match=f"was made for {spec.algo} and not for .*; leave out --algo"):
+        bcl.train("cartpole", init=file, out=tmp_path / "x", algo="ppo" if spec.algo == "dqn" else "dqn")
 
 
 class Bomb:
@@ -176,19 +198,40 @@ def test_hostile_pickles_run_nothing(trained, tmp_path: Path) -> None:
 def test_other_agents_are_refused(tmp_path: Path) -> None:
     image = partial(sb3_envs.FakeImageEnv, screen_height=36, screen_width=36, n_channels=1)
     normal = vec_env.VecNormalize(vec_env.DummyVecEnv([lambda: gymnasium.make("CartPole-v1")]))
-    elu = {"activation_fn": nn.ELU}
+    leaky = {"activation_fn": nn.LeakyReLU}
     agents = {
         "features_extractor": sb3.PPO("CnnPolicy", image(discrete=True), device="cpu", **PPO_SMALL),
         "features_extractor.cnn": sb3.DQN("CnnPolicy", image(discrete=True), device="cpu", buffer_size=10),
         "acts in a space": sb3.PPO("MlpPolicy", "Pendulum-v1", device="cpu", **PPO_SMALL),
         "acts in a space of type .*Box": sb3.SAC("MlpPolicy", "Pendulum-v1", device="cpu", buffer_size=10),
         "VecNormalize": sb3.PPO("MlpPolicy", normal, device="cpu", **PPO_SMALL).learn(1),
-        "activation.ELU": sb3.A2C("MlpPolicy", "CartPole-v1", device="cpu", policy_kwargs=elu),
+        "activation.LeakyReLU": sb3.A2C("MlpPolicy", "CartPole-v1", device="cpu", policy_kwargs=leaky),
         "4 inputs and 2 actions, but .* has 6 and 3": sb3.A2C("MlpPolicy", "CartPole-v1", device="cpu"),
     }
     for words, agent in agents.items():
         agent.save(tmp_path / "agent.zip")
         refused(tmp_path / "agent.zip", words, GymnasiumGame("Acrobot-v1") if "6 and 3" in words else CARTPOLE)
+
+
+def test_agents_behind_vecnormalize_take_their_statistics_along(tmp_path: Path) -> None:
+    envs = vec_env.VecNormalize(vec_env.DummyVecEnv([lambda: gymnasium.make("CartPole-v1")]))
+    agent = sb3.PPO("MlpPolicy", envs, device="cpu", seed=0, **PPO_SMALL).learn(300)
+    agent.save(tmp_path / "agent.zip")
+    statistics = {"mean": envs.obs_rms.mean, "var": envs.obs_rms.var, "epsilon": envs.epsilon}
+    np.savez(tmp_path / "stats.npz", **statistics)
+    policy = import_policy(tmp_path / "agent.zip", "sb3", CARTPOLE, tmp_path / "stats.npz")
+    raw = torch.randn(200, 4, generator=torch.Generator().manual_seed(0)) * torch.tensor([0.1, 0.3, 0.03, 0.3])
+    shown = torch.from_numpy(envs.normalize_obs(raw.numpy()))
+    with torch.no_grad():
+        ours, theirs = policy(raw / torch.tensor([2.4, 3.0, 0.21, 3.0])), log_scores(agent, shown)
+    torch.testing.assert_close(ours.log_softmax(1), theirs, atol=1e-4, rtol=1e-4)
+
+    refused(tmp_path / "agent.zip", "--normalise FILE.npz")
+    np.savez(tmp_path / "short.npz", mean=[0.0], var=[1.0])
+    np.savez(tmp_path / "other.npz", average=[0.0])
+    for name, words in (("short", "4 means and variances"), ("other", "no statistics"), ("none", "no statistics")):
+        with pytest.raises(WeightsError, match=words):
+            import_policy(tmp_path / "agent.zip", "sb3", CARTPOLE, tmp_path / f"{name}.npz")
 
 
 def test_other_games_are_refused(trained) -> None:
