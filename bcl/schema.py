@@ -276,7 +276,7 @@ class EvaluationConfig:
     """Budgets of the final evaluation."""
     score_eps: tuple[Eps, ...] = ()
     """Budgets of the final score R_nominal + mean R_adv, by which the paper takes the median of repeats; empty: `eps`."""
-    suite: Literal["quick", "pgd-30", "paper", "strong"] = "quick"
+    suite: Literal["quick", "pgd-30", "paper", "strong", "learned"] = "quick"
     """Attacks of the final evaluation."""
     levels: Literal["train", "both"] = "train"
     """Procgen: `both` evaluates on unlimited levels too, and the final score is the sum of the two, as in the paper."""

@@ -28,6 +28,7 @@ from bcl.evaluation import (
     worst,
     worst_within,
 )
+from bcl.experiment.planning import ready
 from bcl.games import Game, game_to_dict
 from bcl.policies import Policy
 from bcl.quantities import counted, format_eps, parse_eps
@@ -35,7 +36,7 @@ from bcl.runs import store
 
 Progress = Callable[[int, int], None]
 Budgets = float | str | Sequence[float | str]
-Suite = Literal["quick", "paper", "strong"]
+Suite = Literal["quick", "paper", "strong", "learned"]
 
 
 class Onlooker(Protocol):
@@ -179,7 +180,8 @@ def evaluate(
             wanted.append(Cell(attack_by_name("pgd-30"), 1.0))
         onlooker.start(len(wanted))
         folder, scores = target.results / "evals", []
-        for score in run_suite(target.policy, plan, wanted, folder, onlooker.begin):
+        train = ready(target.policy, plan, folder, onlooker.begin)
+        for score in run_suite(target.policy, plan, wanted, folder, onlooker.begin, train):
             scores.append(score)
             onlooker.finished(f"{_label(score)}: {score}")
         progress = onlooker.begin("the lowest-scored action") if sanity else None

@@ -23,9 +23,10 @@ class Command:
     policy: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN|FILE|zoo:NAME")]
     """A run directory, a policy file or an agent of `bcl zoo` (foreign agents: `bcl import` first)."""
     suite: str | None = None
-    """quick (PGD-10; the default), paper (the paper's four attacks) or strong."""
+    """quick (PGD-10; the default), paper (the paper's four attacks), strong, or learned (strong and an adversary that is
+    trained against the agent)."""
     attack: tuple[str, ...] = ()
-    """Single attacks by name instead of a suite, such as pgd-30 or square."""
+    """Single attacks by name instead of a suite, such as pgd-30, square or learned."""
     eps: tuple[str, ...] = ()
     """Budgets, such as 1/255 3/255; by default those of the game's preset."""
     episodes: int | None = None
@@ -79,7 +80,7 @@ class Command:
         )
         print_table(found.scores, found.flags, title)
         print(f"results: {found.folder}")
-        if self.suite != "strong":
+        if self.suite not in ("strong", "learned"):
             budgets = f" --eps {' '.join(self.eps)}" if self.eps else ""
             print(f"next: bcl attack {self.policy} --suite strong{budgets}")
 

@@ -127,7 +127,7 @@ def _by_attack(tables: "Sequence[Table]") -> "list[list[Table]]":
         attack = table.cell.attack
         # An attack of somebody else's may know one budget and one generator only.
         ours = attack is None or type(attack).__module__.startswith("bcl.attacks.")
-        groups.setdefault(repr(attack) if ours else number, []).append(table)
+        groups.setdefault(attack if ours else number, []).append(table)
     return [*groups.values()]
 
 

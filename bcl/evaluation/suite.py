@@ -82,13 +82,15 @@ def run_suite(
     wanted: Sequence[Cell],
     folder: Path,
     progress: Callable[[str], Progress] = lambda label: lambda done, of: None,
+    ready: Callable[[Cell], Cell] = lambda cell: cell,
 ) -> Iterator[Score]:
-    """Yield every score; cells found in `folder` are read, the others played and written there when done."""
+    """Yield every score; cells found in `folder` are read, the others played and written there when done. `ready` makes a
+    cell that has to be played ready for it: adversaries that learn are trained there."""
     device = next(policy.parameters()).device
     identity = fingerprint(policy)
     files = [cell_file(folder, cell, plan, identity, device.type) for cell in wanted]
     missing = {file: cell for file, cell in zip(files, wanted, strict=True) if not file.exists()}
-    playing = _play(policy, plan, missing, progress)
+    playing = _play(policy, plan, missing, progress, ready)
     threads = torch.get_num_threads()
     if len(policy.spec.obs_shape) == 1:
         torch.set_num_threads(1)  # on small matrices threads only wait for each other
@@ -104,7 +106,11 @@ def run_suite(
 
 
 def _play(
-    policy: Policy, plan: Plan, missing: Mapping[Path, Cell], progress: Callable[[str], Progress]
+    policy: Policy,
+    plan: Plan,
+    missing: Mapping[Path, Cell],
+    progress: Callable[[str], Progress],
+    ready: Callable[[Cell], Cell],
 ) -> Generator[tuple[Path, Score], None, None]:
     """Files with the scores that belong there; several cells at once, those of one attack together."""
     device = next(policy.parameters()).device
@@ -115,7 +121,7 @@ def _play(
     try:
         for first in range(0, len(ordered), width):
             files = ordered[first : first + width]
-            cells = [missing[file] for file in files]
+            cells = [ready(missing[file]) for file in files]
             while len(envs) < len(cells):
                 envs.append(make_env(plan.game, plan.copies(), device))
             label = cells[0].label
