@@ -13,6 +13,7 @@ from bcl.attacks.names import attack_label
 from bcl.bounds import Method
 from bcl.errors import ConfigError
 from bcl.evaluation import (
+    Breaking,
     Cell,
     Certificate,
     Flag,
@@ -20,6 +21,7 @@ from bcl.evaluation import (
     Score,
     Worst,
     cells,
+    find_breaking,
     flags,
     game_for_evaluation,
     run_certificates,
@@ -28,6 +30,7 @@ from bcl.evaluation import (
     worst,
     worst_within,
 )
+from bcl.evaluation.breaking import BREAKING
 from bcl.experiment.planning import ready
 from bcl.games import Game, game_to_dict
 from bcl.policies import Policy
@@ -88,6 +91,8 @@ class Evaluation:
     """Reasons to distrust the scores (docs/flags.md)."""
     folder: Path | None
     """Where every score lies, so that asking again plays only what is missing; none for an agent in memory."""
+    breaking: Breaking | None = None
+    """With `find_eps`: the smallest budget of each attack that breaks the agent."""
 
     @property
     def nominal(self) -> Score:
@@ -114,6 +119,7 @@ class Evaluation:
             "worst_within": {format_eps(eps): asdict(lowest) for eps, lowest in self.worst_within.items()},
             "floor": self.floor and self.floor.to_dict(),
             "flags": [asdict(flag) for flag in self.flags],
+            "breaking": self.breaking and self.breaking.to_dict(),
         }
 
     def __str__(self) -> str:
@@ -122,6 +128,7 @@ class Evaluation:
         lines += [f"{_label(score)}: {score}" for score in self.scores]
         lines += [f"worst at {format_eps(eps)}: {lowest.mean:.4g}" for eps, lowest in self.worst.items()]
         lines += [f"worst within {format_eps(eps)}: {lowest.mean:.4g}" for eps, lowest in self.worst_within.items()]
+        lines += [str(self.breaking)] if self.breaking else []
         return "\n".join([*lines, *(f"flag {flag.name}: {flag.message}" for flag in self.flags)])
 
 
@@ -161,21 +168,25 @@ def evaluate(
     num_envs: int = 0,
     device: str = "auto",
     sanity: bool = False,
+    find_eps: bool = False,
+    threshold: float | None = None,
     onlooker: Onlooker = NOBODY,
 ) -> Evaluation:
     """Judge a run, a policy file or a policy under attack, as `bcl attack` does; its options are these.
 
     Attacks are those of a suite, by default `quick`, or `attacks`, by name or as they are. Budgets and episodes are by
-    default the game's.
+    default the game's; with `find_eps` only budgets that are given are played, beside those of the search.
     """
     budgets = _budgets(eps)
     chosen = _chosen(suite, attacks)
+    if threshold is not None and not find_eps:
+        raise ConfigError("a threshold was given but no search for a budget", "add --find-eps")
     seed, num_envs = whole("seed", seed), whole("num_envs", num_envs)
     with judged(agent, device) as target:
         count = target.defaults.episodes if episodes is None else whole("episodes", episodes)
         game = game_for_evaluation(target.game, env_set, target.defaults.max_steps, paper_starts(seed, count, num_envs))
         plan = Plan(game, count, seed, protocol, precision, num_envs)
-        wanted = cells(chosen, budgets or target.defaults.eps)
+        wanted = cells(chosen, budgets or (() if find_eps else target.defaults.eps))
         if sanity:
             wanted.append(Cell(attack_by_name("pgd-30"), 1.0))
         onlooker.start(len(wanted))
@@ -187,7 +198,9 @@ def evaluate(
         progress = onlooker.begin("the lowest-scored action") if sanity else None
         floor = run_floor(target.policy, plan, folder, progress) if progress else None
         kept = None if isinstance(agent, Policy) else folder
-        found = Evaluation(target.name, game, count, seed, scores, floor, flags(scores, floor), kept)
+        search = target.results / BREAKING
+        breaking = find_breaking(target.policy, plan, chosen, search, threshold, onlooker.begin) if find_eps else None
+        found = Evaluation(target.name, game, count, seed, scores, floor, flags(scores, floor), kept, breaking)
         store.write_json(folder / "verdict.json", found.to_dict())  # of the latest call; cells have files of their own
     return found
 

@@ -11,7 +11,7 @@ import tyro
 from bcl.quantities import counted, format_eps, parse_eps
 
 if TYPE_CHECKING:
-    from bcl.evaluation import Flag, Score
+    from bcl.evaluation import Breaking, Flag, Score
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,10 @@ class Command:
     """auto, cpu or cuda."""
     sanity: bool = False
     """Also attack with a budget of 1, which must bring the return to the floor."""
+    find_eps: bool = False
+    """Also find the smallest budget of each attack at which the return falls below --threshold."""
+    threshold: float | None = None
+    """With --find-eps: a return; by default half of that without attack, counted from the game's lowest."""
     json: bool = False
     """Print JSON instead of a table."""
 
@@ -70,6 +74,8 @@ class Command:
                 num_envs=self.num_envs,
                 device=self.device,
                 sanity=self.sanity,
+                find_eps=self.find_eps,
+                threshold=self.threshold,
                 onlooker=bar,
             )
         if self.json:
@@ -78,14 +84,16 @@ class Command:
         title = (
             f"{found.game.id}: mean return ± standard error, {counted(found.episodes, 'episode')}, seed {found.seed}"
         )
-        print_table(found.scores, found.flags, title)
+        print_table(found.scores, found.flags, title, found.breaking)
         print(f"results: {found.folder}")
         if self.suite not in ("strong", "learned"):
             budgets = f" --eps {' '.join(self.eps)}" if self.eps else ""
             print(f"next: bcl attack {self.policy} --suite strong{budgets}")
 
 
-def print_table(scores: Sequence["Score"], doubts: Sequence["Flag"], title: str) -> None:
+def print_table(
+    scores: Sequence["Score"], doubts: Sequence["Flag"], title: str, breaking: "Breaking | None" = None
+) -> None:
     """Attacks down, budgets across, the worst case below, doubts under the table."""
     from rich.table import Table
     from rich.text import Text
@@ -101,9 +109,14 @@ def print_table(scores: Sequence["Score"], doubts: Sequence["Flag"], title: str)
     for eps in budgets:
         table.add_column("0" if eps == 0 else format_eps(eps), justify="right")
     by_cell = {(s.attack, s.eps): str(s) for s in scores}
-    for attack in dict.fromkeys(s.attack for s in scores):
+    breaks = {}
+    if breaking:
+        table.add_column("breaks at", justify="right")
+        breaks = dict(zip(breaking.attacks, map(breaking.shown, breaking.budgets), strict=True))
+    for attack in dict.fromkeys([*(s.attack for s in scores), *breaks]):
         name = "no attack" if attack == "none" else attack_label(attack)
-        table.add_row(name, *(by_cell.get((attack, eps), "") for eps in budgets))
+        row = [by_cell.get((attack, eps), "") for eps in budgets]
+        table.add_row(name, *row, *([breaks.get(attack, "")] if breaking else []))
     if within := worst_within(scores):
         table.add_section()
         for name, found, style in (
@@ -116,6 +129,8 @@ def print_table(scores: Sequence["Score"], doubts: Sequence["Flag"], title: str)
         if any(m is not None for m in minima):
             table.add_row("worst per episode", *("" if m is None else f"{m:.4g}" for m in minima))
     out.print(table)
+    if breaking:
+        out.print(str(breaking), highlight=False)
     for doubt in doubts:
         flag = Text(f"flag {doubt.name}", style=look.TERMINAL_FLAG)
         out.print(flag.append(f": {doubt.message} (docs/flags.md)", style="not bold default"))

@@ -110,10 +110,10 @@ def _planning_wins(scores: Sequence[Score], nominal: Score | None) -> list[Flag]
         if not myopic:
             continue
         planned = lowest(s for s in within if s.eps == eps and s.attack.startswith(LEARNED))
-        strongest = lowest(myopic)
+        strongest = lowest([*myopic, nominal] if nominal else myopic)
         apart = planned.mean + SIGMAS * planned.sem < strongest.mean - SIGMAS * strongest.sem
         if apart and clearly_lower(planned, strongest, nominal):
-            what = f"{_called(planned)} beats {_called(strongest)}, the strongest of the other attacks"
+            what = f"{_called(planned)} beats {_called(strongest)}, the least that anything else left"
             found.append(Flag("planning-wins", f"{what} within {format_eps(eps)}"))
     return found
 

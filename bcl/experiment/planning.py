@@ -124,7 +124,7 @@ def director_config(victim: Policy, plan: Plan, attack: Learned) -> Config:
     dqn = dataclasses.replace(
         config.dqn, **(IMAGES if image else VECTORS), steps=steps, learning_rate_end=0.05, n_step=3, gamma=0.99,
         exploration_start=0.5, exploration_end=0.05, exploration_hold=0, exploration_steps=max(steps // 2, 1),
-        exploration_repeat=1, log_steps=max(steps // 20, 1), checkpoint_steps=0 if image else max(steps // 6, 1),
+        exploration_repeat=16, log_steps=max(steps // 20, 1), checkpoint_steps=0 if image else max(steps // 6, 1),
     )  # fmt: skip
     own = victim.spec.kind == default_kind(victim.spec.obs_shape, "dqn")
     hidden = victim.spec.hidden if own and victim.spec.hidden else config.network.hidden
