@@ -45,11 +45,10 @@ class Breaking:
     def __str__(self) -> str:
         """The one number of this agent, for people."""
         if self.smallest is None:
-            return f"no attack brings the return below {self.threshold:.4g}, not even with a budget of 1"
+            return f"no budget brings the return below {self.threshold:.4g}"
         eps, attack = self.smallest
-        return (
-            f"breaks at {self.shown(eps)} under {attack_label(attack)}: there the return is below {self.threshold:.4g}"
-        )
+        least = f"{self.shown(eps)} under {attack_label(attack)}"
+        return f"smallest budget that brings the return below {self.threshold:.4g}: {least}"
 
     def shown(self, eps: float | None) -> str:
         """A budget for people, rounded."""
