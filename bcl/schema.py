@@ -281,6 +281,10 @@ class EvaluationConfig:
     levels: Literal["train", "both"] = "train"
     """Procgen: `both` evaluates on unlimited levels too, and the final score is the sum of the two, as in the paper."""
 
+    starts: Literal["game", "varied"] = "game"
+    """How episodes begin: as the game has it (the paper; on Atari 1 to 30 no-ops), or with a few random actions more, so that no
+    two are the same. Our own recipes choose agents by varied starts in any case."""
+
     def __post_init__(self) -> None:
         if not self.eps:
             raise ConfigError("evaluation.eps is empty", "give at least one budget such as 3/255")

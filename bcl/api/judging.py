@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol, cast
+from typing import Any, Literal, Protocol, cast, get_args
 
 from bcl.api import Where, given, several, whole
 from bcl.api.target import judged, paper_starts
@@ -31,6 +31,7 @@ from bcl.evaluation import (
     worst_within,
 )
 from bcl.evaluation.breaking import BREAKING
+from bcl.evaluation.suite import Starts
 from bcl.experiment.planning import ready
 from bcl.games import Game, game_to_dict
 from bcl.policies import Policy
@@ -166,6 +167,7 @@ def evaluate(
     protocol: Literal["fixed", "first"] = "fixed",
     precision: Literal["fast", "full"] = "fast",
     num_envs: int = 0,
+    starts: Starts | None = None,
     device: str = "auto",
     sanity: bool = False,
     find_eps: bool = False,
@@ -184,8 +186,10 @@ def evaluate(
     seed, num_envs = whole("seed", seed), whole("num_envs", num_envs)
     with judged(agent, device) as target:
         count = target.defaults.episodes if episodes is None else whole("episodes", episodes)
-        game = game_for_evaluation(target.game, env_set, target.defaults.max_steps, paper_starts(seed, count, num_envs))
-        plan = Plan(game, count, seed, protocol, precision, num_envs)
+        starts = _starts(starts, target.defaults.starts)
+        noops = paper_starts(seed, count, num_envs) if starts == "game" else 0
+        game = game_for_evaluation(target.game, env_set, target.defaults.max_steps, noops)
+        plan = Plan(game, count, seed, protocol, precision, num_envs, starts)
         wanted = cells(chosen, budgets or (() if find_eps else target.defaults.eps))
         if sanity:
             wanted.append(Cell(attack_by_name("pgd-30"), 1.0))
@@ -213,6 +217,7 @@ def certify(
     episodes: int | None = None,
     seed: int = 0,
     env_set: Literal["train", "eval"] | None = None,
+    starts: Starts | None = None,
     device: str = "auto",
     onlooker: Onlooker = NOBODY,
 ) -> Certification:
@@ -221,8 +226,10 @@ def certify(
     seed = whole("seed", seed)
     with judged(agent, device) as target:
         count = target.defaults.episodes if episodes is None else whole("episodes", episodes)
-        game = game_for_evaluation(target.game, env_set, target.defaults.max_steps, paper_starts(seed, count))
-        plan = Plan(game, count, seed, num_envs=count)
+        starts = _starts(starts, target.defaults.starts)
+        noops = paper_starts(seed, count) if starts == "game" else 0
+        game = game_for_evaluation(target.game, env_set, target.defaults.max_steps, noops)
+        plan = Plan(game, count, seed, num_envs=count, starts=starts)
         budgets = budgets or list(target.defaults.eps)
         onlooker.start(len(budgets))
         folder, proofs = target.results / "certs", []
@@ -235,6 +242,12 @@ def certify(
 def _budgets(eps: Budgets | None) -> list[float]:
     """Empty: the game's."""
     return [] if eps is None else [parse_eps(e) for e in several("eps", eps)]
+
+
+def _starts(asked: Starts | None, usual: Starts) -> Starts:
+    if asked not in (None, *get_args(Starts)):
+        raise ConfigError(f"starts = {asked!r:.60} does not fit", f"one of {', '.join(get_args(Starts))}")
+    return asked or usual
 
 
 def _chosen(suite: str | None, attacks: str | Attack | Sequence[str | Attack] | None) -> list[Attack]:

@@ -41,6 +41,9 @@ class Command:
     """How attacks search on a GPU: fast is half precision for images; actions are always decided in full precision."""
     num_envs: int = 0
     """Copies of the game at once; 0 chooses."""
+    starts: Literal["game", "varied"] | None = None
+    """game: as the game has them, on Atari with the paper's no-ops; varied: then a few random actions, so that no two episodes
+    are the same; by default as evaluation.starts says, which is game."""
     device: str = "auto"
     """auto, cpu or cuda."""
     sanity: bool = False
@@ -72,6 +75,7 @@ class Command:
                 protocol=self.protocol,
                 precision=self.precision,
                 num_envs=self.num_envs,
+                starts=self.starts,
                 device=self.device,
                 sanity=self.sanity,
                 find_eps=self.find_eps,

@@ -15,7 +15,7 @@ from bcl.attacks import Attack, Budget, CrossEntropy, Randomness, RowGenerators,
 from bcl.attacks.names import attack_label
 from bcl.attacks.objectives import ascent
 from bcl.bounds import Method, certified, full_precision, input_box, margins
-from bcl.envs import Step, VectorEnv
+from bcl.envs import Step, VariedStarts, VectorEnv
 from bcl.errors import BclError
 from bcl.evaluation.courses import Courses, different
 from bcl.evaluation.score import NO_ATTACK, Score
@@ -155,8 +155,9 @@ class Table:
 
     def receive(self) -> None:
         """Wait for the step, and note what came of it."""
+        prefixes = self.env.prefixes.copy() if isinstance(self.env, VariedStarts) else None
         step = self.env.recv()
-        self.book.add(step)
+        self.book.add(step, prefixes)
         self.obs = step.obs
 
     def score(self, seed: int, protocol: Protocol) -> Score:
@@ -176,6 +177,7 @@ class Table:
             precision="half" if self._probe.searches_half else "full",
             stochastic=self._probed.stochastic,
             courses=book.courses(),
+            prefixes=tuple(book.prefixes()),
         )
 
 
@@ -421,8 +423,8 @@ class Book:
         """Note what the attack did, before the step is played; tensors of the host."""
         self._changed_now, self._distance_now = changed.numpy(), distance.numpy()
 
-    def add(self, step: Step) -> None:
-        """Note what came of the step."""
+    def add(self, step: Step, prefixes: np.ndarray | None = None) -> None:
+        """Note what came of the step; `prefixes`: random actions with which each copy's episode began."""
         facts = torch.stack([step.reward.double(), step.playing.double(), step.ended.double()]).cpu().numpy()
         reward, playing, ended = facts[0], facts[1] > 0, facts[2] > 0
         live = self.counting & playing
@@ -438,7 +440,9 @@ class Book:
         over = live & ended
         if over.any():
             for i in np.flatnonzero(over).tolist():
-                self._finish(i, _Episode(float(self._return[i]), int(self._length[i]), int(self._courses.numbers[i])))
+                course = int(self._courses.numbers[i])
+                prefix = None if prefixes is None else int(prefixes[i])
+                self._finish(i, _Episode(float(self._return[i]), int(self._length[i]), course, prefix))
             self._return[over] = 0
             self._length[over] = 0
             self._courses.restart(torch.from_numpy(over).to(self._device))
@@ -464,6 +468,10 @@ class Book:
         """Their lengths in agent steps."""
         return [episode.length for episode in self._counted()]
 
+    def prefixes(self) -> list[int]:
+        """Random actions before each; empty where episodes begin as the game has them begin."""
+        return [episode.prefix for episode in self._counted() if episode.prefix is not None]
+
     def courses(self) -> int:
         """How many different ones they are."""
         return different([episode.course for episode in self._counted()])
@@ -473,3 +481,4 @@ class _Episode(NamedTuple):
     value: float  # its return
     length: int
     course: int
+    prefix: int | None

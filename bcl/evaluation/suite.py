@@ -5,16 +5,16 @@ import functools
 import hashlib
 import re
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
 import bcl
 from bcl.attacks import Attack
 from bcl.bounds import Method
-from bcl.envs import VectorEnv, make_env
+from bcl.envs import VariedStarts, VectorEnv, make_env
 from bcl.envs.vector import seed_list
 from bcl.errors import ConfigError
 from bcl.evaluation.certify import Certificate, certify
@@ -25,6 +25,8 @@ from bcl.policies import Policy
 from bcl.policies.files import fingerprint
 from bcl.quantities import format_eps
 from bcl.runs import store
+
+Starts = Literal["game", "varied"]
 
 # Copies of a game that are played at once, over all cells of a pass.
 GPU_COPIES = 512
@@ -43,6 +45,8 @@ class Plan:
     precision: Precision = "fast"
     num_envs: int = 0
     """Copies played at once; 0: one per episode, at most 64, and always 64 where the protocol is `first`."""
+    starts: Starts = field(default="game", repr=False)
+    """`game`: as the game has them, on Atari the no-ops alone; `varied`: then random actions (`bcl.envs.starts`)."""
 
     def __post_init__(self) -> None:
         if self.episodes < 1:
@@ -50,6 +54,11 @@ class Plan:
         if self.num_envs < 0:
             raise ConfigError(f"{self.num_envs} copies cannot be played", "give 0 or more")
         seed_list(self.seed, self.copies())
+
+    def make_env(self, copies: int, device: torch.device) -> VectorEnv:
+        """Copies of the game whose episodes begin as asked."""
+        env = make_env(self.game, copies, device)
+        return VariedStarts(env) if self.starts == "varied" else env
 
     def copies(self) -> int:
         """How many copies of the game are played at once."""
@@ -123,7 +132,7 @@ def _play(
             files = ordered[first : first + width]
             cells = [ready(missing[file]) for file in files]
             while len(envs) < len(cells):
-                envs.append(make_env(plan.game, plan.copies(), device))
+                envs.append(plan.make_env(plan.copies(), device))
             label = cells[0].label
             together = evaluate_cells(
                 policy,
@@ -164,7 +173,7 @@ def run_certificates(
     for eps in budgets:
 
         def prove(eps: float = eps) -> dict[str, Any]:
-            env = make_env(plan.game, plan.episodes, device)
+            env = plan.make_env(plan.episodes, device)
             report = progress(f"{method} at {format_eps(eps)}")
             proof = certify(policy, env, eps, method=method, episodes=plan.episodes, seed=plan.seed, progress=report)
             env.close()
@@ -177,7 +186,7 @@ def run_floor(policy: Policy, plan: Plan, folder: Path, progress: Progress = lam
     """Play in which every action is the one the policy scores lowest: what an adversary without limits would force."""
 
     def play() -> dict[str, Any]:
-        env = make_env(plan.game, plan.copies(), next(policy.parameters()).device)
+        env = plan.make_env(plan.copies(), next(policy.parameters()).device)
         score = evaluate(
             policy, env, None, 0.0, episodes=plan.episodes, seed=plan.seed, protocol=plan.protocol,
             choose=functools.partial(torch.argmin, dim=1), progress=progress,
@@ -212,6 +221,7 @@ def cell_file(folder: Path, cell: Cell, plan: Plan, policy: str, device: str) ->
 
 def _file_name(what: str, eps: float, plan: Plan, policy: str) -> str:
     """A name people can read, unique for everything that decides the result."""
-    facts = (what, eps, plan, plan.copies(), policy, bcl.__version__)
+    facts: tuple[object, ...] = (what, eps, plan, plan.copies(), policy, bcl.__version__)
+    facts += ("varied",) * (plan.starts == "varied")  # not part of the plan's repr, which older names are made from
     words = re.sub(r"[^a-z0-9]+", "-", f"eps {format_eps(eps)} {what}".lower()).strip("-")
     return f"{words[:60]}-{hashlib.sha256(repr(facts).encode()).hexdigest()[:8]}.json"

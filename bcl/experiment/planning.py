@@ -18,7 +18,7 @@ import bcl
 from bcl.attacks import Directed, Learned
 from bcl.attacks.suites import MYOPIC
 from bcl.config import Config, preset_for, resolve
-from bcl.envs import Step, VectorEnv
+from bcl.envs import Step, VariedStarts, VectorEnv
 from bcl.envs.vector import Seeds
 from bcl.evaluation import Cell, Plan, run_suite
 from bcl.evaluation.evaluate import Decision, SearchForm
@@ -95,17 +95,17 @@ def ready(
         if not isinstance(cell.attack, Learned) or cell.attack.found:
             return cell
         game = dataclasses.replace(plan.game, first_noops=()) if isinstance(plan.game, AtariGame) else plan.game
-        choosing = Plan(game, EPISODES, derive(0, "adversary", "choosing"))
+        choosing = Plan(game, EPISODES, derive(0, "adversary", "choosing"), starts=plan.starts)
         device = next(victim.parameters()).device.type
         config = director_config(victim, choosing, cell.attack)
-        facts = (fingerprint(victim), choosing, config, cell.eps, device, bcl.__version__)
+        facts = (fingerprint(victim), choosing, plan.starts, config, cell.eps, device, bcl.__version__)
         digest = hashlib.sha256(repr(facts).encode()).hexdigest()[:8]
         home = folder / f"learned-at-{format_eps(cell.eps).replace('/', '-')}-{digest}"
         steps = counted(config.dqn.steps, "step")
         director = train_run(
             home, config, Task("standard", 0.0, 0.0, derive(0, "adversary")), myopic_director(victim, config), device,
             Watch(progress(f"training the adversary at {format_eps(cell.eps)}, {steps}")),
-            lambda env: AdversaryEnvs(env, victim, cell.eps),
+            lambda env: AdversaryEnvs(VariedStarts(env) if plan.starts == "varied" else env, victim, cell.eps),
         )  # fmt: skip
         planned = Directed(lambda obs: director(obs).argmax(dim=1) - 1)
         rivals = [dataclasses.replace(cell.attack, found=attack) for attack in (planned, *MYOPIC)]
