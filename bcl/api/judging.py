@@ -31,7 +31,7 @@ from bcl.evaluation import (
     worst_within,
 )
 from bcl.evaluation.breaking import BREAKING
-from bcl.evaluation.suite import Starts
+from bcl.evaluation.suite import CERTS, Starts
 from bcl.experiment.planning import ready
 from bcl.games import Game, game_to_dict
 from bcl.policies import Policy
@@ -217,7 +217,6 @@ def certify(
     episodes: int | None = None,
     seed: int = 0,
     env_set: Literal["train", "eval"] | None = None,
-    starts: Starts | None = None,
     device: str = "auto",
     onlooker: Onlooker = NOBODY,
 ) -> Certification:
@@ -226,13 +225,11 @@ def certify(
     seed = whole("seed", seed)
     with judged(agent, device) as target:
         count = target.defaults.episodes if episodes is None else whole("episodes", episodes)
-        starts = _starts(starts, target.defaults.starts)
-        noops = paper_starts(seed, count) if starts == "game" else 0
-        game = game_for_evaluation(target.game, env_set, target.defaults.max_steps, noops)
-        plan = Plan(game, count, seed, num_envs=count, starts=starts)
+        game = game_for_evaluation(target.game, env_set, target.defaults.max_steps, paper_starts(seed, count))
+        plan = Plan(game, count, seed, num_envs=count)
         budgets = budgets or list(target.defaults.eps)
         onlooker.start(len(budgets))
-        folder, proofs = target.results / "certs", []
+        folder, proofs = target.results / CERTS, []
         for proof in run_certificates(target.policy, plan, budgets, method, folder, onlooker.begin):
             proofs.append(proof)
             onlooker.finished(_proven(proof))

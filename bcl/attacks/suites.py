@@ -63,7 +63,7 @@ def suite(name: str) -> tuple[Attack, ...]:
 
 
 def attacks_named(name: str) -> tuple[Attack, ...]:
-    """The attacks of a suite, or the single attack of that name."""
+    """The attacks of a suite, or the single attack of that name; `learned` is the suite."""
     return SUITES[name] if name in SUITES else (attack_by_name(name),)
 
 

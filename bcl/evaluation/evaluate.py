@@ -2,7 +2,7 @@
 side."""
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, get_args
@@ -28,6 +28,7 @@ Precision = Literal["fast", "full"]
 Progress = Callable[[int, int], None]
 Choose = Callable[[Tensor], Tensor]
 PROBE_EVERY = 32  # steps between looks at gradients and certificates
+NO_CERTIFICATES: Mapping[float, Method] = {}
 TOLERANCE = 1e-6  # rounding of a perturbation in float32
 
 
@@ -77,6 +78,7 @@ def evaluate_cells(
     protocol: Protocol = "fixed",
     precision: Precision = "fast",
     choose: Choose | None = None,
+    certificates: Mapping[float, Method] = NO_CERTIFICATES,
     progress: Progress = lambda done, of: None,
 ) -> Iterator[tuple[int, Score]]:
     """Greedy play under attack, every cell in an environment of its own, all of them at once; each score, with the number of its cell,
@@ -87,7 +89,8 @@ def evaluate_cells(
     `fixed`: every copy plays a number of episodes set beforehand, so that short episodes are not over-counted.
     `first`: the first `episodes` to finish on any copy count, in order of finishing, as the reference does on Procgen.
     `fast`: on a GPU attacks search in half precision, which sees steps of 1/8 gray level; actions are always decided in
-    full precision. `choose` maps scores to actions instead of the argmax.
+    full precision. `choose` maps scores to actions instead of the argmax. `certificates`: budgets at which every step, and not
+    every 32nd alone, is held against what this method proves.
     """
     if episodes < 1:
         raise BclError(f"{episodes} episodes cannot be judged", "ask for at least 1")
@@ -97,7 +100,14 @@ def evaluate_cells(
     search = SearchForm.of(policy, precision)
     probe = Probe(policy, search)
     tables = [
-        Table(cell, env, Generator(device).manual_seed(seed), Book(env.num_envs, episodes, protocol, device), probe)
+        Table(
+            cell,
+            env,
+            Generator(device).manual_seed(seed),
+            Book(env.num_envs, episodes, protocol, device),
+            probe,
+            certificates.get(cell.eps),
+        )
         for cell, env in zip(cells, envs, strict=True)
     ]
     for table in tables:
@@ -136,7 +146,17 @@ class Table:
 
     obs: Tensor
 
-    def __init__(self, cell: Cell, env: VectorEnv, generator: Generator, book: "Book", probe: "Probe") -> None:
+    def __init__(
+        self,
+        cell: Cell,
+        env: VectorEnv,
+        generator: Generator,
+        book: "Book",
+        probe: "Probe",
+        method: Method | None,
+    ) -> None:
+        """`method`: of certificates that every step is held against."""
+        self._method = method
         self.cell = cell
         self.env = env
         self.generator = generator
@@ -146,10 +166,15 @@ class Table:
 
     def send(self, decided: "Decided", on_host: "Decided", probing: bool) -> None:
         """Start a step with the actions of this table's copies."""
+        if not on_host.distance.isfinite().all():
+            _refuse_not_finite(self.obs, self.cell)
+        attacked = self.cell.attack is not None
         if probing:
             refuse_over_budget(decided.distance.amax(), self.cell)
-            if self.cell.attack is not None:
+            if attacked:
                 self._probed += self._probe(self.obs, decided.actions, self.book.counting, self.cell)
+        elif attacked and self._method and not self._probed.stochastic:
+            self._probe.certificates(self.obs, decided.actions, self.book.counting, self.cell, self._method)
         self.env.send(on_host.actions)
         self.book.watch(on_host.actions != on_host.clean, on_host.distance)
 
@@ -311,12 +336,17 @@ class Decision:
         with torch.no_grad(), full_precision():
             clean = self._choose(self._policy(clean_obs))
         if self._attack is None:
-            return Decided(clean, clean, clean_obs, clean_obs.new_zeros(len(obs)))
+            return Decided(clean, clean, clean_obs, _moved(clean_obs, clean_obs))
         eager = obs.device.type != "cuda"
         seen = perturb(self._attack, self._searched, clean_obs, self._eps, self._generator, check=eager)
         with torch.no_grad(), full_precision():
             actions = self._choose(self._policy(seen))
-        return Decided(actions, clean, seen, (seen - clean_obs).abs().flatten(1).amax(dim=1))
+        return Decided(actions, clean, seen, _moved(seen, clean_obs))
+
+
+def _moved(seen: Tensor, obs: Tensor) -> Tensor:
+    """(N,) how far each observation was moved; NaN where an element of either is not finite."""
+    return (seen - obs).abs().flatten(1).amax(dim=1)
 
 
 @dataclass(frozen=True)
@@ -356,8 +386,17 @@ class Probe:
             raise BclError("the policy's scores overflow in half precision", "evaluate with precision full")
         stochastic = not torch.equal(scores, again)
         if not stochastic:  # else the action was another draw's than the scores
-            _refuse_broken_certificate(self._policy, obs, scores, actions, cell)
+            # Others take seconds a state on IMPALA.
+            method: Method = "ibp" if self._policy.spec.kind == "impala" else "crown-ibp"
+            _refuse_broken_certificate(self._policy, obs, scores, actions, cell, method)
         return Probed(len(obs), int(without_gradient(self._exact, obs).sum()), stochastic)
+
+    def certificates(self, obs: Tensor, actions: Tensor, counting: np.ndarray, cell: Cell, method: Method) -> None:
+        """Refuse a certified action that was changed, at observations of a cell's copies, of those that count."""
+        rows = torch.from_numpy(counting).to(obs.device)
+        obs = as_float(obs)[rows]
+        with torch.no_grad():
+            _refuse_broken_certificate(self._policy, obs, self._policy(obs), actions[rows], cell, method)
 
 
 def without_gradient(searched: SearchForm, obs: Tensor) -> Tensor:
@@ -373,12 +412,21 @@ def refuse_over_budget(largest: Tensor | float, cell: Cell) -> None:
         raise BclError(what, "this attack is broken")
 
 
-def _refuse_broken_certificate(policy: Policy, obs: Tensor, scores: Tensor, actions: Tensor, cell: Cell) -> None:
+def _refuse_not_finite(obs: Tensor, cell: Cell) -> None:
+    finite = as_float(obs).isfinite().flatten(1).all(dim=1)
+    if not finite.all():
+        what = f"observation {int((~finite).nonzero()[0])} of {len(obs)} has NaN or infinite elements"
+        raise BclError(what, "look at the environment")
+    raise BclError(f"{cell.attack} made NaN observations", "the policy's scores or gradients are not finite")
+
+
+def _refuse_broken_certificate(
+    policy: Policy, obs: Tensor, scores: Tensor, actions: Tensor, cell: Cell, method: Method
+) -> None:
     try:
         with torch.no_grad(), full_precision():
             lower, upper = input_box(obs, cell.eps, policy.low, policy.high)
             clean = scores.argmax(dim=1)
-            method: Method = "ibp" if policy.spec.kind == "impala" else "crown-ibp"  # seconds a state on IMPALA
             proven = certified(margins(policy.chain(), lower, upper, clean, method), clean, scores)
     except BclError:  # a layer without bounds: nothing is certified, so nothing can be broken
         return

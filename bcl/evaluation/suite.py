@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 
@@ -27,6 +27,7 @@ from bcl.quantities import format_eps
 from bcl.runs import store
 
 Starts = Literal["game", "varied"]
+CERTS = "certs"  # folder of certificates, beside that of scores
 
 # Copies of a game that are played at once, over all cells of a pass.
 GPU_COPIES = 512
@@ -99,7 +100,7 @@ def run_suite(
     identity = fingerprint(policy)
     files = [cell_file(folder, cell, plan, identity, device.type) for cell in wanted]
     missing = {file: cell for file, cell in zip(files, wanted, strict=True) if not file.exists()}
-    playing = _play(policy, plan, missing, progress, ready)
+    playing = _play(policy, plan, missing, progress, ready, _certified(folder.parent / CERTS, identity))
     threads = torch.get_num_threads()
     if len(policy.spec.obs_shape) == 1:
         torch.set_num_threads(1)  # on small matrices threads only wait for each other
@@ -120,6 +121,7 @@ def _play(
     missing: Mapping[Path, Cell],
     progress: Callable[[str], Progress],
     ready: Callable[[Cell], Cell],
+    certificates: Mapping[float, Method],
 ) -> Generator[tuple[Path, Score], None, None]:
     """Files with the scores that belong there; several cells at once, those of one attack together."""
     device = next(policy.parameters()).device
@@ -142,6 +144,7 @@ def _play(
                 seed=plan.seed,
                 protocol=plan.protocol,
                 precision=plan.precision,
+                certificates=certificates,
                 progress=progress(f"{label} and {len(cells) - 1} more" if len(cells) > 1 else label),
             )
             for number, score in together:
@@ -149,6 +152,17 @@ def _play(
     finally:
         for env in envs:
             env.close()
+
+
+def _certified(folder: Path, policy: str) -> dict[float, Method]:
+    """Budgets at which certificates of this agent lie in a folder, each with the quickest method used there."""
+    found: dict[float, Method] = {}
+    proofs = [
+        data for path in folder.glob("*.json") if str((data := store.read_json(path)).get("policy")).startswith(policy)
+    ]
+    for method in reversed(get_args(Method)):
+        found |= {Certificate.from_dict(data).eps: method for data in proofs if data.get("method") == method}
+    return found
 
 
 def tables_at_once(policy: Policy, plan: Plan) -> int:

@@ -64,8 +64,8 @@ def plan_of(config: Config, purpose: str, unlimited: bool = False) -> Plan:
 
 def choosing_attacks(config: Config) -> tuple[Attack, ...]:
     """The attacks whose worst counts when agents are chosen."""
-    by = config.curriculum.judged_by
-    return attacks_named(config.evaluation.suite if by == "evaluation" else by)
+    names = [config.evaluation.suite if by == "evaluation" else by for by in config.curriculum.judged_by]
+    return tuple({repr(attack): attack for name in names for attack in attacks_named(name)}.values())
 
 
 def train_phases(

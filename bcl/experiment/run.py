@@ -32,7 +32,7 @@ from bcl.experiment.crew import Agent, Crew, agent_in, agent_of
 from bcl.experiment.learned import no_rise
 from bcl.experiment.mirrors import NO_MIRRORS, Mirrors
 from bcl.experiment.paced import pace_of, train_paced
-from bcl.experiment.phases import DECISION, SELECTION, phase_of, plan_of, rules_of, train_phases
+from bcl.experiment.phases import DECISION, SELECTION, choosing_attacks, phase_of, plan_of, rules_of, train_phases
 from bcl.experiment.work import METRICS, POLICY, RESULT, Training, check_fits, spec_of
 from bcl.learners.task import Task
 from bcl.policies import Policy
@@ -103,6 +103,8 @@ def check(stages: Stages, device: str, init: Policy | None, mirrors: Mirrors = N
     mirrors.check()
     for number in _numbers(stages[-1][1].recipe, len(stages), init is not None):
         stage, config = stages[number - 1]
+        if stage.strategy != "none":
+            choosing_attacks(config)  # refuses names that no attack has
         if stage.strategy == "paced":
             pace_of(config, config.curriculum.start)
         elif stage.strategy != "none":

@@ -13,6 +13,7 @@ from bcl.config import Config, evaluation_defaults, preset_for, resolve_stages
 from bcl.errors import StoreError, WeightsError
 from bcl.evaluation import flags, read_breaking
 from bcl.evaluation.breaking import BREAKING
+from bcl.evaluation.suite import CERTS
 from bcl.experiment.phases import decisions
 from bcl.experiment.run import Verdict, commit_here, read_config, read_verdict, stage_folders, under_attack
 from bcl.experiment.status import incumbent, status
@@ -28,7 +29,6 @@ from bcl.reports.scores import Judged, ordered, read_scores
 from bcl.runs import store
 from bcl.settings import difference, setting_line
 
-CERTS = "certs"
 OWN, LATER = "the run's own verdict", "evaluated afterwards"
 CHOOSING = "the episodes that agents are chosen by, so that the best of several looks better than it is"
 
