@@ -1,5 +1,5 @@
-"""Starts that differ: every episode begins with random actions, so that a deterministic agent in a deterministic game plays as
-many courses as it plays episodes."""
+"""Starts that differ: every episode begins with random actions, so that a deterministic agent in a deterministic game takes more
+than a few courses."""
 
 import dataclasses
 
@@ -10,20 +10,22 @@ from torch import Tensor
 from bcl.envs.vector import Seeds, Step, VectorEnv, host_actions, seed_list
 from bcl.games import AtariGame
 
-ATARI_LONGEST = 60  # agent steps: four seconds of play
-LONGEST = 10  # elsewhere, where starts are drawn already; more would end a game of CartPole
+# Agent steps, from the fewest to the most. After fewer Pong is soon back on the course that it takes without; with more the
+# opponent would have points that count for nobody.
+ATARI_LENGTHS = (30, 120)
+LENGTHS = (1, 10)  # elsewhere, where starts are drawn already; more would end a game of CartPole
 STREAM = 7  # tells these draws from others with the same seed
 
 
 class VariedStarts:
-    """A game whose episodes begin with 1 to `longest` random actions of each copy; these are no steps of the agent's."""
+    """A game whose episodes begin with random actions, of each copy its own; these are no steps of the agent's."""
 
     def __init__(self, env: VectorEnv) -> None:
         self._env = env
         self.game, self.num_envs, self.num_actions = env.game, env.num_envs, env.num_actions
         self.action_names, self.obs_shape = env.action_names, env.obs_shape
         self.low, self.high = env.low, env.high
-        self._longest = ATARI_LONGEST if isinstance(env.game, AtariGame) else LONGEST
+        self._lengths = ATARI_LENGTHS if isinstance(env.game, AtariGame) else LENGTHS
         self.prefixes = np.zeros(self.num_envs, dtype=np.int64)
         """Random actions with which each copy's episode began."""
         self._left = np.zeros(self.num_envs, dtype=np.int64)
@@ -70,4 +72,4 @@ class VariedStarts:
 
     def _begin(self, which: np.ndarray) -> None:
         for i in np.flatnonzero(which):
-            self._left[i] = self.prefixes[i] = self._draws[i].integers(1, self._longest + 1)
+            self._left[i] = self.prefixes[i] = self._draws[i].integers(*self._lengths, endpoint=True)

@@ -448,6 +448,8 @@ class Book:
         self._quota = quota if protocol == "fixed" else np.full(num_envs, episodes)
         self._finished: list[list[_Episode]] = [[] for _ in range(num_envs)]
         self._in_order: list[_Episode] = []
+        self._known: set[int] = set()  # courses
+        self._repeats = 0
         self.counting = self._quota > 0
         self._length = np.zeros(num_envs, dtype=np.int64)
         self._return = np.zeros(num_envs)
@@ -498,6 +500,10 @@ class Book:
     def _finish(self, copy: int, episode: "_Episode") -> None:
         if self.complete:
             return
+        if episode.prefix is not None and episode.course in self._known and self._repeats < self._episodes:
+            self._repeats += 1  # the same course again: this copy plays on, from another start
+            return
+        self._known |= {episode.course} - {0}  # 0: no reward, nothing to tell it by
         self._finished[copy].append(episode)
         self._in_order.append(episode)
         if len(self._finished[copy]) >= self._quota[copy]:

@@ -117,6 +117,6 @@ def _budgets(scores: Sequence[Score]) -> list[float]:
 def _worst_of(scores: Sequence[Score]) -> Worst:
     found = lowest(scores)
     paired = all(s.protocol == "fixed" and s.seed == found.seed for s in scores)
-    paired = paired and len({len(s.returns) for s in scores}) == 1
+    paired = paired and len({(len(s.returns), s.prefixes) for s in scores}) == 1
     minimum = stats.mean([min(r) for r in zip(*(s.returns for s in scores), strict=True)]) if paired else None
     return Worst(found.eps, found.attack, found.mean, found.sem, minimum)
