@@ -55,9 +55,10 @@ class AdversaryEnvs:
         self.num_actions = env.num_actions + 1
         self.action_names = ("truth", *env.action_names)
         device = next(victim.parameters()).device
-        self._aims = torch.zeros(env.num_envs, dtype=torch.long, device=device)  # fixed place: a CUDA graph reads it
+        # A fixed place, which a CUDA graph reads; not by way of self: graph and owner must not wait for the garbage collector.
+        aims = self._aims = torch.zeros(env.num_envs, dtype=torch.long, device=device)
         generator = torch.Generator(device).manual_seed(0)  # nothing is drawn
-        actor = Directed(lambda obs: self._aims)
+        actor = Directed(lambda obs: aims)
         self._decide = Decision(victim, SearchForm.of(victim, "fast"), actor, eps, generator)
 
     def reset(self, seed: Seeds) -> Tensor:
@@ -92,7 +93,7 @@ def ready(
     other cells are ready as they are."""
 
     def train(cell: Cell) -> Cell:
-        if not isinstance(cell.attack, Learned) or cell.attack.found:
+        if not isinstance(cell.attack, Learned) or cell.attack.found or cell.eps == 0:
             return cell
         game = dataclasses.replace(plan.game, first_noops=()) if isinstance(plan.game, AtariGame) else plan.game
         choosing = Plan(game, EPISODES, derive(0, "adversary", "choosing"), starts=plan.starts)
