@@ -8,9 +8,10 @@ from torch import Tensor
 
 from bcl.attacks.objectives import TowardActions
 from bcl.attacks.pgd import climb
-from bcl.attacks.threat import Attack, Ball, Budget, Policy, Randomness, demand, per_sample
-from bcl.errors import BclError
+from bcl.attacks.threat import Attack, Ball, Budget, Policy, Randomness, per_sample
+from bcl.errors import BclError, ConfigError
 
+SHORTEST = 1_000  # agent steps of a training
 TRUTH = -1  # aimed at no action: the observation is shown as it is
 Director = Callable[[Tensor], Tensor]
 """(B, *shape) observations to (B,) actions that the victim is to take, or TRUTH."""
@@ -42,7 +43,8 @@ class Learned:
     """What the training came to; none: not trained yet."""
 
     def __post_init__(self) -> None:
-        demand("at least 1", training=self.training)
+        if self.training < SHORTEST:
+            raise ConfigError(f"{self.training} steps train no adversary", f"give {SHORTEST:,} or more")
 
     def __call__(self, policy: Policy, obs: Tensor, eps: Budget, generator: Randomness, /) -> Tensor:
         if self.found is None:

@@ -98,16 +98,9 @@ def evaluate_cells(
         raise BclError(f"unknown protocol '{protocol}' or precision '{precision}'", "fixed or first; fast or full")
     device = next(policy.parameters()).device
     search = SearchForm.of(policy, precision)
-    probe = Probe(policy, search)
+    probe = Probe(policy, search, certificates)
     tables = [
-        Table(
-            cell,
-            env,
-            Generator(device).manual_seed(seed),
-            Book(env.num_envs, episodes, protocol, device),
-            probe,
-            certificates.get(cell.eps),
-        )
+        Table(cell, env, Generator(device).manual_seed(seed), Book(env.num_envs, episodes, protocol, device), probe)
         for cell, env in zip(cells, envs, strict=True)
     ]
     for table in tables:
@@ -146,17 +139,7 @@ class Table:
 
     obs: Tensor
 
-    def __init__(
-        self,
-        cell: Cell,
-        env: VectorEnv,
-        generator: Generator,
-        book: "Book",
-        probe: "Probe",
-        method: Method | None,
-    ) -> None:
-        """`method`: of certificates that every step is held against."""
-        self._method = method
+    def __init__(self, cell: Cell, env: VectorEnv, generator: Generator, book: "Book", probe: "Probe") -> None:
         self.cell = cell
         self.env = env
         self.generator = generator
@@ -173,8 +156,8 @@ class Table:
             refuse_over_budget(decided.distance.amax(), self.cell)
             if attacked:
                 self._probed += self._probe(self.obs, decided.actions, self.book.counting, self.cell)
-        elif attacked and self._method and not self._probed.stochastic:
-            self._probe.certificates(self.obs, decided.actions, self.book.counting, self.cell, self._method)
+        elif attacked and self.cell.eps in self._probe.certificates and not self._probed.stochastic:
+            self._probe.certificate(self.obs, decided.actions, self.book.counting, self.cell)
         self.env.send(on_host.actions)
         self.book.watch(on_host.actions != on_host.clean, on_host.distance)
 
@@ -366,8 +349,8 @@ class Probed:
 class Probe:
     """Looks for vanished gradients, for chance in the policy, and for a certified action that was changed."""
 
-    def __init__(self, policy: Policy, searched: "SearchForm") -> None:
-        self._policy, self._searched = policy, searched
+    def __init__(self, policy: Policy, searched: "SearchForm", certificates: Mapping[float, Method]) -> None:
+        self._policy, self._searched, self.certificates = policy, searched, certificates
         # Where gradients are looked for: through the whole policy, what rounding leaves of a dueling value stream would hide
         # that nothing else has any.
         self._exact = SearchForm(policy, half=False)
@@ -391,12 +374,13 @@ class Probe:
             _refuse_broken_certificate(self._policy, obs, scores, actions, cell, method)
         return Probed(len(obs), int(without_gradient(self._exact, obs).sum()), stochastic)
 
-    def certificates(self, obs: Tensor, actions: Tensor, counting: np.ndarray, cell: Cell, method: Method) -> None:
-        """Refuse a certified action that was changed, at observations of a cell's copies, of those that count."""
+    def certificate(self, obs: Tensor, actions: Tensor, counting: np.ndarray, cell: Cell) -> None:
+        """Only whether a certified action was changed, by the method of the certificates at hand."""
         rows = torch.from_numpy(counting).to(obs.device)
         obs = as_float(obs)[rows]
         with torch.no_grad():
-            _refuse_broken_certificate(self._policy, obs, self._policy(obs), actions[rows], cell, method)
+            scores = self._policy(obs)
+        _refuse_broken_certificate(self._policy, obs, scores, actions[rows], cell, self.certificates[cell.eps])
 
 
 def without_gradient(searched: SearchForm, obs: Tensor) -> Tensor:

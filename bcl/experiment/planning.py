@@ -41,7 +41,7 @@ VECTORS: dict[str, Any] = {
 }  # fmt: skip
 IMAGES: dict[str, Any] = {
     "num_envs": 128, "batch_size": 512, "samples_per_step": 32.0, "learning_rate": 2.5e-4, "buffer_size": 200_000,
-    "replay_initial": 20_000, "target_sync": 4_000, "target_rate": 1.0, "checkpoint_minutes": 2.0,
+    "replay_initial": 5_000, "target_sync": 4_000, "target_rate": 1.0, "checkpoint_minutes": 2.0,
 }  # fmt: skip
 
 

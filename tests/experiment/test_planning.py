@@ -9,11 +9,12 @@ import pytest
 import torch
 
 import bcl
-from bcl.attacks import Directed, Learned, perturb
+from bcl.attacks import Directed, Learned, attack_by_name, perturb
 from bcl.attacks.learned import TRUTH
 from bcl.envs import make_env
-from bcl.errors import BclError
+from bcl.errors import BclError, ConfigError
 from bcl.evaluation import Cell, Plan, run_suite
+from bcl.experiment import planning
 from bcl.experiment.planning import AdversaryEnvs, director_config, myopic_director, ready
 from bcl.games import GymnasiumGame
 from bcl.policies import Policy, PolicySpec
@@ -84,7 +85,8 @@ def test_planning_wins_where_myopic_attacks_see_nothing() -> None:
     assert found.scores[-1].attack == "Learned(training=4000)"
 
 
-def test_on_cartpole_it_beats_pgd_clearly(tmp_path: Path) -> None:
+def test_on_cartpole_it_beats_pgd_clearly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planning, "EPISODES", 4)
     bcl.train("cartpole", out=tmp_path / "run", seed=1, dqn={"steps": 12_000}, evaluation={"episodes": 1})
     found = bcl.evaluate(tmp_path / "run", attacks=["pgd-30", "learned-20000"], eps=0.03, episodes=10, device="cpu")
     _, greedy, learned = found.scores
@@ -172,6 +174,8 @@ def test_of_director_and_myopic_attacks_the_strongest_is_kept(tmp_path: Path) ->
     assert not {s.seed for s in choosing} & {plan.seed}
 
 
-def test_an_untrained_adversary_says_so() -> None:
+def test_an_adversary_needs_a_training() -> None:
+    with pytest.raises(ConfigError, match="999 steps train no adversary"):
+        attack_by_name("learned-999")
     with pytest.raises(BclError, match="has to be trained first"):
         perturb(Learned(), walker(), torch.zeros(1, 3 + CORRIDOR + 4), 0.1, torch.Generator())
