@@ -14,6 +14,7 @@ from bcl.attacks.learned import TRUTH
 from bcl.envs import make_env
 from bcl.errors import BclError, ConfigError
 from bcl.evaluation import Cell, Plan, run_suite
+from bcl.evaluation.speed import untrained_policy
 from bcl.experiment import planning
 from bcl.experiment.planning import AdversaryEnvs, director_config, myopic_director, ready
 from bcl.games import GymnasiumGame
@@ -179,3 +180,39 @@ def test_an_adversary_needs_a_training() -> None:
         attack_by_name("learned-999")
     with pytest.raises(BclError, match="has to be trained first"):
         perturb(Learned(), walker(), torch.zeros(1, 3 + CORRIDOR + 4), 0.1, torch.Generator())
+
+
+class Picture(gymnasium.Env[np.ndarray, int]):
+    """Five steps of noise; action 1 earns 1."""
+
+    observation_space = gymnasium.spaces.Box(0, 255, (36, 36, 1), np.uint8)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        super().reset(seed=seed)
+        self._time = 0
+        return self._look(), {}
+
+    def step(self, action: int) -> Any:
+        self._time += 1
+        return self._look(), float(action), self._time == 5, False, {}
+
+    def _look(self) -> np.ndarray:
+        return self.np_random.integers(256, size=(36, 36, 1), dtype=np.uint8)
+
+
+gymnasium.register("Picture-v0", Picture)
+
+
+def test_images_are_attacked_with_a_director_of_the_victims_kind(tmp_path: Path, monkeypatch: Any) -> None:
+    few = {"num_envs": 8, "batch_size": 16, "samples_per_step": 1.0, "buffer_size": 500, "replay_initial": 100}
+    for name, value in (("IMAGES", planning.IMAGES | few), ("IMAGE_FACTOR", 1), ("EPISODES", 2)):
+        monkeypatch.setattr(planning, name, value)
+    game = GymnasiumGame("Picture-v0")
+    victim, plan = untrained_policy(game, "cpu"), Plan(game, 1, starts="varied")
+    cell = ready(victim, plan, tmp_path, SILENT)(Cell(Learned(training=1_000), 10 / 255))
+    [score] = run_suite(victim, plan, [cell], tmp_path)
+    assert 0 < score.max_perturbation <= 10 / 255 + 1e-6
+    [home] = tmp_path.glob("learned-at-10-255-*")
+    director = bcl.load(home / "policy.safetensors")
+    assert (director.spec.kind, director.spec.num_actions) == ("dueling-cnn", 3)
