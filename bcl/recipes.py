@@ -89,7 +89,7 @@ _SA_DQN: Settings = {
 }  # fmt: skip
 _KAPPA_FALLS: Settings = {"kappa": 0.5, "kappa_linear": True}  # 1 -> 0.5: AT-DQN and NCL-AT
 _ADAM_RR: Settings = {"dqn": {"adam_eps": 1.5e-4}}  # RoadRunner RADIAL v2; in the code, not in the paper
-_BEST_ON_PATH: Settings = {"keep": "best", "judged_by": "evaluation"}  # by the final score, which the paper reports
+_BEST_ON_PATH: Settings = {"keep": "best", "judged_by": ["evaluation"]}  # by the final score, which the paper reports
 # Thresholds of games that the paper does not have: shares of the bootstrap's nominal return, its suggestion for later.
 _OPEN: Settings = {
     "curriculum": _BEST_ON_PATH | {"value": "nominal", "failed_phases": 2, "adaptive": True, "nominal_threshold": 0.9},

@@ -226,8 +226,8 @@ class CurriculumConfig:
     value: Literal["raw", "normalised", "nominal"] = "raw"
     """What the best run of a phase is chosen by: R_nominal + (R_adv at this budget + R_adv at the one before) / 2; the
     same with each return as a share of its threshold; or R_nominal alone."""
-    judged_by: Literal["pgd-30", "quick", "paper", "strong", "evaluation"] = "pgd-30"
-    """The suite whose worst attack is behind R_adv inside the curriculum; `evaluation`: that of `evaluation.suite`."""
+    judged_by: tuple[str, ...] = ("pgd-30",)
+    """Attacks and suites by name, whose worst attack is behind R_adv inside the curriculum; `evaluation`: `evaluation.suite`."""
     skip: Share = 0.0
     """Share of the budgets found robust that is skipped: 0 none (NCL, BCL-C), 1 all (MOS)."""
     robust_to: Literal["every", "any"] = "every"
@@ -262,6 +262,8 @@ class CurriculumConfig:
         if self.min_runs > self.runs:
             what = f"curriculum.min_runs {self.min_runs} is above curriculum.runs {self.runs}"
             raise ConfigError(what, "set both, min_runs at most runs")
+        if not self.judged_by:
+            raise ConfigError("curriculum.judged_by is empty", "give an attack or a suite such as pgd-30")
         if self.increment == 0:
             raise ConfigError("curriculum.increment is 0", "write it like 1/255 or 0.02")
 
@@ -278,10 +280,14 @@ class EvaluationConfig:
     """Budgets of the final evaluation."""
     score_eps: tuple[Eps, ...] = ()
     """Budgets of the final score R_nominal + mean R_adv, by which the paper takes the median of repeats; empty: `eps`."""
-    suite: Literal["quick", "pgd-30", "paper", "strong"] = "quick"
+    suite: Literal["quick", "pgd-30", "paper", "strong", "learned"] = "quick"
     """Attacks of the final evaluation."""
     levels: Literal["train", "both"] = "train"
     """Procgen: `both` evaluates on unlimited levels too, and the final score is the sum of the two, as in the paper."""
+
+    starts: Literal["game", "varied"] = "game"
+    """How episodes begin: as the game has it (the paper; on Atari 1 to 30 no-ops), or with a few random actions more, so that no
+    two are the same. Our own recipes choose agents by varied starts in any case."""
 
     def __post_init__(self) -> None:
         if not self.eps:

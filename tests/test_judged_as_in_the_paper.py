@@ -21,7 +21,7 @@ def test_radial_is_approach_2_wherever_it_is_not_v1() -> None:
 def test_the_best_agent_on_the_path_is_kept_where_the_paper_reports_it(game: str, recipe: str) -> None:
     stages = resolve_stages(game, recipe=recipe)
     stage, config = next((stage, config) for stage, config in stages if stage.strategy != "none")
-    assert (config.curriculum.keep, config.curriculum.judged_by) == ("best", "evaluation")
+    assert (config.curriculum.keep, config.curriculum.judged_by) == ("best", ("evaluation",))
     assert rules_of(stage, config, config.curriculum.start).judge_at == config.evaluation.scored
 
 

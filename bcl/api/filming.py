@@ -14,7 +14,8 @@ from bcl.attacks import Attack
 from bcl.attacks.names import attack_label
 from bcl.envs import make_env
 from bcl.errors import ConfigError
-from bcl.evaluation import Moment, game_for_evaluation, watch
+from bcl.evaluation import Cell, Moment, Plan, game_for_evaluation, watch
+from bcl.experiment.planning import ready
 from bcl.games import OBSERVATION_NAMES
 from bcl.policies import Policy
 from bcl.quantities import format_eps, parse_eps
@@ -83,7 +84,8 @@ def video(
             dimensions = OBSERVATION_NAMES.get(game.id, ())
             subject = Subject(game.id, repr(adversary) if eps else "", eps, envs.action_names, dimensions)
             onlooker.start(1)
-            moments = watch(policy, envs, adversary, eps, seed=seed, steps=steps or None)
+            played = ready(policy, Plan(game, 1, seed), target.results / "evals", onlooker.begin)(Cell(adversary, eps))
+            moments = watch(policy, envs, played.attack, eps, seed=seed, steps=steps or None)
             shown = frames(made.passing(moments, steps, onlooker.begin("playing")), subject)
             for path, data in zip((made.mp4, made.gif), encode(shown, fps), strict=True):
                 store.write_bytes(path, data)

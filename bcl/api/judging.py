@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol, cast
+from typing import Any, Literal, Protocol, cast, get_args
 
 from bcl.api import Where, given, several, whole
 from bcl.api.target import judged, paper_starts
@@ -13,6 +13,7 @@ from bcl.attacks.names import attack_label
 from bcl.bounds import Method
 from bcl.errors import ConfigError, MissingExtra, StoreError
 from bcl.evaluation import (
+    Breaking,
     Cell,
     Certificate,
     Flag,
@@ -21,6 +22,7 @@ from bcl.evaluation import (
     Worst,
     affordable_method,
     cells,
+    find_breaking,
     flags,
     game_for_evaluation,
     run_certificates,
@@ -29,6 +31,9 @@ from bcl.evaluation import (
     worst,
     worst_within,
 )
+from bcl.evaluation.breaking import BREAKING
+from bcl.evaluation.suite import CERTS, Starts
+from bcl.experiment.planning import ready
 from bcl.games import Game, game_to_dict
 from bcl.policies import Policy
 from bcl.quantities import counted, format_eps, parse_eps
@@ -37,7 +42,7 @@ from bcl.runs import store
 
 Progress = Callable[[int, int], None]
 Budgets = float | str | Sequence[float | str]
-Suite = Literal["quick", "paper", "strong"]
+Suite = Literal["quick", "paper", "strong", "learned"]
 
 
 class Onlooker(Protocol):
@@ -89,6 +94,8 @@ class Evaluation:
     """Reasons to distrust the scores (docs/flags.md)."""
     folder: Path | None
     """Where every score lies, so that asking again plays only what is missing; none for an agent in memory."""
+    breaking: Breaking | None = None
+    """With `find_eps`: the smallest budget of each attack that breaks the agent."""
 
     @property
     def nominal(self) -> Score:
@@ -115,6 +122,7 @@ class Evaluation:
             "worst_within": {format_eps(eps): asdict(lowest) for eps, lowest in self.worst_within.items()},
             "floor": self.floor and self.floor.to_dict(),
             "flags": [asdict(flag) for flag in self.flags],
+            "breaking": self.breaking and self.breaking.to_dict(),
         }
 
     def to_frame(self) -> Any:
@@ -143,6 +151,7 @@ class Evaluation:
         lines += [f"{_label(score)}: {score}" for score in self.scores]
         lines += [f"worst at {format_eps(eps)}: {lowest.mean:.4g}" for eps, lowest in self.worst.items()]
         lines += [f"worst within {format_eps(eps)}: {lowest.mean:.4g}" for eps, lowest in self.worst_within.items()]
+        lines += [str(self.breaking)] if self.breaking else []
         return "\n".join([*lines, *(f"flag {flag.name}: {flag.message}" for flag in self.flags)])
 
 
@@ -204,34 +213,44 @@ def evaluate(
     protocol: Literal["fixed", "first"] = "fixed",
     precision: Literal["fast", "full"] = "fast",
     num_envs: int = 0,
+    starts: Starts | None = None,
     device: str = "auto",
     sanity: bool = False,
+    find_eps: bool = False,
+    threshold: float | None = None,
     onlooker: Onlooker = NOBODY,
 ) -> Evaluation:
     """Judge a run, a policy file or a policy under attack, as `bcl attack` does; its options are these.
 
     Attacks are those of a suite, by default `quick`, or `attacks`, by name or as they are. Budgets and episodes are by
-    default the game's.
+    default the game's; with `find_eps` only budgets that are given are played, beside those of the search.
     """
     budgets = _budgets(eps)
     chosen = _chosen(suite, attacks)
+    if threshold is not None and not find_eps:
+        raise ConfigError("a threshold was given but no search for a budget", "add --find-eps")
     seed, num_envs = whole("seed", seed), whole("num_envs", num_envs)
     with judged(agent, device) as target:
         count = target.defaults.episodes if episodes is None else whole("episodes", episodes)
-        game = game_for_evaluation(target.game, env_set, target.defaults.max_steps, paper_starts(seed, count, num_envs))
-        plan = Plan(game, count, seed, protocol, precision, num_envs)
-        wanted = cells(chosen, budgets or target.defaults.eps)
+        starts = _starts(starts, target.defaults.starts)
+        noops = paper_starts(seed, count, num_envs) if starts == "game" else 0
+        game = game_for_evaluation(target.game, env_set, target.defaults.max_steps, noops)
+        plan = Plan(game, count, seed, protocol, precision, num_envs, starts)
+        wanted = cells(chosen, budgets or (() if find_eps else target.defaults.eps))
         if sanity:
             wanted.append(Cell(attack_by_name("pgd-30"), 1.0))
         onlooker.start(len(wanted))
         folder, scores = _writable(target.results / "evals"), []
-        for score in run_suite(target.policy, plan, wanted, folder, onlooker.begin):
+        train = ready(target.policy, plan, folder, onlooker.begin)
+        for score in run_suite(target.policy, plan, wanted, folder, onlooker.begin, train):
             scores.append(score)
             onlooker.finished(f"{_label(score)}: {score}")
         progress = onlooker.begin("the lowest-scored action") if sanity else None
         floor = run_floor(target.policy, plan, folder, progress) if progress else None
         kept = None if isinstance(agent, Policy) else folder
-        found = Evaluation(target.name, game, count, seed, scores, floor, flags(scores, floor), kept)
+        search = target.results / BREAKING
+        breaking = find_breaking(target.policy, plan, chosen, search, threshold, onlooker.begin) if find_eps else None
+        found = Evaluation(target.name, game, count, seed, scores, floor, flags(scores, floor), kept, breaking)
         store.write_json(folder / "verdict.json", found.to_dict())  # of the latest call; cells have files of their own
     return found
 
@@ -260,7 +279,7 @@ def certify(
         budgets = budgets or list(target.defaults.eps)
         method, why = affordable_method(target.policy) if method == "auto" else (method, "")
         onlooker.start(len(budgets))
-        folder, proofs = _writable(target.results / "certs"), []
+        folder, proofs = _writable(target.results / CERTS), []
         for proof in run_certificates(target.policy, plan, budgets, method, folder, onlooker.begin):
             proofs.append(proof)
             onlooker.finished(_proven(proof))
@@ -280,6 +299,12 @@ def _writable(folder: Path) -> Path:
 def _budgets(eps: Budgets | None) -> list[float]:
     """Empty: the game's."""
     return [] if eps is None else [parse_eps(e) for e in several("eps", eps)]
+
+
+def _starts(asked: Starts | None, usual: Starts) -> Starts:
+    if asked not in (None, *get_args(Starts)):
+        raise ConfigError(f"starts = {asked!r:.60} does not fit", f"one of {', '.join(get_args(Starts))}")
+    return asked or usual
 
 
 def _chosen(suite: str | None, attacks: str | Attack | Sequence[str | Attack] | None) -> list[Attack]:

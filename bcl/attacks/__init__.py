@@ -1,6 +1,7 @@
 """What an adversary is: attacks on what a policy sees, and `perturb`, the one way to run them."""
 
 from bcl.attacks.apgd import APGD
+from bcl.attacks.learned import Directed, Learned
 from bcl.attacks.noise import CornerNoise, UniformNoise
 from bcl.attacks.objectives import (
     KL,
@@ -32,6 +33,8 @@ __all__ = [
     "Budget",
     "CornerNoise",
     "CrossEntropy",
+    "Directed",
+    "Learned",
     "Margin",
     "MinBest",
     "Multi",

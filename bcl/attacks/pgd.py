@@ -44,7 +44,7 @@ class PGD:
         obs, eps = _copies(obs, self.restarts), per_copy(eps, self.restarts)
         start = uniform(obs, eps, generator, self.restarts) if self.random_start else 0
         ball = Ball.around(policy, obs, eps)
-        found = _climb(self.objective, policy, obs + start, clean, ball, self.steps, self.step * eps)
+        found = climb(self.objective, policy, obs + start, clean, ball, self.steps, self.step * eps)
         if not chooses:
             return found
         scores = policy(found)
@@ -73,14 +73,15 @@ class WorstAction:
         obs, clean, eps = _copies(obs, actions), _copies(clean, actions), per_copy(eps, actions)
         start = uniform(obs, eps, generator, actions) if self.random_start else 0
         ball = Ball.around(policy, obs, eps)
-        found = _climb(towards, policy, obs + start, clean, ball, self.steps, self.step * eps)
+        found = climb(towards, policy, obs + start, clean, ball, self.steps, self.step * eps)
         reached = policy(found).argmax(dim=1, keepdim=True)
         return _pick(found, clean.gather(1, reached).view(actions, batch).argmin(dim=0))
 
 
-def _climb(
+def climb(
     objective: Objective, policy: Policy, obs: Tensor, clean: Tensor, ball: Ball, steps: int, size: Budget
 ) -> Tensor:
+    """`steps` projected steps along the sign of the gradient; the last iterate."""
     obs = ball.project(obs)
     for _ in range(steps):
         _, _, gradient = ascent(objective, policy, obs, clean)

@@ -4,6 +4,7 @@ import importlib
 import re
 
 from bcl.attacks.apgd import APGD
+from bcl.attacks.learned import Learned
 from bcl.attacks.noise import CornerNoise, UniformNoise
 from bcl.attacks.objectives import KL, CrossEntropy, Margin, MinBest
 from bcl.attacks.pgd import FGSM, PGD, WorstAction
@@ -14,22 +15,26 @@ from bcl.errors import ConfigError, did_you_mean
 
 MAD = PGD(steps=50, step=0.1, random_start=True, objective=KL())  # maximal action difference, Zhang et al. 2020
 
-_PAPER: tuple[Attack, ...] = (PGD(steps=30, step=0.1), RIFGSM(), Multi(starts=1000), MultiT(starts=1000))
+MYOPIC = (PGD(steps=30, step=0.1), WorstAction())  # what a learned adversary has to beat
 
-SUITES: dict[str, tuple[Attack, ...]] = {
+_PAPER: tuple[Attack, ...] = (PGD(steps=30, step=0.1), RIFGSM(), Multi(starts=1000), MultiT(starts=1000))
+_STRONG: tuple[Attack, ...] = (
+    *_PAPER,
+    PGD(steps=50, step=0.1, random_start=True, restarts=5, objective=CrossEntropy()),
+    PGD(steps=50, step=0.1, random_start=True, restarts=5, objective=Margin()),
+    PGD(steps=50, step=0.1, random_start=True, restarts=5, objective=MinBest()),
+    WorstAction(steps=50, step=0.1),
+    MAD,
+    APGD(steps=100, objective=CrossEntropy()),
+    APGD(steps=100, objective=Margin()),
+    Square(queries=500),
+)
+
+SUITES: dict[str, tuple[Attack, ...]] = {  # from weak to strong
     "quick": (PGD(steps=10, step=0.2),),  # 10 x 0.2 eps crosses the whole ball, as RADIAL's PPO evaluation does
     "paper": _PAPER,
-    "strong": (
-        *_PAPER,
-        PGD(steps=50, step=0.1, random_start=True, restarts=5, objective=CrossEntropy()),
-        PGD(steps=50, step=0.1, random_start=True, restarts=5, objective=Margin()),
-        PGD(steps=50, step=0.1, random_start=True, restarts=5, objective=MinBest()),
-        WorstAction(steps=50, step=0.1),
-        MAD,
-        APGD(steps=100, objective=CrossEntropy()),
-        APGD(steps=100, objective=Margin()),
-        Square(queries=500),
-    ),
+    "strong": _STRONG,
+    "learned": (*_STRONG, Learned()),
 }
 
 _NAMED: dict[str, Attack] = {
@@ -37,6 +42,7 @@ _NAMED: dict[str, Attack] = {
     "apgd-margin": APGD(objective=Margin()),
     "corner-noise": CornerNoise(),
     "fgsm": FGSM(),
+    "learned": Learned(),
     "mad": MAD,
     "multi": Multi(),
     "multi-t": MultiT(),
@@ -58,7 +64,7 @@ def suite(name: str) -> tuple[Attack, ...]:
 
 
 def attacks_named(name: str) -> tuple[Attack, ...]:
-    """The attacks of a suite, or the single attack of that name."""
+    """The attacks of a suite, or the single attack of that name; `learned` is the suite."""
     return SUITES[name] if name in SUITES else (attack_by_name(name),)
 
 
@@ -77,7 +83,8 @@ def _of_a_module(path: str) -> Attack:
 
 
 def attack_by_name(name: str) -> Attack:
-    """An attack as people write it: `ri-fgsm`, `pgd`, `pgd-10` for a number of steps, `module:Attack` for one of theirs."""
+    """An attack as people write it: `ri-fgsm`, `square`, `pgd`, `pgd-10` for a number of steps, `learned-20000` for a training
+    of so many, `module:Attack` for one of theirs."""
     if name in _NAMED:
         return _NAMED[name]
     if ":" in name:
@@ -85,6 +92,8 @@ def attack_by_name(name: str) -> Attack:
     if match := re.fullmatch(r"pgd-([1-9]\d{0,3})", name):
         steps = int(match[1])
         return PGD(steps=steps, step=min(1.0, max(0.1, 2 / steps)))  # can cross the ball: 30 x 0.1, 10 x 0.2, 5 x 0.4
+    if match := re.fullmatch(r"learned-([1-9]\d{0,8})", name):
+        return Learned(training=int(match[1]))
     known = f"one of {', '.join(ATTACK_NAMES)} (or any number of steps)"
     number = name[len(name.rstrip("0123456789")) :] or "10"
     raise ConfigError(f"no attack named '{name}'", did_you_mean(name, (*_NAMED, f"pgd-{number}"), known))

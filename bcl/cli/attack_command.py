@@ -12,7 +12,7 @@ import tyro
 from bcl.quantities import counted, format_eps, parse_eps
 
 if TYPE_CHECKING:
-    from bcl.evaluation import Flag, Score
+    from bcl.evaluation import Breaking, Flag, Score
 
 
 @dataclass(frozen=True)
@@ -24,10 +24,11 @@ class Command:
     policy: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN|FILE|zoo:NAME")]
     """A run directory, a policy file or an agent of `bcl zoo` (foreign agents: `bcl import` first)."""
     suite: str | None = None
-    """quick (PGD-10; the default), paper (the paper's four attacks) or strong."""
+    """quick (PGD-10; the default), paper (the paper's four attacks), strong, or learned (strong and an adversary that is
+    trained against the agent)."""
     attack: tuple[str, ...] = ()
-    """Single attacks instead of a suite: apgd, apgd-margin, corner-noise, fgsm, mad, multi, multi-t, noise, pgd, pgd-N (N
-    steps), ri-fgsm, square, worst-action, or module:Attack."""
+    """Single attacks instead of a suite: apgd, apgd-margin, corner-noise, fgsm, learned, learned-N (a training of N steps), mad,
+    multi, multi-t, noise, pgd, pgd-N (N steps), ri-fgsm, square, worst-action, or module:Attack."""
     eps: tuple[str, ...] = ()
     """Budgets, such as 1/255 3/255; by default those of the game's preset."""
     episodes: int | None = None
@@ -42,10 +43,17 @@ class Command:
     """How attacks search on a GPU: fast is half precision for images; actions are always decided in full precision."""
     num_envs: int = 0
     """Copies of the game at once; 0 chooses."""
+    starts: Literal["game", "varied"] | None = None
+    """game: as the game has them, on Atari with the paper's no-ops; varied: then a few random actions, so that no two episodes
+    are the same; by default as evaluation.starts says, which is game."""
     device: str = "auto"
     """auto, cpu or cuda."""
     sanity: bool = False
     """Also attack with a budget of 1, which must bring the return to the floor."""
+    find_eps: bool = False
+    """Also find the smallest budget of each attack at which the return falls below --threshold."""
+    threshold: float | None = None
+    """With --find-eps: a return; by default half of that without attack, counted from the game's lowest."""
     json: bool = False
     """Print JSON instead of a table."""
 
@@ -69,8 +77,11 @@ class Command:
                 protocol=self.protocol,
                 precision=self.precision,
                 num_envs=self.num_envs,
+                starts=self.starts,
                 device=self.device,
                 sanity=self.sanity,
+                find_eps=self.find_eps,
+                threshold=self.threshold,
                 onlooker=bar,
             )
         if self.json:
@@ -79,9 +90,9 @@ class Command:
         title = (
             f"{found.game.id}: mean return ± standard error, {counted(found.episodes, 'episode')}, seed {found.seed}"
         )
-        print_table(found.scores, found.flags, title)
+        print_table(found.scores, found.flags, title, found.breaking)
         print(f"results: {found.folder}")
-        if self.suite != "strong":
+        if self.suite not in ("strong", "learned"):
             budgets = f" --eps {' '.join(self.eps)}" if self.eps else ""
             print(f"next: bcl attack {self.policy} --suite strong{budgets}")
 
@@ -95,7 +106,9 @@ def kept_scores() -> Iterator[None]:
         raise KeyboardInterrupt("what is finished is kept, the same command goes on from there") from None
 
 
-def print_table(scores: Sequence["Score"], doubts: Sequence["Flag"], title: str) -> None:
+def print_table(
+    scores: Sequence["Score"], doubts: Sequence["Flag"], title: str, breaking: "Breaking | None" = None
+) -> None:
     """Attacks down, budgets across, the worst case below, doubts under the table."""
     from rich.table import Table
     from rich.text import Text
@@ -111,9 +124,14 @@ def print_table(scores: Sequence["Score"], doubts: Sequence["Flag"], title: str)
     for eps in budgets:
         table.add_column("0" if eps == 0 else format_eps(eps), justify="right")
     by_cell = {(s.attack, s.eps): str(s) for s in scores}
-    for attack in dict.fromkeys(s.attack for s in scores):
+    breaks = {}
+    if breaking:
+        table.add_column("breaks at", justify="right")
+        breaks = dict(zip(breaking.attacks, map(breaking.shown, breaking.budgets), strict=True))
+    for attack in dict.fromkeys([*(s.attack for s in scores), *breaks]):
         name = "no attack" if attack == "none" else attack_label(attack)
-        table.add_row(name, *(by_cell.get((attack, eps), "") for eps in budgets))
+        row = [by_cell.get((attack, eps), "") for eps in budgets]
+        table.add_row(name, *row, *([breaks.get(attack, "")] if breaking else []))
     if within := worst_within(scores):
         table.add_section()
         for name, found, style in (
@@ -126,6 +144,8 @@ def print_table(scores: Sequence["Score"], doubts: Sequence["Flag"], title: str)
         if any(m is not None for m in minima):
             table.add_row("worst per episode", *("" if m is None else f"{m:.4g}" for m in minima))
     out.print(table)
+    if breaking:
+        out.print(str(breaking), highlight=False)
     for doubt in doubts:
         flag = Text(f"flag {doubt.name}", style=look.TERMINAL_FLAG)
         out.print(flag.append(f": {doubt.message} (docs/flags.md)", style="not bold default"))

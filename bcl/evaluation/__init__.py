@@ -1,5 +1,6 @@
 """How well a policy does under attack, what can be proven about it, and reasons to doubt both."""
 
+from bcl.evaluation.breaking import Breaking, find_breaking, read_breaking
 from bcl.evaluation.certify import Certificate, affordable_method, certify
 from bcl.evaluation.evaluate import Cell, evaluate, evaluate_cells
 from bcl.evaluation.flags import Flag, flags
@@ -16,6 +17,7 @@ from bcl.evaluation.suite import (
 from bcl.evaluation.watch import Moment, watch
 
 __all__ = [
+    "Breaking",
     "Cell",
     "Certificate",
     "Flag",
@@ -29,8 +31,10 @@ __all__ = [
     "certify",
     "evaluate",
     "evaluate_cells",
+    "find_breaking",
     "flags",
     "game_for_evaluation",
+    "read_breaking",
     "run_certificates",
     "run_floor",
     "run_suite",

@@ -2,7 +2,7 @@
 side."""
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, get_args
@@ -16,7 +16,7 @@ from bcl.attacks.names import attack_label
 from bcl.attacks.objectives import ascent
 from bcl.attacks.threat import per_sample
 from bcl.bounds import Method, certified, full_precision, input_box, margins
-from bcl.envs import Step, VectorEnv
+from bcl.envs import Step, VariedStarts, VectorEnv
 from bcl.envs.vector import seed_list
 from bcl.errors import BclError
 from bcl.evaluation.courses import Courses, different
@@ -30,6 +30,7 @@ Precision = Literal["fast", "full"]
 Progress = Callable[[int, int], None]
 Choose = Callable[[Tensor], Tensor]
 PROBE_EVERY = 32  # steps between looks at gradients and certificates
+NO_CERTIFICATES: Mapping[float, Method] = {}
 TOLERANCE = 1e-6  # rounding of a perturbation in float32
 
 
@@ -80,6 +81,7 @@ def evaluate_cells(
     precision: Precision = "fast",
     choose: Choose | None = None,
     copies: int = 0,
+    certificates: Mapping[float, Method] = NO_CERTIFICATES,
     progress: Progress = lambda done, of: None,
 ) -> Iterator[tuple[int, Score]]:
     """Greedy play under attack, all cells at once; each score, with the number of its cell, when it is done.
@@ -90,7 +92,8 @@ def evaluate_cells(
     `fixed`: every copy plays a number of episodes set beforehand, so that short episodes are not over-counted.
     `first`: the first `episodes` to finish on any copy count, in order of finishing, as the reference does on Procgen.
     `fast`: on a GPU attacks search in half precision, which sees steps of 1/8 gray level; actions are always decided in
-    full precision. `choose` maps scores to actions instead of the argmax.
+    full precision. `choose` maps scores to actions instead of the argmax. `certificates`: budgets at which every step, and not
+    every 32nd alone, is held against what this method proves.
     """
     if episodes < 1:
         raise BclError(f"{episodes} episodes cannot be judged", "ask for at least 1")
@@ -106,7 +109,7 @@ def evaluate_cells(
     for env in envs:
         taken = sum(len(host.tables) for host in hosts)
         hosts.append(Host(env, tables[taken : taken + env.num_envs // size], size, seed))
-    probe = Probe(policy, search)
+    probe = Probe(policy, search, certificates)
     groups = [Group(policy, search, members, choose, probe) for members in _by_attack(tables)]
     step_count = 0
     while groups:
@@ -135,7 +138,7 @@ def _by_attack(tables: "Sequence[Table]") -> "list[list[Table]]":
         attack = table.cell.attack
         # An attack of somebody else's may know one budget and one generator only.
         ours = attack is None or type(attack).__module__.startswith("bcl.attacks.")
-        groups.setdefault(repr(attack) if ours else number, []).append(table)
+        groups.setdefault(attack if ours else number, []).append(table)
     return [*groups.values()]
 
 
@@ -153,6 +156,8 @@ class Table:
 
     def act(self, decided: "Decided") -> None:
         """What the copies do next; tensors of the host."""
+        if not decided.distance.isfinite().all():
+            _refuse_not_finite(self.obs, self.cell)
         self.actions = decided.actions
         self.book.watch(decided.actions != decided.clean, decided.distance)
 
@@ -173,6 +178,7 @@ class Table:
             precision="half" if half else "full",
             stochastic=self.probed.stochastic,
             courses=book.courses(),
+            prefixes=tuple(book.prefixes()),
         )
 
 
@@ -199,12 +205,14 @@ class Host:
 
     def receive(self) -> None:
         """Wait for the step, and note what came of it."""
+        prefixes = self._env.prefixes.copy() if isinstance(self._env, VariedStarts) else None
         step = self._env.recv()
-        facts = torch.stack([step.reward.double(), step.playing.double(), step.ended.double()]).cpu()
-        for table, part, seen in zip(self.tables, step.split(self._size), facts.split(self._size, dim=1), strict=False):
+        facts = torch.stack([step.reward.double(), step.playing.double(), step.ended.double()]).cpu().numpy()
+        for number, (table, part) in enumerate(zip(self.tables, step.split(self._size), strict=False)):
             table.obs = part.obs
+            rows = slice(number * self._size, (number + 1) * self._size)
             if not table.book.complete:
-                table.book.add(part, seen.numpy())
+                table.book.add(part, facts[:, rows], None if prefixes is None else prefixes[rows])
 
 
 class Group:
@@ -256,8 +264,12 @@ class Group:
                 table.act(decided)
                 if probing:
                     refuse_over_budget(decided.distance.amax(), table.cell)
-        if probing and self._tables[0].cell.attack is not None:
+        if self._tables[0].cell.attack is None:
+            return
+        if probing:
             self._probe(self.playing)
+        else:
+            self._probe.certificates_hold(self.playing)
 
     def without_finished(self) -> "Group":
         """The same with fewer rows, once that is worth making the decision anew: on a GPU a graph has to be captured."""
@@ -342,12 +354,17 @@ class Decision:
         with torch.no_grad(), full_precision():
             clean = self._choose(self._policy(clean_obs))
         if self._attack is None:
-            return Decided(clean, clean, clean_obs, clean_obs.new_zeros(len(obs)))
+            return Decided(clean, clean, clean_obs, _moved(clean_obs, clean_obs))
         eager = obs.device.type != "cuda"
         seen = perturb(self._attack, self._searched, clean_obs, self._eps, self._generator, check=eager)
         with torch.no_grad(), full_precision():
             actions = self._choose(self._policy(seen))
-        return Decided(actions, clean, seen, (seen - clean_obs).abs().flatten(1).amax(dim=1))
+        return Decided(actions, clean, seen, _moved(seen, clean_obs))
+
+
+def _moved(seen: Tensor, obs: Tensor) -> Tensor:
+    """(N,) how far each observation was moved; NaN where an element of either is not finite."""
+    return (seen - obs).abs().flatten(1).amax(dim=1)
 
 
 @dataclass(frozen=True)
@@ -367,8 +384,8 @@ class Probed:
 class Probe:
     """Looks for vanished gradients, for chance in the policy, and for a certified action that was changed."""
 
-    def __init__(self, policy: Policy, searched: "SearchForm") -> None:
-        self._policy, self._searched = policy, searched
+    def __init__(self, policy: Policy, searched: "SearchForm", certificates: Mapping[float, Method]) -> None:
+        self._policy, self._searched, self._certificates = policy, searched, certificates
         # Where gradients are looked for: through the whole policy, what rounding leaves of a dueling value stream would hide
         # that nothing else has any.
         self._exact = SearchForm(policy, half=False)
@@ -389,11 +406,26 @@ class Probe:
             raise BclError("the policy's scores overflow in half precision", "evaluate with precision full")
         stochastic = not torch.equal(scores, again)
         if not stochastic:  # else the action was another draw's than the scores
+            # Others take seconds a state on IMPALA.
+            method: Method = "ibp" if self._policy.spec.kind == "impala" else "crown-ibp"
             cells = [table.cell for table, count in zip(tables, counts, strict=True) for _ in range(count)]
-            _refuse_broken_certificate(self._policy, obs, scores, actions, cells)
+            _refuse_broken_certificate(self._policy, obs, scores, actions, cells, method)
         blind = without_gradient(self._exact, obs).split(counts)
         for table, count, without in zip(tables, counts, blind, strict=True):
             table.probed += Probed(count, int(without.sum()), stochastic)
+
+    def certificates_hold(self, tables: Sequence[Table]) -> None:
+        """Only whether a certified action was changed, where certificates are at hand, by their method."""
+        for table in tables:
+            method = self._certificates.get(table.cell.eps)
+            if method is None or table.probed.stochastic:
+                continue
+            rows = torch.from_numpy(table.book.counting)
+            obs = as_float(table.obs)[rows.to(table.obs.device)]
+            with torch.no_grad():
+                scores = self._policy(obs)
+            actions = table.actions[rows].to(obs.device)
+            _refuse_broken_certificate(self._policy, obs, scores, actions, [table.cell] * len(obs), method)
 
 
 def without_gradient(searched: SearchForm, obs: Tensor) -> Tensor:
@@ -409,8 +441,16 @@ def refuse_over_budget(largest: Tensor | float, cell: Cell) -> None:
         raise BclError(what, "this attack is broken")
 
 
+def _refuse_not_finite(obs: Tensor, cell: Cell) -> None:
+    finite = as_float(obs).isfinite().flatten(1).all(dim=1)
+    if not finite.all():
+        what = f"observation {int((~finite).nonzero()[0])} of {len(obs)} has NaN or infinite elements"
+        raise BclError(what, "look at the environment")
+    raise BclError(f"{cell.attack} made NaN observations", "the policy's scores or gradients are not finite")
+
+
 def _refuse_broken_certificate(
-    policy: Policy, obs: Tensor, scores: Tensor, actions: Tensor, cells: Sequence[Cell]
+    policy: Policy, obs: Tensor, scores: Tensor, actions: Tensor, cells: Sequence[Cell], method: Method
 ) -> None:
     """`cells`: of each observation."""
     eps = per_sample(torch.tensor([cell.eps for cell in cells], dtype=obs.dtype, device=obs.device), obs)
@@ -418,7 +458,6 @@ def _refuse_broken_certificate(
         with torch.no_grad(), full_precision():
             lower, upper = input_box(obs, eps, policy.low, policy.high)
             clean = scores.argmax(dim=1)
-            method: Method = "ibp" if policy.spec.kind == "impala" else "crown-ibp"  # seconds a state on IMPALA
             proven = certified(margins(policy.chain(), lower, upper, clean, method), clean, scores)
     except BclError:  # a layer without bounds: nothing is certified, so nothing can be broken
         return
@@ -442,6 +481,8 @@ class Book:
         self._quota = quota if protocol == "fixed" else np.full(num_envs, episodes)
         self._finished: list[list[_Episode]] = [[] for _ in range(num_envs)]
         self._in_order: list[_Episode] = []
+        self._known: set[int] = set()  # courses
+        self._repeats = 0
         self.counting = self._quota > 0
         self._length = np.zeros(num_envs, dtype=np.int64)
         self._return = np.zeros(num_envs)
@@ -465,8 +506,9 @@ class Book:
         """Note what the attack did, before the step is played; tensors of the host."""
         self._changed_now, self._distance_now = changed.numpy(), distance.numpy()
 
-    def add(self, step: Step, facts: np.ndarray) -> None:
-        """Note what came of the step; `facts` (3, N): rewards, who played, whose episode ended, on the host."""
+    def add(self, step: Step, facts: np.ndarray, prefixes: np.ndarray | None = None) -> None:
+        """Note what came of the step; `facts` (3, N): rewards, who played, whose episode ended, on the host; `prefixes`: random
+        actions with which each copy's episode began."""
         reward, playing, ended = facts[0], facts[1] > 0, facts[2] > 0
         live = self.counting & playing
         self.steps += int(live.sum())
@@ -481,7 +523,9 @@ class Book:
         over = live & ended
         if over.any():
             for i in np.flatnonzero(over).tolist():
-                self._finish(i, _Episode(float(self._return[i]), int(self._length[i]), int(self._courses.numbers[i])))
+                course = int(self._courses.numbers[i])
+                prefix = None if prefixes is None else int(prefixes[i])
+                self._finish(i, _Episode(float(self._return[i]), int(self._length[i]), course, prefix))
             self._return[over] = 0
             self._length[over] = 0
             self._courses.restart(torch.from_numpy(over).to(self._device))
@@ -489,6 +533,10 @@ class Book:
     def _finish(self, copy: int, episode: "_Episode") -> None:
         if self.complete:
             return
+        if episode.prefix is not None and episode.course in self._known and self._repeats < self._episodes:
+            self._repeats += 1  # the same course again: this copy plays on, from another start
+            return
+        self._known |= {episode.course} - {0}  # 0: no reward, nothing to tell it by
         self._finished[copy].append(episode)
         self._in_order.append(episode)
         if len(self._finished[copy]) >= self._quota[copy]:
@@ -507,6 +555,10 @@ class Book:
         """Their lengths in agent steps."""
         return [episode.length for episode in self._counted()]
 
+    def prefixes(self) -> list[int]:
+        """Random actions before each; empty where episodes begin as the game has them begin."""
+        return [episode.prefix for episode in self._counted() if episode.prefix is not None]
+
     def courses(self) -> int:
         """How many different ones they are."""
         return different([episode.course for episode in self._counted()])
@@ -516,3 +568,4 @@ class _Episode(NamedTuple):
     value: float  # its return
     length: int
     course: int
+    prefix: int | None

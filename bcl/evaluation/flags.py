@@ -13,6 +13,7 @@ ZERO_GRADIENT_SHARE = 0.1
 SIGMAS = 2.0  # a difference counts above this many standard errors ...
 SHARE_OF_NOMINAL = 0.05  # ... and above this share of the nominal return
 WITHOUT_GRADIENT_DESCENT = ("Multi(", "MultiT(", "Square(", "UniformNoise(", "CornerNoise(")
+LEARNED = "Learned("
 MIN_EPISODES = 3  # comparisons of fewer say nothing
 FEW_COURSES = 0.5  # share of the episodes
 
@@ -31,6 +32,7 @@ def flags(scores: Sequence[Score], floor: Score | None = None) -> list[Flag]:
     attacked = [s for s in scores if s.attack != NO_ATTACK]
     found = [*_zero_gradients(attacked), *_no_effect(attacked), *_stochastic(attacked), *_few_courses(scores)]
     found += [*_masking(attacked, nominal), *_weak_pgd(attacked, nominal)]
+    found += [*_planning_wins(attacked, nominal)]
     found += [*_bigger_budget(attacked, nominal), *_more_effort(attacked, nominal)]
     if nominal:
         found += _attack_helps(attacked, nominal)
@@ -98,6 +100,22 @@ def _stronger_than_pgd(rivals: tuple[str, ...], scores: Sequence[Score], nominal
         rival = lowest(others)
         if clearly_lower(rival, lowest(within), nominal):
             yield f"{_called(rival)} beats {_called(lowest(climbing))} at {format_eps(eps)}"
+
+
+def _planning_wins(scores: Sequence[Score], nominal: Score | None) -> list[Flag]:
+    found = []
+    for eps in sorted({s.eps for s in scores if s.attack.startswith(LEARNED)}):
+        within = [s for s in scores if s.eps <= eps]
+        myopic = [s for s in within if not s.attack.startswith(LEARNED)]
+        if not myopic:
+            continue
+        planned = lowest(s for s in within if s.eps == eps and s.attack.startswith(LEARNED))
+        strongest = lowest([*myopic, nominal] if nominal else myopic)
+        apart = planned.mean + SIGMAS * planned.sem < strongest.mean - SIGMAS * strongest.sem
+        if apart and clearly_lower(planned, strongest, nominal):
+            what = f"{_called(planned)} beats {_called(strongest)}, the least that anything else left"
+            found.append(Flag("planning-wins", f"{what} within {format_eps(eps)}"))
+    return found
 
 
 def _bigger_budget(scores: Sequence[Score], nominal: Score | None) -> list[Flag]:

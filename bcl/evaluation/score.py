@@ -39,6 +39,8 @@ class Score:
     """The policy gave two different answers to one observation."""
     courses: int | None = None
     """How many different ones the episodes are, by when rewards came and what was seen then; none: not counted."""
+    prefixes: tuple[int, ...] = ()
+    """Random actions before each episode, drawn from `seed`; empty: they begin as the game has them begin."""
 
     @property
     def mean(self) -> float:
@@ -68,9 +70,10 @@ class Score:
             for name, numbers in (("eps", [data["eps"]]), ("returns", data["returns"])):
                 if not numbers or not all(isinstance(x, int | float) and math.isfinite(x) for x in numbers):
                     raise TypeError(f"{name} must be finite numbers")
-            data = {"courses": None} | data  # scores from before they were counted
+            data = {"courses": None, "prefixes": ()} | data  # scores from before there were any
             values = {f.name: data[f.name] for f in dataclasses.fields(cls)}
-            return cls(**values | {"returns": tuple(data["returns"]), "lengths": tuple(data["lengths"])})
+            lists = {name: tuple(data[name]) for name in ("returns", "lengths", "prefixes")}
+            return cls(**values | lists)
         except (KeyError, TypeError) as error:
             what = f"the score in '{source}'" if source else "a stored score"
             raise StoreError(f"{what} does not fit ({error})", "delete its file to have it played again") from None
@@ -114,6 +117,6 @@ def _budgets(scores: Sequence[Score]) -> list[float]:
 def _worst_of(scores: Sequence[Score]) -> Worst:
     found = lowest(scores)
     paired = all(s.protocol == "fixed" and s.seed == found.seed for s in scores)
-    paired = paired and len({len(s.returns) for s in scores}) == 1
+    paired = paired and len({(len(s.returns), s.prefixes) for s in scores}) == 1
     minimum = stats.mean([min(r) for r in zip(*(s.returns for s in scores), strict=True)]) if paired else None
     return Worst(found.eps, found.attack, found.mean, found.sem, minimum)

@@ -5,16 +5,16 @@ import functools
 import hashlib
 import re
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 import torch
 
 import bcl
 from bcl.attacks import Attack
 from bcl.bounds import Method
-from bcl.envs import VectorEnv, make_env
+from bcl.envs import VariedStarts, VectorEnv, make_env
 from bcl.envs.vector import seed_list
 from bcl.errors import ConfigError
 from bcl.evaluation.certify import Certificate, certify
@@ -25,6 +25,9 @@ from bcl.policies import Policy
 from bcl.policies.files import fingerprint
 from bcl.quantities import format_eps
 from bcl.runs import store
+
+Starts = Literal["game", "varied"]
+CERTS = "certs"  # folder of certificates, beside that of scores
 
 # Copies of a game that are played at once, over all cells of a pass.
 GPU_COPIES = 512
@@ -43,6 +46,8 @@ class Plan:
     precision: Precision = "fast"
     num_envs: int = 0
     """Copies played at once; 0: one per episode, at most 64, and always 64 where the protocol is `first`."""
+    starts: Starts = field(default="game", repr=False)
+    """`game`: as the game has them, on Atari the no-ops alone; `varied`: then random actions (`bcl.envs.starts`)."""
 
     def __post_init__(self) -> None:
         if self.episodes < 1:
@@ -50,6 +55,11 @@ class Plan:
         if self.num_envs < 0:
             raise ConfigError(f"{self.num_envs} copies cannot be played", "give 0 or more")
         seed_list(self.seed, self.copies())
+
+    def make_env(self, copies: int, device: torch.device) -> VectorEnv:
+        """Copies of the game whose episodes begin as asked."""
+        env = make_env(self.game, copies, device)
+        return VariedStarts(env) if self.starts == "varied" else env
 
     def copies(self) -> int:
         """How many copies of the game are played at once."""
@@ -82,13 +92,15 @@ def run_suite(
     wanted: Sequence[Cell],
     folder: Path,
     progress: Callable[[str], Progress] = lambda label: lambda done, of: None,
+    ready: Callable[[Cell], Cell] = lambda cell: cell,
 ) -> Iterator[Score]:
-    """Yield every score; cells found in `folder` are read, the others played and written there when done."""
+    """Yield every score; cells found in `folder` are read, the others played and written there when done. `ready` makes a
+    cell that has to be played ready for it: adversaries that learn are trained there."""
     device = next(policy.parameters()).device
     identity = fingerprint(policy)
     files = [cell_file(folder, cell, plan, identity, device.type) for cell in wanted]
     missing = {file: cell for file, cell in zip(files, wanted, strict=True) if not file.exists()}
-    playing = _play(policy, plan, missing, progress)
+    playing = _play(policy, plan, missing, progress, ready, _certified(folder.parent / CERTS, identity))
     threads = torch.get_num_threads()
     if len(policy.spec.obs_shape) == 1:
         torch.set_num_threads(1)  # on small matrices threads only wait for each other
@@ -104,7 +116,12 @@ def run_suite(
 
 
 def _play(
-    policy: Policy, plan: Plan, missing: Mapping[Path, Cell], progress: Callable[[str], Progress]
+    policy: Policy,
+    plan: Plan,
+    missing: Mapping[Path, Cell],
+    progress: Callable[[str], Progress],
+    ready: Callable[[Cell], Cell],
+    certificates: Mapping[float, Method],
 ) -> Generator[tuple[Path, Score], None, None]:
     """Files with the scores that belong there; several cells at once, those of one attack together."""
     device = next(policy.parameters()).device
@@ -116,7 +133,7 @@ def _play(
     try:
         for first in range(0, len(ordered), width):
             files = ordered[first : first + width]
-            cells = [missing[file] for file in files]
+            cells = [ready(missing[file]) for file in files]
             if not envs or (len(envs) < len(cells) and not shares):
                 envs += make_envs(plan, len(cells) - len(envs), device)
             label = cells[0].label
@@ -129,6 +146,7 @@ def _play(
                 protocol=plan.protocol,
                 precision=plan.precision,
                 copies=plan.copies(),
+                certificates=certificates,
                 progress=progress(f"{label} and {len(cells) - 1} more" if len(cells) > 1 else label),
             )
             for number, score in together:
@@ -146,12 +164,23 @@ def shares_environment(plan: Plan, device: torch.device) -> bool:
 
 def make_envs(plan: Plan, count: int, device: torch.device) -> list[VectorEnv]:
     """Environments for so many cells."""
-    game = plan.game
     if not shares_environment(plan, device):
-        return [make_env(game, plan.copies(), device) for _ in range(count)]
+        return [plan.make_env(plan.copies(), device) for _ in range(count)]
+    game = plan.game
     if isinstance(game, AtariGame):
         game = dataclasses.replace(game, first_noops=game.first_noops * count)
-    return [make_env(game, plan.copies() * count, device)]
+    return [dataclasses.replace(plan, game=game).make_env(plan.copies() * count, device)]
+
+
+def _certified(folder: Path, policy: str) -> dict[float, Method]:
+    """Budgets at which certificates of this agent lie in a folder, each with the quickest method used there."""
+    found: dict[float, Method] = {}
+    proofs = [
+        data for path in folder.glob("*.json") if str((data := store.read_json(path)).get("policy")).startswith(policy)
+    ]
+    for method in reversed(get_args(Method)):
+        found |= {Certificate.from_dict(data).eps: method for data in proofs if data.get("method") == method}
+    return found
 
 
 def tables_at_once(policy: Policy, plan: Plan) -> int:
@@ -176,7 +205,7 @@ def run_certificates(
     for eps in budgets:
 
         def prove(eps: float = eps) -> dict[str, Any]:
-            env = make_env(plan.game, plan.episodes, device)
+            env = plan.make_env(plan.episodes, device)
             report = progress(f"{method} at {format_eps(eps)}")
             proof = certify(policy, env, eps, method=method, episodes=plan.episodes, seed=plan.seed, progress=report)
             env.close()
@@ -189,7 +218,7 @@ def run_floor(policy: Policy, plan: Plan, folder: Path, progress: Progress = lam
     """Play in which every action is the one the policy scores lowest: what an adversary without limits would force."""
 
     def play() -> dict[str, Any]:
-        env = make_env(plan.game, plan.copies(), next(policy.parameters()).device)
+        env = plan.make_env(plan.copies(), next(policy.parameters()).device)
         score = evaluate(
             policy, env, None, 0.0, episodes=plan.episodes, seed=plan.seed, protocol=plan.protocol,
             choose=functools.partial(torch.argmin, dim=1), progress=progress,
@@ -224,6 +253,7 @@ def cell_file(folder: Path, cell: Cell, plan: Plan, policy: str, device: str) ->
 
 def _file_name(what: str, eps: float, plan: Plan, policy: str) -> str:
     """A name people can read, unique for everything that decides the result."""
-    facts = (what, eps, plan, plan.copies(), policy, bcl.__version__)
+    facts: tuple[object, ...] = (what, eps, plan, plan.copies(), policy, bcl.__version__)
+    facts += ("varied",) * (plan.starts == "varied")  # not part of the plan's repr, which older names are made from
     words = re.sub(r"[^a-z0-9]+", "-", f"eps {format_eps(eps)} {what}".lower()).strip("-")
     return f"{words[:60]}-{hashlib.sha256(repr(facts).encode()).hexdigest()[:8]}.json"

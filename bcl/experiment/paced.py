@@ -6,7 +6,7 @@ from typing import Any
 from bcl.config import Config
 from bcl.evaluation import cells
 from bcl.experiment.crew import Agent, Crew, agent_of
-from bcl.experiment.phases import choosing_attacks, plan_of
+from bcl.experiment.phases import SELECTION, choosing_attacks, plan_of
 from bcl.experiment.work import POLICY, SNAPSHOTS, Training
 from bcl.learners.task import Task
 from bcl.pacing import Pace
@@ -78,7 +78,7 @@ def _judged(name: str, eps: float, agent: Agent, config: Config, crew: Crew) -> 
     """The paper's final score of one agent, on episodes that decide and are not reported."""
     budgets = config.evaluation.scored
     wanted = cells(choosing_attacks(config), budgets)
-    scores = crew.scores(f"choosing, {name}", agent, plan_of(config, "selection"), wanted)
+    scores = crew.scores(f"choosing, {name}", agent, plan_of(config, SELECTION), wanted)
     returns = {"0": scores[0].mean}
     for budget in budgets:
         returns[format_eps(budget)] = min(score.mean for score in scores if score.eps == budget)

@@ -21,11 +21,13 @@ from bcl.experiment.work import CHECKPOINT, PROGRESS, Training
 from bcl.learners.adversary import training_attack
 from bcl.learners.task import Task
 from bcl.quantities import counted, format_eps
-from bcl.recipes import Stage
+from bcl.recipes import Stage, find_recipe
 from bcl.runs import store
 from bcl.seeds import derive
 
 DECISION = "decision.json"
+SELECTION = "selection"
+"""The purpose of episodes that agents are chosen by."""
 LOWEST = -1e9  # the return of what diverged: below any game's, and JSON has no infinity
 
 
@@ -55,20 +57,22 @@ def plan_of(config: Config, purpose: str, unlimited: bool = False) -> Plan:
     """Episodes for one purpose: those that agents are chosen by are not those that are reported. `unlimited`: on all
     levels of a Procgen game, not those of training."""
     game = game_for_evaluation(config.game, "eval" if unlimited else None, config.evaluation.max_steps)
-    return Plan(game, config.evaluation.episodes, derive(config.seed, purpose))
+    ours = purpose == SELECTION and find_recipe(config.recipe).ours
+    starts = "varied" if ours else config.evaluation.starts
+    return Plan(game, config.evaluation.episodes, derive(config.seed, purpose), starts=starts)
 
 
 def choosing_attacks(config: Config) -> tuple[Attack, ...]:
     """The attacks whose worst counts when agents are chosen."""
-    by = config.curriculum.judged_by
-    return attacks_named(config.evaluation.suite if by == "evaluation" else by)
+    names = [config.evaluation.suite if by == "evaluation" else by for by in config.curriculum.judged_by]
+    return tuple({repr(attack): attack for name in names for attack in attacks_named(name)}.values())
 
 
 def train_phases(
     folder: Path, number: int, stage: Stage, config: Config, start: float, bootstrap: Agent, crew: Crew
 ) -> Result[Agent]:
     """The whole curriculum of stage `number`."""
-    c, rules, plan = config.curriculum, rules_of(stage, config, start), plan_of(config, "selection")
+    c, rules, plan = config.curriculum, rules_of(stage, config, start), plan_of(config, SELECTION)
     attacks = choosing_attacks(config)
     clock, runs_done, diverged = _Clock(folder), 0, 0  # runs that diverged: of the phase at work
 

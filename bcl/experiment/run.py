@@ -33,7 +33,7 @@ from bcl.experiment.crew import Agent, Crew, agent_in, agent_of
 from bcl.experiment.learned import no_rise
 from bcl.experiment.mirrors import NO_MIRRORS, Mirrors
 from bcl.experiment.paced import pace_of, train_paced
-from bcl.experiment.phases import DECISION, phase_of, plan_of, rules_of, train_phases
+from bcl.experiment.phases import DECISION, SELECTION, choosing_attacks, phase_of, plan_of, rules_of, train_phases
 from bcl.experiment.work import METRICS, POLICY, RESULT, Training, check_fits, spec_of
 from bcl.learners import dqn
 from bcl.learners.task import Task
@@ -107,6 +107,8 @@ def check(stages: Stages, device: str, init: Policy | None, mirrors: Mirrors = N
         stage, config = stages[number - 1]
         if config.algo == "dqn":
             dqn.refuse_no_updates(config.dqn)
+        if stage.strategy != "none":
+            choosing_attacks(config)  # refuses names that no attack has
         if stage.strategy == "paced":
             pace_of(config, stage.loss, config.curriculum.start)
         elif stage.strategy != "none":
@@ -289,13 +291,13 @@ def _curriculum(
         found = list[str]()
         if stage.loss == "radial" and reached > 0:  # its gradients may be hidden, and adversarial training needs them
             judged = [Cell(None, 0.0), Cell(PGD(steps=30, step=0.1), reached), Cell(Multi(starts=100), reached)]
-            scores = crew.scores(_name(stage), kept, plan_of(config, "selection"), judged)
+            scores = crew.scores(_name(stage), kept, plan_of(config, SELECTION), judged)
             found = [f"{flag.name}: {flag.message}" for flag in flags(scores)]
         made = {
             "policy": kept.fingerprint, "reached": reached, "stopped": result.stopped, "kept": name, "flags": found,
         }  # fmt: skip
         if stage.shares_median:
-            played = _on_all_levels("choosing", kept, config, "selection", config.evaluation.scored, crew)
+            played = _on_all_levels("choosing", kept, config, SELECTION, config.evaluation.scored, crew)
             made["final_score"] = _final_score(played, config)
         return made
 

@@ -114,6 +114,8 @@ def judge(folder: Path, order: Judging, part: int, stop: Stop) -> None:
 def _play(
     policy: Policy, name: str, plan: Plan, cells: tuple[Cell, ...], folder: Path, progress: Path, stop: Stop
 ) -> None:
+    from bcl.experiment.planning import ready  # which trains by `train_run`
+
     def begin(label: str) -> Callable[[int, int], None]:
         tell = _tell(progress, name, label)
 
@@ -124,7 +126,7 @@ def _play(
 
         return report
 
-    for _ in run_suite(policy, plan, cells, folder, begin):
+    for _ in run_suite(policy, plan, cells, folder, begin, ready(policy, plan, folder, begin)):
         if stop():
             raise KeyboardInterrupt
 
@@ -150,9 +152,16 @@ def _unpack(policy: bytes, device: str) -> Policy:
 
 
 def train_run(
-    folder: Path, config: Config, task: Task, parent: Policy | None, device: str, watch: Watch = SILENT
+    folder: Path,
+    config: Config,
+    task: Task,
+    parent: Policy | None,
+    device: str,
+    watch: Watch = SILENT,
+    seen_by_learner: Callable[[VectorEnv], VectorEnv] = lambda env: env,
 ) -> Policy:
     """One training run in a folder of its own, from the parent's weights or fresh ones; the unit of all work.
+    `seen_by_learner` makes of the game what the learner plays.
 
     The result depends on the arguments and on when checkpoints fell, at which every episode starts anew: on the arguments
     alone where these are counted in steps. A run that is finished is read; one with a checkpoint continues.
@@ -161,7 +170,8 @@ def train_run(
     if (folder / RESULT).exists():
         store.remove(checkpoint)  # a kill may have come before
         return load(folder / POLICY, device)
-    with contextlib.closing(make_env(config.game, config.learner.num_envs, device)) as env, _threads_for(env):
+    game = seen_by_learner(make_env(config.game, config.learner.num_envs, device))
+    with contextlib.closing(game) as env, _threads_for(env):
         policy = _child(parent, config, env) if parent else _fresh(config, env, derive(task.seed, "weights"))
         facts = (FORMAT, config, task, policy.spec.parent)
         identity = hashlib.sha256(repr(facts).encode()).hexdigest()[:16]

@@ -11,7 +11,9 @@ from bcl.attacks.names import attack_label
 from bcl.attacks.suites import SUITES, suite
 from bcl.config import Config, evaluation_defaults, preset_for, resolve_stages
 from bcl.errors import StoreError, WeightsError
-from bcl.evaluation import flags
+from bcl.evaluation import flags, read_breaking
+from bcl.evaluation.breaking import BREAKING
+from bcl.evaluation.suite import CERTS
 from bcl.experiment.phases import decisions
 from bcl.experiment.run import Verdict, commit_here, read_config, read_verdict, stage_folders, under_attack
 from bcl.experiment.status import incumbent, status
@@ -27,7 +29,6 @@ from bcl.reports.scores import Judged, ordered, read_scores
 from bcl.runs import store
 from bcl.settings import difference, setting_line
 
-CERTS = "certs"
 OWN, LATER = "the run's own verdict", "evaluated afterwards"
 CHOOSING = "the episodes that agents are chosen by, so that the best of several looks better than it is"
 
@@ -110,6 +111,7 @@ def _of_run(run: Path, source: Path, repeats: tuple[Repeat, ...], frames: Frames
         repeats=repeats,
         started_with=_started_with(run),
         before=tuple(_before(run, found[0])) if verdict and found else (),
+        breaking=read_breaking(run / BREAKING, policy) if verdict else None,
     )
 
 
@@ -152,6 +154,7 @@ def _of_policy(file: Path, frames: Frames | None) -> Collected:
         settings=(),
         provenance=(*((k, v) for k, v in about.items() if v), ("report made by", f"bcl {bcl.__version__}")),
         repeats=(),
+        breaking=read_breaking(files.results_folder(file) / BREAKING, identity),
     )
 
 

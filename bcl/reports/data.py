@@ -6,7 +6,7 @@ from typing import Literal
 
 import numpy as np
 
-from bcl.evaluation import Score, Worst, worst, worst_within
+from bcl.evaluation import Breaking, Score, Worst, worst, worst_within
 from bcl.evaluation.score import lowest
 
 BarState = Literal["kept", "not kept", "undecided", "diverged", "unfinished", "not needed"]
@@ -253,6 +253,8 @@ class Collected:
     """The version that the run was started with, where this one is another."""
     before: tuple[tuple[str, Evaluation], ...] = ()
     """Stages before the curriculum whose agents were judged as the first evaluation was, by name."""
+    breaking: Breaking | None = None
+    """The smallest budget that breaks the agent, where somebody looked for it."""
 
     @property
     def undercut(self) -> tuple[Score, ...]:

@@ -26,7 +26,7 @@ from bcl.runs import store
 FILE = "frames.npz"
 MOMENTS = 4
 STEPS = 100  # looked at; under PGD-30 15 s of Pong at the 6.5 steps/s of benchmarks/results/evaluate-cpu.json
-TOO_SLOW = ("Multi(", "MultiT(", "Square(")  # seconds a step on images without a GPU
+TOO_SLOW = ("Multi(", "MultiT(", "Square(", "Learned(")  # seconds a step on images without a GPU, or a training
 
 
 def play_frames(path: Path, device: str) -> Frames | None:

@@ -37,14 +37,15 @@ class Judged:
             own_life_reset = self.game.life_reset == (self.game.pipeline == "v1")
             facts = {name: facts[name] for name in ("id", "max_steps", "noop_max", "first_noops")}
             facts["own_life_reset"] = own_life_reset
-        return json.dumps([facts, self.example.protocol, len(self.example.returns)])
+        varied = ["varied"] if self.example.prefixes else []
+        return json.dumps([facts, self.example.protocol, len(self.example.returns), *varied])
 
 
 def read_scores(folder: Path, policy: str) -> list[Judged]:
     """The evaluations of an agent that lie in a folder `evals`; `policy` is its fingerprint, empty for whoever played.
 
     Two scores belong to one evaluation if nothing but the attack and its budget differs: the agent and the kind of device
-    it played on, the game, how many copies and episodes of it, seed, protocol, the precision that attacks searched in, and
+    it played on, the game, how many copies and episodes of it and how these begin, seed, protocol, the precision that attacks searched in, and
     the version of this package. So an evaluation that was interrupted and then continued is one, and the same attacks in
     half and in full precision are two. Left out are other agents' scores, the floor of `--sanity`, which names no agent,
     and its budget of 1, which tests the attack. A score that cannot be read is refused by name: without it another attack
@@ -60,7 +61,7 @@ def read_scores(folder: Path, policy: str) -> list[Judged]:
         if score.eps >= 1:
             continue
         facts = [data["game"], data.get("num_envs"), agent, data.get("bcl")]
-        facts += [len(score.returns), score.seed, score.protocol, score.precision]
+        facts += [len(score.returns), score.seed, score.protocol, score.precision, bool(score.prefixes)]
         found.setdefault(json.dumps(facts), (game, []))[1].append(score)
     return [Judged(game, {(s.attack, s.eps): s for s in ordered(scores)}) for game, scores in found.values()]
 

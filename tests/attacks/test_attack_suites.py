@@ -2,7 +2,7 @@
 
 import pytest
 
-from bcl.attacks import APGD, PGD, RIFGSM, SUITES, Square, attack_by_name, suite
+from bcl.attacks import APGD, PGD, RIFGSM, SUITES, Learned, Square, attack_by_name, suite
 from bcl.attacks.suites import ATTACK_NAMES
 from bcl.errors import ConfigError
 
@@ -27,6 +27,7 @@ FROZEN = {
         "Square(queries=500, area=0.8)",
     ],
 }
+FROZEN["learned"] = [*FROZEN["strong"], "Learned(training=60000)"]
 
 
 def test_suites_are_frozen():
@@ -34,11 +35,11 @@ def test_suites_are_frozen():
     assert suite("paper") is SUITES["paper"]
 
 
-@pytest.mark.parametrize("attack", SUITES["strong"], ids=repr)
+@pytest.mark.parametrize("attack", SUITES["learned"], ids=repr)
 def test_labels_are_unambiguous_and_attacks_cannot_change(attack):
-    assert [repr(other) for other in SUITES["strong"]].count(repr(attack)) == 1
+    assert [repr(other) for other in SUITES["learned"]].count(repr(attack)) == 1
     with pytest.raises(AttributeError):
-        attack.steps = 1
+        attack.training = 1
 
 
 def test_attacks_by_name():
@@ -48,6 +49,7 @@ def test_attacks_by_name():
     assert attack_by_name("ri-fgsm") == RIFGSM()
     assert attack_by_name("apgd") == APGD()
     assert attack_by_name("square") == Square()
+    assert attack_by_name("learned-20000") == Learned(training=20_000)
     assert len({repr(attack_by_name(name)) for name in ATTACK_NAMES}) == len(ATTACK_NAMES)
 
 

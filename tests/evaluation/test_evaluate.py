@@ -1,6 +1,7 @@
 """Scores on a toy game whose returns are known, then on real ones."""
 
 import dataclasses
+import math
 import sys
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from bcl.attacks import PGD, CrossEntropy, UniformNoise
+from bcl.attacks import PGD, CrossEntropy, UniformNoise, perturb
 from bcl.attacks.objectives import ascent
 from bcl.config import resolve
 from bcl.envs import Step, make_env
@@ -22,6 +23,7 @@ from bcl.evaluation import (
     cells,
     evaluate,
     game_for_evaluation,
+    run_certificates,
     run_floor,
     run_suite,
     worst,
@@ -172,12 +174,39 @@ def test_no_attack_can_leave_its_budget() -> None:
     assert score.max_perturbation <= 0.3 + 1e-6
 
 
-@pytest.mark.parametrize("wrong", [5.0, float("nan")])
-def test_a_perturbation_over_budget_stops_everything(monkeypatch: pytest.MonkeyPatch, wrong: float) -> None:
+@pytest.mark.parametrize(("wrong", "what"), [(5.0, "this attack is broken"), (float("nan"), "made NaN observations")])
+def test_a_perturbation_over_budget_stops_everything(monkeypatch: pytest.MonkeyPatch, wrong: float, what: str) -> None:
     module = sys.modules["bcl.evaluation.evaluate"]
     monkeypatch.setattr(module, "perturb", lambda attack, policy, obs, *_, **__: obs + wrong)
-    with pytest.raises(BclError, match="this attack is broken"):
+    with pytest.raises(BclError, match=what):
         evaluate(right_minded(), Toy(2), UniformNoise(), 0.3, episodes=2)
+
+
+class Failing(Toy):
+    """The second copy shows something infinite, or nothing at all, from its third step on."""
+
+    wrong = float("nan")
+
+    def recv(self) -> Step:
+        step = super().recv()
+        if self._t.max() >= 3:
+            step.obs[1, 0] = self.wrong
+        return step
+
+
+@pytest.mark.parametrize("wrong", [float("nan"), float("inf")])
+@pytest.mark.parametrize("attack", [None, ATTACK], ids=repr)
+def test_observations_that_are_not_finite_are_refused_at_once_without_a_look_at_the_device(
+    monkeypatch: pytest.MonkeyPatch, attack: PGD | None, wrong: float
+) -> None:
+    """As on a GPU, where attacks are not checked: each look would make the host wait."""
+    module = sys.modules["bcl.evaluation.evaluate"]
+    monkeypatch.setattr(module, "perturb", lambda *inputs, check: perturb(*inputs, check=False))
+    monkeypatch.setattr(Failing, "wrong", wrong)
+    env = Failing(5)
+    with pytest.raises(BclError, match="observation 1 of 5 has NaN or infinite elements"):
+        evaluate(right_minded(), env, attack, 0.3 if attack else 0.0, episodes=5)
+    assert env._t.max() == 3
 
 
 def test_unknown_words_are_refused() -> None:
@@ -194,6 +223,27 @@ def test_a_broken_certificate_stops_everything(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(module, "certified", lambda margin, actions, scores: torch.ones(len(margin), dtype=torch.bool))
     with pytest.raises(BclError, match="certified"):
         evaluate(policy, Toy(2), ATTACK, 0.6, episodes=2)
+
+
+def test_where_certificates_are_at_hand_every_step_is_held_against_them(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    module, looks = sys.modules["bcl.evaluation.evaluate"], list[str]()
+    monkeypatch.setattr(module, "_refuse_broken_certificate", lambda *facts: looks.append(facts[-1]))
+    policy, plan = cartpole_policy(), Plan(resolve("cartpole").game, episodes=2)
+    [before] = run_suite(policy, plan, [Cell(ATTACK, 0.05)], tmp_path / "without" / "evals")
+    steps = max(before.lengths)
+    assert looks == ["crown-ibp"] * math.ceil(steps / 32)
+    proofs = [
+        proof
+        for method in ("crown", "ibp")
+        for proof in run_certificates(policy, plan, [0.05], method, tmp_path / "with" / "certs")
+    ]
+    assert len(proofs) == 2
+    looks.clear()
+    assert [*run_suite(policy, plan, [Cell(ATTACK, 0.05)], tmp_path / "with" / "evals")] == [before]
+    assert len(looks) == steps
+    assert looks.count("ibp") == steps - math.ceil(steps / 32)
 
 
 def test_no_episodes_are_refused() -> None:

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 import torch
 
-from bcl.attacks import PGD, MultiT, perturb
+from bcl.attacks import PGD, Attack, Directed, MultiT, perturb
 from bcl.config import resolve
 from bcl.envs import make_env
 from bcl.evaluation import evaluate
@@ -25,8 +25,11 @@ def policy() -> Policy:
     return untrained_policy(GAME, "cuda")
 
 
-@pytest.mark.parametrize("attack", [PGD(steps=5, step=0.4), MultiT(starts=100)], ids=repr)
-def test_the_graph_repeats_what_eager_code_does(policy: Policy, attack: PGD | MultiT) -> None:
+DIRECTED = Directed(lambda obs: obs.flatten(1).sum(dim=1).long() % 5 - 1)
+
+
+@pytest.mark.parametrize("attack", [PGD(steps=5, step=0.4), MultiT(starts=100), DIRECTED], ids=repr)
+def test_the_graph_repeats_what_eager_code_does(policy: Policy, attack: Attack) -> None:
     env = make_env(GAME, 4, "cuda")
     obs = env.reset(0)
 

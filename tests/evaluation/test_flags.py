@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bcl.attacks import APGD, PGD, CornerNoise, Margin, MultiT, Square
+from bcl.attacks import APGD, PGD, CornerNoise, Learned, Margin, MultiT, Square
 from bcl.evaluation import Flag, Score, flags
 
 PGD30, PGD50 = repr(PGD(steps=30, step=0.1)), repr(PGD(steps=50, step=0.1, random_start=True, restarts=5))
@@ -79,6 +79,19 @@ def test_few_courses() -> None:
 
 def test_no_effect() -> None:
     assert names([NOMINAL, score(PGD30, 0.01, 20.0, changed=0.0)]) == ["no-effect"]
+
+
+def test_planning_wins() -> None:
+    learned = repr(Learned())
+    won = [NOMINAL, score(PGD30, 0.01, 15.0), score(PGD50, 0.01, 12.0), score(learned, 0.01, -8.0)]
+    what = "Learned (-8) beats PGD-50 x5 (12), the least that anything else left within 0.01"
+    assert flags(won) == [Flag("planning-wins", what)]
+    assert names([*won[:3], score(learned, 0.01, 11.9)]) == []  # not by much
+    assert names([*won[:3], score(learned, 0.01, 0.0, returns=(12.0, 12.0, 12.0, -36.0))]) == []  # intervals meet
+    assert names([*won[:3], score(PGD30, 0.005, -8.0), won[3]]) == ["bigger-budget-weaker"]  # less is as strong
+    assert names([NOMINAL, won[3]]) == []  # nothing to beat
+    helped = [score("none", 0.0, -9.0, changed=0.0), *won[1:]]
+    assert "planning-wins" not in names(helped)  # without attack the return is as low
 
 
 def test_a_bigger_budget_that_hurts_less() -> None:

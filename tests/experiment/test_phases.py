@@ -13,9 +13,9 @@ import pytest
 from bcl import experiment
 from bcl.config import resolve_stages
 from bcl.curriculum import TARGET_MISSED, Rules, bcl
-from bcl.errors import StoreError, TrainingError
+from bcl.errors import ConfigError, StoreError, TrainingError
 from bcl.experiment import Crew, Verdict, work
-from bcl.experiment.phases import clock_after, decisions
+from bcl.experiment.phases import SELECTION, clock_after, decisions, plan_of
 from bcl.experiment.status import incumbent, status
 from bcl.experiment.work import MODULES
 from bcl.policies.files import fingerprint, load
@@ -50,6 +50,29 @@ def whole(run: Path, recipe: str, *flags: str, **crew: Any) -> Verdict:
 
 def best(run: Path) -> str:
     return fingerprint(load(run / "best" / "policy.safetensors"))
+
+
+def test_agents_are_judged_by_any_attacks(tmp_path: Path) -> None:
+    flags = ["--curriculum.judged_by=noise,quick fgsm", "--curriculum.max_runs=1", *HARD]
+    whole(tmp_path / "run", "bcl-mos-at", *flags)
+    [folder] = (tmp_path / "run").glob("stages/*-at/phases/001/run1/evals")
+    played = {store.read_json(file)["attack"].partition("(")[0] for file in folder.glob("*.json")}
+    assert played == {"none", "UniformNoise", "PGD", "FGSM"}
+
+
+def test_names_that_no_attack_has_are_refused_before_anything_is_trained(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="did you mean 'square'"):
+        make(tmp_path / "run", "bcl-mos-at", "--curriculum.judged_by=pgd-30,squared")
+
+
+def test_our_own_recipes_choose_by_varied_starts() -> None:
+    def starts(recipe: str, purpose: str, *flags: str) -> str:
+        return plan_of(resolve_stages("cartpole", recipe=recipe, flags=parse_flags([*flags]))[-1][1], purpose).starts
+
+    assert starts("bcl-ratchet-at", SELECTION) == "varied"
+    assert starts("bcl-ratchet-at", "evaluation") == "game"
+    assert starts("bcl-mos-at", SELECTION) == "game"
+    assert starts("bcl-mos-at", "evaluation", "--evaluation.starts=varied") == "varied"
 
 
 def decided(run: Path, stage: str = "2-at") -> list[dict]:

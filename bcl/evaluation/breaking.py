@@ -1,0 +1,110 @@
+"""The smallest budget that breaks an agent, attack by attack."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from bcl.attacks import Attack, Learned
+from bcl.attacks.names import attack_label
+from bcl.errors import ConfigError, StoreError
+from bcl.evaluation.evaluate import Cell, Progress
+from bcl.evaluation.suite import Plan, run_suite
+from bcl.games import LOWEST_RETURNS
+from bcl.policies import Policy
+from bcl.policies.files import fingerprint
+from bcl.runs import store
+
+FIRST_ROUND = tuple(2.0**-k for k in range(10, -1, -1))  # each twice the one before, up to a budget of 1
+ROUNDS = 2  # after the first
+INSIDE = 7  # budgets that a round plays inside what the one before left: an eighth of it is left
+SHARE = 0.5  # of the nominal return, counted from the lowest one
+BREAKING, RESULT = "breaking", "result.json"  # the folder beside evals/, and what lies there
+
+
+@dataclass(frozen=True)
+class Breaking:
+    """At which budgets the return falls below a threshold."""
+
+    threshold: float
+    nominal: float
+    episodes: int
+    seed: int
+    attacks: tuple[str, ...]
+    image: bool
+    """Observations are images, whose budgets people count in 1/255."""
+    budgets: tuple[float | None, ...]
+    """For each attack the smallest budget found, at most a 64th too large; none: not even a budget of 1 is enough."""
+
+    @property
+    def smallest(self) -> tuple[float, str] | None:
+        """Over all attacks, and which it was."""
+        found = [(eps, attack) for eps, attack in zip(self.budgets, self.attacks, strict=True) if eps is not None]
+        return min(found, default=None)
+
+    def __str__(self) -> str:
+        """The one number of this agent, for people."""
+        if self.smallest is None:
+            return f"no budget brings the return below {self.threshold:.4g}"
+        eps, attack = self.smallest
+        least = f"{self.shown(eps)} under {attack_label(attack)}"
+        return f"smallest budget that brings the return below {self.threshold:.4g}: {least}"
+
+    def shown(self, eps: float | None) -> str:
+        """A budget for people, rounded."""
+        return "never" if eps is None else f"{255 * eps:.3g}/255" if self.image else f"{eps:.3g}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        return asdict(self)
+
+
+def read_breaking(folder: Path, policy: str) -> Breaking | None:
+    """What `find_breaking` left in its folder, if it is this agent's."""
+    path = folder / RESULT
+    data = store.read_json(path) if path.exists() else {}
+    if data.pop("policy", None) != policy:
+        return None
+    try:
+        return Breaking(**data | {name: tuple(data[name]) for name in ("attacks", "budgets")})
+    except (KeyError, TypeError) as error:
+        raise StoreError(f"'{path}' does not fit ({error})", "delete it, and find the budget again") from None
+
+
+def find_breaking(
+    policy: Policy,
+    plan: Plan,
+    attacks: Sequence[Attack],
+    folder: Path,
+    threshold: float | None = None,
+    progress: Callable[[str], Progress] = lambda label: lambda done, of: None,
+) -> Breaking:
+    """Bisection with several budgets at once: those of one round, of all attacks, are played side by side. The threshold is by
+    default half of the nominal return, counted from the game's lowest where that is known."""
+    if any(isinstance(attack, Learned) for attack in attacks):
+        raise ConfigError("a learned adversary would be trained at every budget", "find the budget with other attacks")
+    nominal = next(run_suite(policy, plan, [Cell(None, 0.0)], folder, progress)).mean
+    floor = LOWEST_RETURNS.get(plan.game.id, 0.0)
+    threshold = floor + SHARE * (nominal - floor) if threshold is None else threshold
+    if nominal < threshold or nominal <= floor:
+        what = f"without attack the return is {nominal:.4g}, which is broken already"
+        raise ConfigError(what, "give a --threshold below it")
+    grids: list[tuple[float, ...]] = [(0.0, *FIRST_ROUND) for _ in attacks]
+    for _ in range(ROUNDS + 1):
+        cells = [Cell(attack, eps) for attack, grid in zip(attacks, grids, strict=True) for eps in grid[1:]]
+        means = {(s.attack, s.eps): s.mean for s in run_suite(policy, plan, cells, folder, progress)}
+        for number, (attack, grid) in enumerate(zip(attacks, grids, strict=True)):
+            broken = (i for i, eps in enumerate(grid[1:], 1) if means[repr(attack), eps] < threshold)
+            first = next(broken, None)
+            grids[number] = _between(grid[first - 1], grid[first]) if first else ()
+    budgets = tuple(grid[-1] if grid else None for grid in grids)
+    image = len(policy.spec.obs_shape) == 3
+    found = Breaking(threshold, nominal, plan.episodes, plan.seed, tuple(map(repr, attacks)), image, budgets)
+    store.write_json(folder / RESULT, found.to_dict() | {"policy": fingerprint(policy)})
+    return found
+
+
+def _between(survived: float, broken: float) -> tuple[float, ...]:
+    """Both, and budgets at equal distances between them."""
+    parts = INSIDE + 1
+    return tuple(survived + (broken - survived) * i / parts for i in range(parts + 1))

@@ -1,0 +1,156 @@
+"""The learned adversary: our DQN learner plays the game as the adversary of one agent at one budget sees it.
+
+Its observations are the game's, its reward is the victim's, negated. Its action is the one that the victim is to be made to
+take; the first one shows the observation as it is.
+"""
+
+import dataclasses
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+import bcl
+from bcl.attacks import Directed, Learned
+from bcl.attacks.suites import MYOPIC
+from bcl.config import Config, preset_for, resolve
+from bcl.envs import Step, VariedStarts, VectorEnv
+from bcl.envs.vector import Seeds
+from bcl.evaluation import Cell, Plan, run_suite
+from bcl.evaluation.evaluate import Decision, SearchForm
+from bcl.evaluation.score import lowest
+from bcl.experiment.work import Watch, train_run
+from bcl.games import AtariGame
+from bcl.learners.task import Task
+from bcl.policies import Policy
+from bcl.policies.files import fingerprint
+from bcl.policies.networks import Dueling, Plain
+from bcl.policies.policy import default_kind
+from bcl.quantities import counted, format_eps
+from bcl.seeds import derive
+
+IMAGE_FACTOR = 10  # steps on images for each on vectors
+EPISODES = 20  # by which the director is compared with myopic attacks: neither those of training nor those reported
+VECTORS: dict[str, Any] = {
+    "num_envs": 16, "batch_size": 256, "samples_per_step": 32.0, "learning_rate": 1e-3, "buffer_size": 30_000,
+    "replay_initial": 500, "target_sync": 16, "target_rate": 0.04, "checkpoint_replay": True,
+}  # fmt: skip
+IMAGES: dict[str, Any] = {
+    "num_envs": 128, "batch_size": 512, "samples_per_step": 32.0, "learning_rate": 2.5e-4, "buffer_size": 200_000,
+    "replay_initial": 5_000, "target_sync": 4_000, "target_rate": 1.0, "checkpoint_minutes": 2.0,
+}  # fmt: skip
+
+
+class AdversaryEnvs:
+    """N copies of a game, played by the adversary of a victim that plays it."""
+
+    def __init__(self, env: VectorEnv, victim: Policy, eps: float) -> None:
+        self._env = env
+        self.game, self.num_envs, self.obs_shape = env.game, env.num_envs, env.obs_shape
+        self.low, self.high = env.low, env.high
+        self.num_actions = env.num_actions + 1
+        self.action_names = ("truth", *env.action_names)
+        device = next(victim.parameters()).device
+        # A fixed place, which a CUDA graph reads; not by way of self: graph and owner must not wait for the garbage collector.
+        aims = self._aims = torch.zeros(env.num_envs, dtype=torch.long, device=device)
+        generator = torch.Generator(device).manual_seed(0)  # nothing is drawn
+        actor = Directed(lambda obs: aims)
+        self._decide = Decision(victim, SearchForm.of(victim, "fast"), actor, eps, generator)
+
+    def reset(self, seed: Seeds) -> Tensor:
+        """Start every copy anew."""
+        self._obs = self._env.reset(seed)
+        return self._obs
+
+    def send(self, actions: Tensor) -> None:
+        """Show every victim what is to mislead it, and start the step that it then takes."""
+        self._aims.copy_(actions - 1)
+        self._env.send(self._decide(self._obs).actions)
+
+    def recv(self) -> Step:
+        """The result of the step, its reward negated."""
+        step = self._env.recv()
+        self._obs = step.obs
+        return dataclasses.replace(step, reward=-step.reward)
+
+    def screen(self) -> np.ndarray | None:
+        """The game's."""
+        return self._env.screen()
+
+    def close(self) -> None:
+        """Stop the game."""
+        self._env.close()
+
+
+def ready(
+    victim: Policy, plan: Plan, folder: Path, progress: Callable[[str], Callable[[int, int], None]]
+) -> Callable[[Cell], Cell]:
+    """For `run_suite`: a learned adversary is trained, once for each agent and budget, in a folder of its own in `folder`;
+    other cells are ready as they are."""
+
+    def train(cell: Cell) -> Cell:
+        if not isinstance(cell.attack, Learned) or cell.attack.found or cell.eps == 0:
+            return cell
+        game = dataclasses.replace(plan.game, first_noops=()) if isinstance(plan.game, AtariGame) else plan.game
+        choosing = Plan(game, EPISODES, derive(0, "adversary", "choosing"), starts=plan.starts)
+        device = next(victim.parameters()).device.type
+        config = director_config(victim, choosing, cell.attack)
+        facts = (fingerprint(victim), choosing, plan.starts, config, cell.eps, device, bcl.__version__)
+        digest = hashlib.sha256(repr(facts).encode()).hexdigest()[:8]
+        home = folder / f"learned-at-{format_eps(cell.eps).replace('/', '-')}-{digest}"
+        steps = counted(config.dqn.steps, "step")
+        director = train_run(
+            home, config, Task("standard", 0.0, 0.0, derive(0, "adversary")), myopic_director(victim, config), device,
+            Watch(progress(f"training the adversary at {format_eps(cell.eps)}, {steps}")),
+            lambda env: AdversaryEnvs(VariedStarts(env) if plan.starts == "varied" else env, victim, cell.eps),
+        )  # fmt: skip
+        planned = Directed(lambda obs: director(obs).argmax(dim=1) - 1)
+        rivals = [dataclasses.replace(cell.attack, found=attack) for attack in (planned, *MYOPIC)]
+        cells = [Cell(attack, cell.eps) for attack in (rivals[0], *MYOPIC)]
+        scores = [*run_suite(victim, choosing, cells, home / "choosing", progress)]
+        return Cell(rivals[scores.index(lowest(scores))], cell.eps)
+
+    return train
+
+
+def director_config(victim: Policy, plan: Plan, attack: Learned) -> Config:
+    """How a director is trained: the game's rewards and horizon, settings of our own for the rest."""
+    image = len(victim.spec.obs_shape) == 3
+    steps = attack.training * (IMAGE_FACTOR if image else 1)
+    config = resolve(preset_for(plan.game) or plan.game.id, recipe="vanilla", flags={"algo": "dqn"})
+    dqn = dataclasses.replace(
+        config.dqn, **(IMAGES if image else VECTORS), steps=steps, learning_rate_end=0.05, n_step=3, gamma=0.99,
+        exploration_start=0.5, exploration_end=0.05, exploration_hold=0, exploration_steps=max(steps // 2, 1),
+        exploration_repeat=16, log_steps=max(steps // 20, 1), checkpoint_steps=0 if image else max(steps // 6, 1),
+    )  # fmt: skip
+    own = victim.spec.kind == default_kind(victim.spec.obs_shape, "dqn")
+    hidden = victim.spec.hidden if own and victim.spec.hidden else config.network.hidden
+    return dataclasses.replace(
+        config, game=plan.game, dqn=dqn, network=dataclasses.replace(config.network, hidden=hidden)
+    )
+
+
+def myopic_director(victim: Policy, config: Config) -> Policy | None:
+    """A director with the victim's scores, negated: before any training it aims at the action that the victim scores
+    lowest. None where the victim has another network than the DQN learner would give it, which may be too small to plan."""
+    network = victim.network
+    if victim.spec.kind != default_kind(victim.spec.obs_shape, "dqn"):
+        return None
+    actions = victim.spec.num_actions
+    director = Policy(dataclasses.replace(victim.spec, num_actions=actions + 1, game=config.game, parent="", notes={}))
+    weights = director.network.state_dict()
+    with torch.no_grad():
+        for name, own in network.state_dict().items():
+            if own.shape != weights[name].shape:  # the last layer; showing the truth scores the mean
+                own = torch.cat([own.mean(dim=0, keepdim=True), own])
+            weights[name].copy_(own)
+        mine = director.network
+        assert isinstance(mine, Dueling | Plain)
+        for head in (mine.advantage, mine.value) if isinstance(mine, Dueling) else (mine.model,):
+            for parameter in head[-1].parameters():
+                parameter.neg_()
+    return director

@@ -1,0 +1,95 @@
+"""The smallest budget that breaks an agent, on a game where it is known."""
+
+from pathlib import Path
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+
+import bcl
+from bcl.attacks import FGSM, Learned, UniformNoise
+from bcl.errors import ConfigError
+from bcl.evaluation import Plan, find_breaking, read_breaking
+from bcl.games import GymnasiumGame
+from bcl.policies import Policy, PolicySpec
+from bcl.policies.files import fingerprint, save
+from bcl.reports.collect import collect
+from bcl.reports.html import page
+
+
+class Keep(gymnasium.Env[np.ndarray, int]):
+    """Four steps; action 1 earns 1. What is seen is always the same."""
+
+    observation_space = gymnasium.spaces.Box(-1.0, 1.0, (1,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self._time = 0
+        return np.array([0.3], np.float32), {}
+
+    def step(self, action):
+        self._time += 1
+        return np.array([0.3], np.float32), float(action), self._time == 4, False, {}
+
+
+gymnasium.register("Keep-v0", Keep)
+GAME = GymnasiumGame("Keep-v0", scale=(1.0,))
+
+
+def keeper() -> Policy:
+    """Action 1 while it sees more than 0: FGSM needs a little above 0.3."""
+    policy = Policy(PolicySpec("plain-mlp", (1,), 2, (-1.0,), (1.0,), (), game=GAME))
+    with torch.no_grad():
+        policy.network.model[1].weight.copy_(torch.tensor([[0.0], [1.0]]))
+        policy.network.model[1].bias.zero_()
+    return policy.eval()
+
+
+def test_the_budget_is_found_within_a_64th(tmp_path: Path) -> None:
+    policy = keeper()
+    found = find_breaking(policy, Plan(GAME, 2), [FGSM(), UniformNoise()], tmp_path)
+    assert (found.nominal, found.threshold) == (4, 2)
+    fgsm, noise = found.budgets
+    assert fgsm is not None
+    assert 0.3 <= fgsm <= 0.3 * (1 + 1 / 64)
+    assert noise is None or noise > fgsm
+    assert found.smallest == (fgsm, repr(FGSM()))
+    assert str(found) == f"smallest budget that brings the return below 2: {fgsm:.3g} under FGSM"
+    assert read_breaking(tmp_path, fingerprint(policy)) == found
+    assert read_breaking(tmp_path, "somebody else") is None
+    assert len([*tmp_path.glob("eps-*-fgsm-*.json")]) == 11 + 2 * 7  # three rounds, ends not played again
+
+
+def test_an_agent_that_nothing_breaks(tmp_path: Path) -> None:
+    policy = keeper()
+    with torch.no_grad():
+        policy.network.model[1].bias[1] = 9.0
+    found = find_breaking(policy, Plan(GAME, 2), [FGSM()], tmp_path)
+    assert (found.budgets, found.smallest) == ((None,), None)
+    assert str(found) == "no budget brings the return below 2"
+
+
+def test_what_cannot_be_searched_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="trained at every budget"):
+        find_breaking(keeper(), Plan(GAME, 2), [Learned()], tmp_path)
+    with pytest.raises(ConfigError, match="broken already"):
+        find_breaking(keeper(), Plan(GAME, 2), [FGSM()], tmp_path, threshold=5.0)
+    with pytest.raises(ConfigError, match="--find-eps"):
+        bcl.evaluate(keeper(), threshold=1.0)
+
+
+def test_the_lowest_return_counts_where_it_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(bcl.games.LOWEST_RETURNS, "Keep-v0", -4.0)
+    assert find_breaking(keeper(), Plan(GAME, 2), [FGSM()], tmp_path).threshold == 0
+
+
+def test_the_command_and_the_report_show_it(in_folder, tmp_path: Path) -> None:
+    save(keeper(), tmp_path / "keeper.safetensors")
+    attack = ("attack", "keeper.safetensors", "--attack", "fgsm", "--episodes", "2", "--device", "cpu", "--find-eps")
+    code, out, err = in_folder(*attack)
+    assert code == 0, err
+    assert "breaks at" in out
+    assert "smallest budget that brings the return below 2: 0.3" in out
+    assert "smallest budget that brings the return below 2: 0.3" in page(collect(Path("keeper.safetensors")))
