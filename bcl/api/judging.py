@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol, cast
 
 from bcl.api import Where, given, several, whole
-from bcl.api.target import judged, paper_starts
+from bcl.api.target import Target, judged, paper_starts
 from bcl.attacks import Attack, attack_by_name
 from bcl.attacks import suite as attacks_of
 from bcl.attacks.names import attack_label
@@ -25,11 +25,13 @@ from bcl.evaluation import (
     run_certificates,
     run_floor,
     run_suite,
+    worse_than_start,
     worst,
     worst_within,
 )
+from bcl.experiment.run import Start
 from bcl.games import Game, game_to_dict
-from bcl.policies import Policy
+from bcl.policies import Policy, files
 from bcl.quantities import counted, format_eps, parse_eps
 from bcl.runs import store
 
@@ -87,6 +89,8 @@ class Evaluation:
     """Reasons to distrust the scores (docs/flags.md)."""
     folder: Path | None
     """Where every score lies, so that asking again plays only what is missing; none for an agent in memory."""
+    start: Start | None = None
+    """Of a run: the same scores of the agent that its training began from."""
 
     @property
     def nominal(self) -> Score:
@@ -113,14 +117,17 @@ class Evaluation:
             "worst_within": {format_eps(eps): asdict(lowest) for eps, lowest in self.worst_within.items()},
             "floor": self.floor and self.floor.to_dict(),
             "flags": [asdict(flag) for flag in self.flags],
+            "start": self.start and self.start.to_dict(),
         }
 
     def __str__(self) -> str:
-        """A line per score, then the worst cases, then doubts."""
+        """A line per score, then the worst case within each budget, then doubts."""
         lines = [f"{self.game.id}: mean return ± standard error, {counted(self.episodes, 'episode')}, seed {self.seed}"]
         lines += [f"{_label(score)}: {score}" for score in self.scores]
-        lines += [f"worst at {format_eps(eps)}: {lowest.mean:.4g}" for eps, lowest in self.worst.items()]
-        lines += [f"worst within {format_eps(eps)}: {lowest.mean:.4g}" for eps, lowest in self.worst_within.items()]
+        began = worst_within(self.start.scores) if self.start else {}
+        for eps, lowest in self.worst_within.items():
+            start = f" (its start: {began[eps].mean:.4g})" if eps in began else ""
+            lines.append(f"worst within {format_eps(eps)}: {lowest.mean:.4g}{start}")
         return "\n".join([*lines, *(f"flag {flag.name}: {flag.message}" for flag in self.flags)])
 
 
@@ -165,7 +172,7 @@ def evaluate(
     """Judge a run, a policy file or a policy under attack, as `bcl attack` does; its options are these.
 
     Attacks are those of a suite, by default `quick`, or `attacks`, by name or as they are. Budgets and episodes are by
-    default the game's.
+    default the game's. Of a run, the agent that its training began from is judged too; of a policy file, that file alone.
     """
     budgets = _budgets(eps)
     chosen = _chosen(suite, attacks)
@@ -174,20 +181,39 @@ def evaluate(
         count = target.defaults.episodes if episodes is None else whole("episodes", episodes)
         game = game_for_evaluation(target.game, env_set, target.defaults.max_steps, paper_starts(seed, count, num_envs))
         plan = Plan(game, count, seed, protocol, precision, num_envs)
-        wanted = cells(chosen, budgets or target.defaults.eps)
-        if sanity:
-            wanted.append(Cell(attack_by_name("pgd-30"), 1.0))
-        onlooker.start(len(wanted))
-        folder, scores = target.results / "evals", []
-        for score in run_suite(target.policy, plan, wanted, folder, onlooker.begin):
-            scores.append(score)
-            onlooker.finished(f"{_label(score)}: {score}")
+        compared = cells(chosen, budgets or target.defaults.eps)
+        wanted = [*compared, *([Cell(attack_by_name("pgd-30"), 1.0)] if sanity else [])]
+        onlooker.start(len(wanted) + (len(compared) if target.start else 0))
+        folder = target.results / "evals"
+        scores = _play(target.policy, plan, wanted, folder, onlooker)
+        start = _of_start(target, plan, compared, onlooker)
         progress = onlooker.begin("the lowest-scored action") if sanity else None
         floor = run_floor(target.policy, plan, folder, progress) if progress else None
         kept = None if isinstance(agent, Policy) else folder
-        found = Evaluation(target.name, game, count, seed, scores, floor, flags(scores, floor), kept)
+        doubts = flags(scores, floor) + (worse_than_start(scores, start.scores, start.file) if start else [])
+        found = Evaluation(target.name, game, count, seed, scores, floor, doubts, kept, start)
         store.write_json(folder / "verdict.json", found.to_dict())  # of the latest call; cells have files of their own
     return found
+
+
+def _play(
+    policy: Policy, plan: Plan, wanted: Sequence[Cell], folder: Path, onlooker: Onlooker, whose: str = ""
+) -> list[Score]:
+    scores = []
+    for score in run_suite(policy, plan, wanted, folder, lambda label: onlooker.begin(whose + label)):
+        scores.append(score)
+        onlooker.finished(f"{whose}{_label(score)}: {score}")
+    return scores
+
+
+def _of_start(target: Target, plan: Plan, wanted: Sequence[Cell], onlooker: Onlooker) -> Start | None:
+    """The agent that a run's training began from, judged as the one that came out."""
+    if target.start is None:
+        return None
+    name, agent = target.start
+    policy = files.load(agent.file, next(target.policy.parameters()).device)
+    scores = _play(policy, plan, wanted, agent.folder / "evals", onlooker, f"start ({name}): ")
+    return Start(name, str(agent.file), scores, [])
 
 
 def certify(

@@ -12,6 +12,7 @@ from bcl.quantities import counted, format_eps, parse_eps
 
 if TYPE_CHECKING:
     from bcl.evaluation import Flag, Score
+    from bcl.experiment.run import Start
 
 
 @dataclass(frozen=True)
@@ -77,21 +78,21 @@ class Command:
         title = (
             f"{found.game.id}: mean return ± standard error, {counted(found.episodes, 'episode')}, seed {found.seed}"
         )
-        print_table(found.scores, found.flags, title)
+        print_table(found.scores, found.flags, title, found.start)
         print(f"results: {found.folder}")
         if self.suite != "strong":
             budgets = f" --eps {' '.join(self.eps)}" if self.eps else ""
             print(f"next: bcl attack {self.policy} --suite strong{budgets}")
 
 
-def print_table(scores: Sequence["Score"], doubts: Sequence["Flag"], title: str) -> None:
-    """Attacks down, budgets across, the worst case below, doubts under the table."""
+def print_table(scores: Sequence["Score"], doubts: Sequence["Flag"], title: str, start: "Start | None" = None) -> None:
+    """Attacks down, budgets across, the worst case below and that of the start, doubts under the table."""
     from rich.table import Table
     from rich.text import Text
 
     from bcl.attacks.names import attack_label
     from bcl.cli.console import out
-    from bcl.evaluation import worst, worst_within
+    from bcl.evaluation.score import lowest
     from bcl.reports import look
 
     budgets = sorted({s.eps for s in scores})
@@ -103,17 +104,12 @@ def print_table(scores: Sequence["Score"], doubts: Sequence["Flag"], title: str)
     for attack in dict.fromkeys(s.attack for s in scores):
         name = "no attack" if attack == "none" else attack_label(attack)
         table.add_row(name, *(by_cell.get((attack, eps), "") for eps in budgets))
-    if within := worst_within(scores):
+    if max(budgets) > 0:
         table.add_section()
-        for name, found, style in (
-            ("worst attack", worst(scores), None),
-            ("worst within", within, look.TERMINAL_WORST),
-        ):
-            lowest = [found.get(eps) for eps in budgets]
-            table.add_row(name, *("" if w is None else by_cell[w.attack, w.eps] for w in lowest), style=style)
-        minima = [within[eps].episode_minimum if eps in within else None for eps in budgets]
-        if any(m is not None for m in minima):
-            table.add_row("worst per episode", *("" if m is None else f"{m:.4g}" for m in minima))
+        of_start = [(f"start ({start.name}), worst within", start.scores, None)] if start else []
+        for name, played, style in (("worst within", scores, look.TERMINAL_WORST), *of_start):
+            within = [[s for s in played if s.eps <= eps] for eps in budgets]
+            table.add_row(name, *(str(lowest(some)) if some else "" for some in within), style=style)
     out.print(table)
     for doubt in doubts:
         flag = Text(f"flag {doubt.name}", style=look.TERMINAL_FLAG)

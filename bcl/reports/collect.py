@@ -11,9 +11,19 @@ from bcl.attacks.names import attack_label
 from bcl.attacks.suites import SUITES, suite
 from bcl.config import Config, evaluation_defaults, preset_for, resolve_stages
 from bcl.errors import StoreError, WeightsError
-from bcl.evaluation import flags
+from bcl.evaluation import Score, flags, worse_than_start
+from bcl.evaluation.flags import WORSE_THAN_START
 from bcl.experiment.phases import decisions
-from bcl.experiment.run import Verdict, commit_here, read_config, read_verdict, stage_folders, under_attack
+from bcl.experiment.run import (
+    Start,
+    Verdict,
+    commit_here,
+    read_config,
+    read_verdict,
+    stage_folders,
+    start_of,
+    under_attack,
+)
 from bcl.experiment.status import incumbent, status
 from bcl.experiment.work import EVALS, POLICY, RESULT
 from bcl.games import game_from_dict
@@ -81,12 +91,11 @@ def _of_run(run: Path, source: Path, repeats: tuple[Repeat, ...], frames: Frames
     now, verdict = status(run), read_verdict(run)
     config = now.config
     policy = str(store.read_json(run / RESULT).get("policy")) if verdict else ""
+    start = (start_of(run) or ("", None))[0]
     if verdict:
         usual = evaluation_defaults(config.game).episodes
-        found = _evaluations(read_scores(run / EVALS, policy), usual, verdict, config)
-        judged = found[0].nominal
-        shown = dataclasses.replace(verdict, scores=list(found[0].scores)) if judged else verdict
-        sentence = shown.sentence(config) + _few_episodes(found[0], usual)
+        found = _beside_the_start(run, _evaluations(read_scores(run / EVALS, policy), usual, verdict, config), verdict)
+        sentence = _shown(verdict, found[0], start).sentence(config) + _few_episodes(found[0], usual)
     else:
         found = _so_far(run)
         best = incumbent(run)
@@ -109,7 +118,7 @@ def _of_run(run: Path, source: Path, repeats: tuple[Repeat, ...], frames: Frames
         provenance=tuple(_provenance(run)),
         repeats=repeats,
         started_with=_started_with(run),
-        before=tuple(_before(run, found[0])) if verdict and found else (),
+        start=start,
     )
 
 
@@ -216,21 +225,43 @@ def _evaluation(judged: Judged, note: str, known: Iterable[str] = ()) -> Evaluat
     return Evaluation(scores, tuple(dict.fromkeys([*known, *raised])), note, levels_of(judged.game))
 
 
-def _before(run: Path, first: Evaluation) -> Iterator[tuple[str, Evaluation]]:
-    """Agents of stages before the curriculum, on the episodes and under the attacks of the first evaluation."""
-    for _, stage, folder in stage_folders(run):
-        if stage.strategy != "none" or not (folder / RESULT).exists():
-            continue
-        for judged in read_scores(folder / EVALS, str(store.read_json(folder / RESULT).get("policy"))):
-            shared = [s for s in judged.scores.values() if s.eps == 0 or s.attack in first.attacks]
-            found = Evaluation(tuple(shared), (), LATER, levels_of(judged.game))
-            one = judged.example, first.scores[0]
-            alike = (
-                len({(s.seed, len(s.returns), s.protocol, s.precision) for s in one}) == 1
-                and found.levels == first.levels
-            )
-            if alike and {*found.attacks} == {*first.attacks} and found.worst:
-                yield folder.name[2:], found
+def _beside_the_start(run: Path, found: list[Evaluation], verdict: Verdict) -> list[Evaluation]:
+    """Each with the scores of the agent that training began from and what these say, where all its cells were played with
+    that agent on the same episodes."""
+    begun = start_of(run)
+    if begun is None:
+        return found
+    _, agent = begun
+    played = [(levels_of(one.game), one.scores) for one in read_scores(agent.folder / EVALS, agent.fingerprint)]
+    if verdict.start:  # though its files may be gone
+        kept = {(s.attack, s.eps): s for s in verdict.start.scores}
+        played.append((levels_of(read_config(run).game), kept))
+    return [_compared(one, played, agent.file.relative_to(run).as_posix()) for one in found]
+
+
+def _compared(e: Evaluation, played: Iterable[tuple[str, dict[tuple[str, float], Score]]], file: str) -> Evaluation:
+    for levels, scores in played:
+        theirs = [scores.get((s.attack, s.eps)) for s in e.scores]
+        start = tuple(s for s in theirs if s and _episodes(s) == _episodes(e.scores[0]))
+        if levels == e.levels and len(start) == len(e.scores):
+            raised = [f"{flag.name}: {flag.message}" for flag in worse_than_start(e.scores, start, file)]
+            return dataclasses.replace(e, start=start, flags=tuple(dict.fromkeys([*e.flags, *raised])))
+    return e
+
+
+def _episodes(score: Score) -> tuple[object, ...]:
+    return score.seed, len(score.returns), score.protocol, score.precision
+
+
+def _shown(verdict: Verdict, first: Evaluation, start: str) -> Verdict:
+    """The verdict by the evaluation that comes first."""
+    if not first.nominal:
+        return verdict
+    others = [flag for flag in verdict.flags if not flag.startswith(WORSE_THAN_START)]
+    raised = [flag for flag in first.flags if flag.startswith(WORSE_THAN_START)]
+    return dataclasses.replace(
+        verdict, scores=list(first.scores), flags=others + raised, start=Start(start, "", list(first.start), [])
+    )
 
 
 def _so_far(run: Path) -> list[Evaluation]:
