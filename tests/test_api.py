@@ -58,7 +58,6 @@ def test_evaluate_is_the_attack_command(in_folder: Callable[..., tuple[int, str,
     assert found.worst[0.1].mean == min(score.mean for score in found.scores if score.eps == 0.1)
     assert "no attack" in str(found)
     assert found.worst_within[0.1].mean == min(score.mean for score in found.scores if score.eps <= 0.1)
-    assert f"worst at 0.1: {found.worst[0.1].mean:.4g}" in str(found)
     assert f"worst within 0.1: {found.worst_within[0.1].mean:.4g}" in str(found)
 
 

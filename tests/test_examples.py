@@ -38,7 +38,7 @@ def test_the_demo_runs_and_draws(tmp_path: Path) -> None:
         (
             "five_lines.py",
             ["--quick"],
-            ["no attack:", "RI-FGSM at 0.06", "worst at 0.06", "crown at 0.01: ACR", "report.html"],
+            ["no attack:", "RI-FGSM at 0.06", "worst within 0.06", "crown at 0.01: ACR", "report.html"],
         ),
         ("own_agent.py", [], ["at 0.1 the worst attack leaves", "crown-ibp at 0.01: ACR"]),
         ("own_game.py", ["--quick"], ["none at 0:", "crown at 0.01: ACR"]),
