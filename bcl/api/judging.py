@@ -1,17 +1,21 @@
 """bcl.evaluate and bcl.certify, which `bcl attack` and `bcl certify` call."""
 
+import contextlib
+import dataclasses
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol, cast
 
 from bcl.api import Where, given, several, whole
-from bcl.api.target import Target, judged, paper_starts
+from bcl.api.target import Target, judged, paper_starts, pick_device
+from bcl.api.workers import Workers
 from bcl.attacks import Attack, attack_by_name
 from bcl.attacks import suite as attacks_of
 from bcl.attacks.names import attack_label
 from bcl.bounds import Method
-from bcl.errors import ConfigError
+from bcl.errors import ConfigError, StoreError
 from bcl.evaluation import (
     Cell,
     Certificate,
@@ -19,6 +23,7 @@ from bcl.evaluation import (
     Plan,
     Score,
     Worst,
+    cell_file,
     cells,
     flags,
     game_for_evaluation,
@@ -29,11 +34,14 @@ from bcl.evaluation import (
     worst,
     worst_within,
 )
+from bcl.evaluation.suite import PARTS
+from bcl.experiment import work
 from bcl.experiment.run import Start
 from bcl.games import Game, game_to_dict
 from bcl.policies import Policy, files
 from bcl.quantities import counted, format_eps, parse_eps
 from bcl.runs import store
+from bcl.runs.executors import Job
 
 Progress = Callable[[int, int], None]
 Budgets = float | str | Sequence[float | str]
@@ -48,7 +56,7 @@ class Onlooker(Protocol):
         ...
 
     def begin(self, label: str) -> Progress:
-        """One begins; the result is told how many of how many episodes are done."""
+        """One begins; the result is told how much of how much is done, of the whole work."""
         ...
 
     def finished(self, line: str) -> object:
@@ -167,16 +175,19 @@ def evaluate(
     num_envs: int = 0,
     device: str = "auto",
     sanity: bool = False,
+    parallel: int = 1,
     onlooker: Onlooker = NOBODY,
 ) -> Evaluation:
     """Judge a run, a policy file or a policy under attack, as `bcl attack` does; its options are these.
 
     Attacks are those of a suite, by default `quick`, or `attacks`, by name or as they are. Budgets and episodes are by
     default the game's. Of a run, the agent that its training began from is judged too; of a policy file, that file alone.
+    `parallel` processes share the scores, each with its share of the cores: worth it on a CPU, for agents in files.
     """
     budgets = _budgets(eps)
     chosen = _chosen(suite, attacks)
     seed, num_envs = whole("seed", seed), whole("num_envs", num_envs)
+    Workers(parallel=whole("parallel", parallel)).worker_device()  # refuses less than 1
     with judged(agent, device) as target:
         count = target.defaults.episodes if episodes is None else whole("episodes", episodes)
         game = game_for_evaluation(target.game, env_set, target.defaults.max_steps, paper_starts(seed, count, num_envs))
@@ -184,9 +195,9 @@ def evaluate(
         compared = cells(chosen, budgets or target.defaults.eps)
         wanted = [*compared, *([Cell(attack_by_name("pgd-30"), 1.0)] if sanity else [])]
         onlooker.start(len(wanted) + (len(compared) if target.start else 0))
-        folder = target.results / "evals"
-        scores = _play(target.policy, plan, wanted, folder, onlooker)
-        start = _of_start(target, plan, compared, onlooker)
+        folder, parts = target.results / "evals", 2 if target.start else 1
+        scores = _play(target.policy, plan, wanted, folder, Part(onlooker, 0, parts), parallel)
+        start = _of_start(target, plan, compared, Part(onlooker, 1, parts), parallel)
         progress = onlooker.begin("the lowest-scored action") if sanity else None
         floor = run_floor(target.policy, plan, folder, progress) if progress else None
         kept = None if isinstance(agent, Policy) else folder
@@ -196,24 +207,66 @@ def evaluate(
     return found
 
 
-def _play(
-    policy: Policy, plan: Plan, wanted: Sequence[Cell], folder: Path, onlooker: Onlooker, whose: str = ""
-) -> list[Score]:
+@dataclass(frozen=True)
+class Part:
+    """One of several parts of the whole work, as an onlooker hears of it."""
+
+    onlooker: Onlooker
+    number: int
+    of: int
+    whose: str = ""
+
+    def begin(self, label: str) -> Progress:
+        """See Onlooker."""
+        report = self.onlooker.begin(self.whose + label)
+        return lambda done, of: report(self.number * of + done, self.of * of)
+
+
+def _play(policy: Policy, plan: Plan, wanted: Sequence[Cell], folder: Path, part: Part, parallel: int) -> list[Score]:
+    device = next(policy.parameters()).device.type
+    identity = files.fingerprint(policy)
+    missing = [cell for cell in wanted if not cell_file(folder, cell, plan, identity, device).exists()]
+    if parallel > 1 and len(missing) > 1:
+        content, shares = files.to_bytes(policy), [missing[i::parallel] for i in range(min(parallel, len(missing)))]
+        orders = [work.Judging("attack", content, plan, tuple(share), device) for share in shares]
+        jobs = [Job(folder, work.judge, (order, number)) for number, order in enumerate(orders)]
+        _in_processes(jobs, parallel, part.begin(f"{len(missing)} scores"))
     scores = []
-    for score in run_suite(policy, plan, wanted, folder, lambda label: onlooker.begin(whose + label)):
+    for score in run_suite(policy, plan, wanted, folder, part.begin):
         scores.append(score)
-        onlooker.finished(f"{whose}{_label(score)}: {score}")
+        part.onlooker.finished(f"{part.whose}{_label(score)}: {score}")
     return scores
 
 
-def _of_start(target: Target, plan: Plan, wanted: Sequence[Cell], onlooker: Onlooker) -> Start | None:
+def _in_processes(jobs: Sequence[Job], parallel: int, report: Progress) -> None:
+    """Jobs of this machine, numbered in one folder; how far they are is read from the files in which they tell it."""
+    shares, began = dict[Path, float](), time.time()
+
+    def tick() -> None:
+        for number, job in enumerate(jobs):
+            path = job.folder / work.progress_file(number)
+            with contextlib.suppress(FileNotFoundError, StoreError):
+                if path.stat().st_mtime >= began:
+                    told = store.read_json(path)
+                    shares[path] = told["done"] / told["of"]
+                continue
+            if path in shares:
+                shares[path] = 1.0  # it was there, and ended
+        report(round(PARTS * sum(shares.values())), PARTS * len(jobs))
+
+    crew = Workers(parallel=parallel).crew(lambda: False, tick, lambda line: None)
+    for _ in crew.executor.run(jobs, crew.interrupted, crew.tick):
+        pass
+
+
+def _of_start(target: Target, plan: Plan, wanted: Sequence[Cell], part: Part, parallel: int) -> Start | None:
     """The agent that a run's training began from, judged as the one that came out."""
     if target.start is None:
         return None
     name, agent = target.start
     policy = files.load(agent.file, next(target.policy.parameters()).device)
-    scores = _play(policy, plan, wanted, agent.folder / "evals", onlooker, f"start ({name}): ")
-    return Start(name, str(agent.file), scores, [])
+    part = dataclasses.replace(part, whose=f"start ({name}): ")
+    return Start(name, str(agent.file), _play(policy, plan, wanted, agent.folder / "evals", part, parallel), [])
 
 
 def certify(
@@ -225,11 +278,14 @@ def certify(
     seed: int = 0,
     env_set: Literal["train", "eval"] | None = None,
     device: str = "auto",
+    parallel: int = 1,
     onlooker: Onlooker = NOBODY,
 ) -> Certification:
-    """Prove what no attack can change, at every budget, as `bcl certify` does; its options are these."""
+    """Prove what no attack can change, at every budget, as `bcl certify` does; its options are these. `parallel` processes
+    share the budgets."""
     budgets = _budgets(eps)
     seed = whole("seed", seed)
+    Workers(parallel=whole("parallel", parallel)).worker_device()  # refuses less than 1
     with judged(agent, device) as target:
         count = target.defaults.episodes if episodes is None else whole("episodes", episodes)
         game = game_for_evaluation(target.game, env_set, target.defaults.max_steps, paper_starts(seed, count))
@@ -237,6 +293,10 @@ def certify(
         budgets = budgets or list(target.defaults.eps)
         onlooker.start(len(budgets))
         folder, proofs = target.results / "certs", []
+        if parallel > 1 and len(budgets) > 1:
+            order = work.Proving(files.to_bytes(target.policy), plan, method, pick_device(device))
+            jobs = [Job(folder, work.prove, (order, eps, number)) for number, eps in enumerate(budgets)]
+            _in_processes(jobs, parallel, onlooker.begin(f"{method} at {counted(len(jobs), 'budget')}"))
         for proof in run_certificates(target.policy, plan, budgets, method, folder, onlooker.begin):
             proofs.append(proof)
             onlooker.finished(_proven(proof))

@@ -43,6 +43,8 @@ class Command:
     """Copies of the game at once; 0 chooses."""
     device: str = "auto"
     """auto, cpu or cuda."""
+    parallel: int = 1
+    """Processes that share the work; worth it on a CPU with several cores."""
     sanity: bool = False
     """Also attack with a budget of 1, which must bring the return to the floor."""
     json: bool = False
@@ -70,6 +72,7 @@ class Command:
                 num_envs=self.num_envs,
                 device=self.device,
                 sanity=self.sanity,
+                parallel=self.parallel,
                 onlooker=bar,
             )
         if self.json:

@@ -55,7 +55,7 @@ def evaluate(
     protocol: Protocol = "fixed",
     precision: Precision = "fast",
     choose: Choose | None = None,
-    progress: Progress = lambda done, of: None,
+    progress: Progress = lambda steps, episodes: None,
 ) -> Score:
     """Greedy play under one attack; see `evaluate_cells`."""
     cell = Cell(attack if eps > 0 else None, eps)
@@ -77,7 +77,7 @@ def evaluate_cells(
     protocol: Protocol = "fixed",
     precision: Precision = "fast",
     choose: Choose | None = None,
-    progress: Progress = lambda done, of: None,
+    progress: Progress = lambda steps, episodes: None,
 ) -> Iterator[tuple[int, Score]]:
     """Greedy play under attack, every cell in an environment of its own, all of them at once; each score, with the number of its cell,
     when it is done.
@@ -87,7 +87,8 @@ def evaluate_cells(
     `fixed`: every copy plays a number of episodes set beforehand, so that short episodes are not over-counted.
     `first`: the first `episodes` to finish on any copy count, in order of finishing, as the reference does on Procgen.
     `fast`: on a GPU attacks search in half precision, which sees steps of 1/8 gray level; actions are always decided in
-    full precision. `choose` maps scores to actions instead of the argmax.
+    full precision. `choose` maps scores to actions instead of the argmax. `progress` is told after every step how many
+    steps each copy has played, and how many episodes are done.
     """
     if episodes < 1:
         raise BclError(f"{episodes} episodes cannot be judged", "ask for at least 1")
@@ -113,8 +114,7 @@ def evaluate_cells(
         playing = [table for group in groups for table in group.playing]
         for table in playing:
             table.receive()
-        if step_count % PROBE_EVERY == 0:
-            progress(sum(table.book.finished for table in tables), episodes * len(tables))
+        progress(step_count, sum(table.book.finished for table in tables))
         for table in playing:
             if table.book.complete:
                 yield tables.index(table), table.score(seed, protocol)

@@ -1,6 +1,6 @@
 """Where a run stands, read from its files: the same for its own live view and for somebody in another terminal."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -69,6 +69,29 @@ def pieces(run: Path, since: float) -> Iterator[Piece]:
                 raise
             continue  # it ended as we looked
         yield Piece(told["name"], told["doing"], told["done"], told["of"], (rows or [{}])[-1])
+
+
+def training_left(run: Path, under_way: Sequence[Piece]) -> tuple[int, int] | None:
+    """Steps trained so far, and how many there can be in all: budgets may be skipped, and runs not needed. None where there
+    is no end (an open-ended curriculum), or nothing left to train."""
+    done, most = sum(piece.done for piece in under_way if piece.doing == TRAINING), 0
+    for _, stage, folder in stage_folders(run):
+        config, finished = read_config(folder), (folder / RESULT).exists()
+        steps, trained = config.learner.steps, len([*folder.glob(f"phases/*/run*/{RESULT}")])
+        if stage.strategy in ("none", "paced"):
+            done, most = done + finished * steps, most + steps
+            continue
+        if not finished:
+            if stage.strategy == "open":
+                return None
+            made, c = decisions(folder), config.curriculum
+            rules = rules_of(stage, config, made[0]["decision"]["phase"]["eps"] if made else c.start)
+            phase = made[-1]["decision"]["next"] or len(rules.eps) if made else 1
+            here = len([*folder.glob(f"phases/{phase:03d}/run*/{RESULT}")])
+            runs = (len(rules.eps) - phase) * rules.runs - here
+            most += steps * (min(runs, c.max_runs - trained) if c.max_runs else runs)
+        done, most = done + trained * steps, most + trained * steps
+    return (done, most) if done < most else None
 
 
 def incumbent(run: Path) -> str:

@@ -111,7 +111,7 @@ def _of_run(run: Path, source: Path, repeats: tuple[Repeat, ...], frames: Frames
         evaluations=tuple(found),
         published=_published(config, found[0].levels if found else levels_of(config.game)),
         timeline=read_timeline(run),
-        proofs=_proofs(run / CERTS, policy) if verdict else (),
+        proofs=(*_proofs(run / CERTS, policy), *_proofs_of_start(run, policy)) if verdict else (),
         frames=frames,
         about=_about(config),
         settings=tuple(_settings(run, config)),
@@ -279,15 +279,26 @@ def _published(config: Config, levels: str) -> tuple[Published, ...]:
     return tuple(map(Published, row.eps, row.mean, row.sem)) if row else ()
 
 
+def _proofs_of_start(run: Path, policy: str) -> Iterator[Proof]:
+    """What `bcl certify` proved about the policy file that training began from."""
+    begun = start_of(run)
+    if begun and begun[1].fingerprint != policy:
+        name, agent = begun
+        for proof in _proofs(files.results_folder(agent.file) / CERTS, agent.fingerprint):
+            yield dataclasses.replace(proof, whose=f"start ({name})")
+
+
 def _proofs(folder: Path, policy: str) -> tuple[Proof, ...]:
-    """Certificates of this agent."""
-    names, found = [field.name for field in dataclasses.fields(Proof) if field.name != "levels"], []
+    """Certificates of this agent. An adversary may also do nothing: the greedy worst case is at most play without attack."""
+    names = ("eps", "method", "acr", "gwc", "nominal", "episodes", "seed")
+    found = []
     for path in folder.glob("*.json"):
         data = store.read_json(path)
         if str(data.get("policy")).startswith(policy):
             try:
                 levels = levels_of(game_from_dict(data["game"]))
-                found.append(Proof(**{name: data[name] for name in names}, levels=levels))
+                facts = {name: data[name] for name in names}
+                found.append(Proof(**facts | {"gwc": min(facts["gwc"], facts["nominal"])}, levels=levels))
             except KeyError as error:
                 raise StoreError(f"'{path}' has no {error}", "delete it to have it made again") from None
     return tuple(sorted(found, key=lambda p: (p.levels, p.method, p.seed, p.episodes, p.eps)))

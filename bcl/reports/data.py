@@ -166,6 +166,8 @@ class Proof:
     seed: int
     levels: str = ""
     """Procgen: `train` or `eval`."""
+    whose: str = ""
+    """Empty: the agent's."""
 
 
 @dataclass(frozen=True)

@@ -258,19 +258,19 @@ def certificates(proofs: Sequence[Proof], width: int) -> Figure:
     narrow = width < NARROW
     figure = _figure(width, 440 if narrow else 260)
     upper, lower = figure.subplots(2, 1) if narrow else figure.subplots(1, 2)
-    groups: dict[tuple[str, str, int, int], list[Proof]] = {}
+    groups: dict[tuple[str, str, str, int, int], list[Proof]] = {}
     for proof in proofs:
-        groups.setdefault((proof.method, proof.levels, proof.seed, proof.episodes), []).append(proof)
+        groups.setdefault((proof.whose, proof.method, proof.levels, proof.seed, proof.episodes), []).append(proof)
     looks = (("blue", "o"), ("vermilion", "s"), ("green", "D"), ("purple", "^"))
-    several = len({(proof.method, proof.levels) for proof in proofs}) < len(groups)
-    for number_, ((method, levels, seed, episodes), found) in enumerate(groups.items()):
-        colour, marker = looks[number_ % len(looks)]
-        words = [method, *([LEVELS[levels]] if levels else [])]
+    several = len({(proof.whose, proof.method, proof.levels) for proof in proofs}) < len(groups)
+    for number_, ((whose, method, levels, seed, episodes), found) in enumerate(groups.items()):
+        colour, marker = ("muted", "v") if whose else looks[number_ % len(looks)]
+        words = [*([whose] if whose else []), method, *([LEVELS[levels]] if levels else [])]
         label = ", ".join([*words, counted(episodes, "episode"), f"seed {seed}"] if several else words)
         eps = [proof.eps for proof in found]
         upper.plot(eps, [100 * p.acr for p in found], color=LIGHT[colour], marker=marker, label=label)
         lower.plot(eps, [p.gwc for p in found], color=LIGHT[colour], marker=marker)
-    for nominal in {proof.nominal for proof in proofs}:
+    for nominal in {proof.nominal for proof in proofs if not proof.whose}:
         lower.axhline(nominal, color=LIGHT["muted"], linewidth=1, linestyle=":")
         lower.annotate("no attack", (1, nominal), (0, 3), xycoords=("axes fraction", "data"), ha="right",
                        textcoords="offset points", color=LIGHT["muted"], fontsize=11)  # fmt: skip

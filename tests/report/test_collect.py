@@ -20,6 +20,7 @@ from bcl.errors import StoreError
 from bcl.evaluation.score import NO_ATTACK
 from bcl.experiment import read_config
 from bcl.experiment.run import read_verdict
+from bcl.experiment.status import Piece, training_left
 from bcl.games import game_to_dict
 from bcl.policies import Policy, PolicySpec
 from bcl.reports import plots
@@ -375,3 +376,12 @@ def test_a_bare_policy_file(tmp_path: Path) -> None:
     (best := tmp_path / "run/best/policy.safetensors").write_bytes(file.read_bytes())
     assert f"'bcl report {tmp_path / 'run'}' tells how it was judged" in collect(best).verdict
     assert report_file(file) == tmp_path / "mine.results" / "report.html"
+
+
+def test_how_much_training_there_can_still_be(tmp_path: Path, make_pong_run: Callable[..., Path]) -> None:
+    run = make_pong_run(tmp_path / "cut", finished=False)
+    vanilla, radial, at = (read_config(run / "stages" / name).dqn.steps for name in ("1-vanilla", "2-radial", "3-at"))
+    piece = Piece("phase 4 run 1", "training", 300, at, {})
+    # Two runs of phase 3 are done; phases 4 to 22 (7/255 to 25/255) can have three runs each.
+    assert training_left(run, [piece]) == (vanilla + radial + 2 * at + 300, vanilla + radial + (2 + 19 * 3) * at)
+    assert training_left(make_pong_run(tmp_path / "whole"), []) is None
