@@ -385,3 +385,9 @@ def test_how_much_training_there_can_still_be(tmp_path: Path, make_pong_run: Cal
     # Two runs of phase 3 are done; phases 4 to 22 (7/255 to 25/255) can have three runs each.
     assert training_left(run, [piece]) == (vanilla + radial + 2 * at + 300, vanilla + radial + (2 + 19 * 3) * at)
     assert training_left(make_pong_run(tmp_path / "whole"), []) is None
+
+
+def test_the_greedy_worst_case_never_lies_above_no_attack(pong_run: Path) -> None:
+    path = pong_run / "certs/crown-1.json"
+    store.write_json(path, store.read_json(path) | {"gwc": 20.9, "nominal": 20.5})
+    assert [p.gwc for p in collect(pong_run).proofs if (p.method, p.eps) == ("crown", 1 / 255)] == [20.5]
