@@ -30,7 +30,7 @@ from bcl.errors import StoreError
 from bcl.evaluation import Cell, Plan, Score, cells, flags, worse_than_start, worst, worst_within
 from bcl.evaluation.flags import WORSE_THAN_START
 from bcl.experiment.crew import Agent, Crew, agent_in, agent_of
-from bcl.experiment.learned import no_rise
+from bcl.experiment.learned import NO_LEARNING, UNKNOWN_LEARNING, doubt
 from bcl.experiment.mirrors import NO_MIRRORS, Mirrors
 from bcl.experiment.paced import pace_of, train_paced
 from bcl.experiment.phases import DECISION, phase_of, plan_of, rules_of, train_phases
@@ -48,7 +48,6 @@ Stages = Sequence[tuple[Stage, Config]]
 MEDIAN = "median"  # folder of the agent that repeats share
 MOST_NAMED = 4  # attacks in a sentence; the paper's table has as many
 REPORTED = (RESULT, METRICS, DECISION, "clock*.json", "time-after*.json")  # files in the folders of stages
-NO_LEARNING = "no-learning"  # the flag of a stage whose returns did not rise
 
 
 @dataclass(frozen=True)
@@ -103,7 +102,7 @@ class Verdict:
             words.append(f"its start ({self.start.name}) has {self.start.scores[0].mean:.4g} without attack{had}")
         if self.curriculum:
             words.append(f"it is {self.kept}; the curriculum stopped: {self.curriculum}")
-        told = (NO_LEARNING, WORSE_THAN_START)
+        told = (NO_LEARNING, UNKNOWN_LEARNING, WORSE_THAN_START)
         words += [message for flag, _, message in (f.partition(": ") for f in self.flags) if flag in told]
         if config.budget == "small":
             words.append("a quick look, not the paper's protocol")
@@ -255,8 +254,8 @@ def _train_stages(run: Path, crew: Crew, until_median: bool = False) -> tuple[Ag
             parent = agent.content() if agent else None
             order = Training(_name(stage), config, task, parent, crew.device, crew.mirrors)
             [agent], reached = crew.train([(folder, order)]), end
-            if words := no_rise(folder):
-                raised.append(f"{NO_LEARNING}: stage {_name(stage)}: {words}")
+            if found := doubt(folder):
+                raised.append(f"{found[0]}: stage {_name(stage)}: {found[1]}")
                 crew.say(f"flag {raised[-1]}")
             continue
         assert agent, "a curriculum has a bootstrap"

@@ -7,7 +7,7 @@ from typing import Literal
 
 from bcl.config import Config
 from bcl.errors import StoreError
-from bcl.experiment.learned import no_rise
+from bcl.experiment.learned import doubt
 from bcl.experiment.phases import decisions, phase_line, rules_of
 from bcl.experiment.run import check_unchanged, read_config, stage_folders
 from bcl.experiment.work import METRICS, PROGRESS, RESULT, TRAINING
@@ -113,7 +113,8 @@ def _stage_lines(stage: Stage, folder: Path) -> Iterator[str]:
     name = folder.name[2:]
     if stage.strategy == "none":
         if (folder / RESULT).exists():
-            yield "; ".join(filter(None, (f"{name}: trained", no_rise(folder))))
+            _, words = doubt(folder) or ("", "")
+            yield "; ".join(filter(None, (f"{name}: trained", words)))
         return
     if stage.strategy == "paced":
         if (folder / RESULT).exists():
