@@ -1,8 +1,8 @@
 """How many threads PyTorch gets. Those of a small batch only wait for each other, and on busy cores each waits for all.
 
 Measured with PyTorch 2.13 on 2 cores, the paper's network on 84 x 84 images, forward and backward, ms with 1 and with 2 threads:
-idle, batch 1: 2.0 and 2.3; 4: 5.4 and 5.2; 16: 15 and 10; 32: 29 and 16; 64: 54 and 29; 256: 217 and 119. With two other
-processes on each core, batch 1: 15 and 413; 16: 64 and 412; 64: 209 and 986; 256: 940 and 1120.
+idle (at real-time priority), batch 1: 2.0 and 2.3; 4: 5.4 and 5.2; 16: 15 and 10; 32: 29 and 16; 64: 54 and 29; 256: 217 and
+119. Busy (a load average of 7), batch 1: 15 and 413; 16: 64 and 412; 64: 209 and 986; 256: 940 and 1120.
 """
 
 import contextlib
