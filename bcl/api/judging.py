@@ -34,7 +34,7 @@ from bcl.evaluation import (
     worst,
     worst_within,
 )
-from bcl.evaluation.suite import PARTS
+from bcl.evaluation.suite import PARTS, certificate_file
 from bcl.experiment import work
 from bcl.experiment.run import Start
 from bcl.games import Game, game_to_dict
@@ -293,9 +293,10 @@ def certify(
         budgets = budgets or list(target.defaults.eps)
         onlooker.start(len(budgets))
         folder, proofs = target.results / "certs", []
-        if parallel > 1 and len(budgets) > 1:
+        missing = [b for b in budgets if not certificate_file(folder, method, b, plan, target.policy).exists()]
+        if parallel > 1 and len(missing) > 1:
             order = work.Proving(files.to_bytes(target.policy), plan, method, pick_device(device))
-            jobs = [Job(folder, work.prove, (order, eps, number)) for number, eps in enumerate(budgets)]
+            jobs = [Job(folder, work.prove, (order, budget, number)) for number, budget in enumerate(missing)]
             _in_processes(jobs, parallel, onlooker.begin(f"{method} at {counted(len(jobs), 'budget')}"))
         for proof in run_certificates(target.policy, plan, budgets, method, folder, onlooker.begin):
             proofs.append(proof)

@@ -193,8 +193,8 @@ def run_certificates(
     progress: Callable[[str], Progress] = lambda label: lambda done, of: None,
 ) -> Iterator[Certificate]:
     """Yield the certificate of every budget, stored like scores."""
-    identity, device = _identity(policy), next(policy.parameters()).device
-    files = {eps: folder / _file_name(method, eps, plan, identity) for eps in budgets}
+    device = next(policy.parameters()).device
+    files = {eps: certificate_file(folder, method, eps, plan, policy) for eps in budgets}
     missing, count = [eps for eps in files if not files[eps].exists()], worth(policy.spec.obs_shape, plan.episodes)
     for eps, file in files.items():
 
@@ -246,6 +246,11 @@ def cell_file(folder: Path, cell: Cell, plan: Plan, policy: str, device: str) ->
     """Where `run_suite` keeps a cell: `policy` is a fingerprint, `device` the type of the one that plays it."""
     attack = NO_ATTACK if cell.attack is None else repr(cell.attack)
     return folder / _file_name(attack, cell.eps, plan, f"{policy} on {device}")
+
+
+def certificate_file(folder: Path, method: Method, eps: float, plan: Plan, policy: Policy) -> Path:
+    """Where `run_certificates` keeps what it proved."""
+    return folder / _file_name(method, eps, plan, _identity(policy))
 
 
 def _file_name(what: str, eps: float, plan: Plan, policy: str) -> str:

@@ -57,7 +57,7 @@ class Start:
     name: str
     """Its stage, such as `vanilla`; `--init` where it was given."""
     file: str
-    """Within the run."""
+    """Within the run; of `bcl attack` the whole path."""
     scores: list[Score]
     unlimited: list[Score]
 

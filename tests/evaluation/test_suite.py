@@ -111,7 +111,9 @@ def test_what_a_step_under_an_attack_costs() -> None:
     ]  # fmt: skip
 
 
-def test_processes_that_share_the_work_find_what_one_does(policy: Policy, tmp_path: Path) -> None:
+def test_processes_that_share_the_work_find_what_one_does(
+    policy: Policy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in ("one", "two"):
         save(policy, tmp_path / name / "p.safetensors")
     words: dict[str, Any] = {"eps": [0.1, 0.2], "episodes": 2, "device": "cpu"}
@@ -125,3 +127,7 @@ def test_processes_that_share_the_work_find_what_one_does(policy: Policy, tmp_pa
     )
     assert one_proven.certificates == two_proven.certificates
     assert not [*tmp_path.rglob("*progress.json")]
+    monkeypatch.setattr("bcl.api.judging._in_processes", lambda *_: pytest.fail("all of it is stored"))
+    file = tmp_path / "two" / "p.safetensors"
+    assert bcl.evaluate(file, attacks="pgd-2", parallel=2, **words).scores == two.scores
+    assert bcl.certify(file, parallel=2, **words).certificates == two_proven.certificates
