@@ -6,6 +6,7 @@ Gymnasium prints what it gets.
 
 import contextlib
 import os
+import threading
 import traceback
 from collections.abc import Iterator
 from typing import Any, NoReturn
@@ -50,11 +51,12 @@ def refuse_infinite(id: str, call: str, what: str, numbers: np.ndarray) -> None:
 
 @contextlib.contextmanager
 def without_exit() -> Iterator[None]:
-    """A game that calls `os._exit` would end this process without a word: here it raises. A child that it forks may."""
-    exit_now, here = os._exit, os.getpid()
+    """A game that calls `os._exit` would end this process without a word: here it raises. A child that it forks may, and so
+    may other threads, such as the one that ends a game that hangs."""
+    exit_now, here = os._exit, (os.getpid(), threading.get_ident())
 
     def refused(status: int) -> NoReturn:
-        if os.getpid() != here:
+        if (os.getpid(), threading.get_ident()) != here:
             exit_now(status)
         raise SystemExit(f"os._exit({status})")
 
