@@ -5,16 +5,19 @@ STAMP := .venv/installed
 # procgen-mirror and gym3 declare numpy<2 though they run on 2.x, so they come without their dependencies;
 # cffi, imageio, cloudpickle and filelock are what they really use.
 PROCGEN := procgen-mirror gym3 gym gym-notices
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+PIP := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
 
 .PHONY: install demo test lint docs docs-check bench clean
 
 install: $(STAMP)
 
 $(STAMP): pyproject.toml constraints.txt
+	@echo "installing into .venv: about 2 GB, minutes on a fast connection; nothing outside this folder is changed"
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "bcl needs Python 3.11 or newer; set PYTHON=python3.x")'
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@echo "1 of 2: PyTorch, games and tools, in the versions of constraints.txt"
 	$(PIP) -e '.[atari,ray,tensorboard,video,sb3,dev]' cffi imageio cloudpickle filelock
+	@echo "2 of 2: Procgen"
 	$(PIP) --no-deps $(PROCGEN)
 	touch $@
 

@@ -44,6 +44,15 @@ def mean_interval(runs: Sequence[Sequence[float]], seed: int = 0) -> Interval | 
     return _bootstrap(runs, lambda *drawn, axis: np.mean([np.mean(run, axis=axis) for run in drawn], axis=0), seed)
 
 
+def certainly_less(xs: Sequence[float], ys: Sequence[float]) -> bool:
+    """Whether the 95 % intervals of two means lie apart, the first below the second; returns that do not vary are a point,
+    and of n < 3 nothing is certain."""
+    if min(len(xs), len(ys)) < MIN_FOR_INTERVAL or mean(xs) >= mean(ys):
+        return False
+    x, y = (mean_interval([returns]) or Interval(mean(returns), mean(returns)) for returns in (xs, ys))
+    return x.high < y.low
+
+
 def improvement(xs: Sequence[Sequence[float]], ys: Sequence[Sequence[float]]) -> float:
     """P(X > Y), ties counted half (Mann-Whitney): the chance that an episode of the one agent returns more than one of
     the other. Of several runs each: the mean over pairs of runs."""

@@ -5,7 +5,7 @@
 Acrobot: swing a two-link arm up; -1 a step, so -80 is good and -500 is failure. Vanilla DQN first, then `bcl-mos-at` from it:
 adversarial training in phases of rising budget, best of up to 3 runs each, budgets already held skipped. Then both agents are
 attacked at every budget, on episodes that chose nothing, also with an attack that no decision saw: Multi-T, here from 100 starts
-instead of the paper's 1000 to save time. Certificates say what no attack can do. Killed, it continues where it was.
+instead of the paper's 1000 to save time. Certificates say what no attack can do, on the same episodes. Killed, it continues where it was.
 """
 
 import argparse
@@ -16,20 +16,16 @@ import sys
 from pathlib import Path
 
 import matplotlib
-from rich.console import Console
 from rich.table import Table
 
 import bcl
 from bcl.attacks import PGD, RIFGSM, MultiT, suite
-from bcl.evaluation import Cell, Score, cells, worst_within
-from bcl.experiment import Crew, read_config
-from bcl.experiment.crew import agent_of
-from bcl.experiment.phases import plan_of
+from bcl.cli import console
+from bcl.evaluation import Score, worst_within
+from bcl.experiment import read_config
 from bcl.experiment.run import read_verdict
-from bcl.experiment.work import MODULES
 from bcl.quantities import counted
 from bcl.reports import look
-from bcl.runs.executors import Here, Processes
 
 matplotlib.use("Agg")
 from matplotlib import pyplot
@@ -63,12 +59,6 @@ def train(out: Path, options: argparse.Namespace) -> None:
     print("bcl", *words, flush=True)
     if code := subprocess.run([sys.executable, "-m", "bcl", *words]).returncode:
         sys.exit(code)
-
-
-def judged(name: str, file: Path, out: Path, wanted: list[Cell], crew: Crew) -> list[Score]:
-    """Nominal play and every attack at every budget, played once and kept where the run's report looks."""
-    folder = out if file.parent.name == "best" else file.parent
-    return crew.scores(name, agent_of(file, folder), plan_of(read_config(out), "demo"), wanted)
 
 
 def curve(scores: list[Score]) -> Curve:
@@ -118,18 +108,16 @@ def main() -> None:
     verdict = read_verdict(out)
     assert verdict, "training ended with one"
     budgets = sorted({*budgets, verdict.reached} - {0.0})
-    console = Console()
-    files = {"vanilla": out / "stages/1-vanilla/policy.safetensors", "bcl-mos-at": out / "best/policy.safetensors"}
-    executor = Processes(options.parallel, MODULES) if options.parallel > 1 else Here()
-    wanted = cells(attacks, budgets)
-    with console.status(f"attacking both agents, {2 * len(wanted)} scores"):
-        scores = {name: judged(name, file, out, wanted, Crew(executor)) for name, file in files.items()}
-    curves, floor = {name: curve(found) for name, found in scores.items()}, read_config(out).curriculum.floor
-    episodes = len(scores["vanilla"][0].returns)
+    start = out / "stages/1-vanilla/policy.safetensors"
+    with console.progress() as bar:  # both agents, on the same episodes
+        found = bcl.evaluate(out, attacks=attacks, eps=budgets, device="cpu", parallel=options.parallel, onlooker=bar)
+    scores = {"vanilla": (found.start or found).scores, "bcl-mos-at": found.scores}
+    curves, floor = {name: curve(played) for name, played in scores.items()}, read_config(out).curriculum.floor
+    episodes = found.episodes
     table = Table("eps", *curves, title=f"worst return within each budget, {counted(episodes, 'episode')}")
     for eps in (0.0, *budgets):
         table.add_row(f"{eps}", *(cell(returns, eps, floor) for returns in curves.values()))
-    console.print(table)
+    console.out.print(table)
     figure = out / "demo" / "return-against-budget.png"
     figure.parent.mkdir(exist_ok=True)
     draw(curves, figure)
@@ -141,9 +129,10 @@ def main() -> None:
     else:
         print("this seed does not show the effect; try another --seed and --out")
     print(f"figure: {figure}")
-    with console.status("proving at small budgets"):
-        small = QUICK_CERTIFIED if options.quick else CERTIFIED
-        proofs = bcl.certify(out, eps=small, method="crown-ibp", device="cpu").certificates
+    small = QUICK_CERTIFIED if options.quick else CERTIFIED
+    with console.progress() as bar:  # on the same episodes as the table; of both, so that the report can show both
+        proofs = bcl.certify(out, eps=small, method="crown-ibp", device="cpu", onlooker=bar).certificates
+        bcl.certify(start, eps=small, method="crown-ibp", episodes=episodes, device="cpu", onlooker=bar)
     shares = ", ".join(f"{proof.acr:.0%} at {proof.eps}" for proof in proofs)
     print(f"actions proven, whatever the attack: {shares}")
     print(f"next: bcl attack {out} --suite paper")

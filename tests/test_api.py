@@ -62,7 +62,6 @@ def test_evaluate_is_the_attack_command(in_folder: Callable[..., tuple[int, str,
     assert found.worst[0.1].mean == min(score.mean for score in found.scores if score.eps == 0.1)
     assert "no attack" in str(found)
     assert found.worst_within[0.1].mean == min(score.mean for score in found.scores if score.eps <= 0.1)
-    assert f"worst at 0.1: {found.worst[0.1].mean:.4g}" in str(found)
     assert f"worst within 0.1: {found.worst_within[0.1].mean:.4g}" in str(found)
 
 
@@ -156,7 +155,8 @@ def test_train_is_the_train_command(in_folder: Callable[..., tuple[int, str, str
     assert Path("ours/config.toml").read_text() == Path("theirs/config.toml").read_text()
     ours, theirs = (Path(name) / "best" / "policy.safetensors" for name in ("ours", "theirs"))
     assert ours.read_bytes() == theirs.read_bytes()
-    assert [line.split(",")[0] for line in said] == ["stage 1: vanilla", "stage 2: at"]
+    flag = "flag unknown-learning: stage vanilla: it has too few episodes to tell whether it learned"
+    assert [line.split(",")[0] for line in said] == ["stage 1: vanilla", flag, "stage 2: at"]
     written = {name: store.read_metrics(run.folder / name / "metrics.jsonl") for name, _ in rows}
     assert rows == [(name, row) for name, its in written.items() for row in its]
     assert [*written] == ["stages/1-vanilla", "stages/2-at"]

@@ -1,5 +1,6 @@
 """The examples run."""
 
+import json
 import re
 import subprocess
 import sys
@@ -25,7 +26,13 @@ def test_the_demo_runs_and_draws(tmp_path: Path) -> None:
     assert not re.search(r"\d{4,}%", done)  # an agent at the floor has nothing of which a share could be kept
     assert (tmp_path / "run" / "demo" / "return-against-budget.png").stat().st_size > 10_000
     report = (tmp_path / "run" / "report.html").read_text()
-    assert "vanilla, worst within" in report
+    assert "start (vanilla), worst within" in report
+    assert "its start (vanilla) has" in re.search(r"<h1>(.*?)</h1>", report, re.DOTALL)[1]  # type: ignore[index]
+    assert "start (vanilla), crown-ibp" in report
+    # Certificates are of the episodes of the table.
+    table = json.loads((tmp_path / "run" / "evals" / "verdict.json").read_text())
+    [proof] = [json.loads(path.read_text()) for path in (tmp_path / "run" / "certs").glob("*.json")]
+    assert (proof["seed"], proof["nominal"]) == (table["scores"][0]["seed"], table["scores"][0]["mean"])
     assert "Nothing has been proven" not in report
     again = run("demo.py", tmp_path, *words)  # finished: read, not done again
     assert "'run' is finished" in again
@@ -38,7 +45,7 @@ def test_the_demo_runs_and_draws(tmp_path: Path) -> None:
         (
             "five_lines.py",
             ["--quick"],
-            ["no attack:", "RI-FGSM at 0.06", "worst at 0.06", "crown at 0.01: ACR", "report.html"],
+            ["no attack:", "RI-FGSM at 0.06", "worst within 0.06", "crown at 0.01: ACR", "report.html"],
         ),
         ("own_agent.py", [], ["at 0.1 the worst attack leaves", "crown-ibp at 0.01: ACR"]),
         ("own_game.py", ["--quick"], ["none at 0:", "crown at 0.01: ACR"]),

@@ -25,6 +25,7 @@ ALLOWED = {
     "bounds": {"errors", "layers"},
     "envs": FACTS | {"processes"},
     "stats": set(),
+    "threads": set(),
     "seeds": set(),
     "schedules": set(),
     "graphs": set(),
@@ -33,7 +34,7 @@ ALLOWED = {
     "pacing": {"errors"},
     "runs": {"errors", "processes"},
     "policies": FACTS | {"runs", "zoo", "__init__"},
-    "evaluation": FACTS | {"__init__", "attacks", "bounds", "graphs", "stats", "envs", "policies", "runs"},
+    "evaluation": FACTS | {"__init__", "attacks", "bounds", "graphs", "stats", "envs", "policies", "runs", "threads"},
     "learners": FACTS
     | {
         "attacks",
@@ -50,10 +51,10 @@ ALLOWED = {
     },
     "experiment": FACTS
     | {"__init__", "attacks", "bounds", "config", "curriculum", "envs", "evaluation", "learners", "policies", "recipes"}
-    | {"runs", "pacing", "seeds", "settings", "stats"},
+    | {"runs", "pacing", "seeds", "settings", "stats", "threads"},
     "reports": FACTS
     | {"__init__", "attacks", "config", "curriculum", "envs", "evaluation", "experiment", "learners", "policies"}
-    | {"recipes", "runs", "settings", "stats", "zoo"},
+    | {"recipes", "runs", "settings", "stats", "threads", "zoo"},
     "api": FACTS
     | {"attacks", "bounds", "config", "envs", "evaluation", "experiment", "learners", "policies", "recipes", "reports"}
     | {"runs", "zoo"},

@@ -15,6 +15,7 @@ from bcl.attacks.names import attack_label
 from bcl.envs import make_env
 from bcl.errors import ConfigError
 from bcl.evaluation import Cell, Moment, Plan, game_for_evaluation, watch
+from bcl.evaluation.certify import USUAL_LENGTH
 from bcl.experiment.planning import ready
 from bcl.games import OBSERVATION_NAMES
 from bcl.policies import Policy
@@ -42,7 +43,7 @@ class Video:
         for moment in moments:
             self.steps, self.total = self.steps + 1, moment.total
             self.changed += moment.wanted != moment.taken
-            report(self.steps, steps or self.steps)
+            report(self.steps, steps or max(USUAL_LENGTH, self.steps))
             yield moment
 
 

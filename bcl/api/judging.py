@@ -1,12 +1,16 @@
 """bcl.evaluate and bcl.certify, which `bcl attack` and `bcl certify` call."""
 
+import contextlib
+import dataclasses
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol, cast, get_args
 
 from bcl.api import Where, given, several, whole
-from bcl.api.target import judged, paper_starts
+from bcl.api.target import Target, judged, paper_starts, pick_device
+from bcl.api.workers import Workers
 from bcl.attacks import Attack, attack_by_name
 from bcl.attacks import suite as attacks_of
 from bcl.attacks.names import attack_label
@@ -21,6 +25,7 @@ from bcl.evaluation import (
     Score,
     Worst,
     affordable_method,
+    cell_file,
     cells,
     find_breaking,
     flags,
@@ -28,17 +33,21 @@ from bcl.evaluation import (
     run_certificates,
     run_floor,
     run_suite,
+    worse_than_start,
     worst,
     worst_within,
 )
 from bcl.evaluation.breaking import BREAKING
-from bcl.evaluation.suite import CERTS, Starts
+from bcl.evaluation.suite import CERTS, PARTS, Starts, certificate_file
+from bcl.experiment import work
 from bcl.experiment.planning import ready
+from bcl.experiment.run import Start
 from bcl.games import Game, game_to_dict
-from bcl.policies import Policy
+from bcl.policies import Policy, files
 from bcl.quantities import counted, format_eps, parse_eps
 from bcl.reports.tables import Table, as_html
 from bcl.runs import store
+from bcl.runs.executors import Job
 
 Progress = Callable[[int, int], None]
 Budgets = float | str | Sequence[float | str]
@@ -53,7 +62,7 @@ class Onlooker(Protocol):
         ...
 
     def begin(self, label: str) -> Progress:
-        """One begins; the result is told how many of how many episodes are done."""
+        """One begins; the result is told how much of how much is done, of the whole work."""
         ...
 
     def finished(self, line: str) -> object:
@@ -94,6 +103,8 @@ class Evaluation:
     """Reasons to distrust the scores (docs/flags.md)."""
     folder: Path | None
     """Where every score lies, so that asking again plays only what is missing; none for an agent in memory."""
+    start: Start | None = None
+    """Of a run: the same scores of the agent that its training began from."""
     breaking: Breaking | None = None
     """With `find_eps`: the smallest budget of each attack that breaks the agent."""
 
@@ -123,6 +134,7 @@ class Evaluation:
             "floor": self.floor and self.floor.to_dict(),
             "flags": [asdict(flag) for flag in self.flags],
             "breaking": self.breaking and self.breaking.to_dict(),
+            "start": self.start and self.start.to_dict(),
         }
 
     def to_frame(self) -> Any:
@@ -146,11 +158,13 @@ class Evaluation:
         return as_html(Table(title, ("attack", *map(format_eps, budgets)), tuple(rows), notes))
 
     def __str__(self) -> str:
-        """A line per score, then the worst cases, then doubts."""
+        """A line per score, then the worst case within each budget, then doubts."""
         lines = [f"{self.game.id}: mean return ± standard error, {counted(self.episodes, 'episode')}, seed {self.seed}"]
         lines += [f"{_label(score)}: {score}" for score in self.scores]
-        lines += [f"worst at {format_eps(eps)}: {lowest.mean:.4g}" for eps, lowest in self.worst.items()]
-        lines += [f"worst within {format_eps(eps)}: {lowest.mean:.4g}" for eps, lowest in self.worst_within.items()]
+        began = worst_within(self.start.scores) if self.start else {}
+        for eps, lowest in self.worst_within.items():
+            start = f" (its start: {began[eps].mean:.4g})" if eps in began else ""
+            lines.append(f"worst within {format_eps(eps)}: {lowest.mean:.4g}{start}")
         lines += [str(self.breaking)] if self.breaking else []
         return "\n".join([*lines, *(f"flag {flag.name}: {flag.message}" for flag in self.flags)])
 
@@ -216,6 +230,7 @@ def evaluate(
     starts: Starts | None = None,
     device: str = "auto",
     sanity: bool = False,
+    parallel: int = 1,
     find_eps: bool = False,
     threshold: float | None = None,
     onlooker: Onlooker = NOBODY,
@@ -223,36 +238,100 @@ def evaluate(
     """Judge a run, a policy file or a policy under attack, as `bcl attack` does; its options are these.
 
     Attacks are those of a suite, by default `quick`, or `attacks`, by name or as they are. Budgets and episodes are by
-    default the game's; with `find_eps` only budgets that are given are played, beside those of the search.
+    default the game's; with `find_eps` only budgets that are given are played, beside those of the search. Of a run, the agent
+    that its training began from is judged too; of a policy file, that file alone. `parallel` processes share the scores, each
+    with its share of the cores: worth it on a CPU, for agents in files.
     """
     budgets = _budgets(eps)
     chosen = _chosen(suite, attacks)
     if threshold is not None and not find_eps:
         raise ConfigError("a threshold was given but no search for a budget", "add --find-eps")
     seed, num_envs = whole("seed", seed), whole("num_envs", num_envs)
+    Workers(parallel=whole("parallel", parallel)).worker_device()  # refuses less than 1
     with judged(agent, device) as target:
         count = target.defaults.episodes if episodes is None else whole("episodes", episodes)
         starts = _starts(starts, target.defaults.starts)
         noops = paper_starts(seed, count, num_envs) if starts == "game" else 0
         game = game_for_evaluation(target.game, env_set, target.defaults.max_steps, noops)
         plan = Plan(game, count, seed, protocol, precision, num_envs, starts)
-        wanted = cells(chosen, budgets or (() if find_eps else target.defaults.eps))
-        if sanity:
-            wanted.append(Cell(attack_by_name("pgd-30"), 1.0))
-        onlooker.start(len(wanted))
-        folder, scores = _writable(target.results / "evals"), []
-        train = ready(target.policy, plan, folder, onlooker.begin)
-        for score in run_suite(target.policy, plan, wanted, folder, onlooker.begin, train):
-            scores.append(score)
-            onlooker.finished(f"{_label(score)}: {score}")
+        compared = cells(chosen, budgets or (() if find_eps else target.defaults.eps))
+        wanted = [*compared, *([Cell(attack_by_name("pgd-30"), 1.0)] if sanity else [])]
+        onlooker.start(len(wanted) + (len(compared) if target.start else 0))
+        folder, parts = _writable(target.results / "evals"), 2 if target.start else 1
+        scores = _play(target.policy, plan, wanted, folder, Part(onlooker, 0, parts), parallel)
+        start = _of_start(target, plan, compared, Part(onlooker, 1, parts), parallel)
         progress = onlooker.begin("the lowest-scored action") if sanity else None
         floor = run_floor(target.policy, plan, folder, progress) if progress else None
         kept = None if isinstance(agent, Policy) else folder
+        doubts = flags(scores, floor) + (worse_than_start(scores, start.scores, start.file) if start else [])
         search = target.results / BREAKING
         breaking = find_breaking(target.policy, plan, chosen, search, threshold, onlooker.begin) if find_eps else None
-        found = Evaluation(target.name, game, count, seed, scores, floor, flags(scores, floor), kept, breaking)
+        found = Evaluation(target.name, game, count, seed, scores, floor, doubts, kept, start, breaking)
         store.write_json(folder / "verdict.json", found.to_dict())  # of the latest call; cells have files of their own
     return found
+
+
+@dataclass(frozen=True)
+class Part:
+    """One of several parts of the whole work, as an onlooker hears of it."""
+
+    onlooker: Onlooker
+    number: int
+    of: int
+    whose: str = ""
+
+    def begin(self, label: str) -> Progress:
+        """See Onlooker."""
+        report = self.onlooker.begin(self.whose + label)
+        return lambda done, of: report(self.number * of + done, self.of * of)
+
+
+def _play(policy: Policy, plan: Plan, wanted: Sequence[Cell], folder: Path, part: Part, parallel: int) -> list[Score]:
+    device = next(policy.parameters()).device.type
+    identity = files.fingerprint(policy)
+    missing = [cell for cell in wanted if not cell_file(folder, cell, plan, identity, device).exists()]
+    if parallel > 1 and len(missing) > 1:
+        content, shares = files.to_bytes(policy), [missing[i::parallel] for i in range(min(parallel, len(missing)))]
+        orders = [work.Judging("attack", content, plan, tuple(share), device) for share in shares]
+        jobs = [Job(folder, work.judge, (order, number)) for number, order in enumerate(orders)]
+        _in_processes(jobs, parallel, part.begin(f"{len(missing)} scores"))
+    scores = []
+    train = ready(policy, plan, folder, part.begin)
+    for score in run_suite(policy, plan, wanted, folder, part.begin, train):
+        scores.append(score)
+        part.onlooker.finished(f"{part.whose}{_label(score)}: {score}")
+    return scores
+
+
+def _in_processes(jobs: Sequence[Job], parallel: int, report: Progress) -> None:
+    """Jobs of this machine, numbered in one folder; how far they are is read from the files in which they tell it."""
+    shares, began = dict[Path, float](), time.time()
+
+    def tick() -> None:
+        for number, job in enumerate(jobs):
+            path = job.folder / work.progress_file(number)
+            with contextlib.suppress(FileNotFoundError, StoreError):
+                if path.stat().st_mtime >= began:
+                    told = store.read_json(path)
+                    shares[path] = told["done"] / told["of"]
+                continue
+            if path in shares:
+                shares[path] = 1.0  # it was there, and ended
+        report(round(PARTS * sum(shares.values())), PARTS * len(jobs))
+
+    crew = Workers(parallel=parallel).crew(lambda: False, tick, lambda line: None)
+    for _ in crew.executor.run(jobs, crew.interrupted, crew.tick):
+        pass
+
+
+def _of_start(target: Target, plan: Plan, wanted: Sequence[Cell], part: Part, parallel: int) -> Start | None:
+    """The agent that a run's training began from, judged as the one that came out."""
+    if target.start is None:
+        return None
+    name, agent = target.start
+    policy = files.load(agent.file, next(target.policy.parameters()).device)
+    part = dataclasses.replace(part, whose=f"start ({name}): ")
+    return Start(name, str(agent.file), _play(policy, plan, wanted, agent.folder / "evals", part, parallel), [])
 
 
 def certify(
@@ -264,14 +343,17 @@ def certify(
     seed: int = 0,
     env_set: Literal["train", "eval"] | None = None,
     device: str = "auto",
+    parallel: int = 1,
     onlooker: Onlooker = NOBODY,
 ) -> Certification:
     """Prove what no attack can change, at every budget, as `bcl certify` does; its options are these.
 
-    `auto` takes the tightest method that the network leaves affordable, and the result says which.
+    `auto` takes the tightest method that the network leaves affordable, and the result says which. `parallel` processes share
+    the budgets.
     """
     budgets = _budgets(eps)
     seed = whole("seed", seed)
+    Workers(parallel=whole("parallel", parallel)).worker_device()  # refuses less than 1
     with judged(agent, device) as target:
         count = target.defaults.episodes if episodes is None else whole("episodes", episodes)
         game = game_for_evaluation(target.game, env_set, target.defaults.max_steps, paper_starts(seed, count))
@@ -280,6 +362,11 @@ def certify(
         method, why = affordable_method(target.policy) if method == "auto" else (method, "")
         onlooker.start(len(budgets))
         folder, proofs = _writable(target.results / CERTS), []
+        missing = [b for b in budgets if not certificate_file(folder, method, b, plan, target.policy).exists()]
+        if parallel > 1 and len(missing) > 1:
+            order = work.Proving(files.to_bytes(target.policy), plan, method, pick_device(device))
+            jobs = [Job(folder, work.prove, (order, budget, number)) for number, budget in enumerate(missing)]
+            _in_processes(jobs, parallel, onlooker.begin(f"{method} at {counted(len(jobs), 'budget')}"))
         for proof in run_certificates(target.policy, plan, budgets, method, folder, onlooker.begin):
             proofs.append(proof)
             onlooker.finished(_proven(proof))

@@ -41,9 +41,8 @@ def report_of(target: Path, out: Path | None, *, frames: bool, device: str, say:
     """The page, and what stands on it. Where the game cannot be played here, sample frames are left out."""
     collected, out = check(target, out)
     if frames and agent_file(target):
-        say("sample frames: an episode under attack is played once, and kept for later reports")
         try:
-            collected = dataclasses.replace(collected, frames=play_frames(target, pick_device(device)))
+            collected = dataclasses.replace(collected, frames=play_frames(target, pick_device(device), say))
         except MissingExtra as error:  # what plays the game; the rest of the page needs none of it
             say(f"no sample frames: {error}")
     store.write_text(out, page(collected))

@@ -15,7 +15,8 @@ from bcl.api import Where, given, named_game, path_of
 from bcl.config import EvaluationConfig, evaluation_defaults, resolve
 from bcl.envs import make_env
 from bcl.errors import ConfigError, StoreError, WeightsError
-from bcl.experiment import read_config
+from bcl.experiment import Agent, read_config
+from bcl.experiment.run import start_of
 from bcl.games import REFERENCE_NOOPS, Game
 from bcl.policies import Policy, PolicySpec, files, importers
 from bcl.policies.networks import layers_of
@@ -33,6 +34,8 @@ class Target:
     """Folder for evals/ and certs/."""
     name: str
     """Where it was found."""
+    start: tuple[str, Agent] | None = None
+    """Of a run: what its agent was trained from, with its name; none where that is the agent itself, or not there."""
 
 
 def load(path: Where, device: str | torch.device = "cpu") -> Policy:
@@ -91,8 +94,10 @@ def find_target(path: Path, device: str) -> Target:
     policy = load(path, pick_device(device))
     results = path if path.is_dir() else files.results_folder(path)
     if (path / "config.toml").exists():
-        config = read_config(path)
-        return Target(policy, config.game, config.evaluation, results, str(path))
+        config, start = read_config(path), start_of(path)
+        if start and (not start[1].file.exists() or start[1].fingerprint == files.fingerprint(policy)):
+            start = None
+        return Target(policy, config.game, config.evaluation, results, str(path), start)
     return _by_its_game(policy, results, str(path))
 
 

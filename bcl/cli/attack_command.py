@@ -13,6 +13,7 @@ from bcl.quantities import counted, format_eps, parse_eps
 
 if TYPE_CHECKING:
     from bcl.evaluation import Breaking, Flag, Score
+    from bcl.experiment.run import Start
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,8 @@ class Command:
     are the same; by default as evaluation.starts says, which is game."""
     device: str = "auto"
     """auto, cpu or cuda."""
+    parallel: int = 1
+    """Processes that share the work; worth it on a CPU with several cores."""
     sanity: bool = False
     """Also attack with a budget of 1, which must bring the return to the floor."""
     find_eps: bool = False
@@ -82,6 +85,7 @@ class Command:
                 sanity=self.sanity,
                 find_eps=self.find_eps,
                 threshold=self.threshold,
+                parallel=self.parallel,
                 onlooker=bar,
             )
         if self.json:
@@ -90,7 +94,7 @@ class Command:
         title = (
             f"{found.game.id}: mean return ± standard error, {counted(found.episodes, 'episode')}, seed {found.seed}"
         )
-        print_table(found.scores, found.flags, title, found.breaking)
+        print_table(found.scores, found.flags, title, found.start, found.breaking)
         print(f"results: {found.folder}")
         if self.suite not in ("strong", "learned"):
             budgets = f" --eps {' '.join(self.eps)}" if self.eps else ""
@@ -107,15 +111,19 @@ def kept_scores() -> Iterator[None]:
 
 
 def print_table(
-    scores: Sequence["Score"], doubts: Sequence["Flag"], title: str, breaking: "Breaking | None" = None
+    scores: Sequence["Score"],
+    doubts: Sequence["Flag"],
+    title: str,
+    start: "Start | None" = None,
+    breaking: "Breaking | None" = None,
 ) -> None:
-    """Attacks down, budgets across, the worst case below, doubts under the table."""
+    """Attacks down, budgets across, the worst case below and that of the start, doubts under the table."""
     from rich.table import Table
     from rich.text import Text
 
     from bcl.attacks.names import attack_label
     from bcl.cli.console import out
-    from bcl.evaluation import worst, worst_within
+    from bcl.evaluation.score import lowest
     from bcl.reports import look
 
     budgets = sorted({s.eps for s in scores})
@@ -132,17 +140,12 @@ def print_table(
         name = "no attack" if attack == "none" else attack_label(attack)
         row = [by_cell.get((attack, eps), "") for eps in budgets]
         table.add_row(name, *row, *([breaks.get(attack, "")] if breaking else []))
-    if within := worst_within(scores):
+    if max(budgets) > 0:
         table.add_section()
-        for name, found, style in (
-            ("worst attack", worst(scores), None),
-            ("worst within", within, look.TERMINAL_WORST),
-        ):
-            lowest = [found.get(eps) for eps in budgets]
-            table.add_row(name, *("" if w is None else by_cell[w.attack, w.eps] for w in lowest), style=style)
-        minima = [within[eps].episode_minimum if eps in within else None for eps in budgets]
-        if any(m is not None for m in minima):
-            table.add_row("worst per episode", *("" if m is None else f"{m:.4g}" for m in minima))
+        of_start = [(f"start ({start.name}), worst within", start.scores, None)] if start else []
+        for name, played, style in (("worst within", scores, look.TERMINAL_WORST), *of_start):
+            within = [[s for s in played if s.eps <= eps] for eps in budgets]
+            table.add_row(name, *(str(lowest(some)) if some else "" for some in within), style=style)
     out.print(table)
     if breaking:
         out.print(str(breaking), highlight=False)

@@ -31,6 +31,8 @@ class Command:
     """Procgen: the training levels, or the unlimited set."""
     device: str = "auto"
     """auto, cpu or cuda."""
+    parallel: int = 1
+    """Processes that share the work; worth it on a CPU with several cores."""
     json: bool = False
     """Print JSON instead of a table."""
 
@@ -54,6 +56,7 @@ class Command:
                 seed=self.seed,
                 env_set=self.env_set,
                 device=self.device,
+                parallel=self.parallel,
                 onlooker=bar,
             )
         if self.json:

@@ -14,15 +14,8 @@ from types import FrameType, TracebackType
 from typing import TYPE_CHECKING
 
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TaskID,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
 from bcl.cli.main import INTERRUPTED
 from bcl.errors import StoreError
@@ -34,21 +27,37 @@ out = Console(soft_wrap=not sys.stdout.isatty())
 err = Console(stderr=True, soft_wrap=True)
 
 Report = Callable[[int, int], None]
-SECONDS_PER_LOOK, SECONDS_PER_LINE = 1.0, 10.0  # progress is told once a second
+SECONDS_PER_LOOK, SECONDS_PER_LINE = 1.0, 30.0  # progress is told once a second
+WHOLE = "all training"
+NAME, BAR = 32, 10  # columns of a terminal
 GRACE = 2.0  # seconds for work that was interrupted to end by itself
 
 
+class Pace:
+    """Time left, by how far the work was when it was first seen and is now."""
+
+    def __init__(self) -> None:
+        self._first: tuple[float, float] | None = None
+
+    def left(self, share: float) -> str:
+        """In hours, minutes and seconds; empty in the first second."""
+        now = time.monotonic()
+        self._first = self._first or (now, share)
+        began, before = self._first
+        if now - began < SECONDS_PER_LOOK or share <= before:
+            return ""
+        return str(timedelta(seconds=round((now - began) * (1 - share) / (share - before))))
+
+
 class progress:
-    """Two bars, all units of work and the one at hand; without a terminal, a line on stderr per finished unit."""
+    """A bar of all the work with the time left; without a terminal, a line on stderr every half minute and per finished
+    unit."""
 
     def __init__(self, units: int | None = None, quiet: bool = False) -> None:
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-        self._quiet = quiet
-        self._bars = Progress(
-            *columns, TimeRemainingColumn(), console=err, transient=True, disable=quiet or not err.is_terminal
-        )
-        self._all = self._bars.add_task("all", total=units)
-        self._now = self._bars.add_task("", total=None, visible=False)
+        self._quiet, self._units, self._finished = quiet, units, 0
+        self._bars = _bars(shown=not quiet and err.is_terminal)
+        self._all = self._bars.add_task("", total=1.0, numbers="")
+        self._pace, self._printed = Pace(), time.monotonic()
 
     def __enter__(self) -> "progress":
         self._bars.start()
@@ -59,18 +68,43 @@ class progress:
 
     def start(self, units: int) -> None:
         """So many units of work there are."""
-        self._bars.update(self._all, total=units)
+        self._units, self._finished = units, 0
+        self._pace = Pace()
 
     def begin(self, label: str) -> Report:
-        """Start the next unit; the result reports `done` `of` how many."""
-        self._bars.reset(self._now, total=None, description=label, visible=True)
-        return lambda done, of: self._bars.update(self._now, completed=done, total=of)
+        """Start the next unit; the result reports how much of how much is done, of the whole work."""
+        return lambda done, of: self._told(label, done / of if of else 0.0)
+
+    def _told(self, label: str, share: float) -> None:
+        left = self._pace.left(share)
+        counted = f"{self._finished} of {self._units} done" if self._units else ""
+        self._bars.update(self._all, completed=share, description=_head(label, share, left), numbers=_cut(counted))
+        if not self._quiet and not err.is_terminal and time.monotonic() - self._printed >= SECONDS_PER_LINE:
+            self._printed = time.monotonic()
+            say(", ".join(filter(None, (f"{label}: {share:.0%} of all", f"{left} left" * bool(left), counted))))
 
     def finished(self, line: str) -> None:
         """One unit is done."""
-        self._bars.advance(self._all)
+        self._finished += 1
         if not self._quiet and not err.is_terminal:
-            err.print(line, markup=False, highlight=False)
+            say(line)
+
+
+def _bars(shown: bool) -> Progress:
+    columns = (TextColumn("{task.description}"), BarColumn(BAR), TextColumn("{task.fields[numbers]}"))
+    return Progress(*columns, console=err, transient=True, disable=not shown)
+
+
+def _head(name: str, share: float, left: str) -> str:
+    """What is under way, how far it is and how long it will take: first in the line, so that narrow terminals show it."""
+    short = name if len(name) <= NAME else f"{name[: NAME - 1]}\N{HORIZONTAL ELLIPSIS}"
+    return f"{escape(short):<{NAME}} {share:>4.0%} {f'{left} left' if left else '':<14}"
+
+
+def _cut(numbers: str) -> str:
+    """As much as has room behind the bar."""
+    room = err.width - NAME - BAR - 22  # percent, time left and gaps
+    return escape(numbers if len(numbers) <= room else f"{numbers[: max(0, room - 1)]}\N{HORIZONTAL ELLIPSIS}")
 
 
 def say(line: str) -> None:
@@ -79,13 +113,14 @@ def say(line: str) -> None:
 
 
 class live:
-    """A bar for every piece of a run's work that is under way; without a terminal, a line each now and then."""
+    """A bar for the whole run and one for every piece of its work that is under way; without a terminal, a line each every
+    half minute."""
 
     def __init__(self, run: Path) -> None:
-        columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[numbers]}"))
         self._run, self._since = run, time.time()
-        self._bars = Progress(*columns, console=err, transient=True, disable=not err.is_terminal)
+        self._bars = _bars(shown=err.is_terminal)
         self._tasks: dict[str, TaskID] = {}
+        self._paces: dict[str, Pace] = {}
         self._looked = self._printed = time.monotonic()
 
     def __enter__(self) -> "live":
@@ -101,43 +136,62 @@ class live:
         if now - self._looked < SECONDS_PER_LOOK:
             return
         self._looked = now
-        if not err.is_terminal and now - self._printed < SECONDS_PER_LINE:
-            return
-        self._printed = now
         with contextlib.suppress(StoreError):  # a damaged file must not end the work of those who do not need it
-            self._look()
+            self._look(now)
 
-    def _look(self) -> None:
-        from bcl.experiment.status import incumbent, pieces
+    def _look(self, now: float) -> None:
+        from bcl.experiment.status import incumbent, pieces, training_left
 
-        found = {f"{piece.name} {piece.doing}": piece for piece in pieces(self._run, self._since)}
-        if not err.is_terminal:
-            for piece in found.values():
-                say(piece_line(piece))
-            return
-        best = incumbent(self._run)
-        for name in self._tasks.keys() - found.keys():
-            self._bars.remove_task(self._tasks.pop(name))
-        for name, piece in found.items():
-            if name not in self._tasks:
-                self._tasks[name] = self._bars.add_task(piece.name, total=None, numbers="")
-            numbers = _numbers(piece) + (f"  (best so far: {best})" if best else "")
-            self._bars.update(self._tasks[name], completed=piece.done, total=piece.of, numbers=numbers)
+        found = [*pieces(self._run, self._since)]
+        shares = {f"{piece.name} {piece.doing}": piece.done / max(piece.of, 1) for piece in found}
+        whole, best = None, ""
+        with contextlib.suppress(StoreError):
+            whole, best = training_left(self._run, found), incumbent(self._run)
+        if whole:
+            shares[WHOLE] = whole[0] / whole[1]
+        for gone in self._paces.keys() - shares.keys():
+            del self._paces[gone]
+        left = {key: self._paces.setdefault(key, Pace()).left(share) for key, share in shares.items()}
+        lines = [(f"{p.name} {p.doing}", p.name, _numbers(p)) for p in found]
+        if whole:
+            lines.insert(0, (WHOLE, WHOLE, "at most" + (f", best so far: {best}" if best else "")))
+        if err.is_terminal:
+            self._draw(lines, shares, left)
+        elif now - self._printed >= SECONDS_PER_LINE:
+            self._printed = now
+            for key, name, numbers in lines:
+                say(line_of(name, shares[key], left[key], numbers))
+
+    def _draw(self, lines: list[tuple[str, str, str]], shares: dict[str, float], left: dict[str, str]) -> None:
+        for key in self._tasks.keys() - shares.keys():
+            self._bars.remove_task(self._tasks.pop(key))
+        for key, name, numbers in lines:
+            if key not in self._tasks:
+                self._tasks[key] = self._bars.add_task("", total=1.0, numbers="")
+            head = _head(name, shares[key], left[key])
+            self._bars.update(self._tasks[key], completed=shares[key], description=head, numbers=_cut(numbers))
+
+
+def line_of(name: str, share: float, left: str, numbers: str) -> str:
+    """A piece of work under way, in one line."""
+    return ", ".join(filter(None, (f"{name}: {share:.0%}", f"{left} left" * bool(left), numbers)))
 
 
 def piece_line(piece: "Piece") -> str:
-    """A piece of work under way, in one line."""
-    return f"{piece.name}: {_numbers(piece)}"
+    """The same for somebody who looks once: the time left is by the last row of metrics."""
+    rate = piece.row.get("steps_per_second")
+    left = str(timedelta(seconds=round((piece.of - piece.done) / rate))) if rate else ""
+    return line_of(piece.name, piece.done / max(piece.of, 1), left, _numbers(piece))
 
 
 def _numbers(piece: "Piece") -> str:
     row = piece.row
-    words = [f"{piece.doing} {piece.done:,} of {piece.of:,}"]
+    words = [f"{piece.doing} {piece.done:,} of {piece.of:,}" if row else piece.doing]
     for name, label in (("return", "return"), ("return_attacked", "attacked"), ("eps", "eps")):
         if (value := row.get(name)) is not None and (value or name != "eps"):
             words.append(f"{label} {value:.4g}")
     if rate := row.get("steps_per_second"):
-        words += [f"{rate:,.0f} steps/s", f"{timedelta(seconds=round((piece.of - piece.done) / rate))} left"]
+        words.append(f"{rate:,.0f} steps/s")
     return ", ".join(words)
 
 

@@ -127,15 +127,23 @@ def _unlike(run: Path) -> str:
 
 
 def _print(run: Path, verdict: "Verdict") -> None:
-    from bcl.attacks.names import attack_label
+    from bcl.evaluation.score import lowest
     from bcl.experiment import read_config
 
-    on_levels = ("", verdict.scores), (" on unlimited levels", verdict.unlimited)
-    for where, score in [(where, score) for where, scores in on_levels for score in scores]:
-        under = f"under {attack_label(score.attack)} at {format_eps(score.eps)}" if score.eps else "without attack"
-        print(f"mean return over {counted(len(score.returns), 'episode')}{where} {under}: {score}")
+    began = (verdict.start.scores, verdict.start.unlimited) if verdict.start else ([], [])
+    for where, scores, theirs in (
+        ("", verdict.scores, began[0]),
+        (" on unlimited levels", verdict.unlimited, began[1]),
+    ):
+        for eps in sorted({score.eps for score in scores}):
+            words = f"under the worst attack within {format_eps(eps)}" if eps else "without attack"
+            ours, *start = [lowest(s for s in some if s.eps <= eps) for some in (scores, theirs) if some]
+            beside = "".join(f" (its start: {score})" for score in start)
+            print(f"mean return over {counted(len(ours.returns), 'episode')}{where} {words}: {ours}{beside}")
     for flag in verdict.flags:
         print(f"flag {flag}")
+    if verdict.start:
+        print(f"its start ({verdict.start.name}): {run / verdict.start.file}")
     print(f"verdict: {verdict.sentence(read_config(run))}")
 
 

@@ -5,8 +5,11 @@ Gymnasium prints what it gets.
 """
 
 import contextlib
+import os
+import threading
 import traceback
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, NoReturn
 
 import gymnasium
 import numpy as np
@@ -46,6 +49,24 @@ def refuse_infinite(id: str, call: str, what: str, numbers: np.ndarray) -> None:
         raise GameError(f"'{id}' handed out {odd} as {what} in {call}", "it has to be finite")
 
 
+@contextlib.contextmanager
+def without_exit() -> Iterator[None]:
+    """A game that calls `os._exit` would end this process without a word: here it raises. A child that it forks may, and so
+    may other threads, such as the one that ends a game that hangs."""
+    exit_now, here = os._exit, (os.getpid(), threading.get_ident())
+
+    def refused(status: int) -> NoReturn:
+        if (os.getpid(), threading.get_ident()) != here:
+            exit_now(status)
+        raise SystemExit(f"os._exit({status})")
+
+    os._exit = refused
+    try:
+        yield
+    finally:
+        os._exit = exit_now
+
+
 class Guard(gymnasium.Wrapper[Any, Any, Any, Any]):
     """One copy, the form of whose answers is checked; `info` holds nothing but failures."""
 
@@ -57,20 +78,22 @@ class Guard(gymnasium.Wrapper[Any, Any, Any, Any]):
     def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[np.ndarray, Info]:
         """Start anew."""
         try:
-            obs, _ = self.env.reset(seed=seed, options=options)
+            with without_exit():
+                obs, _ = self.env.reset(seed=seed, options=options)
             return self._array(obs, "reset"), {}
-        except (Exception, SystemExit) as error:
+        except (Exception, SystemExit, GeneratorExit) as error:
             return self._nothing(), {FAILURE: failure(self._id, "reset", error)}
 
     def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, Info]:
         """Take an action."""
         try:
-            obs, reward, terminated, truncated, _ = self.env.step(action)
+            with without_exit():
+                obs, reward, terminated, truncated, _ = self.env.step(action)
             gain = float(self._number("reward", reward))
             over = bool(self._number("terminated", terminated))
             cut = bool(self._number("truncated", truncated))
             return self._array(obs, "step"), gain, over, cut, {}
-        except (Exception, SystemExit) as error:
+        except (Exception, SystemExit, GeneratorExit) as error:
             return self._nothing(), 0.0, False, False, {FAILURE: failure(self._id, "step", error)}
 
     def close(self) -> None:

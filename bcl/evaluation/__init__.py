@@ -3,7 +3,7 @@
 from bcl.evaluation.breaking import Breaking, find_breaking, read_breaking
 from bcl.evaluation.certify import Certificate, affordable_method, certify
 from bcl.evaluation.evaluate import Cell, evaluate, evaluate_cells
-from bcl.evaluation.flags import Flag, flags
+from bcl.evaluation.flags import Flag, flags, worse_than_start
 from bcl.evaluation.score import Score, Worst, worst, worst_within
 from bcl.evaluation.suite import (
     Plan,
@@ -39,6 +39,7 @@ __all__ = [
     "run_floor",
     "run_suite",
     "watch",
+    "worse_than_start",
     "worst",
     "worst_within",
 ]

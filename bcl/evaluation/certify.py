@@ -14,8 +14,8 @@ from bcl.errors import BclError, StoreError
 from bcl.policies import Policy, as_float
 from bcl.quantities import counted
 
-Progress = Callable[[int, int], None]
 FEW_NEURONS = 4096  # with which CROWN takes milliseconds for a batch of vectors (docs/certificates.md)
+USUAL_LENGTH = 1000  # steps an episode is taken to have before one is known
 
 
 @dataclass(frozen=True)
@@ -68,9 +68,10 @@ def certify(
     method: Method = "ibp",
     episodes: int = 20,
     seed: int = 0,
-    progress: Progress = lambda done, of: None,
+    progress: Callable[[float], None] = lambda share: None,
 ) -> Certificate:
-    """ACR along the policy's own play and GWC along its own worst play; one episode per copy, so `episodes` copies."""
+    """ACR along the policy's own play and GWC along its own worst play; one episode per copy, so `episodes` copies.
+    `progress` is told the share that is done."""
     if env.num_envs != episodes:
         raise BclError(
             f"{counted(episodes, 'episode')} on {counted(env.num_envs, 'copy', 'copies')}",
@@ -89,8 +90,8 @@ def certify(
         return scores.masked_fill(~possible, torch.inf).argmin(dim=1), possible.sum(dim=1) == 1
 
     with torch.no_grad(), full_precision():
-        nominal, rates = _play(policy, env, proven, seed, lambda done: progress(done, 2 * episodes))
-        worst, _ = _play(policy, env, lowest_possible, seed, lambda done: progress(episodes + done, 2 * episodes))
+        nominal, rates, steps = _play(policy, env, proven, seed, USUAL_LENGTH, lambda share: progress(share / 2))
+        worst, *_ = _play(policy, env, lowest_possible, seed, steps, lambda share: progress((1 + share) / 2))
     return Certificate(
         eps=eps,
         method=method,
@@ -109,13 +110,15 @@ def _play(
     env: VectorEnv,
     decide: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]],
     seed: int,
-    progress: Callable[[int], None],
-) -> tuple[list[float], list[float]]:
-    """One episode per copy: its return, and the share of its states in which `decide`'s second answer was yes."""
+    length: int,
+    progress: Callable[[float], None],
+) -> tuple[list[float], list[float], int]:
+    """One episode per copy: its return, the share of its states in which `decide`'s second answer was yes, and the steps
+    that the longest took; `length` is what that is expected to be."""
     obs = env.reset(seed)
     running = torch.ones(env.num_envs, dtype=torch.bool, device=obs.device)
     returns = torch.zeros(env.num_envs, dtype=torch.float64, device=obs.device)
-    states, proofs = torch.zeros_like(returns), torch.zeros_like(returns)
+    states, proofs, steps = torch.zeros_like(returns), torch.zeros_like(returns), 0
     while bool(running.any()):
         actions = torch.zeros(env.num_envs, dtype=torch.long, device=obs.device)
         proof = torch.zeros_like(running)
@@ -128,6 +131,6 @@ def _play(
         states += live
         proofs += live & proof
         running &= ~step.ended
-        obs = step.obs
-        progress(int((~running).sum()))
-    return returns.tolist(), (proofs / states).tolist()
+        obs, steps = step.obs, steps + 1
+        progress(max(float((~running).double().mean()), min(0.95, steps / length)))
+    return returns.tolist(), (proofs / states).tolist(), steps

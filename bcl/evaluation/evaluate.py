@@ -58,7 +58,7 @@ def evaluate(
     protocol: Protocol = "fixed",
     precision: Precision = "fast",
     choose: Choose | None = None,
-    progress: Progress = lambda done, of: None,
+    progress: Progress = lambda steps, episodes: None,
 ) -> Score:
     """Greedy play under one attack; see `evaluate_cells`."""
     cell = Cell(attack if eps > 0 else None, eps)
@@ -82,7 +82,7 @@ def evaluate_cells(
     choose: Choose | None = None,
     copies: int = 0,
     certificates: Mapping[float, Method] = NO_CERTIFICATES,
-    progress: Progress = lambda done, of: None,
+    progress: Progress = lambda steps, episodes: None,
 ) -> Iterator[tuple[int, Score]]:
     """Greedy play under attack, all cells at once; each score, with the number of its cell, when it is done.
 
@@ -93,7 +93,8 @@ def evaluate_cells(
     `first`: the first `episodes` to finish on any copy count, in order of finishing, as the reference does on Procgen.
     `fast`: on a GPU attacks search in half precision, which sees steps of 1/8 gray level; actions are always decided in
     full precision. `choose` maps scores to actions instead of the argmax. `certificates`: budgets at which every step, and not
-    every 32nd alone, is held against what this method proves.
+    every 32nd alone, is held against what this method proves. `progress` is told after every step how many steps each copy has
+    played, and how many episodes are done.
     """
     if episodes < 1:
         raise BclError(f"{episodes} episodes cannot be judged", "ask for at least 1")
@@ -124,8 +125,7 @@ def evaluate_cells(
             host.send()
         for host in hosts:
             host.receive()
-        if step_count % PROBE_EVERY == 0:
-            progress(sum(table.book.finished for table in tables), episodes * len(tables))
+        progress(step_count, sum(table.book.finished for table in tables))
         for table in playing:
             if table.book.complete:
                 yield tables.index(table), table.score(seed, protocol, search.is_half)

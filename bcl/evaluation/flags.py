@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from bcl import stats
 from bcl.attacks.names import attack_label
 from bcl.evaluation.score import NO_ATTACK, Score, lowest
 from bcl.quantities import counted, format_eps
@@ -16,6 +17,29 @@ WITHOUT_GRADIENT_DESCENT = ("Multi(", "MultiT(", "Square(", "UniformNoise(", "Co
 LEARNED = "Learned("
 MIN_EPISODES = 3  # comparisons of fewer say nothing
 FEW_COURSES = 0.5  # share of the episodes
+WORSE_THAN_START = "worse-than-start"
+
+
+EXPLAINED = {
+    "zero-gradients": "Attacks that follow gradients are blind there: trust those that do not, as in the strong suite.",
+    "masking": "The gradients mislead, so PGD's numbers are too good: take the worst case of the strong suite.",
+    "weak-pgd": "PGD's steps lead elsewhere: take Auto-PGD's return for the agent's.",
+    "no-effect": "The agent is robust to this attack, or the attack does not work on this network: look at stronger ones.",
+    "bigger-budget-weaker": "The search failed at the larger budget, which contains the smaller one: the worst within "
+    "each budget already has the lower return.",
+    "attack-helps": "Without attack the agent plays worse than it can: take that return for the agent's, and look at more "
+    "episodes before calling it robust.",
+    "more-effort-weaker": "The search is stuck, or one step was lucky: take the worst case of the strong suite.",
+    "full-budget-survived": "The attack cannot find what certainly exists: do not publish these numbers.",
+    "few-courses": "The game is nearly deterministic, so read the return as that of a few episodes: standard errors are "
+    "too small.",
+    "stochastic-policy": "Gradients are of one draw and actions of another: put the network into eval mode.",
+    "no-learning": "Whatever was trained from this stage stands on nothing: train it longer, or with other settings.",
+    "unknown-learning": "Nobody can tell whether the stage learned to play: look at its return without attack.",
+    WORSE_THAN_START: "Training took away what the agent could do before: at these budgets use the agent that it started "
+    "from, whose file is named.",
+}
+"""What each flag means and what to do, in a sentence; docs/flags.md has more. Two of them are raised for stages of a run."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +63,19 @@ def flags(scores: Sequence[Score], floor: Score | None = None) -> list[Flag]:
     if nominal and floor:
         found += _full_budget(attacked, nominal, floor)
     return found
+
+
+def worse_than_start(scores: Sequence[Score], start: Sequence[Score], file: str) -> list[Flag]:
+    """Where the worst return within a budget, or without attack, is certainly below that of the agent that training began
+    from, which lies in `file` and was judged alike."""
+    found = dict[tuple[Score, Score], str]()
+    for eps in sorted({s.eps for s in scores} & {s.eps for s in start}):
+        ours, theirs = (lowest(s for s in some if s.eps <= eps) for some in (scores, start))
+        if stats.certainly_less(ours.returns, theirs.returns):
+            where = f"within {format_eps(eps)}" if eps else "without attack"
+            found.setdefault((ours, theirs), f"{ours.mean:.4g} {where} instead of {theirs.mean:.4g}")
+    what = f"it has {', '.join(found.values())}; there the agent it started from is the better choice: {file}"
+    return [Flag(WORSE_THAN_START, what)] if found else []
 
 
 def clearly_lower(low: Score, high: Score, nominal: Score | None) -> bool:
@@ -146,7 +183,7 @@ def _attack_helps(scores: Sequence[Score], nominal: Score) -> list[Flag]:
     found = []
     for eps in sorted({s.eps for s in scores}):
         strongest = lowest(s for s in scores if s.eps == eps)
-        if clearly_lower(nominal, strongest, nominal):
+        if stats.certainly_less(nominal.returns, strongest.returns):
             what = f"{_called(strongest)}, the worst attack at {format_eps(eps)}"
             found.append(Flag("attack-helps", f"{what}, leaves more than no attack ({nominal.mean:.4g})"))
     return found

@@ -1,8 +1,10 @@
 """A whole evaluation: every attack at every budget, each cell stored when it is done."""
 
+import contextlib
 import dataclasses
 import functools
 import hashlib
+import math
 import re
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,7 +19,7 @@ from bcl.bounds import Method
 from bcl.envs import VariedStarts, VectorEnv, make_env
 from bcl.envs.vector import seed_list
 from bcl.errors import ConfigError
-from bcl.evaluation.certify import Certificate, certify
+from bcl.evaluation.certify import USUAL_LENGTH, Certificate, certify
 from bcl.evaluation.evaluate import Cell, Precision, Progress, Protocol, evaluate, evaluate_cells
 from bcl.evaluation.score import NO_ATTACK, Score
 from bcl.games import REFERENCE_NOOPS, AtariGame, Game, ProcgenGame, game_to_dict
@@ -25,6 +27,7 @@ from bcl.policies import Policy
 from bcl.policies.files import fingerprint
 from bcl.quantities import format_eps
 from bcl.runs import store
+from bcl.threads import threads, worth
 
 Starts = Literal["game", "varied"]
 CERTS = "certs"  # folder of certificates, beside that of scores
@@ -33,6 +36,7 @@ CERTS = "certs"  # folder of certificates, beside that of scores
 GPU_COPIES = 512
 ATARI_COPIES = 160  # ale-py makes emulators one after the other, 0.15 s each
 CPU_COPIES = 512
+PARTS = 1000  # into which progress divides the whole
 
 
 @dataclass(frozen=True)
@@ -94,32 +98,68 @@ def run_suite(
     progress: Callable[[str], Progress] = lambda label: lambda done, of: None,
     ready: Callable[[Cell], Cell] = lambda cell: cell,
 ) -> Iterator[Score]:
-    """Yield every score; cells found in `folder` are read, the others played and written there when done. `ready` makes a
-    cell that has to be played ready for it: adversaries that learn are trained there."""
+    """Yield every score; cells found in `folder` are read, the others played and written there when done. `progress` is
+    told what is played and gives what is told how much of how much is done, of all that is missing. `ready` makes a cell that
+    has to be played ready for it: adversaries that learn are trained there."""
     device = next(policy.parameters()).device
     identity = fingerprint(policy)
     files = [cell_file(folder, cell, plan, identity, device.type) for cell in wanted]
     missing = {file: cell for file, cell in zip(files, wanted, strict=True) if not file.exists()}
-    playing = _play(policy, plan, missing, progress, ready, _certified(folder.parent / CERTS, identity))
-    threads = torch.get_num_threads()
-    if len(policy.spec.obs_shape) == 1:
-        torch.set_num_threads(1)  # on small matrices threads only wait for each other
+    known = [Score.from_dict(store.read_json(file), file) for file in files if file.exists()][:1]
+    bar = Bar([*missing.values()], plan, progress, known[0].lengths if known else ())
+    playing = _play(policy, plan, missing, bar, ready, _certified(folder.parent / CERTS, identity))
+    count = worth(policy.spec.obs_shape, plan.copies())
     try:
         for file in files:
             while not file.exists():
-                done, score = next(playing)
+                with threads(count):
+                    done, score = next(playing)
+                bar.finished(missing[done], score.lengths)
                 store.write_json(done, score.to_dict() | _about(plan, identity, device))
             yield Score.from_dict(store.read_json(file), file)
     finally:
-        torch.set_num_threads(threads)
         playing.close()
+
+
+class Bar:
+    """How far all cells together are: by what each costs, and inside a pass by steps, since episodes can be long."""
+
+    def __init__(
+        self, cells: Sequence[Cell], plan: Plan, progress: Callable[[str], Progress], lengths: Sequence[int]
+    ) -> None:
+        self._plan, self._begin = plan, progress
+        self._all, self._done = sum(effort(cell.attack) for cell in cells), 0.0
+        self._length = max(lengths, default=USUAL_LENGTH)
+
+    def begin(self, cells: Sequence[Cell]) -> Progress:
+        """Cells that are played together; told of their steps and episodes."""
+        label = cells[0].label
+        report = self._begin(f"{label} and {len(cells) - 1} more" if len(cells) > 1 else label)
+        before, cost = self._done, sum(effort(cell.attack) for cell in cells)
+        rounds, episodes = -(-self._plan.episodes // self._plan.copies()), self._plan.episodes * len(cells)
+
+        def told(steps: int, finished: int) -> None:
+            share = max(finished / episodes, min(0.95, steps / (rounds * self._length)))
+            report(round(PARTS * (before + share * cost) / self._all), PARTS)
+
+        return told
+
+    def finished(self, cell: Cell, lengths: Sequence[int]) -> None:
+        """One cell is done, after episodes of these lengths."""
+        self._done += effort(cell.attack)
+        self._length = max(lengths)
+
+
+def effort(attack: Attack | None) -> int:
+    """About how often a step under this attack goes through the network."""
+    return math.prod(getattr(attack, name, 1) for name in ("steps", "restarts", "starts", "queries"))
 
 
 def _play(
     policy: Policy,
     plan: Plan,
     missing: Mapping[Path, Cell],
-    progress: Callable[[str], Progress],
+    bar: Bar,
     ready: Callable[[Cell], Cell],
     certificates: Mapping[float, Method],
 ) -> Generator[tuple[Path, Score], None, None]:
@@ -136,7 +176,6 @@ def _play(
             cells = [ready(missing[file]) for file in files]
             if not envs or (len(envs) < len(cells) and not shares):
                 envs += make_envs(plan, len(cells) - len(envs), device)
-            label = cells[0].label
             together = evaluate_cells(
                 policy,
                 envs if shares else envs[: len(cells)],
@@ -147,7 +186,7 @@ def _play(
                 precision=plan.precision,
                 copies=plan.copies(),
                 certificates=certificates,
-                progress=progress(f"{label} and {len(cells) - 1} more" if len(cells) > 1 else label),
+                progress=bar.begin(cells),
             )
             for number, score in together:
                 yield files[number], score
@@ -201,17 +240,21 @@ def run_certificates(
     progress: Callable[[str], Progress] = lambda label: lambda done, of: None,
 ) -> Iterator[Certificate]:
     """Yield the certificate of every budget, stored like scores."""
-    identity, device = _identity(policy), next(policy.parameters()).device
-    for eps in budgets:
+    device = next(policy.parameters()).device
+    files = {eps: certificate_file(folder, method, eps, plan, policy) for eps in budgets}
+    missing, count = [eps for eps in files if not files[eps].exists()], worth(policy.spec.obs_shape, plan.episodes)
+    for eps, file in files.items():
 
         def prove(eps: float = eps) -> dict[str, Any]:
-            env = plan.make_env(plan.episodes, device)
-            report = progress(f"{method} at {format_eps(eps)}")
-            proof = certify(policy, env, eps, method=method, episodes=plan.episodes, seed=plan.seed, progress=report)
-            env.close()
+            report, before = progress(f"{method} at {format_eps(eps)}"), PARTS * missing.index(eps)
+            with contextlib.closing(plan.make_env(plan.episodes, device)) as env, threads(count):
+                proof = certify(
+                    policy, env, eps, method=method, episodes=plan.episodes, seed=plan.seed,
+                    progress=lambda share: report(before + round(PARTS * share), PARTS * len(missing)),
+                )  # fmt: skip
             return proof.to_dict() | _about(plan, fingerprint(policy), device)
 
-        yield Certificate.from_dict(store.once(folder / _file_name(method, eps, plan, identity), prove))
+        yield Certificate.from_dict(store.once(file, prove))
 
 
 def run_floor(policy: Policy, plan: Plan, folder: Path, progress: Progress = lambda done, of: None) -> Score:
@@ -219,11 +262,12 @@ def run_floor(policy: Policy, plan: Plan, folder: Path, progress: Progress = lam
 
     def play() -> dict[str, Any]:
         env = plan.make_env(plan.copies(), next(policy.parameters()).device)
-        score = evaluate(
-            policy, env, None, 0.0, episodes=plan.episodes, seed=plan.seed, protocol=plan.protocol,
-            choose=functools.partial(torch.argmin, dim=1), progress=progress,
-        )  # fmt: skip
-        env.close()
+        bar = Bar([Cell(None, 0.0)], plan, lambda label: progress, ())
+        with contextlib.closing(env), threads(worth(policy.spec.obs_shape, plan.copies())):
+            score = evaluate(
+                policy, env, None, 0.0, episodes=plan.episodes, seed=plan.seed, protocol=plan.protocol,
+                choose=functools.partial(torch.argmin, dim=1), progress=bar.begin([Cell(None, 0.0)]),
+            )  # fmt: skip
         return score.to_dict()
 
     return Score.from_dict(store.once(folder / _file_name("lowest-scored", 0.0, plan, _identity(policy)), play))
@@ -249,6 +293,11 @@ def cell_file(folder: Path, cell: Cell, plan: Plan, policy: str, device: str) ->
     """Where `run_suite` keeps a cell: `policy` is a fingerprint, `device` the type of the one that plays it."""
     attack = NO_ATTACK if cell.attack is None else repr(cell.attack)
     return folder / _file_name(attack, cell.eps, plan, f"{policy} on {device}")
+
+
+def certificate_file(folder: Path, method: Method, eps: float, plan: Plan, policy: Policy) -> Path:
+    """Where `run_certificates` keeps what it proved."""
+    return folder / _file_name(method, eps, plan, _identity(policy))
 
 
 def _file_name(what: str, eps: float, plan: Plan, policy: str) -> str:

@@ -77,18 +77,23 @@ class Crew:
         self, name: str, agent: Agent, plan: Plan, cells: Sequence[Cell], ahead: Sequence[Cell] = ()
     ) -> list[Score]:
         """Scores of the cells, those that are missing played; `ahead`: worth playing along with them."""
-        missing = [cell for cell in cells if not self._file(agent, plan, cell).exists()]
-        if missing:
-            missing += [cell for cell in ahead if not self._file(agent, plan, cell).exists()]
-            policy, width = agent.content(), self.executor.width
-            shares = [missing[i::width] for i in range(min(width, len(missing)))]
-            orders = [Judging(name, policy, plan, tuple(share), self.device) for share in shares]
-            # In the folder of scores alone: on a cluster all of a job's folder travels.
-            jobs = [Job(agent.folder / EVALS, work.judge, (order, part)) for part, order in enumerate(orders)]
-            for _ in self.executor.run(jobs, self.interrupted, self.tick):
-                pass
+        if not all(self._file(agent, plan, cell).exists() for cell in cells):
+            self.play([(name, agent, plan, (*cells, *ahead))])
         files = [self._file(agent, plan, cell) for cell in cells]
         return [Score.from_dict(store.read_json(file), file) for file in files]
+
+    def play(self, wanted: Sequence[tuple[str, Agent, Plan, Sequence[Cell]]]) -> None:
+        """Have the scores made that are missing; those of several agents beside each other, where there are workers."""
+        jobs, width = list[Job](), self.executor.width
+        for name, agent, plan, cells in wanted:
+            missing = [cell for cell in cells if not self._file(agent, plan, cell).exists()]
+            policy = agent.content() if missing else b""
+            for share in (missing[i::width] for i in range(min(width, len(missing)))):
+                order = Judging(name, policy, plan, tuple(share), self.device)
+                # In the folder of scores alone: on a cluster all of a job's folder travels.
+                jobs.append(Job(agent.folder / EVALS, work.judge, (order, len(jobs))))
+        for _ in self.executor.run(jobs, self.interrupted, self.tick):
+            pass
 
     def _done(self, folder: Path, order: Training) -> bool:
         if not (folder / RESULT).exists() or (folder / CHECKPOINT).exists():

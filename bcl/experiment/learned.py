@@ -10,23 +10,35 @@ from bcl.runs import store
 
 ENOUGH = 100  # episodes: the first of many copies to end are its shortest, and say little about the others
 SIGMAS = 3.0  # a rise counts above this many standard errors
+NO_LEARNING, UNKNOWN_LEARNING = "no-learning", "unknown-learning"  # flags
 COLUMNS = ("return", "return_sd", "episodes")
 Part = tuple[float, float, float]  # mean return, population deviation, episodes
 
 
-def no_rise(folder: Path) -> str:
-    """A sentence about a finished stage from fresh weights whose last episodes were no better than its first; else empty.
+def doubt(folder: Path) -> tuple[str, str] | None:
+    """A flag and a sentence about a finished stage from fresh weights whose last episodes were no better than its first, or
+    of which that cannot be told; else none.
 
     A stage that trains on from an agent begins with good returns, and is not expected to raise them.
     """
     if not (folder / RESULT).exists() or store.read_json(folder / RESULT).get("parent"):
-        return ""
-    found = first_and_last(store.read_metrics(folder / METRICS))
-    if found is None or rose(*found):
-        return ""
+        return None
+    if not (folder / METRICS).exists():
+        return UNKNOWN_LEARNING, f"its {METRICS} is missing, so whether it learned cannot be told"
+    rows = store.read_metrics(folder / METRICS)
+    found = first_and_last(rows)
+    if found is None:
+        known = _known(rows)  # good episodes are long, and few
+        if len(known) > 1 and rose(known[0], _pooled(known[1:])):
+            return None
+        return UNKNOWN_LEARNING, "it has too few episodes to tell whether it learned"
+    if rose(*found):
+        return None
     (first, _, before), (last, _, after) = found
     start, end = (counted(int(number), "episode") for number in (before, after))
-    return f"returns did not rise ({first:.4g} in its first {start}, {last:.4g} in its last {end}); see docs/games.md"
+    return NO_LEARNING, (
+        f"returns did not rise ({first:.4g} in its first {start}, {last:.4g} in its last {end}); see docs/games.md"
+    )
 
 
 def rose(first: Part, last: Part) -> bool:
@@ -37,13 +49,17 @@ def rose(first: Part, last: Part) -> bool:
 
 def first_and_last(rows: Sequence[dict[str, Any]]) -> tuple[Part, Part] | None:
     """`ENOUGH` episodes from each end of a run, a quarter of all where these are few; none: they cannot be told apart."""
-    parts = [tuple(row.get(name) for name in COLUMNS) for row in rows]
-    known: list[Any] = [part for part in parts if all(isinstance(number, int | float) for number in part)]
+    known = _known(rows)
     wanted = min(ENOUGH, sum(part[2] for part in known) / 4)
     head, tail = _until(wanted, known), _until(wanted, known[::-1])
     if not head or len(head) + len(tail) > len(known):
         return None
     return _pooled(head), _pooled(tail)
+
+
+def _known(rows: Sequence[dict[str, Any]]) -> list[Part]:
+    parts: list[Any] = [tuple(row.get(name) for name in COLUMNS) for row in rows]
+    return [part for part in parts if all(isinstance(number, int | float) for number in part)]
 
 
 def _until(episodes: float, parts: Sequence[Part]) -> Sequence[Part]:

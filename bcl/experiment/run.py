@@ -28,9 +28,10 @@ from bcl.config import Config, config_from_toml
 from bcl.curriculum import TARGET_REACHED
 from bcl.envs import make_env
 from bcl.errors import StoreError
-from bcl.evaluation import Cell, Score, cells, flags, worst, worst_within
+from bcl.evaluation import Cell, Plan, Score, cells, flags, worse_than_start, worst, worst_within
+from bcl.evaluation.flags import WORSE_THAN_START
 from bcl.experiment.crew import Agent, Crew, agent_in, agent_of
-from bcl.experiment.learned import no_rise
+from bcl.experiment.learned import NO_LEARNING, UNKNOWN_LEARNING, doubt
 from bcl.experiment.mirrors import NO_MIRRORS, Mirrors
 from bcl.experiment.paced import pace_of, train_paced
 from bcl.experiment.phases import DECISION, SELECTION, choosing_attacks, phase_of, plan_of, rules_of, train_phases
@@ -49,7 +50,23 @@ Stages = Sequence[tuple[Stage, Config]]
 MEDIAN = "median"  # folder of the agent that repeats share
 MOST_NAMED = 4  # attacks in a sentence; the paper's table has as many
 REPORTED = (RESULT, METRICS, DECISION, "clock*.json", "time-after*.json")  # files in the folders of stages
-NO_LEARNING = "no-learning"  # the flag of a stage whose returns did not rise
+
+
+@dataclass(frozen=True)
+class Start:
+    """The agent that the recipe's own stages began from, judged on the episodes and under the attacks of the result."""
+
+    name: str
+    """Its stage, such as `vanilla`; `--init` where it was given."""
+    file: str
+    """Within the run; of `bcl attack` the whole path."""
+    scores: list[Score]
+    unlimited: list[Score]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        scores = {"scores": self.scores, "unlimited": self.unlimited}
+        return {"name": self.name, "file": self.file} | {k: [s.to_dict() for s in v] for k, v in scores.items()}
 
 
 @dataclass(frozen=True)
@@ -71,16 +88,24 @@ class Verdict:
     """The budget that the agent was trained up to, or found robust at."""
     unlimited: list[Score]
     """The same as `scores` on unlimited levels; empty where these are not judged."""
+    start: Start | None = None
+    """None: fresh weights, or the agent is the start itself."""
 
     def sentence(self, config: Config) -> str:
         """The verdict as people read it, within the budget reached; where that was not judged, within the largest that was."""
         words = [f"{config.recipe} on {config.game.id}: return {self.scores[0].mean:.4g} without attack"]
         judged = {score.eps for score in self.scores if score.eps > 0}
+        eps = self.reached if self.reached in judged else max(judged, default=0.0)
         if judged:
-            words.append(under_attack(self.scores, self.reached if self.reached in judged else max(judged)))
+            words.append(under_attack(self.scores, eps))
+        if self.start and self.start.scores:
+            lowest = worst_within(self.start.scores)
+            had = f" and {lowest[eps].mean:.4g} within {format_eps(eps)}" if eps in lowest else ""
+            words.append(f"its start ({self.start.name}) has {self.start.scores[0].mean:.4g} without attack{had}")
         if self.curriculum:
             words.append(f"it is {self.kept}; the curriculum stopped: {self.curriculum}")
-        words += [message for flag, _, message in (f.partition(": ") for f in self.flags) if flag == NO_LEARNING]
+        told = (NO_LEARNING, UNKNOWN_LEARNING, WORSE_THAN_START)
+        words += [message for flag, _, message in (f.partition(": ") for f in self.flags) if flag in told]
         if config.budget == "small":
             words.append("a quick look, not the paper's protocol")
         return "; ".join(words)
@@ -177,7 +202,11 @@ def _verdict(run: Path, data: dict[str, Any]) -> Verdict:
         scores = [Score.from_dict(score, run / RESULT) for score in data["scores"]]
         unlimited = [Score.from_dict(score, run / RESULT) for score in data.get("unlimited", [])]
         names = ("final_score", "flags", "curriculum", "kept", "reached")
-        return Verdict(scores, unlimited=unlimited, **{name: data[name] for name in names})
+        start = None
+        if told := data.get("start"):
+            both = ([Score.from_dict(score, run / RESULT) for score in told[kind]] for kind in ("scores", "unlimited"))
+            start = Start(told["name"], told["file"], *both)
+        return Verdict(scores, unlimited=unlimited, start=start, **{name: data[name] for name in names})
     except (KeyError, TypeError):
         raise StoreError(f"'{run / RESULT}' is not a result of this version", "delete it and resume the run") from None
 
@@ -201,10 +230,25 @@ def stage_folders(run: Path) -> list[tuple[int, Stage, Path]]:
     return [(number, stages[number - 1], run / _folder(number, stages[number - 1])) for number in numbers]
 
 
+def start_of(run: Path) -> tuple[str, Agent] | None:
+    """The agent that the recipe's own stages begin from, with its name; none: they begin with fresh weights, or it is not
+    trained yet."""
+    if given := store.read_json(run / store.RUN).get("init"):
+        return "--init", Agent(run / "init" / POLICY, run / "init", str(given))
+    before = stage_folders(run)[: -_own_stages(read_config(run).recipe)]
+    if not before or not (before[-1][2] / RESULT).exists():
+        return None
+    _, stage, folder = before[-1]
+    return _name(stage), agent_in(folder)
+
+
+def _own_stages(recipe: str) -> int:
+    return max(len(recipes.find_recipe(recipe).stages), 1)
+
+
 def _numbers(recipe: str, stages: int, init: bool) -> range:
     """Which stages are trained, counted from 1: an agent to start from stands for all but the recipe's own."""
-    own = max(len(recipes.find_recipe(recipe).stages), 1)
-    return range(stages - own + 1 if init else 1, stages + 1)
+    return range(stages - _own_stages(recipe) + 1 if init else 1, stages + 1)
 
 
 def _begun_from_an_agent(run: Path) -> bool:
@@ -228,8 +272,8 @@ def _train_stages(run: Path, crew: Crew, until_median: bool = False) -> tuple[Ag
             parent = agent.content() if agent else None
             order = Training(_name(stage), config, task, parent, crew.device, crew.mirrors)
             [agent], reached = crew.train([(folder, order)]), end
-            if words := no_rise(folder):
-                raised.append(f"{NO_LEARNING}: stage {_name(stage)}: {words}")
+            if found := doubt(folder):
+                raised.append(f"{found[0]}: stage {_name(stage)}: {found[1]}")
                 crew.say(f"flag {raised[-1]}")
             continue
         assert agent, "a curriculum has a bootstrap"
@@ -297,7 +341,8 @@ def _curriculum(
             "policy": kept.fingerprint, "reached": reached, "stopped": result.stopped, "kept": name, "flags": found,
         }  # fmt: skip
         if stage.shares_median:
-            played = _on_all_levels("choosing", kept, config, SELECTION, config.evaluation.scored, crew)
+            wanted = cells(attacks_named(config.evaluation.suite), config.evaluation.scored)
+            played = [crew.scores("choosing", kept, plan, wanted) for plan in _plans(config, SELECTION)]
             made["final_score"] = _final_score(played, config)
         return made
 
@@ -316,26 +361,32 @@ def _paced(
 def _judge(agent: Agent, stage: Stage, config: Config, reached: float, run: Path, crew: Crew) -> dict[str, Any]:
     budgets = [] if stage.loss == "standard" else sorted({*config.evaluation.eps, reached} - {0.0})
     reported = Agent(run / "best" / POLICY, run, agent.fingerprint)
-    played = _on_all_levels("verdict", reported, config, "evaluation", budgets, crew)
-    scores, *unlimited = played
+    begun = start_of(run)
+    begun = begun if begun and begun[1].fingerprint != agent.fingerprint else None
+    agents = [("verdict", reported), *([("verdict on its start", begun[1])] if begun else [])]
+    plans, wanted = _plans(config, "evaluation"), cells(attacks_named(config.evaluation.suite), budgets)
+    crew.play([(doing, one, plan, wanted) for plan in plans for doing, one in agents])
+    played, *before = [[crew.scores(doing, one, plan, wanted) for plan in plans] for doing, one in agents]
+    scores, unlimited = played[0], [score for more in played[1:] for score in more]
     crew.mirrors.show(run, config, scores)
+    raised, start = flags(scores), None
+    if begun:
+        name, file = begun[0], begun[1].file.relative_to(run).as_posix()
+        start = Start(name, file, before[0][0], [score for more in before[0][1:] for score in more])
+        raised += worse_than_start(scores, start.scores, file) or worse_than_start(unlimited, start.unlimited, file)
     return {
         "scores": [score.to_dict() for score in scores],
-        "unlimited": [score.to_dict() for more in unlimited for score in more],
+        "unlimited": [score.to_dict() for score in unlimited],
+        "start": start and start.to_dict(),
         "final_score": _final_score(played, config),
-        "flags": [f"{flag.name}: {flag.message}" for flag in flags(scores)],
+        "flags": [f"{flag.name}: {flag.message}" for flag in raised],
     }
 
 
-def _on_all_levels(
-    name: str, agent: Agent, config: Config, purpose: str, budgets: Sequence[float], crew: Crew
-) -> list[list[Score]]:
-    """Scores under the evaluation's suite on the game as it was trained, then on unlimited levels if these count too."""
-    wanted = cells(attacks_named(config.evaluation.suite), budgets)
-    plans = [plan_of(config, purpose)]
-    if config.evaluation.levels == "both":
-        plans.append(plan_of(config, purpose, unlimited=True))
-    return [crew.scores(name, agent, plan, wanted) for plan in plans]
+def _plans(config: Config, purpose: str) -> list[Plan]:
+    """The game as it was trained, then its unlimited levels if these count too."""
+    both = config.evaluation.levels == "both"
+    return [plan_of(config, purpose), *([plan_of(config, purpose, unlimited=True)] if both else [])]
 
 
 def _final_score(played: Sequence[Sequence[Score]], config: Config) -> float:

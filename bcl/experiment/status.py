@@ -1,13 +1,13 @@
 """Where a run stands, read from its files: the same for its own live view and for somebody in another terminal."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from bcl.config import Config
 from bcl.errors import StoreError
-from bcl.experiment.learned import no_rise
+from bcl.experiment.learned import doubt
 from bcl.experiment.paced import PACED_RUN
 from bcl.experiment.phases import decisions, phase_line, rules_of
 from bcl.experiment.run import check_unchanged, read_config, stage_folders
@@ -72,6 +72,29 @@ def pieces(run: Path, since: float) -> Iterator[Piece]:
         yield Piece(told["name"], told["doing"], told["done"], told["of"], (rows or [{}])[-1])
 
 
+def training_left(run: Path, under_way: Sequence[Piece]) -> tuple[int, int] | None:
+    """Steps trained so far, and how many there can be in all: budgets may be skipped, and runs not needed. None where there
+    is no end (an open-ended curriculum), or nothing left to train."""
+    done, most = sum(piece.done for piece in under_way if piece.doing == TRAINING), 0
+    for _, stage, folder in stage_folders(run):
+        config, finished = read_config(folder), (folder / RESULT).exists()
+        steps, trained = config.learner.steps, len([*folder.glob(f"phases/*/run*/{RESULT}")])
+        if stage.strategy in ("none", "paced"):
+            done, most = done + finished * steps, most + steps
+            continue
+        if not finished:
+            if stage.strategy == "open":
+                return None
+            made, c = decisions(folder), config.curriculum
+            rules = rules_of(stage, config, made[0]["decision"]["phase"]["eps"] if made else c.start)
+            phase = made[-1]["decision"]["next"] or len(rules.eps) if made else 1
+            here = len([*folder.glob(f"phases/{phase:03d}/run*/{RESULT}")])
+            runs = (len(rules.eps) - phase) * rules.runs - here
+            most += steps * (min(runs, c.max_runs - trained) if c.max_runs else runs)
+        done, most = done + trained * steps, most + trained * steps
+    return (done, most) if done < most else None
+
+
 def incumbent(run: Path) -> str:
     """The best agent of the curriculum at work, in a few words; empty where none is known."""
     for _, stage, folder in reversed(stage_folders(run)):
@@ -91,7 +114,8 @@ def _stage_lines(stage: Stage, folder: Path) -> Iterator[str]:
     name = folder.name[2:]
     if stage.strategy == "none":
         if (folder / RESULT).exists():
-            yield "; ".join(filter(None, (f"{name}: trained", no_rise(folder))))
+            _, words = doubt(folder) or ("", "")
+            yield "; ".join(filter(None, (f"{name}: trained", words)))
         return
     if stage.strategy == "paced":
         if (folder / RESULT).exists():

@@ -11,16 +11,17 @@ import hashlib
 import tempfile
 import time
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
 
+from bcl.bounds import Method
 from bcl.config import Config
 from bcl.envs import VectorEnv, make_env
 from bcl.errors import ConfigError, StoreError, TrainingError, WeightsError
-from bcl.evaluation import Cell, Plan, run_suite
+from bcl.evaluation import Cell, Plan, run_certificates, run_suite
 from bcl.experiment.mirrors import NO_MIRRORS, Mirrors
 from bcl.learners import dqn, ppo
 from bcl.learners.returns import read_note
@@ -31,6 +32,7 @@ from bcl.policies.policy import ACTOR_CRITICS, CUSTOM, default_kind
 from bcl.quantities import counted
 from bcl.runs import store
 from bcl.seeds import derive
+from bcl.threads import threads
 
 POLICY, RESULT, CHECKPOINT, METRICS = "policy.safetensors", "result.json", "checkpoint.pt", "metrics.jsonl"
 EVALS, PROGRESS = "evals", "progress.json"
@@ -65,6 +67,17 @@ class Judging:
     """A policy file's content."""
     plan: Plan
     cells: tuple[Cell, ...]
+    device: str
+
+
+@dataclass(frozen=True)
+class Proving:
+    """An order for a certificate, as data that can travel."""
+
+    policy: bytes = field(repr=False)
+    """A policy file's content."""
+    plan: Plan
+    method: Method
     device: str
 
 
@@ -104,9 +117,23 @@ def train(folder: Path, order: Training, stop: Stop) -> None:
     store.remove(progress)
 
 
+def progress_file(part: int) -> str:
+    """Where one of several jobs in a folder tells how far it is."""
+    return f"{part}-{PROGRESS}"
+
+
+def prove(folder: Path, order: Proving, eps: float, part: int, stop: Stop) -> None:
+    """A job: the certificate of a policy at one budget."""
+    progress = folder / progress_file(part)
+    begin = _stoppable(progress, "certify", stop)
+    for _ in run_certificates(_unpack(order.policy, order.device), order.plan, [eps], order.method, folder, begin):
+        pass
+    store.remove(progress)
+
+
 def judge(folder: Path, order: Judging, part: int, stop: Stop) -> None:
     """A job: scores of a policy that lies elsewhere; `part`: which of several jobs in this folder."""
-    progress = folder / f"{part}-{PROGRESS}"
+    progress = folder / progress_file(part)
     _play(_unpack(order.policy, order.device), order.name, order.plan, order.cells, folder, progress, stop)
     store.remove(progress)
 
@@ -115,6 +142,15 @@ def _play(
     policy: Policy, name: str, plan: Plan, cells: tuple[Cell, ...], folder: Path, progress: Path, stop: Stop
 ) -> None:
     from bcl.experiment.planning import ready  # which trains by `train_run`
+
+    begin = _stoppable(progress, name, stop)
+    for _ in run_suite(policy, plan, cells, folder, begin, ready(policy, plan, folder, begin)):
+        if stop():
+            raise KeyboardInterrupt
+
+
+def _stoppable(progress: Path, name: str, stop: Stop) -> Callable[[str], Callable[[int, int], None]]:
+    """What an evaluation tells of itself, with a look at whether it should stop."""
 
     def begin(label: str) -> Callable[[int, int], None]:
         tell = _tell(progress, name, label)
@@ -126,9 +162,7 @@ def _play(
 
         return report
 
-    for _ in run_suite(policy, plan, cells, folder, begin, ready(policy, plan, folder, begin)):
-        if stop():
-            raise KeyboardInterrupt
+    return begin
 
 
 def _tell(progress: Path, name: str, doing: str) -> Callable[[int, int], None]:
@@ -206,15 +240,9 @@ def train_run(
     return policy.eval()
 
 
-@contextlib.contextmanager
-def _threads_for(env: VectorEnv) -> Iterator[None]:
-    """One for vector observations, since on small matrices threads only wait for each other; then as many as before."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1 if len(env.obs_shape) == 1 else before)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
+def _threads_for(env: VectorEnv) -> contextlib.AbstractContextManager[None]:
+    """One for vector observations; of images all, whatever else runs: with another number sums round otherwise."""
+    return threads(1) if len(env.obs_shape) == 1 else contextlib.nullcontext()
 
 
 def _forget_snapshots(folder: Path, state: State | None) -> None:

@@ -11,11 +11,21 @@ from bcl.attacks.names import attack_label
 from bcl.attacks.suites import SUITES, suite
 from bcl.config import Config, evaluation_defaults, preset_for, resolve_stages
 from bcl.errors import StoreError, WeightsError
-from bcl.evaluation import flags, read_breaking
+from bcl.evaluation import Score, flags, read_breaking, worse_than_start
 from bcl.evaluation.breaking import BREAKING
+from bcl.evaluation.flags import WORSE_THAN_START
 from bcl.evaluation.suite import CERTS
 from bcl.experiment.phases import decisions
-from bcl.experiment.run import Verdict, commit_here, read_config, read_verdict, stage_folders, under_attack
+from bcl.experiment.run import (
+    Start,
+    Verdict,
+    commit_here,
+    read_config,
+    read_verdict,
+    stage_folders,
+    start_of,
+    under_attack,
+)
 from bcl.experiment.status import incumbent, status
 from bcl.experiment.work import EVALS, POLICY, RESULT
 from bcl.games import game_from_dict
@@ -82,12 +92,11 @@ def _of_run(run: Path, source: Path, repeats: tuple[Repeat, ...], frames: Frames
     now, verdict = status(run), read_verdict(run)
     config = now.config
     policy = str(store.read_json(run / RESULT).get("policy")) if verdict else ""
+    start = (start_of(run) or ("", None))[0]
     if verdict:
         usual = evaluation_defaults(config.game).episodes
-        found = _evaluations(read_scores(run / EVALS, policy), usual, verdict, config)
-        judged = found[0].nominal
-        shown = dataclasses.replace(verdict, scores=list(found[0].scores)) if judged else verdict
-        sentence = shown.sentence(config) + _few_episodes(found[0], usual)
+        found = _beside_the_start(run, _evaluations(read_scores(run / EVALS, policy), usual, verdict, config), verdict)
+        sentence = _shown(verdict, found[0], start).sentence(config) + _few_episodes(found[0], usual)
     else:
         found = _so_far(run)
         best = incumbent(run)
@@ -103,14 +112,14 @@ def _of_run(run: Path, source: Path, repeats: tuple[Repeat, ...], frames: Frames
         evaluations=tuple(found),
         published=_published(config, found[0].levels if found else levels_of(config.game)),
         timeline=read_timeline(run),
-        proofs=_proofs(run / CERTS, policy) if verdict else (),
+        proofs=(*_proofs(run / CERTS, policy), *_proofs_of_start(run, policy)) if verdict else (),
         frames=frames,
         about=_about(config),
         settings=tuple(_settings(run, config)),
         provenance=tuple(_provenance(run)),
         repeats=repeats,
         started_with=_started_with(run),
-        before=tuple(_before(run, found[0])) if verdict and found else (),
+        start=start,
         breaking=read_breaking(run / BREAKING, policy) if verdict else None,
     )
 
@@ -219,21 +228,43 @@ def _evaluation(judged: Judged, note: str, known: Iterable[str] = ()) -> Evaluat
     return Evaluation(scores, tuple(dict.fromkeys([*known, *raised])), note, levels_of(judged.game))
 
 
-def _before(run: Path, first: Evaluation) -> Iterator[tuple[str, Evaluation]]:
-    """Agents of stages before the curriculum, on the episodes and under the attacks of the first evaluation."""
-    for _, stage, folder in stage_folders(run):
-        if stage.strategy != "none" or not (folder / RESULT).exists():
-            continue
-        for judged in read_scores(folder / EVALS, str(store.read_json(folder / RESULT).get("policy"))):
-            shared = [s for s in judged.scores.values() if s.eps == 0 or s.attack in first.attacks]
-            found = Evaluation(tuple(shared), (), LATER, levels_of(judged.game))
-            one = judged.example, first.scores[0]
-            alike = (
-                len({(s.seed, len(s.returns), s.protocol, s.precision) for s in one}) == 1
-                and found.levels == first.levels
-            )
-            if alike and {*found.attacks} == {*first.attacks} and found.worst:
-                yield folder.name[2:], found
+def _beside_the_start(run: Path, found: list[Evaluation], verdict: Verdict) -> list[Evaluation]:
+    """Each with the scores of the agent that training began from and what these say, where all its cells were played with
+    that agent on the same episodes."""
+    begun = start_of(run)
+    if begun is None:
+        return found
+    _, agent = begun
+    played = [(levels_of(one.game), one.scores) for one in read_scores(agent.folder / EVALS, agent.fingerprint)]
+    if verdict.start:  # though its files may be gone
+        kept = {(s.attack, s.eps): s for s in verdict.start.scores}
+        played.append((levels_of(read_config(run).game), kept))
+    return [_compared(one, played, agent.file.relative_to(run).as_posix()) for one in found]
+
+
+def _compared(e: Evaluation, played: Iterable[tuple[str, dict[tuple[str, float], Score]]], file: str) -> Evaluation:
+    for levels, scores in played:
+        theirs = [scores.get((s.attack, s.eps)) for s in e.scores]
+        start = tuple(s for s in theirs if s and _episodes(s) == _episodes(e.scores[0]))
+        if levels == e.levels and len(start) == len(e.scores):
+            raised = [f"{flag.name}: {flag.message}" for flag in worse_than_start(e.scores, start, file)]
+            return dataclasses.replace(e, start=start, flags=tuple(dict.fromkeys([*e.flags, *raised])))
+    return e
+
+
+def _episodes(score: Score) -> tuple[object, ...]:
+    return score.seed, len(score.returns), score.protocol, score.precision
+
+
+def _shown(verdict: Verdict, first: Evaluation, start: str) -> Verdict:
+    """The verdict by the evaluation that comes first."""
+    if not first.nominal:
+        return verdict
+    others = [flag for flag in verdict.flags if not flag.startswith(WORSE_THAN_START)]
+    raised = [flag for flag in first.flags if flag.startswith(WORSE_THAN_START)]
+    return dataclasses.replace(
+        verdict, scores=list(first.scores), flags=others + raised, start=Start(start, "", list(first.start), [])
+    )
 
 
 def _so_far(run: Path) -> list[Evaluation]:
@@ -251,15 +282,26 @@ def _published(config: Config, levels: str) -> tuple[Published, ...]:
     return tuple(map(Published, row.eps, row.mean, row.sem)) if row else ()
 
 
+def _proofs_of_start(run: Path, policy: str) -> Iterator[Proof]:
+    """What `bcl certify` proved about the policy file that training began from."""
+    begun = start_of(run)
+    if begun and begun[1].fingerprint != policy:
+        name, agent = begun
+        for proof in _proofs(files.results_folder(agent.file) / CERTS, agent.fingerprint):
+            yield dataclasses.replace(proof, whose=f"start ({name})")
+
+
 def _proofs(folder: Path, policy: str) -> tuple[Proof, ...]:
-    """Certificates of this agent."""
-    names, found = [field.name for field in dataclasses.fields(Proof) if field.name != "levels"], []
+    """Certificates of this agent. An adversary may also do nothing: the greedy worst case is at most play without attack."""
+    names = ("eps", "method", "acr", "gwc", "nominal", "episodes", "seed")
+    found = []
     for path in folder.glob("*.json"):
         data = store.read_json(path)
         if str(data.get("policy")).startswith(policy):
             try:
                 levels = levels_of(game_from_dict(data["game"]))
-                found.append(Proof(**{name: data[name] for name in names}, levels=levels))
+                facts = {name: data[name] for name in names}
+                found.append(Proof(**facts | {"gwc": min(facts["gwc"], facts["nominal"])}, levels=levels))
             except KeyError as error:
                 raise StoreError(f"'{path}' has no {error}", "delete it to have it made again") from None
     return tuple(sorted(found, key=lambda p: (p.levels, p.method, p.seed, p.episodes, p.eps)))

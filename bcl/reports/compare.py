@@ -72,7 +72,7 @@ class Row:
     paper_score: float | None
     """As the paper has it: of the worst attack at exactly each."""
     flags: tuple[str, ...]
-    """Reasons to distrust the median run's scores."""
+    """Reasons to distrust the median run's scores: those of its verdict, then those of the scores compared."""
     cells: dict[float, Cell]
     """By budget; those that were judged."""
     published: Result | None
@@ -360,7 +360,8 @@ def _row(
     median: int,
     levels: Levels,
 ) -> Row:
-    cells = {}
+    cells, judged = {}, flags([*members[median].scores.values()])
+    raised = [*(entry.flags[median] if entry.flags else ()), *(f"{flag.name}: {flag.message}" for flag in judged)]
     for eps in attacks:
         found = [score for judged in members if (score := _within(judged, attacks, eps))]
         exactly = _exactly(members[median], attacks, eps)
@@ -376,7 +377,7 @@ def _row(
         median=entry.members[median][0],
         score=_score(members[median], attacks, scored) if whole else None,
         paper_score=_score(members[median], attacks, scored, _exactly) if whole else None,
-        flags=tuple(f"{flag.name}: {flag.message}" for flag in flags([*members[median].scores.values()])),
+        flags=tuple(dict.fromkeys(raised)),
         cells=cells,
         published=row_for([row for row in results(entry.game.id) if row.levels == levels], entry.config),
     )

@@ -24,6 +24,8 @@ class Evaluation:
     """Where they come from."""
     levels: str = ""
     """Procgen: `train` or `eval`."""
+    start: tuple[Score, ...] = ()
+    """The same scores of the agent that training began from; empty where not all of them were played."""
 
     @property
     def episodes(self) -> int:
@@ -49,6 +51,11 @@ class Evaluation:
     def worst_within(self) -> dict[float, Worst]:
         """Per budget above 0, over all budgets up to it and play without attack."""
         return worst_within(self.scores)
+
+    @cached_property
+    def start_within(self) -> dict[float, Score | Worst]:
+        """Of the start: without attack, and the worst within each budget."""
+        return {s.eps: s for s in self.start if s.eps == 0} | worst_within(self.start)
 
     @property
     def partial(self) -> list[float]:
@@ -170,6 +177,8 @@ class Proof:
     seed: int
     levels: str = ""
     """Procgen: `train` or `eval`."""
+    whose: str = ""
+    """Empty: the agent's."""
 
 
 @dataclass(frozen=True)
@@ -251,8 +260,8 @@ class Collected:
     repeats: tuple[Repeat, ...]
     started_with: str = ""
     """The version that the run was started with, where this one is another."""
-    before: tuple[tuple[str, Evaluation], ...] = ()
-    """Stages before the curriculum whose agents were judged as the first evaluation was, by name."""
+    start: str = ""
+    """What the agent that training began from is called; empty: there is none."""
     breaking: Breaking | None = None
     """The smallest budget that breaks the agent, where somebody looked for it."""
 

@@ -30,6 +30,8 @@ class Entry:
     scored: tuple[float, ...]
     """Budgets of the final score."""
     efforts: tuple[Effort, ...]
+    flags: tuple[tuple[str, ...], ...] = ()
+    """Of a run's verdict, by member."""
 
     @property
     def game(self) -> Game:
@@ -53,16 +55,19 @@ def read_entry(path: Path, label: str) -> Entry:
         raise StoreError(f"'{path}' is not finished", f"'bcl resume {path}' does what is left")
     for run in runs:
         check_unchanged(run)
-    agents = [_agent(run / RESULT) for run in runs]
-    members = tuple(_member(run.name, [(run, agent)], run) for run, agent in zip(runs, agents, strict=True))
-    return Entry(label, path, config, members, config.evaluation.scored, tuple(map(effort, runs)))
+    verdicts = [_verdict(run / RESULT) for run in runs]
+    members = tuple(_member(run.name, [(run, agent)], run) for run, (agent, _) in zip(runs, verdicts, strict=True))
+    raised = tuple(flags for _, flags in verdicts)
+    return Entry(label, path, config, members, config.evaluation.scored, tuple(map(effort, runs)), raised)
 
 
-def _agent(result: Path) -> str:
-    policy = store.read_json(result).get("policy")
-    if not isinstance(policy, str) or not policy:
+def _verdict(result: Path) -> tuple[str, tuple[str, ...]]:
+    """A run's agent and its flags."""
+    data = store.read_json(result)
+    policy, flags = data.get("policy"), data.get("flags", [])
+    if not isinstance(policy, str) or not policy or not isinstance(flags, list):
         raise StoreError(f"'{result}' is damaged: it names no agent", "delete it and resume the run")
-    return policy
+    return policy, tuple(map(str, flags))
 
 
 def _member(name: str, results: Sequence[tuple[Path, str]], path: Path) -> tuple[str, tuple[Judged, ...]]:

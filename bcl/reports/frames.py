@@ -3,14 +3,13 @@
 import contextlib
 import io
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from bcl.attacks import PGD, Attack, attack_by_name, suite
-from bcl.attacks.suites import ATTACK_NAMES, SUITES
+from bcl.attacks import suite
 from bcl.config import EvaluationConfig, preset_for, resolve
 from bcl.envs import make_env
 from bcl.errors import StoreError
@@ -22,15 +21,17 @@ from bcl.policies.files import fingerprint, load
 from bcl.reports.collect import agent_file, collect, results_folder
 from bcl.reports.data import Collected, Frame, Frames
 from bcl.runs import store
+from bcl.threads import threads, worth
 
 FILE = "frames.npz"
 MOMENTS = 4
-STEPS = 100  # looked at; under PGD-30 15 s of Pong at the 6.5 steps/s of benchmarks/results/evaluate-cpu.json
-TOO_SLOW = ("Multi(", "MultiT(", "Square(", "Learned(")  # seconds a step on images without a GPU, or a training
+STEPS = 100  # looked at
+[ATTACK] = suite("quick")  # the cheapest that climbs: a stronger one shows the same, and can take minutes
 
 
-def play_frames(path: Path, device: str) -> Frames | None:
-    """Moments of a finished run's agent, or of a policy file's; those kept by an earlier call are read."""
+def play_frames(path: Path, device: str, say: Callable[[str], object] = lambda line: None) -> Frames | None:
+    """Moments of a finished run's agent, or of a policy file's; those kept by an earlier call are read, whatever has been
+    judged since."""
     file = agent_file(path)
     if file is None:
         return None
@@ -38,17 +39,19 @@ def play_frames(path: Path, device: str) -> Frames | None:
     game = policy.spec.game
     if game is None:
         return None
-    attack, eps = worth_seeing(collect(path), game)
-    about = {"policy": fingerprint(policy), "attack": repr(attack), "eps": eps, "seed": 0, "looked_at": STEPS}
+    about: dict[str, Any] = {"policy": fingerprint(policy), "seed": 0, "looked_at": STEPS}
     if (found := _read(kept, about)) is not None:
         return found
+    say("sample frames: the beginning of an episode under attack is played once, and kept for later reports")
+    eps = worst_budget(collect(path), game)
+    about |= {"attack": repr(ATTACK), "eps": eps}
     played = game_for_evaluation(game, None, EvaluationConfig().max_steps)
-    with contextlib.closing(make_env(played, 1, device, render=True)) as env:
-        moments, names = list(watch(policy, env, attack, eps, seed=0, steps=STEPS)), env.action_names
+    with contextlib.closing(make_env(played, 1, device, render=True)) as env, threads(worth(policy.spec.obs_shape, 1)):
+        moments, names = list(watch(policy, env, ATTACK, eps, seed=0, steps=STEPS)), env.action_names
     chosen = choose(moments)
     changed = sum(m.wanted != m.taken for m in moments)
     frames = Frames(
-        repr(attack), eps, 0, len(moments), changed, OBSERVATION_NAMES.get(game.id, ()),
+        repr(ATTACK), eps, 0, len(moments), changed, OBSERVATION_NAMES.get(game.id, ()),
         tuple(
             Frame(i + 1, moments[i].clean, moments[i].seen, names[moments[i].wanted].lower(),
                   names[moments[i].taken].lower(), moments[i].screen)
@@ -60,19 +63,13 @@ def play_frames(path: Path, device: str) -> Frames | None:
     return frames
 
 
-def worth_seeing(collected: Collected, game: Game) -> tuple[Attack, float]:
-    """The attack and budget that hurt most, of attacks that are quick; else PGD-30 at the largest budget judged, or at the
-    preset's."""
-    known = {repr(a): a for a in (*(a for s in SUITES for a in suite(s)), *map(attack_by_name, ATTACK_NAMES))}
+def worst_budget(collected: Collected, game: Game) -> float:
+    """The budget at which the agent has least; of one that was not judged under attack, the largest of its preset."""
     judged = collected.evaluations[0] if collected.evaluations else None
     if judged is None or not judged.attacks:
         name = preset_for(game)
-        return PGD(steps=30, step=0.1), max((resolve(name).evaluation if name else EvaluationConfig()).eps)
-    quick = [s for s in judged.scores if s.attack in known and not s.attack.startswith(TOO_SLOW)]
-    if not quick:
-        return PGD(steps=30, step=0.1), max(judged.budgets)
-    strongest = lowest(quick)
-    return known[strongest.attack], strongest.eps
+        return max((resolve(name).evaluation if name else EvaluationConfig()).eps)
+    return lowest(s for s in judged.scores if s.eps > 0).eps
 
 
 def choose(moments: Sequence[Moment], count: int = MOMENTS) -> list[int]:
@@ -103,7 +100,7 @@ def _write(path: Path, about: dict[str, Any], frames: Frames) -> None:
 
 
 def _read(path: Path, about: dict[str, Any]) -> Frames | None:
-    """What was kept, if it is of this agent, attack and budget; anything else is made again."""
+    """What was kept, if it is of this agent; anything else is made again."""
     if not path.exists():
         return None
     try:
@@ -117,9 +114,9 @@ def _read(path: Path, about: dict[str, Any]) -> Frames | None:
             kept["at"], arrays["clean"], arrays["seen"], kept["wanted"], kept["taken"], screens, strict=True
         )  # fmt: skip
         return Frames(
-            about["attack"],
-            about["eps"],
-            about["seed"],
+            kept["attack"],
+            kept["eps"],
+            kept["seed"],
             kept["steps"],
             kept["changed"],
             tuple(kept["dimensions"]),

@@ -19,6 +19,7 @@ from matplotlib.figure import Figure
 from bcl.attacks.names import attack_label
 from bcl.errors import StoreError
 from bcl.evaluation import Score, Worst
+from bcl.evaluation.flags import EXPLAINED
 from bcl.quantities import counted
 from bcl.reports import plots
 from bcl.reports.collect import collect, report_file
@@ -48,13 +49,13 @@ def page(collected: Collected) -> str:
         trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
     environment.filters |= {
-        "attack": attack_label, "counted": counted, "breakable": _breakable, "eps": short_eps, "minus": _true_minus,
+        "attack": attack_label, "flag_name": lambda flag: flag.partition(":")[0], "counted": counted, "breakable": _breakable, "eps": short_eps, "minus": _true_minus,
         "name": lambda path: Path(path).name, "number": number, "quoted": shlex.quote,
         "unbroken": lambda text: text.replace("-", "\N{NON-BREAKING HYPHEN}"), "whole": _whole,
     }  # fmt: skip
     return environment.get_template("page.html").render(
         c=collected, light=LIGHT, dark=DARK, figures=_figures(collected), moments=_moments(collected.frames),
-        beside=_beside(collected), cells=_cells,
+        beside=_beside(collected), cells=_cells, explained=EXPLAINED,
         has_error=_has_error, levels=LEVELS,
     )  # fmt: skip
 
@@ -85,6 +86,8 @@ class Cells:
     minimum: dict[float, str]
     """Worst per episode; empty where episodes cannot be paired, or where there is one attack."""
     attacks: dict[str, dict[float, tuple[str, str]]]
+    start: dict[float, tuple[str, str]]
+    """As `within`, of the agent that training began from; empty where it was not judged alike."""
 
 
 def _cells(e: Evaluation) -> Cells:
@@ -102,6 +105,7 @@ def _cells(e: Evaluation) -> Cells:
         column(e.worst) if several else {},
         dict(zip(e.worst_within, aligned(minima), strict=True)) if several and paired else {},
         {attack: column({s.eps: s for s in e.scores if s.attack == attack}) for attack in e.attacks},
+        column(e.start_within),
     )
 
 
@@ -113,7 +117,7 @@ def _figures(c: Collected) -> dict[str, list[tuple[str, str]]]:
     """Per figure its drawings, each with the class of screen that it is for."""
     figures = {}
     if c.evaluations:
-        draw = partial(plots.return_against_budget, c.evaluations[0], c.published, before=c.before)
+        draw = partial(plots.return_against_budget, c.evaluations[0], c.published, start=c.start)
         figures["returns"] = _sizes("returns", "return against attack budget", draw, HALF if _beside(c) else WIDE)
     if c.timeline:
         runs, curves = partial(plots.timeline, c.timeline), partial(plots.learning_curves, c.timeline)

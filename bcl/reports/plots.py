@@ -28,7 +28,7 @@ from bcl.stats import MIN_FOR_INTERVAL
 PIXELS_PER_INCH = 72  # of an SVG: its unit is a point, which the page shows as a pixel
 NARROW, HALF = 480, 600  # up to these widths a figure is for phones, or stands beside a table
 ROW, BAR = 20, 8  # pixels of the timeline: a row at least, and a bar with its gap
-_DASHES = ((0, (5, 2)), (0, (1.5, 1.5)))
+_DASHED = (0, (3, 0.6))
 P = ParamSpec("P")
 _BARS: dict[BarState, Any] = {
     "kept": {"facecolor": LIGHT["blue"], "edgecolor": LIGHT["blue"]},
@@ -115,11 +115,13 @@ def return_against_budget(
     evaluation: Evaluation,
     published: Sequence[Published],
     width: int,
-    before: Sequence[tuple[str, Evaluation]] = (),
+    start: str = "",
 ) -> Figure:
-    """A line per attack, the worst within each budget bold and on top, agents it came from thin and gray, the paper's values hollow."""
+    """A line per attack, the worst within each budget bold and on top, that of the agent it started from (whose name `start`
+    is) as wide and gray, the paper's values hollow."""
     looks = styles(evaluation.attacks)
-    named = [*(look.label for look in looks.values()), *(f"{name}, worst within" for name, _ in before)]
+    of_start = f"start ({start}), worst within" if looks else f"start ({start})"
+    named = [*(look.label for look in looks.values()), *([of_start] if evaluation.start else [])]
     columns = _columns(named, width)
     rows = -(-(len(named) + 2) // columns)  # with the worst and the paper
     figure = _figure(width, (250 if width <= HALF else 230) + 20 * rows)
@@ -132,9 +134,9 @@ def return_against_budget(
             color=LIGHT[look.colour], marker=look.marker, markerfacecolor=LIGHT["paper" if look.hollow else look.colour],
             linestyle=look.dash, label=look.label, elinewidth=1,
         )  # fmt: skip
-    for number_, (name, other) in enumerate(before):
-        axes.plot(*zip(*_lowest(other), strict=True), color=LIGHT["muted"], linewidth=1, linestyle=_DASHES[number_ % 2],
-                  alpha=0.6, zorder=1.5, label=f"{name}, worst within")  # fmt: skip
+    if began := evaluation.start_within:
+        axes.plot([*began], [w.mean for w in began.values()], color=LIGHT["muted"], linewidth=3.5, zorder=2.5,
+                  linestyle=_DASHED, marker="" if looks else "s", label=of_start)  # fmt: skip
     if lowest := _lowest(evaluation):
         label = "worst within" if looks else "no attack"
         axes.plot(*zip(*lowest, strict=True), color=LIGHT["ink"], linewidth=3.5, alpha=0.9, zorder=3, label=label,
@@ -148,8 +150,7 @@ def return_against_budget(
         axes.errorbar([p.eps for p in published], means, errors, zorder=4, **ring)
         handles.append(Line2D([], [], **ring))
         labels.append("the paper")
-    budgets = [*evaluation.budgets, *(p.eps for p in published), *(eps for _, other in before for eps in other.budgets)]
-    budget_axis(axes, budgets)
+    budget_axis(axes, [*evaluation.budgets, *(p.eps for p in published)])
     _number_axis(axes)
     axes.set_ylabel("mean return")
     axes.grid(axis="y")
@@ -267,19 +268,19 @@ def certificates(proofs: Sequence[Proof], width: int) -> Figure:
     narrow = width < NARROW
     figure = _figure(width, 440 if narrow else 260)
     upper, lower = figure.subplots(2, 1) if narrow else figure.subplots(1, 2)
-    groups: dict[tuple[str, str, int, int], list[Proof]] = {}
+    groups: dict[tuple[str, str, str, int, int], list[Proof]] = {}
     for proof in proofs:
-        groups.setdefault((proof.method, proof.levels, proof.seed, proof.episodes), []).append(proof)
+        groups.setdefault((proof.whose, proof.method, proof.levels, proof.seed, proof.episodes), []).append(proof)
     looks = (("blue", "o"), ("vermilion", "s"), ("green", "D"), ("purple", "^"))
-    several = len({(proof.method, proof.levels) for proof in proofs}) < len(groups)
-    for number_, ((method, levels, seed, episodes), found) in enumerate(groups.items()):
-        colour, marker = looks[number_ % len(looks)]
-        words = [method, *([LEVELS[levels]] if levels else [])]
+    several = len({(proof.whose, proof.method, proof.levels) for proof in proofs}) < len(groups)
+    for number_, ((whose, method, levels, seed, episodes), found) in enumerate(groups.items()):
+        colour, marker = ("muted", "v") if whose else looks[number_ % len(looks)]
+        words = [*([whose] if whose else []), method, *([LEVELS[levels]] if levels else [])]
         label = ", ".join([*words, counted(episodes, "episode"), f"seed {seed}"] if several else words)
         eps = [proof.eps for proof in found]
         upper.plot(eps, [100 * p.acr for p in found], color=LIGHT[colour], marker=marker, label=label)
         lower.plot(eps, [p.gwc for p in found], color=LIGHT[colour], marker=marker)
-    for nominal in {proof.nominal for proof in proofs}:
+    for nominal in {proof.nominal for proof in proofs if not proof.whose}:
         lower.axhline(nominal, color=LIGHT["muted"], linewidth=1, linestyle=":")
         lower.annotate("no attack", (1, nominal), (0, 3), xycoords=("axes fraction", "data"), ha="right",
                        textcoords="offset points", color=LIGHT["muted"], fontsize=11)  # fmt: skip

@@ -1,5 +1,6 @@
 """bcl train and bcl resume as a person meets them, and as a scheduler kills them."""
 
+import io
 import json
 import multiprocessing
 import os
@@ -13,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 import bcl as package
 from bcl.cli import console
@@ -64,21 +66,24 @@ def test_a_recipe_from_start_to_end(bcl, recipe: str, stages: list[str]) -> None
     run = Path("runs") / f"cartpole-{recipe}-s5"
     nominal, *lines, verdict, last = out.splitlines()
     attacked = [line for line in lines if line.startswith("mean return")]
-    assert all(line.startswith("flag ") for line in lines if line not in attacked)
+    assert all(line.startswith(("flag ", "its start (vanilla): ")) for line in lines if line not in attacked)
     assert verdict.startswith(f"verdict: {recipe} on CartPole-v1: return ")
     target = {"vanilla": 0.0, "radial": 0.06, "at": 0.06, "sa": 0.1}[recipe]
     assert re.match(r"mean return over 2 episodes without attack: \d", nominal)
-    assert all("PGD-10" in line for line in attacked)
-    budgets = [float(line.split(" at ")[-1].split(":")[0]) for line in attacked]
+    assert all("under the worst attack within" in line for line in attacked)
+    assert all(("(its start: " in line) == (len(stages) > 1) for line in attacked)
+    budgets = [float(line.split(" within ")[-1].split(":")[0]) for line in attacked]
     assert budgets == ([] if recipe == "vanilla" else [0.03, 0.06, 0.1])
     assert last == f"next: bcl report {run}"
 
     per_stage = {"config.toml", "metrics.jsonl", "policy.safetensors", "result.json"}
     found = files(run)
     cells = {name for name in found if name.startswith("evals/")}
+    of_start = {name for name in found if name.startswith("stages/1-vanilla/evals/")}
     own = {"config.toml", "run.json", "lock", "result.json", "best/policy.safetensors"}
-    assert found - cells == own | {f"stages/{stage}/{name}" for stage in stages for name in per_stage}
+    assert found - cells - of_start == own | {f"stages/{stage}/{name}" for stage in stages for name in per_stage}
     assert len(cells) == len(attacked) + 1
+    assert len(of_start) == (len(cells) if len(stages) > 1 else 0)
 
     results = [store.read_json(run / "stages" / stage / "result.json") for stage in stages]
     assert [result["parent"] for result in results] == ["", *(result["policy"] for result in results[:-1])]
@@ -392,18 +397,58 @@ def test_lines_without_a_terminal(
     view, folder = console.live(tmp_path), tmp_path / "stages" / "2-at" / "phases" / "003" / "run2"
     told = {"name": "phase 3 run 2", "doing": "training", "done": 1000, "of": 10_000}
     store.write_text(folder / "metrics.jsonl", '{"return": 12.345, "eps": 0.05, "steps_per_second": 100.0}\n')
-    for second in range(1, 26):
+    for second in range(1, 62):
         now[0] = second
         store.write_json(folder / "progress.json", told | {"done": 100 * second})
         view.tick()
     store.write_json(folder / "progress.json", told | {"doing": "nominal", "done": 1, "of": 2})
-    now[0] = 40
+    now[0] = 95
     view.tick()
     assert capsys.readouterr().err.splitlines() == [
-        "phase 3 run 2: training 1,000 of 10,000, return 12.35, eps 0.05, 100 steps/s, 0:01:30 left",
-        "phase 3 run 2: training 2,000 of 10,000, return 12.35, eps 0.05, 100 steps/s, 0:01:20 left",
-        "phase 3 run 2: nominal 1 of 2",
+        "phase 3 run 2: 30%, 0:01:10 left, training 3,000 of 10,000, return 12.35, eps 0.05, 100 steps/s",
+        "phase 3 run 2: 60%, 0:00:40 left, training 6,000 of 10,000, return 12.35, eps 0.05, 100 steps/s",
+        "phase 3 run 2: 50%, nominal",
     ]
+
+
+def test_a_long_evaluation_tells_how_long_it_will_take(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    with console.progress() as bar:
+        bar.start(13)
+        report = bar.begin("PGD-30 at 3/255")
+        for second in range(100):
+            now[0] = second
+            report(second, 1000)
+        bar.finished("PGD-30 at 3/255: 21")
+    assert capsys.readouterr().err.splitlines() == [
+        "PGD-30 at 3/255: 3% of all, 0:16:10 left, 0 of 13 done",
+        "PGD-30 at 3/255: 6% of all, 0:15:40 left, 0 of 13 done",
+        "PGD-30 at 3/255: 9% of all, 0:15:10 left, 0 of 13 done",
+        "PGD-30 at 3/255: 21",
+    ]
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_a_terminal_shows_what_how_far_and_how_long_in_one_line(monkeypatch: pytest.MonkeyPatch, width: int) -> None:
+    screen = io.StringIO()
+    monkeypatch.setattr(console, "err", Console(file=screen, force_terminal=True, width=width))
+    now = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    bar = console.progress()
+    bar.start(130)
+    report = bar.begin("start (vanilla): PGD-50 x5 margin at 10/255 and 13 more")
+    report(0, 1000)
+    now[0] = 10.0
+    report(20, 1000)
+    with console.err.capture() as shown:
+        console.err.print(bar._bars)
+    [line] = shown.get().splitlines()
+    plain = re.sub("\x1b[^m]*m", "", line)
+    assert plain.startswith("start (vanilla): PGD-50 x5 marg\N{HORIZONTAL ELLIPSIS}   2% 0:08:10 left")
+    assert len(plain.rstrip()) <= width
 
 
 def test_a_second_request_ends_at_once() -> None:

@@ -17,6 +17,7 @@ from bcl.errors import GameError
 from bcl.games import GymnasiumGame
 
 GOOD = np.zeros(2, np.float32)
+EXIT = os._exit  # as an extension module would call it
 
 
 class Unpicklable(Exception):
@@ -82,6 +83,7 @@ RAISED = [
     ("reset", raise_it(ValueError, "two\nlines"), "failed in reset (ValueError: two lines)"),
     ("step", raise_it(ZeroDivisionError), "failed in step (ZeroDivisionError:)"),
     ("step", raise_it(SystemExit, 3), "failed in step (SystemExit: 3)"),
+    ("step", raise_it(GeneratorExit), "failed in step (GeneratorExit:)"),
     ("step", raise_it(Unpicklable, 1, 2), "failed in step (Unpicklable: <function"),
     ("step", raise_it(EOFError, "its own"), "failed in step (EOFError: its own)"),
 ]
@@ -129,6 +131,15 @@ def test_an_error_of_the_game_is_one_sentence_above_its_own_traceback(
 
 
 @pytest.mark.parametrize("processes", [False, True], ids=["here", "processes"])
+def test_a_game_that_ends_the_process_is_one_sentence(faulty, processes: bool) -> None:
+    envs, exit_now = faulty("step", lambda: os._exit(3), processes), os._exit
+    with pytest.raises(GameError, match=r"^'Faulty-v0' failed in step \(SystemExit: os._exit\(3\)\); its own"):
+        play(envs)
+    envs.close()
+    assert os._exit is exit_now
+
+
+@pytest.mark.parametrize("processes", [False, True], ids=["here", "processes"])
 @pytest.mark.parametrize(("call", "answer", "words"), WRONG, ids=[words for *_, words in WRONG])
 def test_an_answer_of_the_wrong_form_is_one_sentence(
     faulty, capfd: pytest.CaptureFixture[str], call: str, answer: Callable[[], Any], words: str, processes: bool
@@ -165,17 +176,13 @@ def test_answers_that_mean_the_same_are_taken(faulty) -> None:
     assert step.final_obs.tolist() == [[0.0, 1.0], [0.0, 1.0]]
 
 
-def die(by: int) -> Callable[[], Any]:
-    def end() -> Any:
-        os.kill(os.getpid(), by) if by else os._exit(3)
-
-    return end
-
-
 @pytest.mark.parametrize("call", ["reset", "step"])
-@pytest.mark.parametrize(("by", "words"), [(signal.SIGKILL, "was killed by SIGKILL"), (0, r"\(exit code 3\)")])
-def test_a_process_that_dies_is_told_as_such(faulty, call: str, by: int, words: str) -> None:
-    envs = faulty(call, die(by), processes=True)
+@pytest.mark.parametrize(
+    ("die", "words"),
+    [(lambda: os.kill(os.getpid(), signal.SIGKILL), "was killed by SIGKILL"), (lambda: EXIT(3), r"\(exit code 3\)")],
+)
+def test_a_process_that_dies_is_told_as_such(faulty, call: str, die: Callable[[], Any], words: str) -> None:
+    envs = faulty(call, die, processes=True)
     with pytest.raises(GameError, match=rf"^the process of a copy of 'Faulty-v0' .*{words} in {call}; "):
         play(envs)
     envs.close()

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from bcl.attacks import APGD, PGD, CornerNoise, Learned, Margin, MultiT, Square
-from bcl.evaluation import Flag, Score, flags
+from bcl.evaluation import Flag, Score, flags, worse_than_start
+from bcl.evaluation.flags import EXPLAINED
 
 PGD30, PGD50 = repr(PGD(steps=30, step=0.1)), repr(PGD(steps=50, step=0.1, random_start=True, restarts=5))
 
@@ -77,6 +78,21 @@ def test_few_courses() -> None:
     assert flags([few]) == []
 
 
+def test_worse_than_the_start() -> None:
+    start = [score("none", 0.0, 20.0), score(PGD30, 0.01, 5.0), score(PGD30, 0.02, 9.0)]
+    agent = [score("none", 0.0, 20.0), score(PGD30, 0.01, 4.0), score(PGD30, 0.02, 8.0)]
+    what = "it has 4 within 0.01 instead of 5; there the agent it started from is the better choice: a.safetensors"
+    assert worse_than_start(agent, start, "a.safetensors") == [Flag("worse-than-start", what)]  # 0.02 says the same
+    assert worse_than_start(start, agent, "a.safetensors") == []
+    near = [start[0], score(PGD30, 0.01, 4.0, returns=(2.0, 4.0, 4.0, 6.0)), start[2]]  # [2.5, 5.5] and [4.95, 5.05]
+    assert worse_than_start(near, start, "a.safetensors") == []
+    few = [score("none", 0.0, 1.0, returns=(1.0, 1.0))]
+    assert worse_than_start(few, start, "a.safetensors") == []
+    same = [score("none", 0.0, 1.0, returns=(1.0, 1.0, 1.0))]  # no spread: a point
+    assert "it has 1 without attack instead of 20" in worse_than_start(same, start, "a.safetensors")[0].message
+    assert worse_than_start([score(PGD30, 0.03, 1.0)], start, "a.safetensors") == []  # judged at no budget in common
+
+
 def test_no_effect() -> None:
     assert names([NOMINAL, score(PGD30, 0.01, 20.0, changed=0.0)]) == ["no-effect"]
 
@@ -123,7 +139,8 @@ def test_an_attack_that_helps() -> None:
     what = "Multi-T 1000 (24), the worst attack at 0.01, leaves more than no attack (20)"
     assert flags(helped) == [Flag("attack-helps", what)]
     assert names([*helped, score(repr(Square()), 0.01, 19.0)]) == ["masking"]  # one that does not is enough
-    assert names([NOMINAL, score(PGD30, 0.01, 20.9)]) == []  # not by much
+    assert names([NOMINAL, score(PGD30, 0.01, 20.2)]) == ["attack-helps"]  # a little, and certainly
+    assert names([NOMINAL, score(PGD30, 0.01, 20.05)]) == []  # within the intervals
     assert names([NOMINAL, score(PGD30, 0.01, 25.0, returns=(20.0, 20.0, 20.0, 40.0))]) == []  # chance
 
 
@@ -142,7 +159,8 @@ def test_a_stochastic_policy() -> None:
 def test_every_flag_has_its_paragraph() -> None:
     text = (Path(__file__).parents[2] / "docs" / "flags.md").read_text()
     source = (Path(__file__).parents[2] / "bcl" / "evaluation" / "flags.py").read_text()
-    for name in re.findall(r'Flag\("([a-z-]+)"', source):
+    assert {*re.findall(r"^## ([a-z-]+)$", text, re.MULTILINE)} == {*EXPLAINED}  # the sentences of reports
+    for name in {*re.findall(r'Flag\("([a-z-]+)"', source), *EXPLAINED}:
         section = text.split(f"## {name}\n")[1].split("\n## ")[0]
         for part in ("**Raised if**", "**Meaning**", "**Do**"):
             assert part in section, (name, part)

@@ -8,7 +8,7 @@ import pytest
 from bcl import experiment
 from bcl.config import resolve_stages
 from bcl.experiment import Crew, Verdict
-from bcl.experiment.learned import first_and_last, no_rise, rose
+from bcl.experiment.learned import doubt, first_and_last, rose
 from bcl.experiment.status import status
 from bcl.reports.collect import collect
 from bcl.runs import store
@@ -27,6 +27,9 @@ SMALL = [
 ]
 
 
+SHORT = "it has too few episodes to tell whether it learned"
+
+
 def row(mean: float | None, episodes: float, sd: float | None = 0.0) -> Row:
     return {"return": mean, "return_sd": None if mean is None else sd, "episodes": episodes}
 
@@ -37,7 +40,7 @@ def told(folder: Path, rows: list[Row], parent: str = "") -> str:
         for number, one in enumerate(rows, 1):
             file.append({"step": number, **one})
     store.write_json(folder / "result.json", {"policy": "x", "parent": parent})
-    return no_rise(folder)
+    return (doubt(folder) or ("", ""))[1]
 
 
 @pytest.mark.parametrize(
@@ -50,10 +53,10 @@ def told(folder: Path, rows: list[Row], parent: str = "") -> str:
         ([row(20, 100, 9), row(500, 4), row(500, 4), row(500, 4)], ""),  # good episodes are long, and few
         ([row(0, 100), row(0.01, 100)], ""),  # the first reward ever
         ([row(None, 0), row(-21, 2), row(None, 0), row(-21, 2)], "(-21 in its first 2 episodes"),
-        ([row(None, 0), row(-21, 64)], ""),  # nothing to compare with
-        ([row(None, 0)], ""),
-        ([{"return": 0.0, "episodes": 9.0}] * 4, ""),  # of a version that kept no deviations
-        ([], ""),
+        ([row(None, 0), row(-21, 64)], SHORT),  # nothing to compare with
+        ([row(None, 0)], SHORT),
+        ([{"return": 0.0, "episodes": 9.0}] * 4, SHORT),  # of a version that kept no deviations
+        ([], SHORT),
     ],
 )  # fmt: skip
 def test_the_rule_by_hand(tmp_path: Path, rows: list[Row], words: str) -> None:
@@ -69,7 +72,20 @@ def test_a_stage_that_trains_on_from_an_agent_need_not_rise(tmp_path: Path) -> N
 def test_nothing_is_said_of_a_stage_under_way(tmp_path: Path) -> None:
     assert told(tmp_path, [row(0, 100)] * 4)
     (tmp_path / "result.json").unlink()
-    assert no_rise(tmp_path) == ""
+    assert doubt(tmp_path) is None
+
+
+def test_a_stage_whose_metrics_are_gone_says_so(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    stages = resolve_stages("pong", recipe="at")
+    experiment.create(run, stages, "cpu", None)
+    vanilla = run / "stages" / "1-vanilla"
+    assert told(vanilla, [row(-21, 100), row(20, 100)]) == ""
+    assert status(run).lines == ("vanilla: trained",)
+    (vanilla / "metrics.jsonl").unlink()
+    words = "its metrics.jsonl is missing, so whether it learned cannot be told"
+    assert doubt(vanilla) == ("unknown-learning", words)
+    assert status(run).lines == (f"vanilla: trained; {words}",)
 
 
 def test_parts_are_pooled_as_if_all_episodes_were_known() -> None:

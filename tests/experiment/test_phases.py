@@ -113,7 +113,7 @@ def test_a_recipe_from_start_to_end(
     assert all(score.eps in (0.0, 0.03, 0.06, 0.1, verdict.reached) for score in verdict.scores)
     kept = store.read_json(tmp_path / "stages" / stages[-1] / "result.json")["policy"]
     assert best(tmp_path) == kept
-    chosen = {store.read_json(p)["seed"] for p in (tmp_path / "stages").rglob("evals/*.json")}
+    chosen = {store.read_json(p)["seed"] for p in (tmp_path / "stages" / stages[-1]).rglob("evals/*.json")}
     reported = {score.seed for score in verdict.scores}
     assert not chosen & reported, "those that choose are not those that are reported"
 

@@ -20,6 +20,7 @@ from bcl.errors import StoreError
 from bcl.evaluation.score import NO_ATTACK
 from bcl.experiment import read_config
 from bcl.experiment.run import read_verdict
+from bcl.experiment.status import Piece, training_left
 from bcl.games import game_to_dict
 from bcl.policies import Policy, PolicySpec
 from bcl.reports import plots
@@ -258,7 +259,7 @@ def test_an_unfinished_run_shows_what_there_is(tmp_path: Path, make_pong_run: Ca
     c = collect(run)
     assert (c.state, agent_file(run)) == ("stopped", None)
     assert c.verdict == "bcl-mos-at on pong is not finished; best so far: nominal 20.5"
-    assert c.progress[:2] == ("vanilla: trained", "radial: trained")
+    assert [line.split(";")[0] for line in c.progress[:2]] == ["vanilla: trained", "radial: trained"]
     [so_far] = c.evaluations  # of phase 3, run 2
     assert so_far.worst[6 / 255].mean == 19.5
     assert "chosen by" in so_far.note
@@ -287,25 +288,44 @@ def test_the_agent_of_a_phase_that_kept_the_old_one(pong_run: Path) -> None:
     assert kept_folder(at, 2) == at
 
 
-def test_the_agent_before_the_curriculum_on_the_same_episodes(pong_run: Path) -> None:
-    config, evals = read_config(pong_run), pong_run / "stages/1-vanilla/evals"
-    store.write_json(pong_run / "stages/1-vanilla/result.json", {"policy": AGENT})
+def test_the_start_on_the_same_episodes_is_a_line_as_wide_as_the_agents(pong_run: Path) -> None:
+    config, evals = read_config(pong_run), pong_run / "stages/2-radial/evals"
+    store.write_json(pong_run / "stages/2-radial/result.json", {"policy": AGENT})
     played(evals, config, NO_ATTACK, 0.0, (21.0,) * 3)
-    for attack in [*map(repr, suite("paper"))][1:]:
-        played(evals, config, attack, 25 / 255, (-21.0,) * 3)
-    assert collect(pong_run).before == ()  # not under every attack
-    played(evals, config, repr(suite("paper")[0]), 25 / 255, (-20.0,) * 3)
-    played(evals, config, NO_ATTACK, 0.0, (9.0,) * 3, seed=2)  # on other episodes
-    [(name, vanilla)] = (c := collect(pong_run)).before
-    assert (name, vanilla.nominal.mean, vanilla.worst[25 / 255].mean) == ("vanilla", 21.0, -21.0)  # type: ignore[union-attr]
-    [axes] = plots.return_against_budget(c.evaluations[0], c.published, 860, c.before).axes
+    cells = [(attack, level) for attack in map(repr, suite("paper")) for level in (10, 20, 25)]
+    for attack, level in cells[1:]:
+        played(evals, config, attack, level / 255, (-21.0,) * 3)
+    played(evals, config, *cells[0][:1], 10 / 255, (9.0,) * 3, seed=2)  # on other episodes
+    c = collect(pong_run)
+    assert (c.start, c.evaluations[0].start) == ("radial", ())  # one cell is missing
+    assert "its start" not in c.verdict
+    played(evals, config, cells[0][0], 10 / 255, (-20.0,) * 3)
+    c = collect(pong_run)
+    assert "; its start (radial) has 21 without attack and -21 within 25/255; " in c.verdict
+    [axes] = plots.return_against_budget(c.evaluations[0], c.published, 860, c.start).axes
     lines = {line.get_label(): line for line in axes.get_lines()}
-    assert list(lines["vanilla, worst within"].get_ydata()) == [21.0, -21.0]
-    others = [
-        line for label, line in lines.items() if label != "vanilla, worst within" and line.get_linestyle() != "None"
-    ]
-    assert all(lines["vanilla, worst within"].get_linewidth() < line.get_linewidth() for line in others)
+    start = lines["start (radial), worst within"]
+    assert list(start.get_ydata()) == [21.0, -21.0, -21.0, -21.0]
+    assert start.get_linewidth() == lines["worst within"].get_linewidth()
     assert axes.get_ylim()[0] < -21
+    row = re.search(r'<tr><th scope="row">25/255</th>(.*?)</tr>', page(c), re.DOTALL)
+    assert row is not None
+    assert "\N{MINUS SIGN}21" in row[1]
+
+
+def test_a_later_evaluation_that_comes_first_names_the_start_where_it_was_judged_too(pong_run: Path) -> None:
+    config, evals = read_config(pong_run), pong_run / "stages/2-radial/evals"
+    store.write_json(pong_run / "stages/2-radial/result.json", {"policy": AGENT})
+    strong = [*map(repr, suite("strong"))]
+    later(pong_run, strong, (10, 20, 25), seed=8)  # all returns 1
+    played(evals, config, NO_ATTACK, 0.0, (20.0,) * 3, seed=8)
+    for attack, level in product(strong, (10, 20, 25)):
+        played(evals, config, attack, level / 255, (5.0 if level == 10 else -3.0,) * 3, seed=8)
+    c = collect(pong_run)
+    assert c.evaluations[0].scores[0].seed == 8
+    assert "its start (radial) has 20 without attack and -3 within 25/255" in c.verdict
+    better = "it has 1 without attack instead of 20, 1 within 10/255 instead of 5; there the agent it started from"
+    assert f"{better} is the better choice: stages/2-radial/policy.safetensors" in c.verdict
 
 
 def test_a_page_of_another_version_says_so(pong_run: Path) -> None:
@@ -356,3 +376,18 @@ def test_a_bare_policy_file(tmp_path: Path) -> None:
     (best := tmp_path / "run/best/policy.safetensors").write_bytes(file.read_bytes())
     assert f"'bcl report {tmp_path / 'run'}' tells how it was judged" in collect(best).verdict
     assert report_file(file) == tmp_path / "mine.results" / "report.html"
+
+
+def test_how_much_training_there_can_still_be(tmp_path: Path, make_pong_run: Callable[..., Path]) -> None:
+    run = make_pong_run(tmp_path / "cut", finished=False)
+    vanilla, radial, at = (read_config(run / "stages" / name).dqn.steps for name in ("1-vanilla", "2-radial", "3-at"))
+    piece = Piece("phase 4 run 1", "training", 300, at, {})
+    # Two runs of phase 3 are done; phases 4 to 22 (7/255 to 25/255) can have three runs each.
+    assert training_left(run, [piece]) == (vanilla + radial + 2 * at + 300, vanilla + radial + (2 + 19 * 3) * at)
+    assert training_left(make_pong_run(tmp_path / "whole"), []) is None
+
+
+def test_the_greedy_worst_case_never_lies_above_no_attack(pong_run: Path) -> None:
+    path = pong_run / "certs/crown-1.json"
+    store.write_json(path, store.read_json(path) | {"gwc": 20.9, "nominal": 20.5})
+    assert [p.gwc for p in collect(pong_run).proofs if (p.method, p.eps) == ("crown", 1 / 255)] == [20.5]

@@ -62,6 +62,11 @@ def test_a_row_keeps_its_flags(tmp_path: Path) -> None:
     # Made by hand, no attack changed an action.
     told = "flags of a: no-effect, bigger-budget-weaker (docs/flags.md)"
     assert told in tables(compare([tmp_path / "a"]))[0].notes
+    # What its verdict said and scores alone do not tell.
+    store.write_json(tmp_path / "a" / "result.json", {"policy": "p", "flags": ["worse-than-start: it has 5"]})
+    assert "worse-than-start: it has 5" in only_block(tmp_path / "a").rows[0].flags
+    told = "flags of a: worse-than-start, no-effect, bigger-budget-weaker (docs/flags.md)"
+    assert told in tables(compare([tmp_path / "a"]))[0].notes
 
 
 def test_an_agent_that_was_judged_at_fewer_budgets_is_named(tmp_path: Path) -> None:

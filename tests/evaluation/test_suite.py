@@ -1,0 +1,133 @@
+"""A whole evaluation: threads, environments and progress while it is played."""
+
+import contextlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import bcl
+from bcl import threads
+from bcl.attacks import PGD, Multi, Square
+from bcl.config import resolve
+from bcl.envs import make_env
+from bcl.evaluation import Cell, Plan, cells, run_certificates, run_floor, run_suite, suite
+from bcl.policies import Policy, PolicySpec
+from bcl.policies.files import save
+
+GAME = resolve("cartpole").game
+PLAN = Plan(GAME, episodes=3)
+
+
+@pytest.fixture
+def policy() -> Policy:
+    torch.manual_seed(0)
+    with contextlib.closing(make_env(GAME, 1)) as env:
+        return Policy(PolicySpec("dueling-mlp", (4,), 2, env.low, env.high, (8,), game=GAME)).eval()
+
+
+def test_between_two_scores_the_caller_has_its_threads(policy: Policy, tmp_path: Path) -> None:
+    torch.set_num_threads(2)
+    played: set[int] = set()
+    between: set[int] = set()
+    progress = lambda label: lambda done, of: played.add(torch.get_num_threads())  # noqa: E731
+    for _ in run_suite(policy, PLAN, cells([PGD(2, 0.5)], [0.1, 0.2]), tmp_path, progress):
+        between.add(torch.get_num_threads())
+    for _ in run_certificates(policy, PLAN, [0.01, 0.02], "ibp", tmp_path, progress):
+        between.add(torch.get_num_threads())
+    run_floor(policy, PLAN, tmp_path, progress(""))
+    assert (played, between, torch.get_num_threads()) == ({1}, {2}, 2)
+
+
+@pytest.mark.parametrize(
+    ("shape", "rows", "load", "expected"),
+    [
+        ((4,), 512, 0.0, 1),  # vectors
+        ((1, 84, 84), 1, 0.0, 1),  # one episode of Pong
+        ((1, 84, 84), 20, 0.0, 4),  # idle
+        ((1, 84, 84), 20, 3.0, 1),  # three of four cores are taken
+        ((1, 84, 84), 20, 9.0, 1),
+    ],
+)
+def test_threads_by_the_work_and_by_what_others_leave(
+    monkeypatch: pytest.MonkeyPatch, shape: tuple[int, ...], rows: int, load: float, expected: int
+) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 4)
+    monkeypatch.setattr(os, "getloadavg", lambda: (load, load, load))
+    monkeypatch.setattr(threads.time, "process_time", lambda: 0.0)
+    assert threads.worth(shape, rows) == expected
+
+
+@pytest.mark.parametrize("kind", ["suite", "certificates", "floor"])
+def test_environments_are_closed_when_play_fails(
+    policy: Policy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    closed = []
+
+    class Failing:
+        num_envs = 3
+
+        def __getattr__(self, name: str) -> Any:
+            raise RuntimeError("the game broke")
+
+        def close(self) -> None:
+            closed.append(kind)
+
+    monkeypatch.setattr(suite, "make_env", lambda *_: Failing())
+    work: dict[str, Callable[[], object]] = {
+        "suite": lambda: [*run_suite(policy, PLAN, [Cell(None, 0.0)], tmp_path)],
+        "certificates": lambda: [*run_certificates(policy, PLAN, [0.1], "ibp", tmp_path)],
+        "floor": lambda: run_floor(policy, PLAN, tmp_path),
+    }
+    with pytest.raises(RuntimeError, match="the game broke"):
+        work[kind]()
+    assert closed == [kind]
+
+
+def test_progress_is_of_the_whole_and_moves_with_every_step(policy: Policy, tmp_path: Path) -> None:
+    told: list[tuple[str, int, int]] = []
+    progress = lambda label: lambda done, of: told.append((label, done, of))  # noqa: E731
+    wanted = cells([PGD(2, 0.5), PGD(8, 0.2)], [0.1, 0.2])
+    scores = [*run_suite(policy, PLAN, wanted, tmp_path, progress)]
+    assert len(told) >= max(max(score.lengths) for score in scores)  # every step, not every episode
+    shares = [done / of for _, done, of in told]
+    assert 0 < shares[0] < 0.5
+    assert max(shares) <= 1
+    assert shares == sorted(shares)
+    told.clear()
+    assert [*run_suite(policy, PLAN, wanted, tmp_path, progress)] == scores
+    assert told == []  # all was read
+    [*run_certificates(policy, PLAN, [0.01, 0.02], "ibp", tmp_path, progress)]
+    halves = [[done / of for label, done, of in told if label == f"ibp at {eps}"] for eps in (0.01, 0.02)]
+    assert max(halves[0]) <= 0.5 <= min(halves[1]) <= max(halves[1]) == 1
+
+
+def test_what_a_step_under_an_attack_costs() -> None:
+    assert [suite.effort(a) for a in (None, PGD(30, 0.1), PGD(50, 0.1, True, 5), Multi(1000), Square(500))] == [
+        1, 30, 250, 1000, 500,
+    ]  # fmt: skip
+
+
+def test_processes_that_share_the_work_find_what_one_does(
+    policy: Policy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("one", "two"):
+        save(policy, tmp_path / name / "p.safetensors")
+    words: dict[str, Any] = {"eps": [0.1, 0.2], "episodes": 2, "device": "cpu"}
+    one, two = (
+        bcl.evaluate(tmp_path / name / "p.safetensors", attacks="pgd-2", parallel=n, **words)
+        for n, name in enumerate(("one", "two"), 1)
+    )
+    assert one.scores == two.scores
+    one_proven, two_proven = (
+        bcl.certify(tmp_path / name / "p.safetensors", parallel=n, **words) for n, name in enumerate(("one", "two"), 1)
+    )
+    assert one_proven.certificates == two_proven.certificates
+    assert not [*tmp_path.rglob("*progress.json")]
+    monkeypatch.setattr("bcl.api.judging._in_processes", lambda *_: pytest.fail("all of it is stored"))
+    file = tmp_path / "two" / "p.safetensors"
+    assert bcl.evaluate(file, attacks="pgd-2", parallel=2, **words).scores == two.scores
+    assert bcl.certify(file, parallel=2, **words).certificates == two_proven.certificates

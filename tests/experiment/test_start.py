@@ -1,0 +1,153 @@
+"""A verdict compares the agent with the one that its training began from, and says where that was better."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+import torch
+
+import bcl
+from bcl import experiment
+from bcl.config import Config, resolve, resolve_stages
+from bcl.envs import make_env
+from bcl.experiment import Crew, Verdict
+from bcl.experiment.run import start_of
+from bcl.policies import Policy, PolicySpec
+from bcl.reports.collect import collect
+from bcl.reports.html import page
+from bcl.runs import store
+from bcl.runs.executors import Here, Job, Results
+from bcl.settings import parse_flags
+
+SMALL = [
+    *("--dqn.num_envs=8", "--dqn.batch_size=16", "--dqn.steps=400"),
+    *("--dqn.buffer_size=2000", "--dqn.replay_initial=32", "--dqn.ramp_steps=300", "--evaluation.episodes=4"),
+    *("--evaluation.eps=0.03,0.06", "--dqn.learning_rate=1"),
+]
+FILE = "init/policy.safetensors"
+
+
+def balancing() -> Policy:
+    """Pushes the cart to where the pole leans."""
+    game = resolve("cartpole").game
+    env = make_env(game, 1)
+    policy = Policy(PolicySpec("plain-mlp", (4,), 2, env.low, env.high, (), game=game)).eval()
+    with torch.no_grad():
+        policy.network.model[1].weight.copy_(torch.tensor([[0.0, 0.0, 0.0, 0.0], [0.1, 0.3, 1.0, 1.0]]))
+        policy.network.model[1].bias.zero_()
+    return policy
+
+
+class Batches(Here):
+    """Notes how many jobs come together."""
+
+    width = 2
+
+    def __init__(self) -> None:
+        self.__dict__["sizes"] = []
+
+    def run(self, jobs: Sequence[Job], *arguments: Callable[..., object]) -> Results:
+        self.__dict__["sizes"].append(len(jobs))
+        return super().run(jobs, *arguments)  # type: ignore[arg-type]
+
+
+def spoiled(run: Path, crew: Crew) -> tuple[Verdict, Config]:
+    """Training with a learning rate of 1, from an agent that balances for the whole episode."""
+    stages = resolve_stages("cartpole", recipe="at", flags=parse_flags(SMALL))
+    if not run.exists():
+        experiment.create(run, stages, "cpu", balancing())
+    return experiment.finish(run, crew), stages[-1][1]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    run = tmp_path_factory.mktemp("start") / "run"
+    spoiled(run, Crew())
+    return run
+
+
+def test_an_agent_that_training_made_worse_is_told_with_the_file_of_the_better_one(run: Path) -> None:
+    verdict, config = spoiled(run, Crew())
+    assert verdict.start is not None
+    assert (verdict.start.name, verdict.start.file) == ("--init", FILE)
+    assert [(s.attack, s.eps, s.seed) for s in verdict.start.scores] == [
+        (s.attack, s.eps, s.seed) for s in verdict.scores
+    ]
+    assert verdict.start.scores[0].mean == 500
+    [flag] = [flag for flag in verdict.flags if flag.startswith("worse-than-start: ")]
+    assert f"it has {verdict.scores[0].mean:.4g} without attack instead of 500" in flag
+    assert flag.endswith(f"there the agent it started from is the better choice: {FILE}")
+    sentence = verdict.sentence(config)
+    assert "; its start (--init) has 500 without attack and " in sentence
+    assert FILE in sentence
+    assert (run / FILE).exists()
+
+
+def test_it_is_on_the_page(run: Path) -> None:
+    c = collect(run)
+    assert "its start (--init) has 500 without attack" in c.verdict
+    assert f"the better choice: {FILE}" in c.verdict
+    assert c.evaluations[0].start[0].mean == 500
+    assert any(flag.startswith("worse-than-start") for flag in c.evaluations[0].flags)
+    markup = page(c)
+    assert '<th scope="col">start (\N{NON-BREAKING HYPHEN}\N{NON-BREAKING HYPHEN}init), worst within</th>' in markup
+    assert "start (--init), worst within" in markup  # the figure
+
+
+def test_it_is_in_the_terminal(run: Path, in_folder: Callable[..., tuple[int, str, str]]) -> None:
+    code, out, _ = in_folder("resume", str(run))
+    assert code == 0
+    assert "(its start: 500 ± 0)" in out
+    assert "flag worse-than-start: " in out
+    assert f"its start (--init): {run / FILE}" in out
+
+
+def test_scores_of_the_start_are_kept_and_not_played_again(run: Path) -> None:
+    files = sorted((run / "init" / "evals").glob("*.json"))
+    assert len(files) >= 3
+    before = [file.stat().st_mtime_ns for file in files]
+    (run / "result.json").unlink()
+    spoiled(run, Crew())
+    assert [file.stat().st_mtime_ns for file in files] == before
+
+
+def test_both_agents_are_played_by_one_batch_of_jobs(run: Path, tmp_path: Path) -> None:
+    batches = Batches()
+    spoiled(tmp_path / "run", Crew(batches))
+    assert batches.__dict__["sizes"] == [1, 4]  # the training; two jobs for each agent
+
+
+def test_judging_a_run_again_judges_its_start(run: Path) -> None:
+    found = bcl.evaluate(run, attacks="pgd-3", eps=0.05, episodes=4)
+    assert found.start is not None
+    assert [(s.attack, s.eps) for s in found.start.scores] == [(s.attack, s.eps) for s in found.scores]
+    assert "worse-than-start" in [flag.name for flag in found.flags]
+    assert f"worst within 0.05: {found.worst_within[0.05].mean:.4g} (its start: " in str(found)
+    assert store.read_json(run / "evals" / "verdict.json")["start"]["name"] == "--init"
+    assert bcl.evaluate(run / "best" / "policy.safetensors", attacks="pgd-3", eps=0.05, episodes=4).start is None
+    assert [e.start != () for e in collect(run).evaluations] == [True, True]
+
+
+def test_what_a_recipe_starts_from(tmp_path: Path) -> None:
+    for recipe, name in (("vanilla", None), ("at", "vanilla"), ("bcl-mos-at", "radial"), ("bcl-radial+at", "radial")):
+        run = tmp_path / recipe
+        experiment.create(run, resolve_stages("pong", recipe=recipe), "cpu", None)
+        assert start_of(run) is None  # not trained yet
+        for folder in (run / "stages").iterdir():
+            store.write_json(folder / "result.json", {"policy": folder.name})
+        begun = start_of(run)
+        assert (begun[0] if begun else None) == name
+
+
+def test_an_agent_that_is_its_start_is_compared_with_nothing(tmp_path: Path) -> None:
+    flags = [
+        "--curriculum.start=0.01",
+        "--curriculum.target=0.02",
+        "--curriculum.increment=0.01",
+        "--curriculum.runs=1",
+    ]
+    stages = resolve_stages("cartpole", recipe="bcl-ratchet-at", flags=parse_flags([*SMALL, *flags]))
+    experiment.create(tmp_path, stages, "cpu", balancing())
+    verdict = experiment.finish(tmp_path, Crew())
+    assert (verdict.kept, verdict.start) == ("the bootstrap", None)
+    assert not (tmp_path / "init" / "evals").exists()
