@@ -17,6 +17,15 @@ def die_with_parent() -> None:
     threading.Thread(target=wait, daemon=True).start()
 
 
+def quiet_semaphore_tracker() -> None:
+    """Where all processes are killed at once, Python's tracker of semaphores cleans up after them; it should not warn of it
+    after our own last line. It takes its filters from the environment when the first process starts."""
+    silent = "ignore:resource_tracker"
+    filters = os.environ.get("PYTHONWARNINGS", "").split(",")
+    if silent not in filters:
+        os.environ["PYTHONWARNINGS"] = ",".join(filter(None, [*filters, silent]))
+
+
 def how_it_ended(code: int | None) -> str:
     """In words, by the exit code of a process that ended without a result."""
     if code is None or code >= 0:

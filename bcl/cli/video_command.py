@@ -19,7 +19,7 @@ class Command:
     policy: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN|FILE|zoo:NAME")]
     """A run directory, a policy file or an agent of `bcl zoo`."""
     attack: str = "pgd"
-    """apgd, apgd-margin, corner-noise, fgsm, mad, multi, multi-t, noise, pgd, pgd-N (N steps), ri-fgsm, square,
+    """apgd, apgd-margin, corner-noise, fgsm, learned, mad, multi, multi-t, noise, pgd, pgd-N (N steps), ri-fgsm, square,
     worst-action or module:Attack."""
     eps: str | None = None
     """Budget, such as 3/255; 0 is no attack; by default the first of the run, or of the game's preset."""

@@ -24,6 +24,8 @@ EXPLAINED = {
     "zero-gradients": "Attacks that follow gradients are blind there: trust those that do not, as in the strong suite.",
     "masking": "The gradients mislead, so PGD's numbers are too good: take the worst case of the strong suite.",
     "weak-pgd": "PGD's steps lead elsewhere: take Auto-PGD's return for the agent's.",
+    "planning-wins": "Attacks that look at one step at a time miss what hurts this agent: take the learned adversary's "
+    "return for the agent's.",
     "no-effect": "The agent is robust to this attack, or the attack does not work on this network: look at stronger ones.",
     "bigger-budget-weaker": "The search failed at the larger budget, which contains the smaller one: the worst within "
     "each budget already has the lower return.",

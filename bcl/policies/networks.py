@@ -187,7 +187,9 @@ def dueling_mlp(shape: Sequence[int], actions: int, hidden: Sequence[int]) -> Du
     return Dueling(nn.Sequential(*layers), body[-1] if body else _size(shape), (head,), actions)
 
 
-def actor_critic_mlp(shape: Sequence[int], actions: int, hidden: Sequence[int], activation: str) -> ActorCritic:
+def actor_critic_mlp(
+    shape: Sequence[int], actions: int, hidden: Sequence[int], activation: str = "relu"
+) -> ActorCritic:
     """An actor-critic for vector observations."""
     layers = [nn.Flatten(), *list(mlp(_size(shape), hidden, 1, _ACTIVATIONS[activation]))[:-1]]
     return ActorCritic(nn.Sequential(*layers), [_size(shape), *hidden][-1], actions)

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 from bcl.errors import BclError
-from bcl.processes import die_with_parent, how_it_ended
+from bcl.processes import die_with_parent, how_it_ended, quiet_semaphore_tracker
 
 Results = Generator[None, None, None]
 POLL = 0.1  # seconds between looks at running jobs
@@ -194,6 +194,7 @@ class Child:
     def __init__(self, job: Job, preload: Sequence[str] = ()) -> None:
         # A fork of this process would inherit threads and CUDA in unknown states, and a fresh one may import for seconds:
         # with modules to preload, it is forked from a server that has imported them and done nothing else.
+        quiet_semaphore_tracker()
         context = multiprocessing.get_context("forkserver") if preload else multiprocessing.get_context("spawn")
         if preload:
             context.set_forkserver_preload([*preload])  # counts when the server starts, with the first job
