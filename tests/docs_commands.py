@@ -22,7 +22,7 @@ NOT_RUN = {
     r"make (demo|test|lint|docs)": "`make test` is for continuous integration, tests/test_examples.py runs the demo in short, `make docs` is for people",
     r"ruff |mypy |python -m pytest": "`make test` does the same",
     r"make install": "`make docs-check` begins with it",
-    r"pip install|apt-get install": "changes the machine",
+    r"pip install|pip wheel|apt-get install": "changes the machine, or the clone",
     r"ray start": "needs other machines; tests/experiment/test_ray.py simulates them",
     r"bcl train .*--ray-address": "needs a cluster; tests/experiment/test_ray.py simulates one",
     r"bcl train .*--wandb": "needs a package of 100 MB; tests/experiment/test_work.py has a stand-in",
