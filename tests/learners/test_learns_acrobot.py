@@ -38,10 +38,10 @@ def swings(tmp_path_factory: pytest.TempPathFactory) -> Policy:
 
 
 def test_a_paced_budget_holds_beyond_where_phases_were_as_short(swings: Policy, tmp_path: Path) -> None:
-    """`bcl-mos-at` needs at least 6 phases of 12,000 steps; -141 to -115 at its target 0.06 (docs/quickstart.md)."""
+    """`bcl-mos-at` took 10 runs of 12,000 steps on seed 0; -120 to -105 at 0.05 on five seeds (docs/quickstart.md)."""
     stage, config = resolve_stages("acrobot", recipe="paced-at")[-1]
     target = config.curriculum.target
-    assert config.dqn.steps < 6 * 12_000
+    assert config.dqn.steps < 10 * 12_000
     task = Task("at", 0.0, target, SEED + 10, pace_of(config, stage.loss, 0.0))
     robust = train_run(tmp_path / "paced", config, task, swings, "cpu")
     rows = [json.loads(line) for line in (tmp_path / "paced" / "metrics.jsonl").read_text().splitlines()]
