@@ -10,6 +10,7 @@ import io
 import itertools
 import os
 import re
+import signal
 import sys
 import typing
 from typing import Any, NoReturn
@@ -53,6 +54,8 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         _complain("\n".join([f"bcl: {error}", *getattr(error, "__notes__", ())]))
         sys.exit(USER_MISTAKE)
     except KeyboardInterrupt as stop:
+        if arguments is None:  # the process ends: one more Ctrl-C would show a traceback of Python's own end
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
         _complain("; ".join(["bcl: interrupted", *map(str, stop.args)]))
         sys.exit(INTERRUPTED)
     except BrokenPipeError:  # the reader, such as `head`, has what it wanted
