@@ -37,7 +37,7 @@ class Pace:
     attacked: float | None = None
     """Return of copies under attack that counts as held; none: no such condition."""
     certified: float = 0.0
-    """Share of replayed states whose action the training's bounds must prove, lest the budget waits."""
+    """Share of replayed states whose action the training's bounds must prove; below it the budget waits."""
     adaptive: bool = False
     """Read both as shares of the first judged return of clean copies, counted from `floor`."""
     floor: float = 0.0

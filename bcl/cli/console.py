@@ -33,7 +33,7 @@ NAME, BAR = 32, 10  # columns of a terminal
 GRACE = 2.0  # seconds for work that was interrupted to end by itself
 
 
-class Pace:
+class TimeLeft:
     """Time left, by how far the work was when it was first seen and is now."""
 
     def __init__(self) -> None:
@@ -57,7 +57,7 @@ class progress:
         self._quiet, self._units, self._finished = quiet, units, 0
         self._bars = _bars(shown=not quiet and err.is_terminal)
         self._all = self._bars.add_task("", total=1.0, numbers="")
-        self._pace, self._printed = Pace(), time.monotonic()
+        self._pace, self._printed = TimeLeft(), time.monotonic()
 
     def __enter__(self) -> "progress":
         self._bars.start()
@@ -69,7 +69,7 @@ class progress:
     def start(self, units: int) -> None:
         """So many units of work there are."""
         self._units, self._finished = units, 0
-        self._pace = Pace()
+        self._pace = TimeLeft()
 
     def begin(self, label: str) -> Report:
         """Start the next unit; the result reports how much of how much is done, of the whole work."""
@@ -120,7 +120,7 @@ class live:
         self._run, self._since = run, time.time()
         self._bars = _bars(shown=err.is_terminal)
         self._tasks: dict[str, TaskID] = {}
-        self._paces: dict[str, Pace] = {}
+        self._paces: dict[str, TimeLeft] = {}
         self._looked = self._printed = time.monotonic()
 
     def __enter__(self) -> "live":
@@ -151,7 +151,7 @@ class live:
             shares[WHOLE] = whole[0] / whole[1]
         for gone in self._paces.keys() - shares.keys():
             del self._paces[gone]
-        left = {key: self._paces.setdefault(key, Pace()).left(share) for key, share in shares.items()}
+        left = {key: self._paces.setdefault(key, TimeLeft()).left(share) for key, share in shares.items()}
         lines = [(f"{p.name} {p.doing}", p.name, _numbers(p)) for p in found]
         if whole:
             lines.insert(0, (WHOLE, WHOLE, "at most" + (f", best so far: {best}" if best else "")))

@@ -52,7 +52,8 @@ def refuse_infinite(id: str, call: str, what: str, numbers: np.ndarray) -> None:
 @contextlib.contextmanager
 def without_exit() -> Iterator[None]:
     """A game that calls `os._exit` would end this process without a word: here it raises. A child that it forks may, and so
-    may other threads, such as the one that ends a game that hangs."""
+    may other threads, such as the one that ends a game that hangs. Around whole vector steps: it costs 1.6 us, a quarter of a step
+    of CartPole."""
     exit_now, here = os._exit, (os.getpid(), threading.get_ident())
 
     def refused(status: int) -> NoReturn:
@@ -78,8 +79,7 @@ class Guard(gymnasium.Wrapper[Any, Any, Any, Any]):
     def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[np.ndarray, Info]:
         """Start anew."""
         try:
-            with without_exit():
-                obs, _ = self.env.reset(seed=seed, options=options)
+            obs, _ = self.env.reset(seed=seed, options=options)
             return self._array(obs, "reset"), {}
         except (Exception, SystemExit, GeneratorExit) as error:
             return self._nothing(), {FAILURE: failure(self._id, "reset", error)}
@@ -87,8 +87,7 @@ class Guard(gymnasium.Wrapper[Any, Any, Any, Any]):
     def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, Info]:
         """Take an action."""
         try:
-            with without_exit():
-                obs, reward, terminated, truncated, _ = self.env.step(action)
+            obs, reward, terminated, truncated, _ = self.env.step(action)
             gain = float(self._number("reward", reward))
             over = bool(self._number("terminated", terminated))
             cut = bool(self._number("truncated", truncated))

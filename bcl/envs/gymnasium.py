@@ -17,7 +17,7 @@ import torch
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from torch import Tensor
 
-from bcl.envs.guard import Guard, add_traceback, failure, refuse_failures, refuse_infinite
+from bcl.envs.guard import Guard, add_traceback, failure, refuse_failures, refuse_infinite, without_exit
 from bcl.envs.vector import Seeds, Step, expect_sent, host_actions, seed_list, to_device
 from bcl.errors import GameError
 from bcl.games import ACTION_NAMES, GymnasiumGame, gymnasium_entry, observation_scale
@@ -143,9 +143,10 @@ class GymnasiumEnvs:
 
     @contextlib.contextmanager
     def _telling_of_the_dead(self) -> Iterator[None]:
-        """Around words with the copies' processes."""
+        """Around words with the copies, or their processes."""
         try:
-            yield
+            with without_exit():
+                yield
         except (EOFError, ConnectionError):
             processes = {process.sentinel: process for process in getattr(self._envs, "processes", [])}
             how = "is gone"

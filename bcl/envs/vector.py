@@ -37,11 +37,9 @@ class Step:
 
     def split(self, size: int) -> "list[Step]":
         """The same of `size` environments at a time."""
-        ends = (
-            [0] * (len(self.reward) // size)
-            if not len(self.final_obs)
-            else self.ended.view(-1, size).sum(dim=1).tolist()
-        )
+        ends = [0] * (len(self.reward) // size)
+        if len(self.final_obs):  # else the host need not wait for the device
+            ends = self.ended.view(-1, size).sum(dim=1).tolist()
         parts = (part.split(size) for part in (self.obs, self.reward, self.terminated, self.truncated, self.playing))
         return [Step(*part) for part in zip(*parts, self.final_obs.split(ends), strict=True)]
 

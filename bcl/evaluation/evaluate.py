@@ -86,7 +86,8 @@ def evaluate_cells(
 ) -> Iterator[tuple[int, Score]]:
     """Greedy play under attack, all cells at once; each score, with the number of its cell, when it is done.
 
-    Every cell has an environment of its own, or `copies` of one that they share; what is left of that plays for nothing.
+    Every cell has an environment of its own, or `copies` of one that they share; copies that are left play for nothing, and
+    environments that are left are not touched.
     Cells with the same attack are rows of one batch, each with its budget and its own random draws, so that a cell has the
     score it would have alone, up to how matrix products of another size are rounded.
     `fixed`: every copy plays a number of episodes set beforehand, so that short episodes are not over-counted.
@@ -109,6 +110,8 @@ def evaluate_cells(
     hosts = list[Host]()
     for env in envs:
         taken = sum(len(host.tables) for host in hosts)
+        if taken == len(tables):
+            break
         hosts.append(Host(env, tables[taken : taken + env.num_envs // size], size, seed))
     probe = Probe(policy, search, certificates)
     groups = [Group(policy, search, members, choose, probe) for members in _by_attack(tables)]

@@ -128,14 +128,14 @@ class Bar:
         self, cells: Sequence[Cell], plan: Plan, progress: Callable[[str], Progress], lengths: Sequence[int]
     ) -> None:
         self._plan, self._begin = plan, progress
-        self._all, self._done = sum(effort(cell.attack) for cell in cells), 0.0
+        self._all, self._done = sum(network_passes(cell.attack) for cell in cells), 0.0
         self._length = max(lengths, default=USUAL_LENGTH)
 
     def begin(self, cells: Sequence[Cell]) -> Progress:
         """Cells that are played together; told of their steps and episodes."""
         label = cells[0].label
         report = self._begin(f"{label} and {len(cells) - 1} more" if len(cells) > 1 else label)
-        before, cost = self._done, sum(effort(cell.attack) for cell in cells)
+        before, cost = self._done, sum(network_passes(cell.attack) for cell in cells)
         rounds, episodes = -(-self._plan.episodes // self._plan.copies()), self._plan.episodes * len(cells)
 
         def told(steps: int, finished: int) -> None:
@@ -146,11 +146,11 @@ class Bar:
 
     def finished(self, cell: Cell, lengths: Sequence[int]) -> None:
         """One cell is done, after episodes of these lengths."""
-        self._done += effort(cell.attack)
+        self._done += network_passes(cell.attack)
         self._length = max(lengths)
 
 
-def effort(attack: Attack | None) -> int:
+def network_passes(attack: Attack | None) -> int:
     """About how often a step under this attack goes through the network."""
     return math.prod(getattr(attack, name, 1) for name in ("steps", "restarts", "starts", "queries"))
 
@@ -168,17 +168,15 @@ def _play(
     attacks = [repr(cell.attack) for cell in missing.values()]
     ordered = sorted(missing, key=lambda file: attacks.index(repr(missing[file].attack)))
     envs: list[VectorEnv] = []
-    shares = shares_environment(plan, device)
     width = tables_at_once(policy, plan)
     try:
+        envs += make_envs(plan, min(width, len(ordered)), device)
         for first in range(0, len(ordered), width):
             files = ordered[first : first + width]
             cells = [ready(missing[file]) for file in files]
-            if not envs or (len(envs) < len(cells) and not shares):
-                envs += make_envs(plan, len(cells) - len(envs), device)
             together = evaluate_cells(
                 policy,
-                envs if shares else envs[: len(cells)],
+                envs,
                 cells,
                 episodes=plan.episodes,
                 seed=plan.seed,
@@ -203,7 +201,7 @@ def shares_environment(plan: Plan, device: torch.device) -> bool:
 
 def make_envs(plan: Plan, count: int, device: torch.device) -> list[VectorEnv]:
     """Environments for so many cells."""
-    if not shares_environment(plan, device):
+    if count == 0 or not shares_environment(plan, device):
         return [plan.make_env(plan.copies(), device) for _ in range(count)]
     game = plan.game
     if isinstance(game, AtariGame):

@@ -130,10 +130,17 @@ def test_an_error_of_the_game_is_one_sentence_above_its_own_traceback(
     assert capfd.readouterr() == ("", "")  # it is shown once
 
 
-@pytest.mark.parametrize("processes", [False, True], ids=["here", "processes"])
-def test_a_game_that_ends_the_process_is_one_sentence(faulty, processes: bool) -> None:
+@pytest.mark.parametrize(
+    ("processes", "words"),
+    [
+        (False, r"'Faulty-v0' failed in step \(SystemExit: os._exit\(3\)\); its own"),
+        (True, r"the process of a copy of 'Faulty-v0' ended without a result \(exit code 3\) in step; often"),
+    ],
+    ids=["here", "processes"],
+)
+def test_a_game_that_ends_the_process_is_one_sentence(faulty, processes: bool, words: str) -> None:
     envs, exit_now = faulty("step", lambda: os._exit(3), processes), os._exit
-    with pytest.raises(GameError, match=r"^'Faulty-v0' failed in step \(SystemExit: os._exit\(3\)\); its own"):
+    with pytest.raises(GameError, match=f"^{words}"):
         play(envs)
     envs.close()
     assert os._exit is exit_now

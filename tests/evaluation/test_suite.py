@@ -106,7 +106,7 @@ def test_progress_is_of_the_whole_and_moves_with_every_step(policy: Policy, tmp_
 
 
 def test_what_a_step_under_an_attack_costs() -> None:
-    assert [suite.effort(a) for a in (None, PGD(30, 0.1), PGD(50, 0.1, True, 5), Multi(1000), Square(500))] == [
+    assert [suite.network_passes(a) for a in (None, PGD(30, 0.1), PGD(50, 0.1, True, 5), Multi(1000), Square(500))] == [
         1, 30, 250, 1000, 500,
     ]  # fmt: skip
 
