@@ -15,7 +15,7 @@ from typing import Any
 
 from bcl import recipes
 from bcl.errors import ConfigError
-from bcl.games import Game, engine_of, find_game
+from bcl.games import Game, find_game
 from bcl.quantities import format_eps
 from bcl.schema import (
     AttackConfig,
@@ -209,8 +209,8 @@ def _preset(game: str) -> dict[str, Any]:
     if game in preset_names():
         return tomllib.loads((resources.files("bcl.presets") / f"{game}.toml").read_text())
     found = find_game(game, preset_names())
-    algo = "ppo" if engine_of(found) == "procgen" else "dqn"
-    return {"algo": algo, "game": {"engine": engine_of(found), "id": found.id}}
+    algo = "ppo" if found.engine == "procgen" else "dqn"
+    return {"algo": algo, "game": {"engine": found.engine, "id": found.id}}
 
 
 def config_from_dict(data: Mapping[str, Any]) -> Config:

@@ -5,15 +5,14 @@ A `Game` is saved with every weights file, so that an agent is always judged on 
 
 import dataclasses
 import importlib
-import math
 import sys
-import typing
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from bcl.errors import GameError, did_you_mean
-from bcl.quantities import Count, Natural, Positive, counted, fits
+from bcl.errors import ConfigError, GameError, did_you_mean
+from bcl.quantities import Count, Natural, Positive, counted
+from bcl.settings import TAG, build
 
 if TYPE_CHECKING:
     from gymnasium.envs.registration import EnvSpec
@@ -28,6 +27,7 @@ PROCGEN_GAMES = (
 class AtariGame:
     """An Atari 2600 game played by ale-py's C++ vector environment."""
 
+    engine: ClassVar[str] = "atari"
     id: str
     """ROM name in snake case, such as `pong`."""
     pipeline: Literal["v2", "v1"] = "v2"
@@ -54,6 +54,7 @@ class AtariGame:
 class ProcgenGame:
     """A Procgen game played by its own C++ vector environment."""
 
+    engine: ClassVar[str] = "procgen"
     id: str
     """One of the 16 Procgen games, such as `fruitbot`."""
     num_levels: Natural = 200
@@ -68,6 +69,7 @@ class ProcgenGame:
 class GymnasiumGame:
     """Any Gymnasium environment with discrete actions and a box observation."""
 
+    engine: ClassVar[str] = "gymnasium"
     id: str
     """Gymnasium environment id, such as `CartPole-v1`, or `module:Class`."""
     scale: tuple[Positive, ...] = ()
@@ -79,7 +81,6 @@ class GymnasiumGame:
 
 
 Game = AtariGame | ProcgenGame | GymnasiumGame
-ENGINES: dict[str, type[Game]] = {"atari": AtariGame, "procgen": ProcgenGame, "gymnasium": GymnasiumGame}
 
 # No-op frames of the reference's 20 evaluation episodes, seeds 0 to 19 (gym 0.17.1's draws; only 13 distinct values).
 REFERENCE_NOOPS = (17, 30, 5, 12, 30, 27, 2, 17, 26, 22, 30, 19, 24, 21, 27, 17, 26, 19, 10, 18)
@@ -121,47 +122,17 @@ def observation_scale(game: GymnasiumGame, low: Sequence[float], high: Sequence[
     return tuple(bound if 0 < bound < 1e6 else 1.0 for bound in bounds)
 
 
-def engine_of(game: Game) -> str:
-    """The name of the engine that plays this game."""
-    return next(name for name, kind in ENGINES.items() if type(game) is kind)
-
-
 def game_to_dict(game: Game) -> dict[str, object]:
     """Plain data that `game_from_dict` turns back into the same game."""
-    return {"engine": engine_of(game), **dataclasses.asdict(game)}
+    return {TAG: game.engine, **dataclasses.asdict(game)}
 
 
 def game_from_dict(data: dict[str, object]) -> Game:
     """The inverse of `game_to_dict`; refuses what it does not know."""
-    values = dict(data)
-    kind = ENGINES.get(str(values.pop("engine", "")))
-    if kind is None:
-        raise GameError(f"unknown game engine '{data.get('engine')}'", f"one of {', '.join(ENGINES)}")
-    for name, value in values.items():
-        if isinstance(value, list):
-            values[name] = tuple(value)
-    hints = typing.get_type_hints(kind, include_extras=True)
-    for name in values.keys() & hints.keys():
-        if not _is_a(hints[name], values[name]):
-            raise GameError(f"game.{name} = {values[name]!r:.60} is not allowed", "get the file again")
     try:
-        return kind(**values)  # type: ignore[arg-type]
-    except TypeError as error:
-        raise GameError(f"game description does not fit: {error}", "was it written by a newer version?") from None
-
-
-def _is_a(hint: typing.Any, value: typing.Any) -> bool:
-    """Whether plain data has the type of a game's field and keeps the condition in its annotation."""
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if origin is Annotated:
-        return _is_a(arguments[0], value) and fits(value, arguments[1])
-    if origin is Literal:
-        return value in arguments
-    if origin is tuple:
-        return isinstance(value, tuple) and all(_is_a(arguments[0], item) for item in value)
-    if hint is float:
-        return type(value) in (int, float) and -math.inf < value < math.inf
-    return type(value) is hint  # True is no number here
+        return build(Game, data, "game")
+    except ConfigError as error:
+        raise GameError(error.message, "get the file again, or take the version of bcl that wrote it") from None
 
 
 def find_game(name: str, presets: tuple[str, ...] = ()) -> Game:

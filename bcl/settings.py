@@ -1,17 +1,19 @@
 """Plain data to frozen dataclasses and back: flags, TOML, type checks and did-you-mean."""
 
 import dataclasses
+import functools
 import json
 import tomllib
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from bcl.errors import ConfigError, did_you_mean
-from bcl.games import ENGINES, Game, engine_of
 from bcl.quantities import Eps, fits, format_eps, parse_eps
+
+TAG = "engine"  # key by which a table says which of several dataclasses it is, a class variable of these
 
 
 def parse_flags(arguments: list[str]) -> dict[str, Any]:
@@ -43,9 +45,7 @@ def read_toml(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise ConfigError(f"cannot read '{path}': {error.strerror}", "give --config an existing TOML file") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ConfigError(
-            f"'{path}' is not valid TOML: {error}", "mend it, or compare with 'bcl presets GAME'"
-        ) from None
+        raise ConfigError(f"'{path}' is not valid TOML: {error}", "compare it with 'bcl presets GAME'") from None
 
 
 def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
@@ -58,15 +58,16 @@ def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def build(kind: Any, data: Any, where: str) -> Any:
-    """A dataclass from a table; `where` is its path, for messages."""
+    """A dataclass from a table, or one of a union of dataclasses by their tag; `where` is its path, for messages."""
     if not isinstance(data, Mapping):
         raise ConfigError(f"'{where}' is a section, not a value", f"write --{where}.KEY VALUE")
     data = dict(data)
-    if kind == Game:
-        kind = ENGINES.get(str(data.pop("engine", "")))
-        if kind is None:
-            raise ConfigError("game.engine is missing or unknown", f"one of {', '.join(ENGINES)}")
-    hints = typing.get_type_hints(kind, include_extras=True)
+    if choices := {choice.engine: choice for choice in typing.get_args(kind)}:
+        tag = str(data.pop(TAG, ""))
+        if tag not in choices:
+            raise ConfigError(f"{where}.{TAG} = '{tag}' is unknown or missing", f"one of {', '.join(choices)}")
+        kind = choices[tag]
+    hints = _hints(kind)
     for key in data:
         if key not in hints:
             raise ConfigError(f"unknown setting '{_path(where, key)}'", _closest_setting(key, where, hints))
@@ -79,72 +80,72 @@ def build(kind: Any, data: Any, where: str) -> Any:
 
 def to_toml(config: Any, *, comments: bool = False, without: str = "") -> str:
     """The whole configuration as TOML, with each setting's help beside it on request; a section can be left out."""
-    import docstring_parser
-
-    lines: list[str] = []
-
-    def emit(value: Any, kind: Any) -> None:
-        documented = docstring_parser.parse_from_object(kind).params if comments else []
-        help_of = {p.arg_name: " ".join((p.description or "").split()) for p in documented}
-        hints = typing.get_type_hints(kind, include_extras=True)
-        for f in dataclasses.fields(value):
-            item = getattr(value, f.name)
-            if dataclasses.is_dataclass(item) or item is None:
-                continue
-            text = f"{f.name} = {_toml_value(item, hints[f.name])}"
-            lines.append(f"{text:<40}  # {help_of[f.name]}" if help_of.get(f.name) else text)
-
-    emit(config, type(config))
-    for f in dataclasses.fields(config):
-        section = getattr(config, f.name)
-        if dataclasses.is_dataclass(section) and f.name != without:
-            lines.extend(["", f"[{f.name}]"])
-            if f.name == "game":
-                lines.append(f'engine = "{engine_of(config.game)}"')
-            emit(section, type(section))
-    return "\n".join(lines) + "\n"
+    sections: dict[str, list[str]] = {"": []}
+    for name, value, hint, owner in _leaves(config):
+        section, _, key = name.rpartition(".")
+        lines = sections.setdefault(section, [])
+        if value is not None:
+            text = f"{key} = {_toml_value(value, hint)}"
+            about = _help(owner).get(key) if comments else None
+            lines.append(f"{text:<40}  # {about}" if about else text)
+    top = sections.pop("")
+    sections.pop(without, None)
+    blocks = [top, *([f"[{section}]", *lines] for section, lines in sections.items())]
+    return "\n\n".join("\n".join(lines) for lines in blocks) + "\n"
 
 
 def difference(old: Any, new: Any) -> list[str]:
     """Dotted names of the settings in which two configurations differ."""
-
-    def flat(value: Any, where: str) -> dict[str, Any]:
-        if not dataclasses.is_dataclass(value):
-            return {where: value}
-        flattened: dict[str, Any] = {f"{where}.engine": type(value)} if where == "game" else {}
-        for f in dataclasses.fields(value):
-            flattened |= flat(getattr(value, f.name), _path(where, f.name))
-        return flattened
-
-    a, b = flat(old, ""), flat(new, "")
+    a, b = ({name: value for name, value, *_ in _leaves(config)} for config in (old, new))
     return sorted(key for key in a.keys() | b.keys() if a.get(key) != b.get(key))
 
 
-def setting_line(config: Any, name: str) -> str:
+def setting_line(config: Any, wanted: str) -> str:
     """One setting by its dotted name, as `name = value`."""
-    *sections, last = name.split(".")
-    for section in sections:
-        config = getattr(config, section)
-    value = getattr(config, last)
-    text = (
-        "none" if value is None else _toml_value(value, typing.get_type_hints(type(config), include_extras=True)[last])
-    )
-    return f"{name} = {text}"
+    value, hint = next((value, hint) for name, value, hint, _ in _leaves(config) if name == wanted)
+    return f"{wanted} = {'none' if value is None else _toml_value(value, hint)}"
+
+
+def _leaves(config: Any, where: str = "") -> Iterator[tuple[str, Any, Any, type]]:
+    """Dotted name, value, type and class of every setting, in the order of the fields."""
+    kind = type(config)
+    if hasattr(kind, TAG):
+        yield _path(where, TAG), getattr(kind, TAG), str, kind
+    for name, hint in _hints(kind).items():
+        value = getattr(config, name)
+        if dataclasses.is_dataclass(value):
+            yield from _leaves(value, _path(where, name))
+        else:
+            yield _path(where, name), value, hint, kind
+
+
+def _hints(kind: Any) -> dict[str, Any]:
+    """Types of a dataclass's fields by name."""
+    hints = typing.get_type_hints(kind, include_extras=True)
+    return {field.name: hints[field.name] for field in dataclasses.fields(kind)}
+
+
+@functools.cache
+def _help(kind: Any) -> dict[str, str]:
+    """The docstrings under a dataclass's fields, each as one line."""
+    import docstring_parser
+
+    documented = docstring_parser.parse_from_object(kind).params
+    return {found.arg_name: " ".join((found.description or "").split()) for found in documented}
 
 
 def _closest_setting(key: str, where: str, hints: Mapping[str, Any]) -> str:
     hint = did_you_mean(key, hints)
     if not hint and not where:  # `--eps` for `--evaluation.eps`
-        sections = [name for name, kind in hints.items() if dataclasses.is_dataclass(kind)]
-        inside = [f"{name}.{key}" for name in sections if key in typing.get_type_hints(hints[name])]
-        hint = f"did you mean '{inside[0]}'?" if inside else ""
+        sections = [name for name, kind in hints.items() if dataclasses.is_dataclass(kind) and key in _hints(kind)]
+        hint = f"did you mean '{sections[0]}.{key}'?" if sections else ""
         hint += " (budgets are written like 3/255)" if hint and key == "eps" else ""
     return hint or f"one of {', '.join(hints)}"
 
 
 def _typed(hint: Any, value: Any, where: str) -> Any:
     """`value` as the type of its field; text (from flags) is parsed, everything else must already fit."""
-    if hint == Game or dataclasses.is_dataclass(hint):
+    if any(dataclasses.is_dataclass(kind) for kind in (hint, *typing.get_args(hint))):
         return build(hint, value, where)
     if hint == Eps:
         return parse_eps(value, where)
@@ -157,10 +158,8 @@ def _typed(hint: Any, value: Any, where: str) -> Any:
     if origin is Literal:
         if value in arguments:
             return value
-        raise ConfigError(
-            f"{where} = '{value}' is not a choice",
-            did_you_mean(str(value), arguments, f"one of {', '.join(arguments)}"),
-        )
+        choices = did_you_mean(str(value), arguments, f"one of {', '.join(arguments)}")
+        raise ConfigError(f"{where} = '{value}' is not a choice", choices)
     if origin is tuple:
         items = value.replace(",", " ").split() if isinstance(value, str) else value
         if isinstance(items, list | tuple):
@@ -184,7 +183,7 @@ def _typed(hint: Any, value: Any, where: str) -> Any:
         except (ValueError, TypeError, OverflowError):
             pass
     expected = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}.get(hint, "a list")
-    raise ConfigError(f"{where} = {value!r} is not {expected}", "mend that value")
+    raise ConfigError(f"{where} = {value!r} is not {expected}", f"give --{where} {expected}")
 
 
 def _toml_value(value: Any, hint: Any) -> str:

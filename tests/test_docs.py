@@ -5,13 +5,14 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from bcl.attacks import attack_by_name, suite
 from bcl.cli.main import COMMANDS, parse
 from bcl.config import resolve_stages
-from bcl.games import ENGINES
+from bcl.games import Game
 from bcl.quantities import parse_eps
 from bcl.recipes import RECIPES, check_trainable
 from bcl.schema import Config
@@ -167,7 +168,7 @@ def test_settings_exist(page: Path) -> None:
         for key, kind in Config.__annotations__.items()
         if hasattr(kind, "__dataclass_fields__")
     }
-    sections["game"] = {field for kind in ENGINES.values() for field in kind.__dataclass_fields__} | {"engine"}
+    sections["game"] = {field for kind in get_args(Game) for field in kind.__dataclass_fields__} | {"engine"}
     for span in spans(page):
         match = re.fullmatch(r"(?:--)?(\w+)\.([a-z_]+)(?: .*)?", span)
         if match and match[1] in sections and match[2] != "py":

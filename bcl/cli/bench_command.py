@@ -11,7 +11,7 @@ import tyro
 
 from bcl.config import preset_names, resolve
 from bcl.errors import ConfigError, MissingExtra
-from bcl.games import AtariGame, Game, engine_of
+from bcl.games import AtariGame, Game
 from bcl.quantities import counted
 
 
@@ -73,7 +73,7 @@ class Command:
                     if self.games:  # asked for by name
                         raise
                     rate = f"  skipped: {error}"
-                print(f"  {name:<14}{engine_of(game):<11}{label:<10}{rate}", flush=True)
+                print(f"  {name:<14}{game.engine:<11}{label:<10}{rate}", flush=True)
 
 
 def variants(game: Game) -> Iterator[tuple[str, Game]]:

@@ -7,7 +7,6 @@ import tyro
 
 from bcl import recipes
 from bcl.config import preset_names, resolve, resolve_stages
-from bcl.games import engine_of
 from bcl.settings import difference, parse_flags, setting_line, to_toml
 
 
@@ -40,7 +39,7 @@ class Command:
         print("games with a preset (any other Atari, Procgen or Gymnasium game takes the defaults):")
         for name in preset_names():
             config = resolve(name)
-            print(f"  {name:<14}{engine_of(config.game):<11}{config.algo}")
+            print(f"  {name:<14}{config.game.engine:<11}{config.algo}")
         print("\nrecipes:")
         for name, recipe in recipes.RECIPES.items():
             print(f"  {name:<16}{recipe.summary}{' (ours)' if recipe.ours else ''}")

@@ -28,7 +28,7 @@ def test_plain_data_gives_the_game_back(game: Game) -> None:
         ("atari", "pipeline", "zzz"),
         ("atari", "noop_max", 0),
         ("atari", "noop_max", True),
-        ("atari", "max_steps", 10.0),
+        ("atari", "max_steps", 10.5),
         ("atari", "first_noops", [3, 0]),
         ("atari", "fire_reset", 1),
         ("atari", "id", 5),
