@@ -24,7 +24,7 @@ from bcl.experiment import Crew
 from bcl.experiment.crew import Agent
 from bcl.experiment.phases import plan_of
 from bcl.experiment.work import MODULES, Training, spec_of
-from bcl.learners.task import Task
+from bcl.learners.learner import Task
 from bcl.policies import Policy
 from bcl.policies.files import to_bytes
 from bcl.runs.executors import Executor, Here, Processes

@@ -40,8 +40,8 @@ from bcl.envs import VectorEnv, make_env
 from bcl.evaluation.speed import untrained_policy
 from bcl.games import AtariGame
 from bcl.learners.dqn import train
+from bcl.learners.learner import Hooks, Task
 from bcl.learners.replay import Replay
-from bcl.learners.task import Hooks, Task
 from bcl.recipes import Loss
 
 PAPER_RATIO = 32.0  # replayed transitions per agent step

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import torch
 
 from bcl.envs import VectorEnv
-from bcl.learners.task import Metrics
+from bcl.learners.metrics import Metrics
 
 
 def emulators_alone(env: VectorEnv, device: str, seconds: float) -> float:

@@ -29,8 +29,8 @@ from provenance import provenance
 
 from bcl.config import Config, PpoConfig, resolve
 from bcl.envs import VectorEnv, make_env
+from bcl.learners.learner import Hooks, Task
 from bcl.learners.ppo import train
-from bcl.learners.task import Hooks, Task
 from bcl.policies import Policy, PolicySpec, default_kind
 from bcl.recipes import Loss
 

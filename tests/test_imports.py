@@ -25,25 +25,22 @@ ALLOWED = {
     "bounds": {"errors", "layers"},
     "envs": FACTS | {"processes"},
     "stats": set(),
-    "threads": set(),
+    "device": {"errors"},
     "seeds": set(),
     "schedules": set(),
-    "graphs": set(),
     "losses": {"errors"},
     "curriculum": {"errors", "quantities"},
-    "pacing": {"errors"},
     "runs": {"errors", "processes"},
     "policies": FACTS | {"runs", "zoo", "__init__"},
-    "evaluation": FACTS | {"__init__", "attacks", "bounds", "graphs", "stats", "envs", "policies", "runs", "threads"},
+    "evaluation": FACTS | {"__init__", "attacks", "bounds", "device", "stats", "envs", "policies", "runs"},
     "learners": FACTS
     | {
         "attacks",
         "bounds",
         "config",
         "envs",
-        "graphs",
+        "device",
         "losses",
-        "pacing",
         "policies",
         "recipes",
         "schedules",
@@ -51,10 +48,10 @@ ALLOWED = {
     },
     "experiment": FACTS
     | {"__init__", "attacks", "bounds", "config", "curriculum", "envs", "evaluation", "learners", "policies", "recipes"}
-    | {"runs", "pacing", "seeds", "settings", "stats", "threads"},
+    | {"runs", "device", "seeds", "settings", "stats"},
     "reports": FACTS
     | {"__init__", "attacks", "config", "curriculum", "envs", "evaluation", "experiment", "learners", "policies"}
-    | {"recipes", "runs", "settings", "stats", "threads", "zoo"},
+    | {"recipes", "runs", "settings", "stats", "device", "zoo"},
     "api": FACTS
     | {"attacks", "bounds", "config", "envs", "evaluation", "experiment", "learners", "policies", "recipes", "reports"}
     | {"runs", "zoo"},

@@ -11,7 +11,7 @@ from rich.progress import Progress, TaskID
 from bcl.errors import StoreError
 from bcl.experiment.status import pieces
 from bcl.experiment.work import METRICS
-from bcl.learners.task import Metrics
+from bcl.learners.metrics import Metrics
 from bcl.runs import store
 
 OnRow = Callable[[str, Metrics], object]

@@ -16,12 +16,12 @@ from bcl.attacks.names import attack_label
 from bcl.attacks.objectives import ascent
 from bcl.attacks.threat import per_sample
 from bcl.bounds import Method, certified, full_precision, input_box, margins
+from bcl.device import Graphed
 from bcl.envs import Step, VariedStarts, VectorEnv
 from bcl.envs.vector import seed_list
 from bcl.errors import BclError
 from bcl.evaluation.courses import Courses, different
 from bcl.evaluation.score import NO_ATTACK, Score
-from bcl.graphs import Graphed
 from bcl.policies import Policy, as_float
 from bcl.quantities import format_eps
 

@@ -16,6 +16,7 @@ import torch
 import bcl
 from bcl.attacks import Attack
 from bcl.bounds import Method
+from bcl.device import threads, worth
 from bcl.envs import VariedStarts, VectorEnv, make_env
 from bcl.envs.vector import seed_list
 from bcl.errors import ConfigError
@@ -27,7 +28,6 @@ from bcl.policies import Policy
 from bcl.policies.files import fingerprint
 from bcl.quantities import format_eps
 from bcl.runs import store
-from bcl.threads import threads, worth
 
 Starts = Literal["game", "varied"]
 CERTS = "certs"  # folder of certificates, beside that of scores

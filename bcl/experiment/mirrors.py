@@ -13,7 +13,7 @@ from bcl.attacks.names import attack_label
 from bcl.config import Config
 from bcl.errors import BclError, MissingExtra
 from bcl.evaluation import Score
-from bcl.learners.task import Metrics
+from bcl.learners.metrics import Metrics
 from bcl.quantities import format_eps
 from bcl.runs import store
 from bcl.settings import to_toml

@@ -8,8 +8,8 @@ from bcl.evaluation import cells
 from bcl.experiment.crew import Agent, Crew, agent_of
 from bcl.experiment.phases import SELECTION, choosing_attacks, plan_of
 from bcl.experiment.work import POLICY, SNAPSHOTS, Training
-from bcl.learners.task import Task
-from bcl.pacing import Pace
+from bcl.learners.learner import Task
+from bcl.learners.pacing import Pace
 from bcl.quantities import format_eps
 from bcl.recipes import Loss, Stage
 from bcl.runs import store

@@ -18,8 +18,7 @@ from bcl.errors import StoreError, TrainingError
 from bcl.evaluation import Cell, Plan, game_for_evaluation
 from bcl.experiment.crew import Agent, Crew
 from bcl.experiment.work import CHECKPOINT, PROGRESS, Training
-from bcl.learners.adversary import training_attack
-from bcl.learners.task import Task
+from bcl.learners.learner import Task, training_attack
 from bcl.quantities import counted, format_eps
 from bcl.recipes import Stage, find_recipe
 from bcl.runs import store

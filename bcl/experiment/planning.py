@@ -25,7 +25,7 @@ from bcl.evaluation.evaluate import Decision, SearchForm
 from bcl.evaluation.score import lowest
 from bcl.experiment.work import Watch, train_run
 from bcl.games import AtariGame
-from bcl.learners.task import Task
+from bcl.learners.learner import Task
 from bcl.policies import Policy
 from bcl.policies.files import fingerprint
 from bcl.policies.networks import Dueling, Plain

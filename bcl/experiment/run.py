@@ -37,7 +37,7 @@ from bcl.experiment.paced import pace_of, train_paced
 from bcl.experiment.phases import DECISION, SELECTION, choosing_attacks, phase_of, plan_of, rules_of, train_phases
 from bcl.experiment.work import METRICS, POLICY, RESULT, Training, check_fits, spec_of
 from bcl.learners import dqn
-from bcl.learners.task import Task
+from bcl.learners.learner import Task
 from bcl.policies import Policy
 from bcl.policies.files import fingerprint, to_bytes
 from bcl.quantities import counted, format_eps

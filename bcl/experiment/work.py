@@ -19,20 +19,21 @@ import torch
 
 from bcl.bounds import Method
 from bcl.config import Config
+from bcl.device import threads
 from bcl.envs import VectorEnv, make_env
 from bcl.errors import ConfigError, StoreError, TrainingError, WeightsError
 from bcl.evaluation import Cell, Plan, run_certificates, run_suite
 from bcl.experiment.mirrors import NO_MIRRORS, Mirrors
 from bcl.learners import dqn, ppo
-from bcl.learners.returns import read_note
-from bcl.learners.task import Hooks, Metrics, State, Task
+from bcl.learners.learner import Hooks, State, Task
+from bcl.learners.metrics import Metrics
+from bcl.learners.ppo import read_note
 from bcl.policies import Policy, PolicySpec
 from bcl.policies.files import fingerprint, load, save
 from bcl.policies.policy import ACTOR_CRITICS, CUSTOM, default_kind
 from bcl.quantities import counted
 from bcl.runs import store
 from bcl.seeds import derive
-from bcl.threads import threads
 
 POLICY, RESULT, CHECKPOINT, METRICS = "policy.safetensors", "result.json", "checkpoint.pt", "metrics.jsonl"
 EVALS, PROGRESS = "evals", "progress.json"

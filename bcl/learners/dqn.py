@@ -7,27 +7,21 @@ file and numbers every difference from the paper and its code.
 import copy
 import math
 from collections.abc import Callable
-from functools import partial
-from typing import Any
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
-from torch import Generator, Tensor, nn
+from torch import Generator, Tensor
 
 from bcl import losses, schedules
 from bcl.attacks import TargetValue, perturb
 from bcl.bounds import input_box, margins, score_bounds
 from bcl.config import AttackConfig, DqnConfig
-from bcl.envs import VectorEnv
+from bcl.device import Graphed, enough_memory, quick_kernels
+from bcl.envs import Step, VectorEnv
 from bcl.errors import ConfigError
-from bcl.graphs import Graphed
-from bcl.learners.adversary import training_attack
-from bcl.learners.memory import enough_memory, keep_freed_memory
-from bcl.learners.pacer import Pacer
-from bcl.learners.player import Player
-from bcl.learners.precision import acceleration, quick_kernels, uses_bf16
+from bcl.learners.learner import Hooks, Learner, Reporter, State, Task, training_attack
+from bcl.learners.metrics import Meter, Metrics
 from bcl.learners.replay import Batch, Replay
-from bcl.learners.tally import Tally, refuse_divergence
-from bcl.learners.task import Hooks, Metrics, Reporter, State, Task
 from bcl.policies import Policy, as_float
 from bcl.policies.networks import Dueling
 from bcl.seeds import derive
@@ -46,9 +40,8 @@ def train(
     state: State | None = None,
 ) -> Policy:
     """Train `policy` in place on `env`; `state` continues a checkpoint of the same task."""
-    keep_freed_memory()
     refuse_no_updates(config)
-    learner = Learner(policy, env, config, attack, task)
+    learner = DqnLearner(policy, env, config, attack, task)
     if state:
         learner.restore(state)
     reporter = Reporter(learner, config, hooks)
@@ -60,8 +53,6 @@ def train(
             obs = learner.store(obs, actions, seen)
             if reporter.report():
                 obs = learner.restart()
-    if learner.pacer:
-        learner.pacer.refuse_no_learning("dqn", config.steps)
     return policy
 
 
@@ -84,50 +75,33 @@ def learning_rate(config: DqnConfig, step: int) -> float:
     return config.learning_rate * scale * left
 
 
-class Learner:
-    """All that changes during training. Acting, attack and update are CUDA graphs where `accelerate` allows."""
+class DqnLearner(Learner):
+    """Double DQN: the online and the target network, replay, exploration."""
+
+    section = "dqn"
+    draws = ("act", "attack", "update")
 
     def __init__(self, policy: Policy, env: VectorEnv, config: DqnConfig, attack: AttackConfig, task: Task) -> None:
-        image = len(env.obs_shape) == 3
-        if image:
-            nn.utils.convert_conv2d_weight_memory_format(policy, torch.channels_last)  # fastest, on CPUs too
-        self.policy, self.target = policy, copy.deepcopy(policy).requires_grad_(False)
-        self.env, self.config, self.adversary, self.task = env, config, attack, task
-        self.step = 0
-        device = self.device = next(policy.parameters()).device
-        cuda = device.type == "cuda"
-        self.bf16 = uses_bf16(config.precision, device, image)
-        self._rate = torch.zeros((), device=device)
-        self.optimizer = torch.optim.Adam(
-            policy.parameters(), lr=self._rate, eps=config.adam_eps, fused=True, capturable=cuda
-        )
-        self.pacer = Pacer(task.pace, policy, self.optimizer) if task.pace else None
-        accelerate = acceleration(config.accelerate, device, config.steps)
-        compiles = accelerate == "full"
-        maybe_compiled: Any = partial(torch.compile, dynamic=False) if compiles else lambda part: part
-        self._online, self._delayed, self._score_bounds = map(maybe_compiled, (policy, self.target, score_bounds))
-        # Fixed places that graphs read; schedules write into them without the host waiting.
-        dtype = torch.uint8 if image else torch.float32
-        self._obs = torch.zeros(env.num_envs, *env.obs_shape, dtype=dtype, device=device)
-        self._eps, self._kappa = torch.zeros((), device=device), torch.zeros((), device=device)
-        graphed = accelerate != "none"
-        self.generators = {
-            name: Generator(device).manual_seed(derive(task.seed, name)) for name in ("act", "attack", "update")
-        }
-        self._show = Graphed(self._perturb_obs, self.generators["attack"], enabled=graphed)
-        self._improve = Graphed(self._take_gradient_step, self.generators["update"], enabled=graphed)
+        super().__init__(policy, env, config, attack, task)
+        self.config = config
+        self.target = copy.deepcopy(policy).requires_grad_(False)
+        self._online, self._delayed = self._compiled(policy), self._compiled(self.target)
+        self._score_bounds = self._compiled(score_bounds)
+        self._kappa = torch.zeros((), device=self.device)
+        self._show = self._graph(self._perturb_obs, "attack")
+        self._improve = self._graph(self._take_gradient_step, "update")
         self._stores_attacks = task.loss == "at" and not attack.fresh
         driven = 0 if task.loss == "standard" else round(attack.in_play * env.num_envs)
-        self._drives, self._driven = driven > 0, torch.arange(env.num_envs, device=device) < driven
+        self._drives, self._driven = driven > 0, torch.arange(env.num_envs, device=self.device) < driven
+        self.meter = Meter(env.num_envs, self.device, self._driven if self._drives else None)
         self.player = Player(
             policy, env, self.generators["act"],
-            longest=config.exploration_repeat, graphed=graphed, bf16=self.bf16, attacked=self._drives,
+            longest=config.exploration_repeat, graphed=self.graphed, bf16=self.bf16, attacked=self._drives,
         )  # fmt: skip
         self.replay = Replay(
             config.buffer_size, self._obs, n_step=config.n_step, gamma=config.gamma, perturbations=self._stores_attacks
         )
         self._owed = 0.0  # updates
-        self.tally = Tally(env.num_envs, device, self._driven if self._drives else None)
 
     def restart(self) -> Tensor:
         """Start every copy anew, at the beginning and after each checkpoint, and return the first observations.
@@ -135,7 +109,7 @@ class Learner:
         Emulators cannot be saved: so that a resumed run equals an uninterrupted one, both start anew at the same step.
         """
         self.replay.cut()
-        self.tally.restart()
+        self.meter.restart()
         self.player.follow(self.policy)
         return self.player.reset(derive(self.task.seed, "episodes", self.step))
 
@@ -150,7 +124,7 @@ class Learner:
         if self._drives:
             seen = self.attack(obs)
             shown = torch.where(self._driven.view(-1, *[1] * (obs.dim() - 1)), seen, as_float(obs))
-        with self.tally.clock.host("act"):
+        with self.meter.host("act"):
             actions = self.player.play(shown, self.exploration)
         if not self._stores_attacks:
             return actions, None
@@ -169,7 +143,7 @@ class Learner:
     def attack(self, obs: Tensor) -> Tensor:
         """What the adversary shows instead of `obs`."""
         self._obs.copy_(obs)
-        with self.tally.clock.device("attack"):
+        with self.meter.device("attack"):
             return self._show()
 
     def update(self) -> None:
@@ -182,11 +156,11 @@ class Learner:
             return
         self._rate.fill_(learning_rate(c, self.step))
         self._owed += self.env.num_envs * c.samples_per_step / c.batch_size
-        with self.tally.clock.device("update"):
+        with self.meter.device("update"):
             while self._owed >= 1:
                 self._improve()
                 self._owed -= 1
-                self.tally.updates += 1
+                self.meter.updates += 1
         if passed := (self.step + self.env.num_envs) // c.target_sync - self.step // c.target_sync:
             rate = 1 - (1 - c.target_rate) ** passed
             with torch.no_grad():
@@ -195,13 +169,13 @@ class Learner:
 
     def store(self, obs: Tensor, actions: Tensor, seen: Tensor | None) -> Tensor:
         """Wait for the emulators, remember the step, and return the next observations."""
-        with self.tally.clock.host("env"):
+        with self.meter.host("env"):
             step = self.player.wait()
         rewards = step.reward * self.config.reward_scale
         if limit := self.config.reward_clamp:
             rewards = rewards.clamp(-limit, limit)
         self.replay.add(obs, actions, rewards, step, seen, self._eps)
-        self.tally.count(step)
+        self.meter.count(step)
         self.step += self.env.num_envs
         return step.obs
 
@@ -215,41 +189,27 @@ class Learner:
 
     def metrics(self) -> Metrics:
         """What happened since the last call. The one place where the host waits for the device."""
-        refuse_divergence(self.policy, self.step, "dqn", self.tally.means())
         eps = 0.0 if self.task.loss == "standard" else self._eps.item()
-        row = self.tally.row(self.step, {"eps": eps, "kappa": self._kappa.item(), "exploration": self.exploration})
-        if self.pacer and self.pacer.observe(self.step, *self.tally.played, row.get("certified") or 0.0):
+        row, stepped_back = self._row({"eps": eps, "kappa": self._kappa.item(), "exploration": self.exploration})
+        if stepped_back:
             self.target.load_state_dict(self.policy.state_dict())
         return row
 
     def state(self) -> State:
         """All that a checkpoint needs; with the replay memory in it, resuming is exact."""
-        refuse_divergence(self.policy, self.step, "dqn", {})
-        return {
-            "step": self.step,
+        return super().state() | {
             "owed": self._owed,
-            "policy": self.policy.state_dict(),
             "target": self.target.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
-            "generators": {name: generator.get_state() for name, generator in self.generators.items()},
             "replay": self.replay.state() if self.config.checkpoint_replay else None,
-            "pacer": self.pacer.state() if self.pacer else None,
         }
 
     def restore(self, state: State) -> None:
         """Continue from `state`; without a replay memory in it, one is collected before the next update."""
-        self.step, self._owed = state["step"], state["owed"]
-        self.policy.load_state_dict(state["policy"])
+        super().restore(state)
+        self._owed = state["owed"]
         self.target.load_state_dict(state["target"])
-        self.optimizer.load_state_dict(state["optimizer"])
-        self.optimizer.param_groups[0]["lr"] = self._rate  # the fixed place again, not the copy that was saved
-        for name, generator in self.generators.items():
-            generator.set_state(state["generators"][name].cpu())
         if state["replay"] is not None:
             self.replay.restore(state["replay"])
-        if self.pacer:
-            self.pacer.restore(state["pacer"])
-        self.tally.start_at(self.step)
 
     def _perturb_obs(self) -> Tensor:
         return self._perturbed(as_float(self._obs), self.generators["attack"])
@@ -267,7 +227,7 @@ class Learner:
         self.optimizer.zero_grad()
         loss.backward()
         self.optimizer.step()
-        self.tally.add(info)
+        self.meter.add(info)
 
     def _loss(self, batch: Batch, goal: Tensor) -> tuple[Tensor, losses.Info]:
         kind, kappa = self.config.td_loss, self._kappa
@@ -315,6 +275,102 @@ class Learner:
         with torch.no_grad(), self._autocast():
             return network(obs)
 
-    def _autocast(self) -> torch.autocast:
-        # A new one each time: weights cast where gradients are off must not be reused where they are on.
-        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.bf16)
+
+class Player:
+    """Epsilon-greedy play on all copies of a game, while the learner updates.
+
+    Actions come from the weights of one pass ago, on a GPU computed on a stream of their own: the emulators get their next
+    actions as soon as they are done, and not when the updates under way are.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        env: VectorEnv,
+        generator: Generator,
+        *,
+        longest: int,
+        graphed: bool,
+        bf16: bool,
+        attacked: bool = False,
+    ) -> None:
+        """`longest`: a random action is held for 1 to so many steps, n or more with probability 1/n (Dabney et al. 2021);
+        `attacked`: observations are floats that the learner made, and have to be waited for."""
+        self._policy = copy.deepcopy(policy).requires_grad_(False)
+        self._env, self._generator, self._longest, self._bf16 = env, generator, longest, bf16
+        device = self._device = generator.device
+        cuda = device.type == "cuda"
+        self._stream = torch.cuda.Stream() if cuda else None
+        self._followed = torch.cuda.Event() if cuda else None
+        self._attacked = attacked
+        dtype = torch.uint8 if len(env.obs_shape) == 3 and not attacked else torch.float32
+        self._obs = torch.zeros(env.num_envs, *env.obs_shape, dtype=dtype, device=device)
+        self._share = torch.zeros((), device=device)  # of random actions
+        self._held = torch.zeros(env.num_envs, dtype=torch.long, device=device)
+        self._left = torch.zeros(env.num_envs, dtype=torch.long, device=device)  # steps for which an action is held
+        self._choose = Graphed(self._choose_actions, generator, enabled=graphed)
+
+    def reset(self, seed: int) -> Tensor:
+        """Start every copy anew."""
+        self._left.zero_()
+        obs = self._env.reset(seed)
+        if self._stream:
+            self._stream.wait_stream(torch.cuda.current_stream())
+        return obs
+
+    def follow(self, policy: Policy) -> None:
+        """From the next `play` on act as `policy` does now."""
+        if self._stream:
+            torch.cuda.current_stream().wait_stream(self._stream)  # it may still be choosing with the old weights
+        with torch.no_grad():
+            for mine, new in zip(self._policy.parameters(), policy.parameters(), strict=True):
+                mine.copy_(new)
+        if self._followed:
+            self._followed.record()
+
+    def play(self, obs: Tensor, share: float) -> Tensor:
+        """(N,) actions, a share of them random; the emulators step from here on."""
+        if self._stream and self._attacked:
+            self._stream.wait_stream(torch.cuda.current_stream())
+            obs.record_stream(self._stream)
+        with self._beside():
+            if self._stream and self._followed:
+                self._stream.wait_event(self._followed)
+            self._share.fill_(share)
+            self._obs.copy_(obs)
+            actions = self._choose().clone()
+            self._env.send(actions)
+        self._lend(actions)
+        return actions
+
+    def wait(self) -> Step:
+        """What came of the step."""
+        with self._beside():
+            step = self._env.recv()
+        self._lend(step.obs, step.reward, step.terminated, step.truncated, step.playing, step.final_obs)
+        return step
+
+    def _choose_actions(self) -> Tensor:
+        with torch.no_grad(), torch.autocast(self._device.type, torch.bfloat16, enabled=self._bf16):
+            greedy = self._policy(as_float(self._obs)).argmax(dim=1)
+        shape, generator, device = greedy.shape, self._generator, self._device
+        draws = torch.rand(2, *shape, generator=generator, device=device)
+        random = torch.randint(self._env.num_actions, shape, generator=generator, device=device)
+        begins = (self._left == 0) & (draws[0] < self._share)
+        length = (1 / (1 - draws[1])).clamp(max=self._longest).long()
+        self._held.copy_(torch.where(begins, random, self._held))
+        self._left.copy_(torch.where(begins, length, self._left))
+        actions = torch.where(self._left > 0, self._held, greedy)
+        self._left.sub_(1).clamp_(min=0)
+        return actions
+
+    def _lend(self, *tensors: Tensor) -> None:
+        """The learner may read these from here on, and the player must not reuse their memory while it does."""
+        if self._stream:
+            learner = torch.cuda.current_stream()
+            learner.wait_stream(self._stream)
+            for tensor in tensors:
+                tensor.record_stream(learner)
+
+    def _beside(self) -> AbstractContextManager[object]:
+        return torch.cuda.stream(self._stream) if self._stream else nullcontext()

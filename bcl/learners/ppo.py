@@ -6,32 +6,29 @@ this file and numbers every difference from the paper and its code.
 
 import copy
 import dataclasses
+import json
+import math
 from dataclasses import dataclass
-from functools import partial
-from typing import Any
 
 import torch
-from torch import Generator, Tensor, nn
+from torch import Tensor, nn
 
 from bcl import losses, schedules
 from bcl.attacks import AwayFromActions, OwnValue, perturb
 from bcl.bounds import input_box, score_bounds
 from bcl.config import AttackConfig, PpoConfig
+from bcl.device import enough_memory, quick_kernels
 from bcl.envs import Step, VectorEnv
-from bcl.errors import ConfigError
-from bcl.graphs import Graphed
-from bcl.learners.adversary import training_attack
-from bcl.learners.memory import enough_memory, keep_freed_memory
-from bcl.learners.pacer import Pacer
-from bcl.learners.precision import acceleration, quick_kernels, uses_bf16
-from bcl.learners.returns import ReturnScale
-from bcl.learners.tally import Tally, refuse_divergence
-from bcl.learners.task import Hooks, Metrics, Reporter, State, Task
+from bcl.errors import ConfigError, WeightsError
+from bcl.learners.learner import Hooks, Learner, Reporter, State, Task, training_attack
+from bcl.learners.metrics import Meter, Metrics
 from bcl.policies import Policy, as_float
 from bcl.policies.networks import ActorCritic
 from bcl.seeds import derive
 
 NOTE = "ppo returns"  # under which a policy carries the statistics of its returns
+SMALL = 1e-8
+FIRST_COUNT = 1e-4  # samples with mean 0 and variance 1 that are taken as seen, so that the first step can be divided
 
 
 @enough_memory("ppo.rollout", "ppo.batch_size", "ppo.num_envs")
@@ -45,8 +42,7 @@ def train(
     state: State | None = None,
 ) -> Policy:
     """Train `policy` in place on `env`; `state` continues a checkpoint of the same task."""
-    keep_freed_memory()
-    learner = Learner(policy, env, config, attack, task)
+    learner = PpoLearner(policy, env, config, attack, task)
     if state:
         learner.restore(state)
     reporter = Reporter(learner, config, hooks)
@@ -58,8 +54,6 @@ def train(
                 learner.update(rollout)
             if reporter.report():
                 obs = learner.restart()
-    if learner.pacer:
-        learner.pacer.refuse_no_learning("ppo", config.steps)
     policy.spec = dataclasses.replace(policy.spec, notes=policy.spec.notes | {NOTE: learner.returns.to_note()})
     return policy
 
@@ -97,8 +91,11 @@ class Rollout:
         )
 
 
-class Learner:
-    """All that changes during training. Acting, attack and update are CUDA graphs where `accelerate` allows."""
+class PpoLearner(Learner):
+    """Clipped surrogate on rollouts, whose batches are attacked anew in every pass."""
+
+    section = "ppo"
+    draws = ("act", "order", "attack")
 
     def __init__(self, policy: Policy, env: VectorEnv, config: PpoConfig, attack: AttackConfig, task: Task) -> None:
         network = policy.network
@@ -106,93 +103,72 @@ class Learner:
             raise ConfigError(f"PPO cannot train network '{policy.spec.kind}'", "it needs impala or actor-critic-mlp")
         if task.loss == "sa":
             raise ConfigError("PPO has no 'sa' loss", "choose another recipe, or --algo dqn")
-        image = len(env.obs_shape) == 3
-        if image:
-            nn.utils.convert_conv2d_weight_memory_format(policy, torch.channels_last)  # fastest, on CPUs too
-        self.policy, self.env, self.config, self.adversary, self.task = policy, env, config, attack, task
-        self.step, self.updates = 0, 0
-        device = self.device = next(policy.parameters()).device
-        cuda = device.type == "cuda"
-        self.bf16 = uses_bf16(config.precision, device, image)
-        self._rate = torch.zeros((), device=device)
-        self.optimizer = torch.optim.Adam(
-            policy.parameters(), lr=self._rate, eps=config.adam_eps, fused=True, capturable=cuda
-        )
-        self.pacer = Pacer(task.pace, policy, self.optimizer) if task.pace else None
-        accelerate = acceleration(config.accelerate, device, config.steps)
-        compiles = accelerate == "full"
-        maybe_compiled: Any = partial(torch.compile, dynamic=False) if compiles else lambda part: part
+        super().__init__(policy, env, config, attack, task)
+        self.config = config
+        self.updates = 0
         objective = {"standard": losses.ppo, "at": losses.ppo_adversarial, "radial": losses.ppo_radial}[task.loss]
-        self._network = maybe_compiled(network.logits_and_value)
-        self._attacked = maybe_compiled(_without_gradients(policy))
-        self._score_bounds = maybe_compiled(score_bounds)
-        self._objective = maybe_compiled(objective)
-        # Fixed places that graphs read; schedules write into them without the host waiting.
-        dtype = torch.uint8 if image else torch.float32
-        self._obs = _laid_out(torch.zeros(env.num_envs, *env.obs_shape, dtype=dtype, device=device))
+        self._network = self._compiled(network.logits_and_value)
+        self._attacked = self._compiled(_without_gradients(policy))
+        self._score_bounds = self._compiled(score_bounds)
+        self._objective = self._compiled(objective)
+        device, num_envs = self.device, env.num_envs
+        self._obs = _laid_out(self._obs)
         self._memory = Rollout.empty(config.rollout, self._obs)
-        self._chosen, self._kept = (
-            torch.zeros(1, dtype=torch.long, device=device) for _ in range(2)
-        )  # next rows of it, round and round
-        terminated, truncated, playing = torch.zeros(3, env.num_envs, dtype=torch.bool, device=device)
-        rewards = torch.zeros(env.num_envs, device=device)
+        self._chosen = torch.zeros(1, dtype=torch.long, device=device)  # next row of it to act for, round and round
+        self._kept = torch.zeros(1, dtype=torch.long, device=device)  # next row of it to complete
+        terminated, truncated, playing = torch.zeros(3, num_envs, dtype=torch.bool, device=device)
+        rewards = torch.zeros(num_envs, device=device)
         self._came = Step(self._obs, rewards, terminated, truncated, playing, final_obs=self._obs[:0])
-        self._order = torch.zeros(config.rollout * env.num_envs, dtype=torch.long, device=device)
+        self._order = torch.zeros(config.rollout * num_envs, dtype=torch.long, device=device)
         self._batch = torch.arange(config.batch_size, device=device)  # where in that order
         self._seen = _laid_out(torch.zeros(config.batch_size, *env.obs_shape, device=device))
-        self._eps = torch.zeros((), device=device)
-        self.generators = {
-            name: Generator(device).manual_seed(derive(task.seed, name)) for name in ("act", "order", "attack")
-        }
-        graphed = accelerate != "none"
-        act, attack_draws = self.generators["act"], self.generators["attack"]
-        self._choose = Graphed(self._choose_actions, act, enabled=graphed)
-        self._keep = Graphed(self._keep_what_came, act, enabled=graphed)
-        self._estimate = Graphed(self._estimate_advantages, act, enabled=graphed)
-        self._show = Graphed(self._perturb_batch, attack_draws, enabled=graphed)
-        self._improve = Graphed(self._take_gradient_step, attack_draws, enabled=graphed)
-        self.returns = ReturnScale(env.num_envs, config.return_gamma, device)
+        self._choose = self._graph(self._choose_actions, "act")
+        self._keep = self._graph(self._keep_what_came, "act")
+        self._estimate = self._graph(self._estimate_advantages, "act")
+        self._show = self._graph(self._perturb_batch, "attack")
+        self._improve = self._graph(self._take_gradient_step, "attack")
+        self.returns = ReturnScale(num_envs, config.return_gamma, device)
         if config.keep_return_statistics and NOTE in policy.spec.notes:
-            self.returns.from_note(policy.spec.notes[NOTE])
-        self.tally = Tally(env.num_envs, device)
+            self.returns.restore(torch.tensor(read_note(policy.spec.notes[NOTE]), dtype=torch.float64))
+        self.meter = Meter(num_envs, device)
 
     def restart(self) -> Tensor:
         """Start every copy anew, at the beginning and after each checkpoint, and return the first observations.
 
         Emulators cannot be saved: so that a resumed run equals an uninterrupted one, both start anew at the same step.
         """
-        self.tally.restart()
+        self.meter.restart()
         self.returns.restart()
         return self.env.reset(derive(self.task.seed, "episodes", self.step))
 
     def rollout(self, obs: Tensor) -> tuple[Rollout, Tensor]:
         """Play on from `obs` with sampled actions; what happened, and the observations to play on from."""
-        clock, last_obs = self.tally.clock, []
+        last_obs: list[Tensor] = []
         step: Step | None = None
         for _ in range(self.config.rollout):
-            with clock.host("act"):
+            with self.meter.host("act"):
                 self._obs.copy_(obs)
                 self.env.send(self._choose())  # the emulators step from here on, while the step before is written down
             if step:
                 self._remember(step)
-            with clock.host("env"):
+            with self.meter.host("env"):
                 step = self.env.recv()
             if len(step.final_obs):  # an empty one may be a view that keeps a whole batch of frames
                 last_obs.append(step.final_obs)
             obs = step.obs
         assert step, "a rollout has steps"
         self._remember(step)
-        with clock.device("act"):
+        with self.meter.device("act"):
             self._value_what_followed(torch.cat([*last_obs, obs]))
         self.step += self.env.num_envs * self.config.rollout
         return self._memory, obs
 
     def update(self, rollout: Rollout) -> None:
         """Some passes over the rollout in random order, a batch at a time; each batch is attacked anew."""
-        c, clock = self.config, self.tally.clock
+        c = self.config
         assert rollout is self._memory, "graphs read the learner's own rollout"
         self._rate.fill_(learning_rate(c, self.step - rollout.actions.numel()))
-        with clock.device("update"):
+        with self.meter.device("update"):
             self._estimate()
         for _ in range(c.epochs):
             draws = torch.rand(len(self._order), generator=self.generators["order"], device=self.device)
@@ -201,12 +177,12 @@ class Learner:
             for _ in range(len(self._order) // c.batch_size):
                 self._eps.fill_(self.eps)
                 if self.task.loss == "at":
-                    with clock.device("attack"):
+                    with self.meter.device("attack"):
                         self._seen.copy_(self._show())
-                with clock.device("update"):
+                with self.meter.device("update"):
                     self._improve()
                 self.updates += 1
-                self.tally.updates += 1
+                self.meter.updates += 1
 
     @property
     def eps(self) -> float:
@@ -223,37 +199,18 @@ class Learner:
 
     def metrics(self) -> Metrics:
         """What happened since the last call. The one place where the host waits for the device."""
-        refuse_divergence(self.policy, self.step, "ppo", self.tally.means())
-        row = self.tally.row(self.step, {"eps": self._eps.item(), "kappa": self.config.kappa})
-        if self.pacer:
-            self.pacer.observe(self.step, *self.tally.played, row.get("certified") or 0.0)
+        row, _ = self._row({"eps": self._eps.item(), "kappa": self.config.kappa})
         return row
 
     def state(self) -> State:
         """All that a checkpoint needs; it lies between two rollouts, so resuming is exact."""
-        refuse_divergence(self.policy, self.step, "ppo", {})
-        return {
-            "step": self.step,
-            "updates": self.updates,
-            "policy": self.policy.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
-            "generators": {name: generator.get_state() for name, generator in self.generators.items()},
-            "returns": self.returns.state(),
-            "pacer": self.pacer.state() if self.pacer else None,
-        }
+        return super().state() | {"updates": self.updates, "returns": self.returns.state()}
 
     def restore(self, state: State) -> None:
         """Continue from `state`."""
-        self.step, self.updates = state["step"], state["updates"]
-        self.policy.load_state_dict(state["policy"])
-        self.optimizer.load_state_dict(state["optimizer"])
-        self.optimizer.param_groups[0]["lr"] = self._rate  # the fixed place again, not the copy that was saved
-        for name, generator in self.generators.items():
-            generator.set_state(state["generators"][name].cpu())
+        super().restore(state)
+        self.updates = state["updates"]
         self.returns.restore(state["returns"])
-        if self.pacer:
-            self.pacer.restore(state["pacer"])
-        self.tally.start_at(self.step)
 
     def _choose_actions(self) -> Tensor:
         with torch.no_grad(), self._autocast():
@@ -281,7 +238,7 @@ class Learner:
         for place, new in ((m.rewards, rewards), *ends):
             place.index_copy_(0, row, new.unsqueeze(0))
         row.add_(1).remainder_(self.config.rollout)
-        self.tally.count(step)
+        self.meter.count(step)
 
     def _value_what_followed(self, obs: Tensor) -> None:
         """`obs`: the last observations of all episodes that ended, in the order of time, then those to play on from."""
@@ -321,7 +278,7 @@ class Learner:
         nn.utils.clip_grad_norm_(self.policy.parameters(), self.config.max_grad_norm)
         self.optimizer.step()
         self._batch += self.config.batch_size
-        self.tally.add(info)
+        self.meter.add(info)
 
     def _loss(self, obs: Tensor, past: losses.Past) -> tuple[Tensor, losses.Info]:
         c = self.config
@@ -340,14 +297,66 @@ class Learner:
             lower, upper = self._score_bounds(self.policy.chain(), *box, "ibp")
         return self._objective(logits, values, lower, upper, past, weights, c.kappa)
 
-    def _autocast(self) -> torch.autocast:
-        # A new one each time: weights cast where gradients are off must not be reused where they are on.
-        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.bf16)
-
 
 def learning_rate(config: PpoConfig, step: int) -> float:
     """Adam's step size, falling linearly over the run."""
     return config.learning_rate * (1 - (1 - config.learning_rate_end) * min(1.0, step / config.steps))
+
+
+class ReturnScale:
+    """Rewards in units of the running deviation of discounted returns, as OpenAI baselines' VecNormalize has them.
+
+    Over all copies and all time; float64, in fixed places on the learner's device.
+    """
+
+    def __init__(self, num_envs: int, gamma: float, device: torch.device) -> None:
+        self._gamma = gamma
+        self._running = torch.zeros(num_envs, dtype=torch.float64, device=device)  # of the episodes being played
+        first = torch.tensor([0.0, 1.0, FIRST_COUNT], dtype=torch.float64, device=device)
+        self._mean, self._variance, self._count = first.unbind()
+
+    def restart(self) -> None:
+        """Every copy was started anew."""
+        self._running.zero_()
+
+    def scaled(self, rewards: Tensor, ended: Tensor) -> Tensor:
+        """(N,) rewards of one vector step by all that was seen up to it, this step included."""
+        self._running.mul_(self._gamma).add_(rewards)
+        new, old = len(rewards), self._count.clone()
+        self._count.add_(new)
+        distance = self._running.mean() - self._mean
+        squares = self._variance * old + self._running.var(correction=0) * new
+        self._variance.copy_((squares + distance.square() * old * new / self._count) / self._count)
+        self._mean.add_(distance * new / self._count)
+        self._running.mul_(~ended)
+        return (rewards / (self._variance + SMALL).sqrt()).float()
+
+    def state(self) -> Tensor:
+        """(3,) mean, variance and number of returns."""
+        return torch.stack([self._mean, self._variance, self._count])
+
+    def restore(self, state: Tensor) -> None:
+        """Continue from `state`."""
+        for place, number in zip((self._mean, self._variance, self._count), state, strict=True):
+            place.copy_(number)
+
+    def to_note(self) -> str:
+        """The state as text, which can travel with a policy."""
+        return json.dumps(self.state().tolist())
+
+
+def read_note(note: str) -> list[float]:
+    """Mean, variance and number of returns from what `to_note` wrote; anything else is refused."""
+    try:
+        numbers = json.loads(note)
+        if isinstance(numbers, list) and [type(number) for number in numbers] == [float] * 3:
+            mean, variance, count = numbers
+            if math.isfinite(mean) and 0 <= variance < math.inf and FIRST_COUNT <= count < math.inf:
+                return numbers
+    except (ValueError, RecursionError):
+        pass
+    what = f"the agent to start from has statistics of returns that cannot be read ({note:.60})"
+    raise WeightsError(what, "start anew without ppo.keep_return_statistics")
 
 
 def _without_gradients(policy: Policy) -> Policy:

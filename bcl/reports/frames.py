@@ -11,6 +11,7 @@ import numpy as np
 
 from bcl.attacks import suite
 from bcl.config import EvaluationConfig, preset_for, resolve
+from bcl.device import threads, worth
 from bcl.envs import make_env
 from bcl.errors import StoreError
 from bcl.evaluation import game_for_evaluation
@@ -21,7 +22,6 @@ from bcl.policies.files import fingerprint, load
 from bcl.reports.collect import agent_file, collect, results_folder
 from bcl.reports.data import Collected, Frame, Frames
 from bcl.runs import store
-from bcl.threads import threads, worth
 
 FILE = "frames.npz"
 MOMENTS = 4

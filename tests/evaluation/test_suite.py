@@ -1,7 +1,6 @@
 """A whole evaluation: threads, environments and progress while it is played."""
 
 import contextlib
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,6 @@ import pytest
 import torch
 
 import bcl
-from bcl import threads
 from bcl.attacks import PGD, Multi, Square
 from bcl.config import resolve
 from bcl.envs import make_env
@@ -40,25 +38,6 @@ def test_between_two_scores_the_caller_has_its_threads(policy: Policy, tmp_path:
         between.add(torch.get_num_threads())
     run_floor(policy, PLAN, tmp_path, progress(""))
     assert (played, between, torch.get_num_threads()) == ({1}, {2}, 2)
-
-
-@pytest.mark.parametrize(
-    ("shape", "rows", "load", "expected"),
-    [
-        ((4,), 512, 0.0, 1),  # vectors
-        ((1, 84, 84), 1, 0.0, 1),  # one episode of Pong
-        ((1, 84, 84), 20, 0.0, 4),  # idle
-        ((1, 84, 84), 20, 3.0, 1),  # three of four cores are taken
-        ((1, 84, 84), 20, 9.0, 1),
-    ],
-)
-def test_threads_by_the_work_and_by_what_others_leave(
-    monkeypatch: pytest.MonkeyPatch, shape: tuple[int, ...], rows: int, load: float, expected: int
-) -> None:
-    monkeypatch.setattr(os, "cpu_count", lambda: 4)
-    monkeypatch.setattr(os, "getloadavg", lambda: (load, load, load))
-    monkeypatch.setattr(threads.time, "process_time", lambda: 0.0)
-    assert threads.worth(shape, rows) == expected
 
 
 @pytest.mark.parametrize("kind", ["suite", "certificates", "floor"])

@@ -16,8 +16,7 @@ from bcl.envs import make_env
 from bcl.errors import StoreError, TrainingError
 from bcl.experiment import Crew, Watch, train_run
 from bcl.learners import dqn
-from bcl.learners import task as tasks
-from bcl.learners.task import Task
+from bcl.learners.learner import Task
 from bcl.policies import Policy, PolicySpec
 from bcl.policies.files import fingerprint, load
 from bcl.runs import store
@@ -90,7 +89,7 @@ def test_by_steps_a_run_that_was_asked_to_stop_ends_as_if_it_had_not_been(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, near: float, asked: int, resumed_at: int
 ) -> None:
     whole = train_run(tmp_path / "whole", tiny(), TASK, None, "cpu")
-    monkeypatch.setattr(tasks, "NEAR", near)
+    monkeypatch.setattr("bcl.learners.learner.NEAR", near)
     with pytest.raises(KeyboardInterrupt):
         train_run(tmp_path / "cut", tiny(), TASK, None, "cpu", stop_at(asked))
     assert steps_done(tmp_path / "cut", tiny())[0] == resumed_at + 8
@@ -99,7 +98,7 @@ def test_by_steps_a_run_that_was_asked_to_stop_ends_as_if_it_had_not_been(
 
 
 def test_a_run_that_is_asked_to_stop_near_its_end_comes_to_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tasks, "NEAR", 1e9)
+    monkeypatch.setattr("bcl.learners.learner.NEAR", 1e9)
     train_run(tmp_path, tiny(), TASK, None, "cpu", stop_at(248))  # its last checkpoint is at 240
     assert (tmp_path / "result.json").exists()
 

@@ -18,7 +18,7 @@ from bcl.errors import BclError, MissingExtra, StoreError, TrainingError, Weight
 from bcl.evaluation import Score
 from bcl.experiment import Watch, train_run
 from bcl.experiment.mirrors import Mirrors
-from bcl.learners.task import Task
+from bcl.learners.learner import Task
 from bcl.policies import Policy, PolicySpec
 from bcl.policies.files import fingerprint, load
 from bcl.runs import store

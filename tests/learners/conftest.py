@@ -11,8 +11,8 @@ from bcl.config import AttackConfig, DqnConfig, PpoConfig
 from bcl.envs import Step
 from bcl.games import GymnasiumGame
 from bcl.learners import ppo
-from bcl.learners.dqn import Learner
-from bcl.learners.task import Task
+from bcl.learners.dqn import DqnLearner
+from bcl.learners.learner import Task
 from bcl.policies import Policy, PolicySpec, default_kind
 
 STATES = 5
@@ -107,7 +107,7 @@ def chain() -> type[Chain]:
 
 
 @pytest.fixture(scope="session")
-def make() -> Callable[..., Learner]:
+def make() -> Callable[..., DqnLearner]:
     """A learner of Chain; settings of DQN by name, `world` being those of Chain."""
 
     def build(
@@ -122,17 +122,17 @@ def make() -> Callable[..., Learner]:
         device: str = "cpu",
         world: dict[str, Any] | None = None,
         **settings: Any,
-    ) -> Learner:
+    ) -> DqnLearner:
         config = DqnConfig(**(vars(SMALL) | settings))
         env = Chain(config.num_envs, device=device, **(world or {}))
         policy = _policy(env, hidden, weights, device, "dqn")
-        return Learner(policy, env, config, attack or AttackConfig(), Task(loss, start, end, seed))
+        return DqnLearner(policy, env, config, attack or AttackConfig(), Task(loss, start, end, seed))
 
     return build
 
 
 @pytest.fixture(scope="session")
-def make_ppo() -> Callable[..., ppo.Learner]:
+def make_ppo() -> Callable[..., ppo.PpoLearner]:
     """A PPO learner of Chain; settings of PPO by name, `world` being those of Chain."""
 
     def build(
@@ -147,11 +147,11 @@ def make_ppo() -> Callable[..., ppo.Learner]:
         device: str = "cpu",
         world: dict[str, Any] | None = None,
         **settings: Any,
-    ) -> ppo.Learner:
+    ) -> ppo.PpoLearner:
         config = PpoConfig(**(vars(SMALL_PPO) | settings))
         env = Chain(config.num_envs, device=device, **(world or {}))
         policy = _policy(env, hidden, weights, device, "ppo")
-        return ppo.Learner(policy, env, config, attack or AttackConfig(), Task(loss, start, end, seed))
+        return ppo.PpoLearner(policy, env, config, attack or AttackConfig(), Task(loss, start, end, seed))
 
     return build
 
@@ -160,7 +160,7 @@ def make_ppo() -> Callable[..., ppo.Learner]:
 def play() -> Callable[..., Tensor]:
     """Train for some vector steps, from the start or on from given observations."""
 
-    def run(learner: Learner, steps: int, obs: Tensor | None = None) -> Tensor:
+    def run(learner: DqnLearner, steps: int, obs: Tensor | None = None) -> Tensor:
         obs = learner.restart() if obs is None else obs
         for _ in range(steps):
             actions, seen = learner.play(obs)

@@ -3,6 +3,7 @@
 import io
 import math
 from fractions import Fraction
+from itertools import groupby
 
 import pytest
 import torch
@@ -11,9 +12,9 @@ from bcl import losses
 from bcl.config import AttackConfig
 from bcl.envs import Step
 from bcl.errors import TrainingError
-from bcl.learners.dqn import train
-from bcl.learners.tally import Tally
-from bcl.learners.task import Hooks
+from bcl.learners.dqn import Player, train
+from bcl.learners.learner import Hooks
+from bcl.learners.metrics import Meter
 
 every_form = pytest.mark.parametrize(
     ("loss", "form"),
@@ -293,11 +294,11 @@ def test_a_checkpoint_goes_on_bit_for_bit(make, loss, n_step):
 
 
 def test_returns_are_told_with_their_deviation():
-    tally, over = Tally(4, torch.device("cpu")), torch.tensor([True, True, True, False])
+    meter, over = Meter(4, torch.device("cpu")), torch.tensor([True, True, True, False])
     obs, none = torch.zeros(4, 1), torch.zeros(4, dtype=torch.bool)
-    assert tally.row(0, {})["return_sd"] is None
-    tally.count(Step(obs, torch.tensor([1.0, 2.0, 6.0, 99.0]), over, none, ~none, obs[over]))
-    row = tally.row(4, {})
+    assert meter.row(0, {})["return_sd"] is None
+    meter.count(Step(obs, torch.tensor([1.0, 2.0, 6.0, 99.0]), over, none, ~none, obs[over]))
+    row = meter.row(4, {})
     assert (row["return"], row["return_sd"]) == (3, pytest.approx((14 / 3) ** 0.5))  # 4 + 1 + 9 over 3 episodes
 
 
@@ -400,3 +401,22 @@ def test_divergence_is_refused(make, play, reward):
     if reward != 1e30:  # whose gradient is 1
         with pytest.raises(TrainingError, match="largest weight"):
             learner.state()  # no checkpoint of it either
+
+
+def test_random_actions_are_held(chain):
+    env = chain(200)
+    env.num_actions = 10**6  # so that every new action differs
+    policy, sent = torch.nn.Linear(5, 2), []
+    env.send = lambda actions: sent.append(actions.clone())
+    player = Player(policy, env, torch.Generator().manual_seed(0), longest=4, graphed=False, bf16=False)
+    obs = player.reset(0)
+    for _ in range(300):
+        player.play(obs, 1.0)
+    lengths = torch.tensor([len(list(run)) for copy in torch.stack(sent[:-3]).T.tolist() for _, run in groupby(copy)])
+    # n or more with probability 1/n: 1/2, 1/6, 1/12 and what is left.
+    shares = torch.bincount(lengths, minlength=5)[1:] / len(lengths)
+    torch.testing.assert_close(shares, torch.tensor([1 / 2, 1 / 6, 1 / 12, 1 / 4]), rtol=0, atol=0.01)
+    held = player.play(obs, 0.0)
+    assert 0 < (held > 1).sum() < 200  # those that are still held; the others are greedy
+    player.reset(0)
+    assert torch.equal(player.play(obs, 0.0), policy(obs).argmax(dim=1))  # a restart lets go

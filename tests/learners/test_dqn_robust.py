@@ -10,10 +10,9 @@ from bcl import losses
 from bcl.attacks import PGD, RIFGSM, CrossEntropy, Margin, TargetValue
 from bcl.bounds import input_box, margins
 from bcl.config import AttackConfig, DqnConfig, resolve_stages
-from bcl.learners.adversary import training_attack
-from bcl.learners.dqn import Learner, learning_rate
+from bcl.learners.dqn import DqnLearner, learning_rate
+from bcl.learners.learner import Task, training_attack
 from bcl.learners.replay import Batch
-from bcl.learners.task import Task
 from bcl.policies import Policy, PolicySpec
 
 
@@ -178,7 +177,7 @@ def test_radial_v1_bounds_its_plain_network_by_approach_1(chain):
     env, eps, kappa = chain(4, image=True), 1 / 255, 0.6
     policy = Policy(PolicySpec("plain-cnn", env.obs_shape, env.num_actions, env.low, env.high))
     config = dataclasses.replace(settings, buffer_size=64, num_envs=4, replay_initial=16)
-    learner = Learner(policy, env, config, AttackConfig(), Task("radial", eps, eps, 0))
+    learner = DqnLearner(policy, env, config, AttackConfig(), Task("radial", eps, eps, 0))
     learner._eps.fill_(eps)
     learner._kappa.fill_(kappa)
     draw = seeded()

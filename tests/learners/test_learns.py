@@ -13,7 +13,7 @@ from bcl.config import resolve_stages
 from bcl.envs import make_env
 from bcl.evaluation import evaluate
 from bcl.experiment import train_run
-from bcl.learners.task import Task
+from bcl.learners.learner import Task
 from bcl.policies import Policy
 
 pytestmark = pytest.mark.xdist_group("cartpole")  # one worker, so that vanilla is trained once

@@ -16,7 +16,7 @@ from bcl.envs import make_env
 from bcl.evaluation import evaluate
 from bcl.experiment import train_run
 from bcl.experiment.paced import pace_of
-from bcl.learners.task import Task
+from bcl.learners.learner import Task
 from bcl.policies import Policy
 
 pytestmark = pytest.mark.xdist_group("acrobot")  # one worker, so that vanilla is trained once

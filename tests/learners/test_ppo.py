@@ -11,8 +11,8 @@ from bcl import losses
 from bcl.config import AttackConfig, PpoConfig
 from bcl.errors import ConfigError, TrainingError, WeightsError
 from bcl.learners import ppo
-from bcl.learners.returns import ReturnScale
-from bcl.learners.task import Hooks
+from bcl.learners.learner import Hooks
+from bcl.learners.ppo import ReturnScale
 
 every_loss = pytest.mark.parametrize("loss", ["standard", "radial", "at"])
 
@@ -141,9 +141,9 @@ def test_moves_of_the_game_are_not_learned_from(make_ppo):
 
 
 def test_every_pass_takes_every_sample_once_and_in_another_order(make_ppo, monkeypatch):
-    orders, step = [], ppo.Learner._take_gradient_step
+    orders, step = [], ppo.PpoLearner._take_gradient_step
     listen = lambda self: orders.append(self._order[self._batch].tolist()) or step(self)  # noqa: E731
-    monkeypatch.setattr(ppo.Learner, "_take_gradient_step", listen)
+    monkeypatch.setattr(ppo.PpoLearner, "_take_gradient_step", listen)
     learner = make_ppo(epochs=3, batch_size=20)
     rollout, obs = learner.rollout(learner.restart())
     learner.update(rollout)
@@ -268,11 +268,11 @@ def test_statistics_of_returns_travel_with_the_policy_if_asked(make_ppo):
     for keep in (True, False):
         second = make_ppo(keep_return_statistics=keep, **settings)
         second.policy.spec = first.policy.spec
-        learner = ppo.Learner(second.policy, second.env, second.config, AttackConfig(), second.task)
+        learner = ppo.PpoLearner(second.policy, second.env, second.config, AttackConfig(), second.task)
         assert learner.returns.state().tolist() == ([mean, variance, count] if keep else [0, 1, 1e-4])
     first.policy.spec.notes[ppo.NOTE] = "[1, -2, 3]"
     with pytest.raises(WeightsError, match="keep_return_statistics"):
-        ppo.Learner(
+        ppo.PpoLearner(
             first.policy, first.env, second.config.__class__(keep_return_statistics=True), AttackConfig(), first.task
         )
 
@@ -385,7 +385,7 @@ def test_divergence_is_refused(make_ppo, reward):
 def test_what_ppo_cannot_train_is_refused(make, make_ppo):
     dueling = make()
     with pytest.raises(ConfigError, match="actor-critic"):
-        ppo.Learner(dueling.policy, dueling.env, PpoConfig(), AttackConfig(), dueling.task)
+        ppo.PpoLearner(dueling.policy, dueling.env, PpoConfig(), AttackConfig(), dueling.task)
     with pytest.raises(ConfigError, match="sa"):
         make_ppo("sa")
 

@@ -6,7 +6,7 @@ import pytest
 
 from bcl.config import Config, resolve
 from bcl.experiment import Watch, train_run
-from bcl.learners.task import Task
+from bcl.learners.learner import Task
 from bcl.policies.files import fingerprint
 from bcl.settings import parse_flags
 

@@ -18,7 +18,7 @@ from bcl.evaluation import evaluate
 from bcl.experiment import train_run
 from bcl.games import GymnasiumGame
 from bcl.learners import ppo
-from bcl.learners.task import Hooks, Task
+from bcl.learners.learner import Hooks, Task
 from bcl.policies import Policy, PolicySpec
 from bcl.settings import parse_flags
 

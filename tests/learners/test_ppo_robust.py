@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from bcl.attacks import PGD, RIFGSM, AwayFromActions, CrossEntropy, Margin, OwnValue
 from bcl.config import AttackConfig
-from bcl.learners.adversary import training_attack
+from bcl.learners.learner import training_attack
 
 KINDS = typing.get_args(typing.get_type_hints(AttackConfig)["kind"])
 EPS = 0.1

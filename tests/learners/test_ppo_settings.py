@@ -7,8 +7,7 @@ import torch
 
 from bcl import losses
 from bcl.errors import WeightsError
-from bcl.learners.ppo import learning_rate
-from bcl.learners.returns import read_note
+from bcl.learners.ppo import learning_rate, read_note
 
 
 def test_the_loss_gets_its_weights(make_ppo):

@@ -1,44 +1,46 @@
 """What a learner has seen and done since its last row of metrics, kept on its device."""
 
 import time
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
 
 from bcl.envs import Step
-from bcl.errors import TrainingError
-from bcl.learners.task import Metrics
-from bcl.learners.timing import Stopwatch
-from bcl.pacing import NONE_PLAYED, Played
-from bcl.policies import Policy
+from bcl.learners.pacing import NONE_PLAYED, Played
 
-EXPLODED = 1e6  # a loss, score or weight beyond this is no learning
+Metrics = dict[str, float | None]
 
 
-class Tally:
-    """Episodes played, losses minimised and time spent; only `row` makes the host wait for the device."""
+class Meter:
+    """Episodes played, losses minimised and time spent; only `row` and `means` make the host wait for the device."""
 
     def __init__(self, num_envs: int, device: torch.device, driven: Tensor | None = None) -> None:
         """`driven` (N,): copies that an adversary misleads, whose returns are told apart."""
-        self.clock = Stopwatch(device)
         self.updates = 0
+        self.played = (NONE_PLAYED, NONE_PLAYED)
+        """Episodes of the last row: undisturbed, driven."""
         self._sums: dict[str, Tensor] = {}
         self._driven = torch.zeros(num_envs, dtype=torch.bool, device=device) if driven is None else driven
         self._drives = driven is not None
         # Of finished episodes, undisturbed and driven: sums of returns and of their squares, numbers.
         self._finished = torch.zeros(3, 2, dtype=torch.float64, device=device)
         self._returns = torch.zeros(num_envs, device=device)  # of the episodes being played
-        self.played = (NONE_PLAYED, NONE_PLAYED)
-        """Episodes of the last row: undisturbed, driven."""
-        self._looked = (0, time.perf_counter())
+        self._cuda = device.type == "cuda"
+        self._events: list[tuple[str, torch.cuda.Event, torch.cuda.Event]] = []
+        self._seconds: dict[str, float] = defaultdict(float)
+        self._shares_since = time.perf_counter()
+        self.start_at(0)
 
     def start_at(self, step: int) -> None:
         """Count steps from here on: those before were another process's."""
-        self._looked = (step, time.perf_counter())
+        self._row_step = step
+        self._row_time = time.perf_counter()
 
     def restart(self) -> None:
-        """Every copy was started anew: the episodes being played are nobody's."""
+        """Every copy was started anew: the episodes being played are not counted."""
         self._returns.zero_()
 
     def count(self, step: Step) -> None:
@@ -58,11 +60,30 @@ class Tally:
         """What was added, per update."""
         return {name: (value / max(self.updates, 1)).item() for name, value in self._sums.items()}
 
+    @contextmanager
+    def host(self, name: str) -> Iterator[None]:
+        """Time that the host spends on a part of the loop; parts may overlap."""
+        start = time.perf_counter()
+        yield
+        self._seconds[name] += time.perf_counter() - start
+
+    @contextmanager
+    def device(self, name: str) -> Iterator[None]:
+        """Time of work that is launched on the device."""
+        if not self._cuda:
+            with self.host(name):
+                yield
+            return
+        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        start.record()
+        yield
+        end.record()
+        self._events.append((name, start, end))
+
     def row(self, step: int, schedules: Metrics) -> Metrics:
         """All of it with the schedules' values, and start anew."""
         (total, total_driven), (squares, _), (episodes, driven) = self._finished.tolist()
         self.played = (Played(total, episodes), Played(total_driven, driven))
-        before, since = self._looked
         mean = total / episodes if episodes else None
         row: Metrics = {
             "step": step,
@@ -73,8 +94,8 @@ class Tally:
             **(self.means() if self.updates else {}),
             **schedules,
             "updates": self.updates,
-            "steps_per_second": (step - before) / (time.perf_counter() - since),
-            **{f"share_{name}": share for name, share in self.clock.shares().items()},
+            "steps_per_second": (step - self._row_step) / (time.perf_counter() - self._row_time),
+            **{f"share_{name}": share for name, share in self._shares().items()},
         }
         for value in self._sums.values():
             value.zero_()
@@ -83,14 +104,15 @@ class Tally:
         self.start_at(step)
         return row
 
-
-def refuse_divergence(policy: Policy, step: int, learner: str, means: Mapping[str, float]) -> None:
-    """Stop a run whose losses or weights explode; `learner` names the section of its settings."""
-    largest = max(float(parameter.detach().abs().amax()) for parameter in policy.parameters())
-    found = {**means, "largest weight": largest}
-    if not all(abs(value) < EXPLODED for value in found.values()):  # NaN included
-        numbers = ", ".join(f"{name} {value:.3g}" for name, value in found.items())
-        raise TrainingError(
-            f"training diverged before step {step} ({numbers})",
-            f"start again with a lower {learner}.learning_rate or another seed",
-        )
+    def _shares(self) -> dict[str, float]:
+        """Share of the wall time that each part took since the last call; waits for the device."""
+        if self._cuda:
+            torch.cuda.synchronize()
+        for name, start, end in self._events:
+            self._seconds[name] += start.elapsed_time(end) / 1000
+        now = time.perf_counter()
+        shares = {name: seconds / (now - self._shares_since) for name, seconds in self._seconds.items()}
+        self._events.clear()
+        self._seconds.clear()
+        self._shares_since = now
+        return shares

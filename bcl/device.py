@@ -1,0 +1,165 @@
+"""How work runs on a machine: CUDA graphs, precision, compiled networks, threads and memory."""
+
+import ctypes
+import functools
+import importlib.util
+import os
+import shutil
+import time
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Generic, Literal, TypeVar
+
+import torch
+from torch import Generator
+
+from bcl.errors import ConfigError, TrainingError
+
+T = TypeVar("T")
+WARM_UP = 2  # eager calls before capturing, in which libraries choose kernels and allocate
+SHARE = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"  # of a GPU, which MPS lends to a process; a default of its daemon is not seen here
+Accelerate = Literal["auto", "none", "graphs", "full"]
+WORTH_COMPILING = 1_000_000  # agent steps: compiling takes about a minute
+FEW_IMAGES = 8  # a batch below it gains nothing from a second thread
+M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_MAX = -1, -2, -4  # of glibc's malloc.h
+_BEGAN = time.monotonic()
+
+
+class Graphed(Generic[T]):
+    """A function without arguments that reads and writes fixed tensors, replayed as a CUDA graph from its third call on.
+
+    The first calls run eagerly and count: nothing has to be undone. Where `enabled` is false every call does. Graphs may be
+    replayed beside each other on streams of their own. A bound method is not kept alive: the graph dies with its owner.
+    """
+
+    def __init__(self, function: Callable[[], T], *generators: Generator, enabled: bool) -> None:
+        # Owner and graph must not wait for the garbage collector: PyTorch clears cuBLAS's workspace of a stream when a graph
+        # captured on it dies (its issue 193402), and hands out the same 32 streams in turn, to live graphs as well.
+        bound = hasattr(function, "__self__")
+        self._function: Callable[[], Callable[[], T] | None] = (
+            weakref.WeakMethod(function) if bound else lambda: function
+        )
+        self._generators = generators
+        self._calls = 0
+        # Not PyTorch's common capture stream: cuBLAS has one workspace per stream, which graphs captured on one would share.
+        self._stream = torch.cuda.Stream() if enabled else None
+        self._graph: torch.cuda.CUDAGraph | None = None
+        self._output: T
+
+    def __call__(self) -> T:
+        function = self._function()
+        assert function
+        if self._stream is None:
+            return function()
+        if self._graph is None and self._calls < WARM_UP:
+            self._calls += 1
+            # Off the main stream, as capturing asks of what comes before it.
+            self._stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(self._stream):
+                result = function()
+            torch.cuda.current_stream().wait_stream(self._stream)
+            return result
+        if self._graph is None:
+            self._graph = torch.cuda.CUDAGraph()
+            for generator in self._generators:
+                self._graph.register_generator_state(generator)
+            with torch.cuda.graph(self._graph, stream=self._stream):
+                self._output = function()
+        self._graph.replay()
+        return self._output
+
+
+def acceleration(asked: Accelerate, device: torch.device, steps: int) -> Accelerate:
+    """What `accelerate` of a learner's settings means on this device for a run of so many steps."""
+    if device.type != "cuda":
+        return "none"
+    if asked != "auto":
+        return asked
+    compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")  # Triton builds its launchers with it
+    compiles = compiler and importlib.util.find_spec("triton") and steps >= WORTH_COMPILING
+    return "full" if compiles else "graphs"
+
+
+def uses_bf16(asked: str, device: torch.device, image: bool) -> bool:
+    """What `precision` of a learner's settings means on this device.
+
+    Not bf16 on a share of a GPU: there training in bf16, with its kernels, ended in NaN or in an agent that loses every
+    game, and float32 learned (an H200, PyTorch 2.11; benchmarks/results/gpu-share.json).
+    """
+    gpu = device.type == "cuda"
+    if asked == "bf16" and gpu and _on_a_share():
+        raise ConfigError(f"training in bf16 fails on a share of a GPU ({SHARE})", "unset it, or set precision to fp32")
+    return asked == "bf16" or (asked == "auto" and gpu and image and not _on_a_share())
+
+
+def _on_a_share() -> bool:
+    """Whether this process may use only a part of the GPU."""
+    try:
+        return float(os.environ.get(SHARE) or 100) < 100
+    except ValueError:
+        return True
+
+
+@contextmanager
+def quick_kernels(enabled: bool) -> Iterator[None]:
+    """TF32 for matrix products too, where `enabled` (PyTorch's convolutions have it anyway), and for every convolution the
+    kernel that was fastest when all were tried on its first call, instead of a guess.
+
+    TF32 matters to bounds, which are never computed in bf16. Certificates have their own rule (`bounds.full_precision`).
+    """
+    products, convolutions = torch.backends.cuda.matmul, torch.backends.cudnn
+    before = products.allow_tf32, convolutions.benchmark
+    products.allow_tf32, convolutions.benchmark = before[0] or enabled, before[1] or enabled
+    try:
+        yield
+    finally:
+        products.allow_tf32, convolutions.benchmark = before
+
+
+def worth(obs_shape: Sequence[int], rows: int) -> int:
+    """How many threads an evaluation of so many observations at once should have: one for vectors and few images, else one
+    per core that other processes leave free. Those of a small batch only wait for each other, and on busy cores each waits
+    for all.
+
+    Measured with PyTorch 2.13 on 2 cores, the paper's network on 84 x 84 images, forward and backward, ms with 1 and with 2
+    threads: idle (at real-time priority), batch 1: 2.0 and 2.3; 4: 5.4 and 5.2; 16: 15 and 10; 32: 29 and 16; 64: 54 and 29;
+    256: 217 and 119. Busy (a load average of 7), batch 1: 15 and 413; 16: 64 and 412; 64: 209 and 986; 256: 940 and 1120.
+    """
+    if len(obs_shape) == 1 or rows < FEW_IMAGES:
+        return 1
+    own = time.process_time() / max(1.0, time.monotonic() - _BEGAN)
+    others = max(0.0, os.getloadavg()[0] - own)
+    return max(1, round((os.cpu_count() or 1) - others))
+
+
+@contextmanager
+def threads(count: int) -> Iterator[None]:
+    """At most so many threads of PyTorch, then as many as before."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(min(before, count))
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@functools.cache
+def keep_freed_memory() -> None:
+    """Let this process keep what it frees, up to a GiB: on a CPU updates of image networks gain a seventh, since the C
+    library's allocator gives large blocks back to the system at once and fetches them anew at every update."""
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt:  # glibc; elsewhere nothing happens
+        for option, value in ((M_MMAP_MAX, 0), (M_TRIM_THRESHOLD, 2**30), (M_TOP_PAD, 2**28)):
+            mallopt(option, value)
+
+
+@contextmanager
+def enough_memory(*settings: str) -> Iterator[None]:
+    """Name the settings that memory goes by, where it runs out."""
+    try:
+        yield
+    except RuntimeError as error:
+        if not isinstance(error, torch.OutOfMemoryError) and "can't allocate memory" not in str(error):
+            raise
+        raise TrainingError("training needs more memory than there is", f"lower {' or '.join(settings)}") from None

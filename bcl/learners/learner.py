@@ -1,0 +1,207 @@
+"""What both learners share: what a training run is asked for, its device, optimizer, random draws, checkpoints and reports."""
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, TypeVar
+
+import torch
+from torch import Generator, nn
+
+from bcl.attacks import PGD, RIFGSM, Attack, CrossEntropy, Margin, Objective, attack_by_name
+from bcl.config import AttackConfig, DqnConfig, PpoConfig
+from bcl.device import Graphed, acceleration, keep_freed_memory, uses_bf16
+from bcl.envs import VectorEnv
+from bcl.errors import TrainingError
+from bcl.learners.metrics import Meter, Metrics
+from bcl.learners.pacing import Pace, Pacer
+from bcl.policies import Policy
+from bcl.recipes import Loss
+from bcl.seeds import derive
+
+T = TypeVar("T")
+State = dict[str, Any]
+EXPLODED = 1e6  # a loss, score or weight beyond this is no learning
+NEAR = 5.0  # seconds for which a run that has to stop goes on to its next checkpoint
+
+
+@dataclass(frozen=True)
+class Task:
+    """What one training run is asked for."""
+
+    loss: Loss
+    start: float
+    """Budget at the beginning of its ramp, in observation units."""
+    end: float
+    """Budget at the end of its ramp."""
+    seed: int
+    pace: Pace | None = None
+    """The budget follows the play instead of a ramp."""
+
+
+@dataclass(frozen=True)
+class Hooks:
+    """How a run speaks with its caller."""
+
+    log: Callable[[Metrics], None] = lambda row: None
+    save: Callable[[State], None] | None = None
+    """Keeps a checkpoint in place of the one before; none: no checkpoints."""
+    held: Callable[[int], None] = lambda increments: None
+    """Told when a paced budget was held for the first time, in increments above its start."""
+    progress: Callable[[int, int], None] = lambda done, of: None
+    interrupted: Callable[[], bool] = lambda: False
+    """Asked after every pass of the loop; a run that has to stop raises KeyboardInterrupt, after a checkpoint if one can be
+    had (see Reporter)."""
+
+
+class Learner(ABC):
+    """What changes during training. Acting, attack and update are CUDA graphs where `accelerate` allows."""
+
+    section: ClassVar[str]
+    """Of its settings, for messages."""
+    draws: ClassVar[tuple[str, ...]]
+    """What is random in it; each has a generator."""
+    meter: Meter
+
+    def __init__(
+        self, policy: Policy, env: VectorEnv, config: DqnConfig | PpoConfig, attack: AttackConfig, task: Task
+    ) -> None:
+        keep_freed_memory()
+        self.image = len(env.obs_shape) == 3
+        if self.image:
+            nn.utils.convert_conv2d_weight_memory_format(policy, torch.channels_last)  # fastest, on CPUs too
+        self.policy, self.env, self.adversary, self.task = policy, env, attack, task
+        self.step = 0
+        device = self.device = next(policy.parameters()).device
+        self.bf16 = uses_bf16(config.precision, device, self.image)
+        accelerate = acceleration(config.accelerate, device, config.steps)
+        self.graphed, self.compiles = accelerate != "none", accelerate == "full"
+        # Fixed places that graphs read; schedules write into them without the host waiting.
+        self._rate = torch.zeros((), device=device)
+        self._eps = torch.zeros((), device=device)
+        self._obs = torch.zeros(
+            env.num_envs, *env.obs_shape, dtype=torch.uint8 if self.image else torch.float32, device=device
+        )
+        self.optimizer = torch.optim.Adam(
+            policy.parameters(), lr=self._rate, eps=config.adam_eps, fused=True, capturable=device.type == "cuda"
+        )
+        self.pacer = Pacer(task.pace, policy, self.optimizer) if task.pace else None
+        self.generators = {name: Generator(device).manual_seed(derive(task.seed, name)) for name in self.draws}
+
+    @abstractmethod
+    def metrics(self) -> Metrics:
+        """What happened since the last call. The one place where the host waits for the device."""
+
+    def state(self) -> State:
+        """What a checkpoint needs."""
+        self._refuse_divergence({})
+        return {
+            "step": self.step,
+            "policy": self.policy.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "generators": {name: generator.get_state() for name, generator in self.generators.items()},
+            "pacer": self.pacer.state() if self.pacer else None,
+        }
+
+    def restore(self, state: State) -> None:
+        """Continue from `state`."""
+        self.step = state["step"]
+        self.policy.load_state_dict(state["policy"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.optimizer.param_groups[0]["lr"] = self._rate  # the fixed place again, not the copy that was saved
+        for name, generator in self.generators.items():
+            generator.set_state(state["generators"][name].cpu())
+        if self.pacer:
+            self.pacer.restore(state["pacer"])
+        self.meter.start_at(self.step)
+
+    def _row(self, schedules: Metrics) -> tuple[Metrics, bool]:
+        """The row of metrics, and whether a paced budget stepped back upon it."""
+        self._refuse_divergence(self.meter.means())
+        row = self.meter.row(self.step, schedules)
+        if not self.pacer:
+            return row, False
+        return row, self.pacer.observe(self.step, *self.meter.played, row.get("certified") or 0.0)
+
+    def _refuse_divergence(self, means: Mapping[str, float]) -> None:
+        """Stop a run whose losses or weights explode."""
+        largest = max(float(parameter.detach().abs().amax()) for parameter in self.policy.parameters())
+        found = {**means, "largest weight": largest}
+        if not all(abs(value) < EXPLODED for value in found.values()):  # NaN included
+            numbers = ", ".join(f"{name} {value:.3g}" for name, value in found.items())
+            what = f"training diverged before step {self.step} ({numbers})"
+            raise TrainingError(what, f"start again with a lower {self.section}.learning_rate or another seed")
+
+    def _graph(self, function: Callable[[], T], draws: str) -> Graphed[T]:
+        return Graphed(function, self.generators[draws], enabled=self.graphed)
+
+    def _compiled(self, part: Any) -> Any:
+        return torch.compile(part, dynamic=False) if self.compiles else part
+
+    def _autocast(self) -> torch.autocast:
+        # A new one each time: weights cast where gradients are off must not be reused where they are on.
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.bf16)
+
+
+def training_attack(config: AttackConfig, value: Objective, paper: Objective | None = None) -> Attack:
+    """The configured adversary; `value` is the learner's expected value, `paper` what the paper attacks if not that."""
+    objectives: dict[str, Objective] = {
+        "paper": paper or value,
+        "value": value,
+        "cross-entropy": CrossEntropy(),
+        "margin": Margin(),
+    }
+    objective = objectives[config.objective]
+    if config.kind == "ri-fgsm":
+        return RIFGSM(objective)
+    if config.kind == "pgd":
+        return PGD(config.steps, config.relative_step, random_start=config.random_start, objective=objective)
+    return attack_by_name(config.kind)
+
+
+class Reporter:
+    """Rows, progress and checkpoints of one run, as its settings and hooks ask for them.
+
+    Every checkpoint starts the games anew, so a run ends as another only if both keep theirs at the same steps. Where they are
+    counted in steps, a run that has to stop adds none: it goes on to the next one if that is near, else resuming goes back to
+    the last. Where they go by time, it keeps one and stops.
+    """
+
+    def __init__(self, learner: Learner, config: DqnConfig | PpoConfig, hooks: Hooks) -> None:
+        self._learner, self._config, self._hooks = learner, config, hooks
+        self._last = self._saved = self._began = learner.step
+        self._saved_at = self._began_at = time.monotonic()
+
+    def report(self) -> bool:
+        """After each pass; whether a checkpoint was kept, upon which the games have to start anew."""
+        learner, config, hooks, step = self._learner, self._config, self._hooks, self._learner.step
+        done = step >= config.steps
+        if done or step // config.log_steps > self._last // config.log_steps:
+            hooks.log(learner.metrics())
+            if learner.pacer and (increments := learner.pacer.newly_held()):
+                hooks.held(increments)
+        self._last = step
+        hooks.progress(step, config.steps)
+        stop = not done and hooks.interrupted()
+        due = self._due() or (stop and not config.checkpoint_steps)
+        save = hooks.save if due and not done else None
+        if save:
+            save(learner.state())
+            self._saved, self._saved_at = step, time.monotonic()
+        if stop and (save or not self._near()):
+            raise KeyboardInterrupt
+        if done and learner.pacer:
+            learner.pacer.refuse_no_learning(learner.section, config.steps)
+        return save is not None
+
+    def _due(self) -> bool:
+        if self._config.checkpoint_steps:
+            return self._learner.step - self._saved >= self._config.checkpoint_steps
+        return time.monotonic() - self._saved_at >= 60 * self._config.checkpoint_minutes
+
+    def _near(self) -> bool:
+        """Whether the next checkpoint, or the end, is a matter of seconds at the rate so far."""
+        left = min(self._saved + self._config.checkpoint_steps, self._config.steps) - self._learner.step
+        rate = (self._learner.step - self._began) / (time.monotonic() - self._began_at)
+        return self._hooks.save is not None and left <= NEAR * rate
