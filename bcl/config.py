@@ -1,4 +1,4 @@
-"""Where settings come from.
+"""Every setting of a run: its default, its check and its help text in one field; and where settings come from.
 
 Order of precedence: defaults < the stage's own settings < preset of the game < learner and layers of `--init` < the
 recipe's rows for that game and stage < `--config FILE` < flags.
@@ -8,48 +8,348 @@ import functools
 import math
 import tomllib
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import asdict, dataclass, field, replace
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from bcl import recipes
 from bcl.errors import ConfigError
-from bcl.games import Game, find_game
-from bcl.quantities import format_eps
-from bcl.schema import (
-    AttackConfig,
-    Config,
-    CurriculumConfig,
-    DqnConfig,
-    EvaluationConfig,
-    NetworkConfig,
-    PpoConfig,
-)
-from bcl.settings import build, difference, merge, read_toml, to_toml
-
-__all__ = [
-    "AttackConfig",
-    "Config",
-    "CurriculumConfig",
-    "DqnConfig",
-    "EvaluationConfig",
-    "NetworkConfig",
-    "PpoConfig",
-    "config_from_dict",
-    "config_from_toml",
-    "evaluation_defaults",
-    "override",
-    "preset_for",
-    "preset_names",
-    "resolve",
-    "resolve_stages",
-    "small",
-]
-
+from bcl.games import Game, ProcgenGame, find_game, game_to_dict
+from bcl.quantities import Count, Eps, Magnitude, Natural, Positive, Share, format_eps
+from bcl.settings import build, difference, merge, read_toml
 
 NOT_PPO = {"in_play": 0.0, "fresh": False}
 """Settings of [attack] that PPO does not know: its adversary never acts, and always attacks anew."""
+
+
+@dataclass(frozen=True)
+class NetworkConfig:
+    """The policy network."""
+
+    kind: Literal["auto", "dueling-cnn", "plain-cnn", "impala", "dueling-mlp", "actor-critic-mlp"] = "auto"
+    """`auto` takes the paper's network for the game and learner."""
+    hidden: tuple[Count, ...] = (128, 128)
+    """Units of each hidden layer (MLPs only)."""
+
+    def __post_init__(self) -> None:
+        if not self.hidden:
+            raise ConfigError("network.hidden is empty", "give at least one layer")
+
+
+@dataclass(frozen=True)
+class DqnConfig:
+    """Deep Q-learning; the defaults are those of the paper's adversarial training on Atari."""
+
+    steps: Count = 4_500_000
+    """Agent steps of one training run."""
+    num_envs: Count = 64
+    """Environments stepped together."""
+    batch_size: Count = 128
+    """Transitions per gradient step."""
+    samples_per_step: Positive = 32.0
+    """Replayed transitions per agent step, whatever the batch size (the paper: 128 every 4 steps)."""
+    learning_rate: Positive = 1.25e-4
+    """Adam step size."""
+    learning_rate_scaling: Literal["none", "sqrt", "linear"] = "none"
+    """How the step size grows with `batch_size` / 128."""
+    learning_rate_end: Share = 1.0
+    """Share of the step size that is left at the last step, falling linearly; 1: constant, as in the paper."""
+    adam_eps: Positive = 1e-8
+    """Adam denominator constant."""
+    gamma: Share = 0.99
+    """Discount per agent step."""
+    n_step: Count = 1
+    """Steps of real reward before bootstrapping."""
+    buffer_size: Count = 50_000
+    """Transitions kept for replay."""
+    replay_initial: Natural = 256
+    """Agent steps collected before the first gradient step."""
+    target_sync: Count = 4_000
+    """Agent steps between updates of the target network."""
+    target_rate: Share = 1.0
+    """How far the target network moves at each: 1 copies the weights (the paper), 0.005 follows them softly."""
+    exploration_start: Share = 0.01
+    """Share of random actions at the first step."""
+    exploration_end: Share = 0.01
+    """Share of random actions after the decay."""
+    exploration_hold: Natural = 0
+    """Agent steps before exploration begins to decay."""
+    exploration_steps: Count = 1
+    """Agent steps over which exploration decays linearly."""
+    exploration_repeat: Count = 1
+    """Random actions are held for 1 to this many steps, n or more with probability 1/n; 1: as in the paper."""
+    reward_scale: Positive = 1.0
+    """Stored rewards are multiplied by this, then clamped."""
+    reward_clamp: Magnitude = 1.0
+    """Stored rewards are clamped to this magnitude; 0 keeps them as they are."""
+    td_loss: Literal["min", "squared", "huber"] = "min"
+    """Of an error x: min(x^2, |x|) as the paper's code, x^2, or Huber's."""
+    radial_approach: Literal["1", "1-reference", "2"] = "2"
+    """RADIAL's loss: 2 weighs overlaps of action bounds; 1 bounds the loss; `1-reference` leaves out the value stream."""
+    kappa: Share = 0.8
+    """Weight of the standard loss, the robust one has the rest (in the end if `kappa_linear`); `sa`: of the robust."""
+    kappa_linear: bool = False
+    """Fall linearly from 1 to `kappa` instead of staying constant."""
+    ramp: Literal["smooth", "linear"] = "smooth"
+    """How the budget rises inside a run: quartic then linear, or linear."""
+    ramp_start: Natural = 0
+    """Agent step at which the budget begins to rise; 0: after `replay_initial`."""
+    ramp_steps: Count = 4_000_000
+    """Agent step at which the budget reaches its end."""
+    precision: Literal["auto", "fp32", "bf16"] = "auto"
+    """Of forward and backward passes; `auto`: bf16 for images on a whole GPU, else fp32. First and last layers stay fp32."""
+    accelerate: Literal["auto", "none", "graphs", "full"] = "auto"
+    """On a GPU: `graphs` makes every step one CUDA graph, `full` also compiles the networks; `auto`: compiled where a C compiler
+    is there and the run has a million steps or more, else graphs."""
+    log_steps: Count = 10_000
+    """Agent steps between rows of metrics."""
+    checkpoint_minutes: Positive = 10.0
+    """Wall time between checkpoints of a run, unless they are counted in steps."""
+    checkpoint_steps: Natural = 0
+    """Agent steps between checkpoints; 0: by time. Resuming by steps is repeatable, by time it is not."""
+    checkpoint_replay: bool = False
+    """Keep the replay memory in checkpoints, for exact resuming; without it a resumed run first collects a new one."""
+
+    def __post_init__(self) -> None:
+        if self.ramp_start >= self.ramp_steps:
+            what = f"dqn.ramp_start {self.ramp_start} is not before dqn.ramp_steps {self.ramp_steps}"
+            raise ConfigError(what, "both are agent steps since the run began")
+        if self.n_step > max(1, self.buffer_size // self.num_envs):
+            what = f"dqn.buffer_size {self.buffer_size} is too small for {self.n_step} steps of {self.num_envs} copies"
+            raise ConfigError(what, "raise it, or lower dqn.n_step or dqn.num_envs")
+
+
+@dataclass(frozen=True)
+class PpoConfig:
+    """Proximal policy optimisation; the defaults are those of the paper on Procgen."""
+
+    steps: Count = 25_000_000
+    """Agent steps of one training run."""
+    num_envs: Count = 64
+    """Environments stepped together."""
+    rollout: Count = 256
+    """Steps per environment between updates."""
+    epochs: Count = 3
+    """Passes over each rollout."""
+    batch_size: Count = 512
+    """Samples per gradient step."""
+    learning_rate: Positive = 5e-4
+    """Adam step size."""
+    adam_eps: Positive = 1e-5
+    """Adam denominator constant."""
+    gamma: Share = 0.999
+    """Discount per agent step."""
+    gae_lambda: Share = 0.95
+    """Decay of generalised advantage estimation."""
+    clip: Positive = 0.2
+    """Clip range of the probability ratio and of the value."""
+    value_coef: Magnitude = 0.5
+    """Weight of the value loss."""
+    entropy_coef: Magnitude = 0.01
+    """Weight of the entropy bonus."""
+    max_grad_norm: Positive = 0.5
+    """Gradient norm clip."""
+    kappa: Share = 0.5
+    """Weight of the standard surrogate; the robust one has the rest."""
+    learning_rate_end: Share = 1.0
+    """Share of the step size that is left at the last step, falling linearly; 1: constant, as in the paper."""
+    normalise_returns: bool = True
+    """Divide rewards by the running deviation of discounted returns, then clamp them."""
+    return_gamma: Share = 0.99
+    """Discount of the returns whose deviation is taken; the paper's code does not take `gamma`."""
+    reward_clamp: Magnitude = 10.0
+    """Rewards are clamped to this magnitude; 0 keeps them as they are."""
+    keep_return_statistics: bool = False
+    """Begin with the deviation that the agent to start from ended with, if it has one (imported agents have none); the paper's code begins anew."""
+    ramp: Literal["exponential", "smooth", "linear"] = "exponential"
+    """How the budget rises inside a run: exponential then linear, quartic then linear, or linear."""
+    ramp_start: Share = 0.1
+    """Share of the run's updates after which the budget begins to rise."""
+    ramp_end: Share = 0.8
+    """Share of the run's updates after which the budget has reached its end."""
+    precision: Literal["auto", "fp32", "bf16"] = "auto"
+    """Of forward and backward passes; `auto`: bf16 for images on a whole GPU, else fp32. First and last layers stay fp32."""
+    accelerate: Literal["auto", "none", "graphs", "full"] = "auto"
+    """On a GPU: `graphs` makes every step one CUDA graph, `full` also compiles network and loss; `auto`: compiled where a C
+    compiler is there and the run has a million steps or more, else graphs."""
+    log_steps: Count = 50_000
+    """Agent steps between rows of metrics, at least one rollout."""
+    checkpoint_minutes: Positive = 10.0
+    """Wall time between checkpoints of a run, unless they are counted in steps."""
+    checkpoint_steps: Natural = 0
+    """Agent steps between checkpoints; 0: by time. Resuming by steps is repeatable, by time it is not."""
+
+    def __post_init__(self) -> None:
+        samples = self.num_envs * self.rollout
+        if samples % self.batch_size:
+            what = f"ppo.num_envs {self.num_envs} x ppo.rollout {self.rollout} is no multiple of ppo.batch_size {self.batch_size}"
+            raise ConfigError(what, "change one of them: every update takes a whole batch of the rollout")
+        if self.ramp_start >= self.ramp_end:
+            what = f"ppo.ramp_start {self.ramp_start} is not before ppo.ramp_end {self.ramp_end}"
+            raise ConfigError(what, "both are shares of the run's updates")
+
+
+@dataclass(frozen=True)
+class AttackConfig:
+    """The adversary during training."""
+
+    kind: Literal[
+        "ri-fgsm", "pgd", "fgsm", "apgd", "mad", "multi", "multi-t", "worst-action", "square", "noise", "corner-noise"
+    ] = "ri-fgsm"
+    """`ri-fgsm`: the paper's single step; `pgd`: several steps; the others as evaluations run them, which is costly."""
+    steps: Count = 10
+    """Iterations of `pgd`."""
+    relative_step: Positive = 0.2
+    """Step of `pgd` as a share of the budget."""
+    random_start: bool = False
+    """Whether `pgd` starts at a random point of the ball instead of the clean one."""
+    objective: Literal["paper", "value", "cross-entropy", "margin"] = "paper"
+    """Of `ri-fgsm` and `pgd`: the expected value, or the best action; `paper`: `value`, for PPO's `pgd` the taken action."""
+    fresh: bool = False
+    """DQN: attack each replayed batch anew, instead of storing what was found as the paper does. PPO always attacks anew."""
+    in_play: Share = 0.0
+    """Share of the copies that act on what the adversary shows (DQN), so that the agent knows where it gets driven to;
+    0: all act on clean observations, as in the paper."""
+
+
+@dataclass(frozen=True)
+class CurriculumConfig:
+    """How the budget rises from phase to phase (the paper's Algorithm 1 and 2)."""
+
+    start: Eps = 0.0
+    """Budget the bootstrap is taken to handle (the paper's eps_0)."""
+    target: Eps = 1 / 255
+    """Budget at which the curriculum is done."""
+    increment: Eps = 1 / 255
+    """Distance between neighbouring budgets."""
+    runs: Count = 1
+    """Training runs per phase, of which the best is kept (K)."""
+    min_runs: Count = 1
+    """Runs before a phase may stop early on success (K_min)."""
+    nominal_threshold: float | None = None
+    """Return without attack that counts as solved (V_nom); none: no such condition."""
+    attacked_threshold: float | None = None
+    """Return under attack at the phase's budget that counts as robust (V_adv); none: no such condition."""
+    adaptive: bool = False
+    """Read both thresholds as shares of the bootstrap's nominal return, counted from `floor`."""
+    floor: float = 0.0
+    """The game's lowest return (Pong: -21), from which shares and normalised values count."""
+    expected_return: float | None = None
+    """What a vanilla agent that has learned the game gets; a bootstrap far below it is refused if `adaptive`, since the
+    thresholds would shrink with it; none: not known."""
+    value: Literal["raw", "normalised", "nominal"] = "raw"
+    """What the best run of a phase is chosen by: R_nominal + (R_adv at this budget + R_adv at the one before) / 2; the
+    same with each return as a share of its threshold; or R_nominal alone."""
+    judged_by: tuple[str, ...] = ("pgd-30",)
+    """Attacks and suites by name, whose worst attack is behind R_adv inside the curriculum; `evaluation`: `evaluation.suite`."""
+    skip: Share = 0.0
+    """Share of the budgets found robust that is skipped: 0 none (NCL, BCL-C), 1 all (MOS)."""
+    robust_to: Literal["every", "any"] = "every"
+    """Skip up to the smallest budget that is not robust (the paper's box), or past the largest robust one (its text)."""
+    ratchet: bool = False
+    """The agent a phase starts from competes with its runs, so that no phase makes it worse; not in the paper."""
+    keep: Literal["last", "met", "best"] = "last"
+    """Which agent comes out: the last phase's (Algorithm 1), the last that met its thresholds, or that with the highest
+    R_nominal + mean R_adv at `evaluation.score_eps`."""
+    failed_phases: Natural = 0
+    """Stop after this many failing phases in a row (M); under the ratchet, without progress; 0: never."""
+    toothless: Share = 0.0
+    """Stop when the training attack leaves this share of the nominal return at the target; 0: never (PPO's rule)."""
+    rise_steps: Count = 400_000
+    """Paced: agent steps in which the budget rises by `increment` while the thresholds are met in play."""
+    gentle_below: Eps = 0.0
+    """Paced: above the start by less than this, the budget rises in proportion to that distance, from a hundredth of it."""
+    patience: Count = 150_000
+    """Paced: agent steps for which a threshold may be missed before budget and weights step back."""
+    step_back: Share = 0.25
+    """Paced: share of the budget above the start that is given up then; the weights are those that last met the thresholds."""
+    certified_threshold: Share = 0.0
+    """Paced RADIAL: the budget waits while its bounds prove the action of less than this share of the replayed states."""
+    pace_episodes: Count = 24
+    """Paced: episodes behind one judgement, of clean copies and of attacked ones; the first has one for each copy."""
+    max_runs: Natural = 0
+    """Stop after this many training runs; 0: no limit."""
+    max_hours: Magnitude = 0.0
+    """Stop when this much wall time was spent on the curriculum; 0: no limit."""
+
+    def __post_init__(self) -> None:
+        if self.min_runs > self.runs:
+            what = f"curriculum.min_runs {self.min_runs} is above curriculum.runs {self.runs}"
+            raise ConfigError(what, "set both, min_runs at most runs")
+        if not self.judged_by:
+            raise ConfigError("curriculum.judged_by is empty", "give an attack or a suite such as pgd-30")
+        if self.increment == 0:
+            raise ConfigError("curriculum.increment is 0", "write it like 1/255 or 0.02")
+
+
+@dataclass(frozen=True)
+class EvaluationConfig:
+    """How agents are evaluated."""
+
+    episodes: Count = 20
+    """Episodes per score."""
+    max_steps: Count = 10_000
+    """Agent steps after which an evaluation episode stops and its return counts as it is."""
+    eps: tuple[Eps, ...] = (1 / 255, 3 / 255)
+    """Budgets of the final evaluation."""
+    score_eps: tuple[Eps, ...] = ()
+    """Budgets of the final score R_nominal + mean R_adv, by which the paper takes the median of repeats; empty: `eps`."""
+    suite: Literal["quick", "pgd-30", "paper", "strong", "learned"] = "quick"
+    """Attacks of the final evaluation."""
+    levels: Literal["train", "both"] = "train"
+    """Procgen: `both` evaluates on unlimited levels too, and the final score is the sum of the two, as in the paper."""
+
+    starts: Literal["game", "varied"] = "game"
+    """How episodes begin: as the game has it (the paper; on Atari 1 to 30 no-ops), or with a few random actions more, so that no
+    two are the same. Our own recipes choose agents by varied starts in any case."""
+
+    def __post_init__(self) -> None:
+        if not self.eps:
+            raise ConfigError("evaluation.eps is empty", "give at least one budget such as 3/255")
+        if not {*self.score_eps} <= {*self.eps}:
+            missing = ", ".join(format_eps(eps) for eps in self.score_eps if eps not in self.eps)
+            raise ConfigError(
+                f"evaluation.score_eps has {missing}, which evaluation.eps has not",
+                "add it there, or leave it out here",
+            )
+
+    @property
+    def scored(self) -> tuple[float, ...]:
+        """Budgets of the final score."""
+        return self.score_eps or self.eps
+
+
+@dataclass(frozen=True)
+class Config:
+    """A whole run."""
+
+    game: Game
+    recipe: str = "vanilla"
+    """What to train: a row of the paper's tables (`bcl presets` lists them)."""
+    algo: Literal["dqn", "ppo"] = "dqn"
+    """The learner."""
+    bootstrap: Literal["auto", "vanilla", "radial"] = "auto"
+    """What the BCL-AT recipes start from; `auto` is the paper's: radial for DQN, vanilla for PPO."""
+    seed: Natural = 0
+    """Root of every random draw of the run."""
+    budget: Literal["full", "small"] = "full"
+    """`small`: a quick look with few steps, runs, phases and episodes; its result says nothing about the method."""
+    network: NetworkConfig = field(default_factory=NetworkConfig)
+    dqn: DqnConfig = field(default_factory=DqnConfig)
+    ppo: PpoConfig = field(default_factory=PpoConfig)
+    attack: AttackConfig = field(default_factory=AttackConfig)
+    curriculum: CurriculumConfig = field(default_factory=CurriculumConfig)
+    evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
+
+    def __post_init__(self) -> None:
+        if self.evaluation.levels == "both" and not isinstance(self.game, ProcgenGame):
+            raise ConfigError(f"'{self.game.id}' has no sets of levels", "evaluation.levels is for Procgen games")
+
+    @property
+    def learner(self) -> DqnConfig | PpoConfig:
+        """The settings of the learner in use."""
+        return self.ppo if self.algo == "ppo" else self.dqn
 
 
 def preset_names() -> tuple[str, ...]:
@@ -67,7 +367,7 @@ def preset_for(game: Game) -> str | None:
 
 
 def evaluation_defaults(game: Game) -> EvaluationConfig:
-    """How the preset of this game judges agents; the general defaults where there is none."""
+    """How the preset of this game evaluates agents; the general defaults where there is none."""
     name = preset_for(game)
     return resolve(name).evaluation if name else EvaluationConfig()
 
@@ -88,54 +388,49 @@ def resolve_stages(
     agent: Mapping[str, Any] | None = None,
 ) -> list[tuple[recipes.Stage, Config]]:
     """Every stage of a recipe on a game with its complete configuration; `agent`: what the one to start from decides."""
-    preset, written, flags = merge(_preset(game), agent or {}), read_toml(file) if file else {}, flags or {}
+    preset = merge(_preset(game), agent or {})
+    written = read_toml(file) if file else {}
+    flags = flags or {}
     top = merge(merge(preset, written), flags)
+    _refuse_other_game(game, preset["game"], top["game"])
+    algo = str(top.get("algo", "dqn"))
     name = recipe or str(top.get("recipe", "vanilla"))
     name = recipes.take_recipe(Path(name)) if name.endswith(".toml") else name
-    stages = recipes.stages_of(name, str(top.get("algo", "dqn")), game, str(top.get("bootstrap", "auto")))
-    for key in ("engine", "id"):
-        given = top["game"].get(key) if isinstance(top["game"], Mapping) else preset["game"][key]
-        if given != preset["game"][key]:
-            what = f"game.{key} = {given!r} is not that of '{game}'"
-            raise ConfigError(what, "name the game you mean on the command line, so that its preset is taken")
+    *earlier, (last_stage, last_rows) = recipes.stages_of(name, algo, game, str(top.get("bootstrap", "auto")))
 
     def config(stage: recipes.Stage, rows: list[recipes.Settings], *own: Mapping[str, Any]) -> Config:
         merged: Mapping[str, Any] = functools.reduce(merge, (stage.settings, preset, *rows))
         if top.get("budget") == "small":
-            merged = tomllib.loads(to_toml(small(config_from_dict(merged))))
-        if top.get("algo") == "ppo":  # DQN's ways, which a game's own rows may have
+            short = small(config_from_dict(merged))
+            merged = asdict(short) | {"game": game_to_dict(short.game)}
+        if algo == "ppo":  # DQN's ways, which a game's own rows may have
             merged = merge(merged, {"attack": NOT_PPO})
         return config_from_dict(functools.reduce(override, (*own, {"recipe": name}), merged))
 
-    _refuse_other_learner(str(top.get("algo", "dqn")), flags)
-    last = config(*stages[-1], written, flags)
-    layers = (preset, *stages[-1][1], written, flags)
-    if stages[-1][0].strategy in ("next", "skip", "paced") and not any(
-        "target" in layer.get("curriculum", {}) for layer in layers
-    ):
+    _refuse_other_learner(algo, flags)
+    last = config(last_stage, last_rows, written, flags)
+    layers = (preset, *last_rows, written, flags)
+    targeted = any("target" in layer.get("curriculum", {}) for layer in layers)
+    if last_stage.strategy in ("next", "skip", "paced") and not targeted:
         raise ConfigError(f"'{game}' has no target for a curriculum", "give one such as --curriculum.target 10/255")
-    _check_budgets(stages[-1][0], last)
-    for key, off in NOT_PPO.items():
-        if last.algo == "ppo" and getattr(last.attack, key) != off:
-            raise ConfigError(f"PPO has no attack.{key}", f"leave it out, or train with --algo dqn if '{game}' allows")
+    _check_last(game, last_stage, last)
     # A printed configuration holds all of the last stage: only what was changed in it is meant for the others too.
-    changes = _only(difference(config(*stages[-1]), last), written)
-    _refuse_other_learner(last.algo, changes)
-    before = [(s, config(s, rows, _earlier(s, changes), _earlier(s, flags))) for s, rows in stages[:-1]]
-    return [*before, (stages[-1][0], last)]
+    changes = _only(difference(config(last_stage, last_rows), last), written)
+    _refuse_other_learner(algo, changes)
+    before = [(s, config(s, rows, _earlier(s, changes), _earlier(s, flags))) for s, rows in earlier]
+    return [*before, (last_stage, last)]
 
 
 def override(settings: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
     """A user's settings over others. If they change `evaluation.eps` alone, `score_eps` keeps those of its budgets that
-    are still judged; if that leaves none, the score is over all of `eps`."""
+    are still evaluated; if that leaves none, the score is over all of `eps`."""
     merged = merge(settings, own)
     given, evaluation = own.get("evaluation"), merged.get("evaluation")
     eps_alone = isinstance(given, Mapping) and "eps" in given and "score_eps" not in given
     if eps_alone and isinstance(evaluation, dict) and evaluation.get("score_eps"):
-        judged, scored = (
-            build(EvaluationConfig, {"eps": evaluation[key]}, "evaluation").eps for key in ("eps", "score_eps")
-        )
-        evaluation["score_eps"] = [eps for eps in scored if eps in judged]
+        evaluated = build(EvaluationConfig, {"eps": evaluation["eps"]}, "evaluation").eps
+        scored = build(EvaluationConfig, {"eps": evaluation["score_eps"]}, "evaluation").eps
+        evaluation["score_eps"] = [eps for eps in scored if eps in evaluated]
     return merged
 
 
@@ -144,7 +439,7 @@ def small(config: Config) -> Config:
     suite `quick`."""
     d, c, e = config.dqn, config.curriculum, config.evaluation
     share = min(1.0, 10_000 / d.steps)
-    names = (
+    names = [
         "steps",
         "buffer_size",
         "replay_initial",
@@ -152,7 +447,7 @@ def small(config: Config) -> Config:
         "exploration_steps",
         "ramp_start",
         "ramp_steps",
-    )
+    ]
     steps = {name: min(math.ceil(getattr(d, name) * share), 10_000) for name in names}
     quarter = (c.target - c.start) / 4
     return replace(
@@ -198,11 +493,21 @@ def _refuse_other_learner(algo: str, own: Mapping[str, Any]) -> None:
             raise ConfigError(f"{other}.{name} changes nothing, the learner is {algo}", hint)
 
 
-def _check_budgets(stage: recipes.Stage, config: Config) -> None:
+def _refuse_other_game(name: str, known: Mapping[str, Any], given: Any) -> None:
+    for key in ("engine", "id"):
+        if isinstance(given, Mapping) and given.get(key) != known[key]:
+            what = f"game.{key} = {given.get(key)!r} is not that of '{name}'"
+            raise ConfigError(what, "name the game you mean on the command line, so that its preset is taken")
+
+
+def _check_last(game: str, stage: recipes.Stage, config: Config) -> None:
     start, target = config.curriculum.start, config.curriculum.target
     if start >= target and stage.loss != "standard" and stage.strategy != "open":  # those have no target
         what = f"curriculum.start {format_eps(start)} is not below curriculum.target {format_eps(target)}"
         raise ConfigError(what, "give a start below the target")
+    for key, off in NOT_PPO.items():
+        if config.algo == "ppo" and getattr(config.attack, key) != off:
+            raise ConfigError(f"PPO has no attack.{key}", f"leave it out, or train with --algo dqn if '{game}' allows")
 
 
 def _preset(game: str) -> dict[str, Any]:

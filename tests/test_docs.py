@@ -11,11 +11,10 @@ import pytest
 
 from bcl.attacks import attack_by_name, suite
 from bcl.cli.main import COMMANDS, parse
-from bcl.config import resolve_stages
+from bcl.config import Config, resolve_stages
 from bcl.games import Game
 from bcl.quantities import parse_eps
 from bcl.recipes import RECIPES, check_trainable
-from bcl.schema import Config
 from bcl.settings import parse_flags
 
 sys.path.insert(0, str(Path(__file__).parent))

@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 
 from bcl import recipes
-from bcl.config import preset_names, resolve, resolve_stages
+from bcl.config import CurriculumConfig, preset_names, resolve, resolve_stages
 from bcl.experiment.phases import plan_of
 from bcl.learners import dqn
-from bcl.schema import CurriculumConfig
 
 ROOT = Path(__file__).parents[1]
 DOCS, RESULTS = ROOT / "docs", ROOT / "benchmarks" / "results"
