@@ -10,10 +10,17 @@ import bcl
 from bcl.cli.main import main
 
 PACKAGE = Path(bcl.__file__).parent
-TINY = (
-    "--dqn.steps=200 --dqn.num_envs=4 --dqn.batch_size=8 --dqn.samples_per_step=2 --dqn.buffer_size=100 "
-    "--dqn.replay_initial=8 --dqn.ramp_steps=100 --evaluation.episodes=1 --evaluation.max_steps=5"
-).split()
+TINY = [
+    "--dqn.steps=200",
+    "--dqn.num_envs=4",
+    "--dqn.batch_size=8",
+    "--dqn.samples_per_step=2",
+    "--dqn.buffer_size=100",
+    "--dqn.replay_initial=8",
+    "--dqn.ramp_steps=100",
+    "--evaluation.episodes=1",
+    "--evaluation.max_steps=5",
+]
 
 
 def frames_at_the_gradient(monkeypatch: pytest.MonkeyPatch, out: Path) -> list[tuple[str, str]]:
