@@ -16,8 +16,19 @@ from typing import Any, Literal
 from bcl import recipes
 from bcl.errors import ConfigError
 from bcl.games import Game, ProcgenGame, find_game, game_to_dict
-from bcl.quantities import Count, Eps, Magnitude, Natural, Positive, Share, format_eps
-from bcl.settings import build, difference, merge, read_toml
+from bcl.settings import (
+    Count,
+    Eps,
+    Magnitude,
+    Natural,
+    Positive,
+    Share,
+    build,
+    difference,
+    format_eps,
+    merge,
+    read_toml,
+)
 
 NOT_PPO = {"in_play": 0.0, "fresh": False}
 """Settings of [attack] that PPO does not know: its adversary never acts, and always attacks anew."""

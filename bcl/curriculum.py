@@ -11,8 +11,7 @@ from itertools import islice
 from math import ceil, floor, inf
 from typing import Final, Generic, Literal, TypeVar
 
-from bcl.errors import ConfigError
-from bcl.quantities import counted
+from bcl.errors import ConfigError, counted
 
 P = TypeVar("P")
 Score = Callable[[P, float], float]  # (policy, eps) -> return; eps 0: nominal

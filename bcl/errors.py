@@ -1,4 +1,7 @@
-"""Errors a user can act on: what is wrong, and the way out. Anything else that escapes is a bug of ours."""
+"""Errors a user can act on: what is wrong, and the way out. Anything else that escapes is a bug of ours.
+
+Below them, what their sentences are made of.
+"""
 
 import difflib
 from collections.abc import Iterable
@@ -48,3 +51,8 @@ def did_you_mean(word: str, known: Iterable[str], otherwise: str = "") -> str:
     by_lower = {k.lower(): k for k in known}
     close = difflib.get_close_matches(word.lower(), by_lower, n=1, cutoff=0.6)
     return f"did you mean '{by_lower[close[0]]}'?" if close else otherwise
+
+
+def counted(number: float, what: str, several: str = "") -> str:
+    """`1 episode`, `2,000 episodes`, `0.5 hours`; `several` is the plural where it takes more than an s."""
+    return f"{number:,.10g} {what if number == 1 else several or what + 's'}"

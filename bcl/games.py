@@ -10,9 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from bcl.errors import ConfigError, GameError, did_you_mean
-from bcl.quantities import Count, Natural, Positive, counted
-from bcl.settings import TAG, build
+from bcl.errors import ConfigError, GameError, counted, did_you_mean
+from bcl.settings import TAG, Count, Natural, Positive, build
 
 if TYPE_CHECKING:
     from gymnasium.envs.registration import EnvSpec

@@ -20,12 +20,12 @@ from bcl.attacks import APGD, PGD, Attack, Margin, Square, perturb
 from bcl.attacks.names import attack_label
 from bcl.config import EvaluationConfig
 from bcl.envs import make_env
-from bcl.errors import BclError, ConfigError, WeightsError
+from bcl.errors import BclError, ConfigError, WeightsError, counted
 from bcl.evaluation import game_for_evaluation
 from bcl.evaluation.evaluate import SearchForm, without_gradient
 from bcl.policies import Policy, as_float
-from bcl.quantities import counted, format_eps, parse_eps
 from bcl.runs import store
+from bcl.settings import format_eps, parse_eps
 
 COPIES = 16
 APART = 50  # agent steps between two states of a copy

@@ -30,10 +30,9 @@ from bcl.evaluation import game_for_evaluation, watch
 from bcl.evaluation.score import NO_ATTACK
 from bcl.policies import Policy
 from bcl.policies.files import Weights, fingerprint, load, to_bytes
-from bcl.quantities import format_eps
 from bcl.reports.scores import Judged, read_scores
 from bcl.runs import store
-from bcl.settings import read_toml
+from bcl.settings import format_eps, read_toml
 
 MAX_BYTES = 8_000_000
 FORMS: tuple[Weights, ...] = ("float16", "int16", "float32")  # the first that changes nothing and fits is taken

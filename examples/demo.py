@@ -21,10 +21,10 @@ from rich.table import Table
 import bcl
 from bcl.attacks import PGD, RIFGSM, MultiT, suite
 from bcl.cli import console
+from bcl.errors import counted
 from bcl.evaluation import Score, worst_within
 from bcl.experiment import read_config
 from bcl.experiment.run import read_verdict
-from bcl.quantities import counted
 from bcl.reports import look
 
 matplotlib.use("Agg")

@@ -18,11 +18,10 @@ from bcl.config import (
     resolve,
     resolve_stages,
 )
-from bcl.errors import BclError, ConfigError, GameError
+from bcl.errors import BclError, ConfigError, GameError, counted
 from bcl.games import AtariGame, GymnasiumGame, ProcgenGame
-from bcl.quantities import counted, format_eps, parse_eps
 from bcl.recipes import RECIPES, check_trainable
-from bcl.settings import difference, parse_flags, to_toml
+from bcl.settings import difference, format_eps, parse_eps, parse_flags, to_toml
 
 PRESETS = Path(__file__).parents[1] / "bcl" / "presets"
 

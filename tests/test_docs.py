@@ -13,9 +13,8 @@ from bcl.attacks import attack_by_name, suite
 from bcl.cli.main import COMMANDS, parse
 from bcl.config import Config, resolve_stages
 from bcl.games import Game
-from bcl.quantities import parse_eps
 from bcl.recipes import RECIPES, check_trainable
-from bcl.settings import parse_flags
+from bcl.settings import parse_eps, parse_flags
 
 sys.path.insert(0, str(Path(__file__).parent))
 from docs_commands import (

@@ -6,21 +6,20 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).parents[1] / "bcl"
-FACTS = {"errors", "quantities", "layers", "games"}
+FACTS = {"errors", "settings", "layers", "games"}
 ALLOWED = {
     "__init__": {"api", "policies", "envs", "errors"},
     "__main__": {"cli"},
     "errors": set(),
     "layers": set(),
     "processes": set(),
-    "quantities": {"errors"},
-    "settings": {"errors", "quantities"},
-    "games": {"errors", "quantities", "settings"},
+    "settings": {"errors"},
+    "games": {"errors", "settings"},
     "recipes": {"errors", "settings"},
-    "config": FACTS | {"recipes", "settings"},
+    "config": FACTS | {"recipes"},
     "presets": set(),
     "zoo": {"errors"},
-    "attacks": {"errors", "quantities"},
+    "attacks": {"errors", "settings"},
     "bounds": {"errors", "layers"},
     "envs": FACTS | {"processes"},
     "stats": set(),
@@ -28,7 +27,7 @@ ALLOWED = {
     "seeds": set(),
     "schedules": set(),
     "losses": {"errors"},
-    "curriculum": {"errors", "quantities"},
+    "curriculum": {"errors"},
     "runs": {"errors", "processes"},
     "policies": FACTS | {"runs", "zoo", "__init__"},
     "evaluation": FACTS | {"__init__", "attacks", "bounds", "device", "stats", "envs", "policies", "runs"},

@@ -19,10 +19,10 @@ from bcl.evaluation.certify import USUAL_LENGTH
 from bcl.experiment.planning import ready
 from bcl.games import OBSERVATION_NAMES
 from bcl.policies import Policy
-from bcl.quantities import format_eps, parse_eps
 from bcl.reports.encode import encode, ffmpeg
 from bcl.reports.video import Subject, frames
 from bcl.runs import store
+from bcl.settings import format_eps, parse_eps
 
 
 @dataclass

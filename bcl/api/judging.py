@@ -15,7 +15,7 @@ from bcl.attacks import Attack, attack_by_name
 from bcl.attacks import suite as attacks_of
 from bcl.attacks.names import attack_label
 from bcl.bounds import Method
-from bcl.errors import ConfigError, MissingExtra, StoreError
+from bcl.errors import ConfigError, MissingExtra, StoreError, counted
 from bcl.evaluation import (
     Breaking,
     Cell,
@@ -44,10 +44,10 @@ from bcl.experiment.planning import ready
 from bcl.experiment.run import Start
 from bcl.games import Game, game_to_dict
 from bcl.policies import Policy, files
-from bcl.quantities import counted, format_eps, parse_eps
 from bcl.reports.tables import Table, as_html
 from bcl.runs import store
 from bcl.runs.executors import Job
+from bcl.settings import format_eps, parse_eps
 
 Progress = Callable[[int, int], None]
 Budgets = float | str | Sequence[float | str]

@@ -7,7 +7,7 @@ import torch
 from torch import Generator, Tensor
 
 from bcl.errors import BclError, ConfigError
-from bcl.quantities import fits
+from bcl.settings import fits
 
 Budget: TypeAlias = float | Tensor
 """eps in observation units. A 0-d tensor lets a captured CUDA graph follow a schedule; (B,) is one budget per observation,

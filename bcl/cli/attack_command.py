@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import tyro
 
-from bcl.quantities import counted, format_eps, parse_eps
+from bcl.errors import counted
+from bcl.settings import format_eps, parse_eps
 
 if TYPE_CHECKING:
     from bcl.evaluation import Breaking, Flag, Score

@@ -10,9 +10,8 @@ from typing import Annotated, ClassVar, Literal
 import tyro
 
 from bcl.config import preset_names, resolve
-from bcl.errors import ConfigError, MissingExtra
+from bcl.errors import ConfigError, MissingExtra, counted
 from bcl.games import AtariGame, Game
-from bcl.quantities import counted
 
 
 @dataclass(frozen=True)

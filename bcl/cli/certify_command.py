@@ -7,7 +7,8 @@ from typing import Annotated, ClassVar, Literal
 
 import tyro
 
-from bcl.quantities import counted, format_eps, parse_eps
+from bcl.errors import counted
+from bcl.settings import format_eps, parse_eps
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 import tyro
 
 from bcl.errors import ConfigError
-from bcl.quantities import format_eps
 from bcl.runs import store
+from bcl.settings import format_eps
 
 if TYPE_CHECKING:
     from bcl.reports.compare import Comparison

@@ -8,8 +8,7 @@ from typing import Annotated, ClassVar
 import tyro
 
 from bcl.config import resolve
-from bcl.errors import StoreError
-from bcl.quantities import counted
+from bcl.errors import StoreError, counted
 from bcl.settings import parse_flags
 
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 import docstring_parser
 import tyro
 
-from bcl.quantities import Eps
+from bcl.settings import Eps
 
 _WORDS = {int: "NUMBER", float: "NUMBER", Path: "PATH"}
 SHELLS = ("bash", "zsh", "fish")

@@ -13,10 +13,9 @@ import tyro
 
 from bcl.api.workers import Workers
 from bcl.config import config_from_dict, override
-from bcl.errors import BclError, ConfigError, StoreError, TrainingError
-from bcl.quantities import counted, format_eps
+from bcl.errors import BclError, ConfigError, StoreError, TrainingError, counted
 from bcl.runs import store
-from bcl.settings import difference, parse_flags
+from bcl.settings import difference, format_eps, parse_flags
 
 if TYPE_CHECKING:
     from bcl.experiment import Crew, Verdict

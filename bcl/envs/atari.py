@@ -19,9 +19,8 @@ from torch import Tensor
 
 from bcl.envs import frames
 from bcl.envs.vector import Seeds, Step, expect_sent, host_actions, seed_list, to_device
-from bcl.errors import GameError, MissingExtra
+from bcl.errors import GameError, MissingExtra, counted
 from bcl.games import AtariGame
-from bcl.quantities import counted
 
 SKIP = 4  # raw frames per agent step
 SPARES = 2  # a curriculum alternates between training and judging

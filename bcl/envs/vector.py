@@ -9,9 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bcl.errors import GameError
+from bcl.errors import GameError, counted
 from bcl.games import Game
-from bcl.quantities import counted
 
 Seeds = int | Sequence[int]
 MAX_SEED = 2**31 - 1

@@ -10,9 +10,8 @@ from torch import Tensor, nn
 from bcl import stats
 from bcl.bounds import Method, certified, full_precision, impossible, input_box, margins, pair_margins
 from bcl.envs import VectorEnv
-from bcl.errors import BclError, StoreError
+from bcl.errors import BclError, StoreError, counted
 from bcl.policies import Policy, as_float
-from bcl.quantities import counted
 
 FEW_NEURONS = 4096  # with which CROWN takes milliseconds for a batch of vectors (docs/certificates.md)
 USUAL_LENGTH = 1000  # steps an episode is taken to have before one is known

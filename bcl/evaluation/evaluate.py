@@ -23,7 +23,7 @@ from bcl.errors import BclError
 from bcl.evaluation.courses import Courses, different
 from bcl.evaluation.score import NO_ATTACK, Score
 from bcl.policies import Policy, as_float
-from bcl.quantities import format_eps
+from bcl.settings import format_eps
 
 Protocol = Literal["fixed", "first"]
 Precision = Literal["fast", "full"]

@@ -7,8 +7,9 @@ from itertools import pairwise
 
 from bcl import stats
 from bcl.attacks.names import attack_label
+from bcl.errors import counted
 from bcl.evaluation.score import NO_ATTACK, Score, lowest
-from bcl.quantities import counted, format_eps
+from bcl.settings import format_eps
 
 ZERO_GRADIENT_SHARE = 0.1
 SIGMAS = 2.0  # a difference counts above this many standard errors ...

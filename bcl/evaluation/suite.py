@@ -26,8 +26,8 @@ from bcl.evaluation.score import NO_ATTACK, Score
 from bcl.games import REFERENCE_NOOPS, AtariGame, Game, ProcgenGame, game_to_dict
 from bcl.policies import Policy
 from bcl.policies.files import fingerprint
-from bcl.quantities import format_eps
 from bcl.runs import store
+from bcl.settings import format_eps
 
 Starts = Literal["game", "varied"]
 CERTS = "certs"  # folder of certificates, beside that of scores

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from bcl.errors import counted
 from bcl.experiment.work import METRICS, RESULT
-from bcl.quantities import counted
 from bcl.runs import store
 
 ENOUGH = 100  # episodes: the first of many copies to end are its shortest, and say little about the others

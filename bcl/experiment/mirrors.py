@@ -14,9 +14,8 @@ from bcl.config import Config
 from bcl.errors import BclError, MissingExtra
 from bcl.evaluation import Score
 from bcl.learners.metrics import Metrics
-from bcl.quantities import format_eps
 from bcl.runs import store
-from bcl.settings import to_toml
+from bcl.settings import format_eps, to_toml
 
 Mirror = Callable[[Metrics], None]
 

@@ -10,10 +10,10 @@ from bcl.experiment.phases import SELECTION, choosing_attacks, plan_of
 from bcl.experiment.work import POLICY, SNAPSHOTS, Training
 from bcl.learners.learner import Task
 from bcl.learners.pacing import Pace
-from bcl.quantities import format_eps
 from bcl.recipes import Loss, Stage
 from bcl.runs import store
 from bcl.seeds import derive
+from bcl.settings import format_eps
 
 PACED_RUN = "run"  # folder of the one training run
 

@@ -14,15 +14,15 @@ from bcl import curriculum
 from bcl.attacks import Attack, CrossEntropy, OwnValue, attacks_named
 from bcl.config import Config
 from bcl.curriculum import Decision, Phase, Result, Rules, budgets
-from bcl.errors import StoreError, TrainingError
+from bcl.errors import StoreError, TrainingError, counted
 from bcl.evaluation import Cell, Plan, game_for_evaluation
 from bcl.experiment.crew import Agent, Crew
 from bcl.experiment.work import CHECKPOINT, PROGRESS, Training
 from bcl.learners.learner import Task, training_attack
-from bcl.quantities import counted, format_eps
 from bcl.recipes import Stage, find_recipe
 from bcl.runs import store
 from bcl.seeds import derive
+from bcl.settings import format_eps
 
 DECISION = "decision.json"
 SELECTION = "selection"

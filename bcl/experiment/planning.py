@@ -20,6 +20,7 @@ from bcl.attacks.suites import MYOPIC
 from bcl.config import Config, preset_for, resolve
 from bcl.envs import Step, VariedStarts, VectorEnv
 from bcl.envs.vector import Seeds
+from bcl.errors import counted
 from bcl.evaluation import Cell, Plan, run_suite
 from bcl.evaluation.evaluate import Decision, SearchForm
 from bcl.evaluation.score import lowest
@@ -30,8 +31,8 @@ from bcl.policies import Policy
 from bcl.policies.files import fingerprint
 from bcl.policies.networks import Dueling, Plain
 from bcl.policies.policy import default_kind
-from bcl.quantities import counted, format_eps
 from bcl.seeds import derive
+from bcl.settings import format_eps
 
 IMAGE_FACTOR = 10  # steps on images for each on vectors
 EPISODES = 20  # by which the director is compared with myopic attacks: neither those of training nor those reported

@@ -11,8 +11,8 @@ from bcl.config import Config
 from bcl.errors import StoreError
 from bcl.experiment.run import MEDIAN, Verdict, read_config, stage_folders
 from bcl.experiment.work import POLICY, RESULT
-from bcl.quantities import format_eps
 from bcl.runs import store
+from bcl.settings import format_eps
 
 
 def shared_stages(runs: Sequence[Path]) -> list[Path]:

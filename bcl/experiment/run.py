@@ -27,7 +27,7 @@ from bcl.bounds import margins
 from bcl.config import Config, config_from_toml
 from bcl.curriculum import TARGET_REACHED
 from bcl.envs import make_env
-from bcl.errors import StoreError
+from bcl.errors import StoreError, counted
 from bcl.evaluation import Cell, Plan, Score, cells, flags, worse_than_start, worst, worst_within
 from bcl.evaluation.flags import WORSE_THAN_START
 from bcl.experiment.crew import Agent, Crew, agent_in, agent_of
@@ -40,11 +40,10 @@ from bcl.learners import dqn
 from bcl.learners.learner import Task
 from bcl.policies import Policy
 from bcl.policies.files import fingerprint, to_bytes
-from bcl.quantities import counted, format_eps
 from bcl.recipes import Stage
 from bcl.runs import store
 from bcl.seeds import derive
-from bcl.settings import to_toml
+from bcl.settings import format_eps, to_toml
 
 Stages = Sequence[tuple[Stage, Config]]
 MEDIAN = "median"  # folder of the agent that repeats share

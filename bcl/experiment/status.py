@@ -13,9 +13,9 @@ from bcl.experiment.phases import decisions, phase_line, rules_of
 from bcl.experiment.run import check_unchanged, read_config, stage_folders
 from bcl.experiment.work import METRICS, PROGRESS, RESULT, TRAINING
 from bcl.learners.metrics import Metrics
-from bcl.quantities import format_eps
 from bcl.recipes import Stage
 from bcl.runs import store
+from bcl.settings import format_eps
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from bcl.bounds import Method
 from bcl.config import Config
 from bcl.device import threads
 from bcl.envs import VectorEnv, make_env
-from bcl.errors import ConfigError, StoreError, TrainingError, WeightsError
+from bcl.errors import ConfigError, StoreError, TrainingError, WeightsError, counted
 from bcl.evaluation import Cell, Plan, run_certificates, run_suite
 from bcl.experiment.mirrors import NO_MIRRORS, Mirrors
 from bcl.learners import dqn, ppo
@@ -31,7 +31,6 @@ from bcl.learners.ppo import read_note
 from bcl.policies import Policy, PolicySpec
 from bcl.policies.files import fingerprint, load, save
 from bcl.policies.policy import ACTOR_CRITICS, CUSTOM, default_kind
-from bcl.quantities import counted
 from bcl.runs import store
 from bcl.seeds import derive
 

@@ -15,11 +15,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bcl.errors import WeightsError, did_you_mean
+from bcl.errors import WeightsError, counted, did_you_mean
 from bcl.games import AtariGame, Game, ProcgenGame
 from bcl.policies.policy import Kind, Policy, PolicySpec
 from bcl.policies.sb3 import import_zip
-from bcl.quantities import counted
 
 Weights = dict[str, Tensor]
 FORMATS = ("radial-dqn", "radial-dqn-v1", "radial-ppo", "sb3")

@@ -20,10 +20,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bcl.errors import GameError, WeightsError
+from bcl.errors import GameError, WeightsError, counted
 from bcl.games import Game, GymnasiumGame, gymnasium_entry, observation_scale
 from bcl.policies.policy import Activation, Policy, PolicySpec
-from bcl.quantities import counted
 
 MAX_BYTES = 1 << 28  # of one member, and of all weights: far above any MLP, far below any memory
 SUPPORTED = "only DQN, PPO and A2C agents with the MlpPolicy of Stable-Baselines3 and discrete actions can be rebuilt; bcl.wrap takes any PyTorch module"

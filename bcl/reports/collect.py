@@ -10,7 +10,7 @@ from bcl import zoo
 from bcl.attacks.names import attack_label
 from bcl.attacks.suites import SUITES, suite
 from bcl.config import Config, evaluation_defaults, preset_for, resolve_stages
-from bcl.errors import StoreError, WeightsError
+from bcl.errors import StoreError, WeightsError, counted
 from bcl.evaluation import Score, flags, read_breaking, worse_than_start
 from bcl.evaluation.breaking import BREAKING
 from bcl.evaluation.flags import WORSE_THAN_START
@@ -31,7 +31,6 @@ from bcl.experiment.work import EVALS, POLICY, RESULT
 from bcl.games import game_from_dict
 from bcl.policies import Policy, files
 from bcl.policies.files import fingerprint, is_policy, load
-from bcl.quantities import counted
 from bcl.reports.data import Collected, Evaluation, Frames, Proof, Published, Repeat, Setting
 from bcl.reports.history import kept_folder, read_timeline
 from bcl.reports.published import levels_of, results, row_for

@@ -12,11 +12,11 @@ from bcl.evaluation import Score, flags
 from bcl.evaluation.flags import clearly_lower
 from bcl.evaluation.score import NO_ATTACK, lowest
 from bcl.games import AtariGame
-from bcl.quantities import format_eps
 from bcl.reports.entries import Entry, judged_alike, read_entry
 from bcl.reports.published import Levels, Result, levels_of, results, row_for
 from bcl.reports.scores import Judged
 from bcl.runs import store
+from bcl.settings import format_eps
 
 Attacks = dict[float, tuple[str, ...]]  # by budget
 Pick = Callable[[Judged, Attacks, float], Score | None]

@@ -12,8 +12,7 @@ from matplotlib.lines import Line2D
 
 from bcl import stats
 from bcl.attacks.names import attack_label
-from bcl.errors import ConfigError
-from bcl.quantities import counted
+from bcl.errors import ConfigError, counted
 from bcl.reports.compare import Block, Comparison, Row
 from bcl.reports.look import LIGHT, RC
 from bcl.reports.plots import budget_axis

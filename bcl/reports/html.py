@@ -17,10 +17,9 @@ from matplotlib import image
 from matplotlib.figure import Figure
 
 from bcl.attacks.names import attack_label
-from bcl.errors import StoreError
+from bcl.errors import StoreError, counted
 from bcl.evaluation import Score, Worst
 from bcl.evaluation.flags import EXPLAINED
-from bcl.quantities import counted
 from bcl.reports import plots
 from bcl.reports.collect import collect, report_file
 from bcl.reports.data import Collected, Evaluation, Frame, Frames

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from bcl.attacks.names import attack_label, kind_of
-from bcl.quantities import format_eps
+from bcl.settings import format_eps
 
 # Name -> colour on white, colour on the dark page. Figures are drawn in the first; the page replaces each by a variable.
 COLOURS = {

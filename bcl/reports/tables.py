@@ -8,11 +8,12 @@ from typing import Any
 
 from bcl import stats
 from bcl.attacks.names import attack_label
-from bcl.quantities import counted, format_eps
+from bcl.errors import counted
 from bcl.reports.compare import Block, Comparison, Median, Row
 from bcl.reports.entries import Entry
 from bcl.reports.look import number
 from bcl.reports.published import row_for, run_counts, wall_time
+from bcl.settings import format_eps
 
 EXACTLY = "at exactly this budget"
 PAPER_RUNS, PAPER_TIME = "paper's runs", "paper's time"  # columns that are left out where the paper has neither
