@@ -31,13 +31,10 @@ class Task:
     """What one training run is asked for."""
 
     loss: Loss
-    start: float
-    """Budget at the beginning of its ramp, in observation units."""
-    end: float
-    """Budget at the end of its ramp."""
+    start: float  # budget at the beginning of its ramp, in observation units
+    end: float  # budget at the end of its ramp
     seed: int
-    pace: Pace | None = None
-    """The budget follows the play instead of a ramp."""
+    pace: Pace | None = None  # the budget follows the play instead of a ramp
 
 
 @dataclass(frozen=True)
@@ -45,23 +42,19 @@ class Hooks:
     """How a run speaks with its caller."""
 
     log: Callable[[Metrics], None] = lambda row: None
-    save: Callable[[State], None] | None = None
-    """Keeps a checkpoint in place of the one before; none: no checkpoints."""
-    held: Callable[[int], None] = lambda increments: None
-    """Told when a paced budget was held for the first time, in increments above its start."""
+    save: Callable[[State], None] | None = None  # keeps a checkpoint in place of the one before; none: no checkpoints
+    held: Callable[[int], None] = lambda increments: None  # a paced budget was held, by increments above its start
     progress: Callable[[int, int], None] = lambda done, of: None
+    # Asked after every pass of the loop; a run that has to stop raises KeyboardInterrupt, after a checkpoint if one can be
+    # had (see Reporter).
     interrupted: Callable[[], bool] = lambda: False
-    """Asked after every pass of the loop; a run that has to stop raises KeyboardInterrupt, after a checkpoint if one can be
-    had (see Reporter)."""
 
 
 class Learner(ABC):
     """What changes during training. Acting, attack and update are CUDA graphs where `accelerate` allows."""
 
-    section: ClassVar[str]
-    """Of its settings, for messages."""
-    draws: ClassVar[tuple[str, ...]]
-    """What is random in it; each has a generator."""
+    section: ClassVar[str]  # of its settings, for messages
+    draws: ClassVar[tuple[str, ...]]  # what is random in it; each has a generator
     meter: Meter
 
     def __init__(

@@ -22,28 +22,17 @@ class Pace:
 
     start: float
     target: float
-    rise: float
-    """Budget gained per agent step while the thresholds are met."""
-    patience: int
-    """Agent steps for which a threshold may be missed before the budget steps back."""
-    step_back: float
-    """Share of the way from the start that is given up then."""
-    increment: float
-    """Distance between the budgets whose holding is told, so that a snapshot is kept."""
-    episodes: int
-    """Episodes behind one judgement, of each kind that has a threshold."""
-    first_episodes: int = 0
-    """At least so many behind the first one: short episodes end first, and would count for more than their share."""
-    gentle_below: float = 0.0
-    """Above the start by less than this, the budget rises in proportion to that distance: slowly where it is small."""
-    nominal: float | None = None
-    """Return of clean copies that counts as held; none: no such condition."""
-    attacked: float | None = None
-    """Return of copies under attack that counts as held; none: no such condition."""
-    certified: float = 0.0
-    """Share of replayed states whose action the training's bounds must prove; below it the budget waits."""
-    adaptive: bool = False
-    """Read both as shares of the first judged return of clean copies, counted from `floor`."""
+    rise: float  # budget gained per agent step while the thresholds are met
+    patience: int  # agent steps for which a threshold may be missed before the budget steps back
+    step_back: float  # share of the way from the start that is given up then
+    increment: float  # distance between the budgets whose holding is told, so that a snapshot is kept
+    episodes: int  # episodes behind one judgement, of each kind that has a threshold
+    first_episodes: int = 0  # at least so many behind the first: short episodes end first, and would count for too much
+    gentle_below: float = 0.0  # above the start by less than this, the budget rises in proportion to that distance
+    nominal: float | None = None  # return of clean copies that counts as held; none: no such condition
+    attacked: float | None = None  # return of copies under attack that counts as held; none: no such condition
+    certified: float = 0.0  # share of replayed states whose action the bounds must prove; below it the budget waits
+    adaptive: bool = False  # read both as shares of the first judged return of clean copies, counted from `floor`
     floor: float = 0.0
 
     def __post_init__(self) -> None:
@@ -85,26 +74,17 @@ class Paced:
     """Where the budget stands; plain data that a checkpoint keeps."""
 
     eps: float
-    step: int = 0
-    """Agent step of the last call."""
-    judged: int = 0
-    """Judgements so far."""
-    judged_at: int = 0
-    """Agent step of the last one."""
-    met: bool = False
-    """Whether it found the thresholds met; before the first one the budget waits."""
-    missed_since: int = 0
-    """Agent step since which they are missed."""
-    window_eps: float = 0.0
-    """Budget at the beginning of the episodes not judged yet."""
+    step: int = 0  # agent step of the last call
+    judged: int = 0  # judgements so far
+    judged_at: int = 0  # agent step of the last one
+    met: bool = False  # whether it found the thresholds met; before the first one the budget waits
+    missed_since: int = 0  # agent step since which they are missed
+    window_eps: float = 0.0  # budget at the beginning of the episodes not judged yet
     clean: Played = NONE_PLAYED
     driven: Played = NONE_PLAYED
-    held: float | None = None
-    """Largest budget at the beginning of a window that met the thresholds; none: not yet."""
-    steps_back: int = 0
-    """How often the budget stepped back."""
-    nominal: float | None = None
-    """Thresholds as returns; of an adaptive pace known after the first judgement."""
+    held: float | None = None  # largest budget at the beginning of a window that met the thresholds; none: not yet
+    steps_back: int = 0  # how often the budget stepped back
+    nominal: float | None = None  # thresholds as returns; of an adaptive pace known after the first judgement
     attacked: float | None = None
 
 

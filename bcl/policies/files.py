@@ -115,9 +115,8 @@ def load(path: str | Path, device: str | torch.device = "cpu") -> Policy:
             shapes = f"{tuple(tensor.shape)} instead of {tuple(expected[name].shape)}"
             raise WeightsError(f"'{path}' has '{name}' of shape {shapes}", "it is damaged; get it again")
         if not tensor.is_floating_point() or not torch.isfinite(tensor.float()).all():
-            raise WeightsError(
-                f"'{path}' has values in '{name}' that are not finite", "it comes from a training that broke"
-            )
+            what = f"'{path}' has values in '{name}' that are not finite"
+            raise WeightsError(what, "it comes from a training that broke")
     policy.network.load_state_dict({name: tensor.float() for name, tensor in tensors.items()})
     if about.get("fingerprint") != fingerprint(policy):
         raise WeightsError(f"'{path}' is damaged: its weights are not those that were saved", "get it again")
@@ -128,16 +127,7 @@ def _rebuild(path: Path, about: dict[str, Any]) -> Policy:
     spec = _spec(path, about)
     try:
         return Policy(spec, from_layers(json.loads(spec.notes[LAYERS])) if spec.kind == CUSTOM else None)
-    except (
-        BclError,
-        RuntimeError,
-        ValueError,
-        OverflowError,
-        MemoryError,
-        LookupError,
-        TypeError,
-        StopIteration,
-    ) as error:
+    except Exception as error:  # a damaged description makes PyTorch raise almost anything
         reason = " ".join(str(error).split())
         raise WeightsError(f"'{path}' describes a network that cannot be built ({reason})", "it is damaged") from None
 
@@ -160,21 +150,15 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
     try:
         return about, _unpacked(tensors)
     except RuntimeError:
-        raise WeightsError(
-            f"'{path}' has a scale that does not fit its tensor", "it is damaged; get it again"
-        ) from None
+        what = f"'{path}' has a scale that does not fit its tensor"
+        raise WeightsError(what, "it is damaged; get it again") from None
 
 
 def _spec(path: Path, about: dict[str, Any]) -> PolicySpec:
     hint = "it was written by another version of bcl, or damaged"
-    if (
-        about.get("format") != FORMAT
-        or about.get("kind") not in (*KINDS, CUSTOM)
-        or about.get("activation") not in ACTIVATIONS
-    ):
-        raise WeightsError(
-            f"'{path}' describes a policy of unknown kind '{about.get('kind')}', format {about.get('format')}", hint
-        )
+    kind, format = about.get("kind"), about.get("format")
+    if format != FORMAT or kind not in (*KINDS, CUSTOM) or about.get("activation") not in ACTIVATIONS:
+        raise WeightsError(f"'{path}' describes a policy of unknown kind '{kind}', format {format}", hint)
     try:
         return PolicySpec(
             kind=about["kind"],

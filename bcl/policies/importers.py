@@ -3,25 +3,49 @@
 `radial-dqn`: radial_rl_v2, SA-DQN natural and BCL's dueling networks. They see the image transposed (x[i, j] is row j,
 column i); we transpose the kernels and the first dense layers instead, so that the upright network computes the same Q.
 `radial-dqn-v1`: radial_rl's plain network (upright already). `radial-ppo`: the IMPALA networks of radial_rl_v2 and BCL.
-`sb3`: see `bcl.policies.sb3`.
+`sb3`: Stable-Baselines3 DQN, PPO and A2C agents with an `MlpPolicy`, from their zip. The layers come from the tensors of
+`policy.pth`, the activation from the plain JSON in `data`, whose pickled values are never decoded. These agents see raw
+observations and ours see scaled ones, so the scale moves into the first layer. Of PPO and A2C the actor is taken; the critic
+has layers of its own there, and is learned anew when training goes on. A DQN trained behind `VecNormalize` cannot be told
+from one that was not: the zip holds no trace of it. Its statistics move into the first layer, too; that it clips at 10
+deviations is left out.
 """
 
 import dataclasses
+import io
+import json
 import pickle
+import zipfile
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import gymnasium
+import numpy as np
 import torch
 from torch import Tensor
 
-from bcl.errors import WeightsError, counted, did_you_mean
-from bcl.games import AtariGame, Game, ProcgenGame
-from bcl.policies.policy import Kind, Policy, PolicySpec
-from bcl.policies.sb3 import import_zip
+from bcl.errors import GameError, WeightsError, counted, did_you_mean
+from bcl.games import AtariGame, Game, GymnasiumGame, ProcgenGame, gymnasium_entry, observation_scale
+from bcl.policies.policy import Activation, Kind, Policy, PolicySpec
 
 Weights = dict[str, Tensor]
 FORMATS = ("radial-dqn", "radial-dqn-v1", "radial-ppo", "sb3")
+MAX_BYTES = 1 << 28  # of one member, and of all weights: far above any MLP, far below any memory
+SUPPORTED = "only DQN, PPO and A2C agents with the MlpPolicy of Stable-Baselines3 and discrete actions can be rebuilt; bcl.wrap takes any PyTorch module"
+ACTOR_HEAD = "action_net"  # of PPO and A2C
+EPSILON = 1e-8  # that VecNormalize adds to variances, unless told otherwise
+MODULES = ("stable_baselines3.dqn.policies", "stable_baselines3.common.policies")
+ACTIVATIONS: dict[str, Activation] = {
+    "<class 'torch.nn.modules.activation.ReLU'>": "relu",
+    "<class 'torch.nn.modules.activation.Tanh'>": "tanh",
+    "<class 'torch.nn.modules.activation.ELU'>": "elu",
+}
+HARMLESS = {  # policy_kwargs that leave the way from a vector to the scores as the shapes and the activation tell it
+    "activation_fn", "net_arch", "ortho_init", "log_std_init", "normalize_images", "share_features_extractor",
+    "optimizer_class", "optimizer_kwargs", ":type:", ":serialized:",
+}  # fmt: skip
 
 
 def import_policy(path: str | Path, format: str, game: Game, normalise: Path | None = None) -> Policy:
@@ -31,7 +55,7 @@ def import_policy(path: str | Path, format: str, game: Game, normalise: Path | N
         hint = did_you_mean(format, FORMATS, f"formats are {', '.join(FORMATS)}")
         raise WeightsError(f"unknown format '{format}'", hint)
     if format == "sb3":
-        return import_zip(path, game, normalise)
+        return _import_sb3(path, game, normalise)
     if normalise is not None:
         raise WeightsError(f"format '{format}' has no statistics of observations", "--normalise is for sb3")
     kind, shape, convert, game = _formats(format, game)
@@ -53,9 +77,7 @@ def import_policy(path: str | Path, format: str, game: Game, normalise: Path | N
             f"'{path}' has {counted(actions, 'action')} but '{game.id}' has {expected}",
             "name the game it was trained on",
         )
-    if not all(bool(torch.isfinite(w).all()) for w in policy.network.state_dict().values()):
-        raise WeightsError(f"'{path}' has weights that are not finite", "it comes from a training that broke")
-    return policy.eval()
+    return _finite(policy, path)
 
 
 _HEADS: dict[Kind, str] = {
@@ -122,3 +144,180 @@ def _read_checkpoint(path: Path) -> Weights:
     if not isinstance(weights, dict) or not weights or not all(isinstance(w, Tensor) for w in weights.values()):
         raise WeightsError(f"'{path}' holds no state dict", f"formats are {', '.join(FORMATS)}")
     return {str(name): tensor.float() for name, tensor in weights.items()}
+
+
+def _finite(policy: Policy, path: Path) -> Policy:
+    if not all(bool(torch.isfinite(w).all()) for w in policy.network.state_dict().values()):
+        raise WeightsError(f"'{path}' has weights that are not finite", "it comes from a training that broke")
+    return policy.eval()
+
+
+def _import_sb3(path: Path, game: Game, normalise: Path | None = None) -> Policy:
+    """A policy for `game` from what `model.save` wrote; `normalise`: an npz file with VecNormalize's statistics."""
+    low, high, scale, num_actions = _spaces(game)
+    data, weights = _read_sb3(path)
+    activation = _activation(path, data)
+    names, default = _layers(path, data, weights, normalised=normalise is not None)
+    mean, deviation = _statistics(normalise, len(scale))
+    actor = names[-1] == ACTOR_HEAD
+    sizes = [len(scale), *(len(weights[f"{name}.weight"]) for name in names)]
+    inputs, outputs = weights[f"{names[0]}.weight"].shape[-1], sizes[-1]
+    if (inputs, outputs) != (sizes[0], num_actions):
+        raise WeightsError(
+            f"'{path}' has {counted(inputs, 'input')} and {counted(outputs, 'action')}, "
+            f"but '{game.id}' has {sizes[0]} and {num_actions}",
+            "name the game it was trained on",
+        )
+    layers: Weights = {}
+    for i, (name, (a, b)) in enumerate(zip(names, pairwise(sizes), strict=True)):
+        weight, bias = (weights[f"{name}.{part}"].double() for part in ("weight", "bias"))
+        if weight.shape != (b, a) or bias.shape != (b,):
+            raise WeightsError(f"'{path}' has layers that do not fit together ('{name}')", "get it again")
+        if i == 0:  # what it read was (scale * ours - mean) / deviation
+            bias = bias - weight @ (mean / deviation)
+            weight = weight * torch.tensor(scale, dtype=torch.float64) / deviation
+        ours = "logits" if name == ACTOR_HEAD else f"{'body' if actor else 'model'}.{2 * i + 1}"
+        layers |= {f"{ours}.weight": weight, f"{ours}.bias": bias}
+    if actor:
+        layers |= {"value.weight": torch.zeros(1, sizes[-2]), "value.bias": torch.zeros(1)}
+    spec = PolicySpec(
+        kind="actor-critic-mlp" if actor else "plain-mlp",
+        obs_shape=(len(scale),),
+        num_actions=num_actions,
+        low=tuple(x / s for x, s in zip(low, scale, strict=True)),
+        high=tuple(x / s for x, s in zip(high, scale, strict=True)),
+        hidden=tuple(sizes[1:-1]),
+        activation=activation or default,
+        game=game,
+        parent=f"sb3:{path.name}",
+    )
+    policy = Policy(spec)
+    policy.network.load_state_dict(layers)
+    return _finite(policy, path)
+
+
+def _spaces(game: Game) -> tuple[list[float], list[float], tuple[float, ...], int]:
+    """Bounds and scale of every raw observation dimension, and the number of actions."""
+    hint = "name a Gymnasium game with vector observations, such as CartPole-v1"
+    if not isinstance(game, GymnasiumGame):
+        raise WeightsError(f"format 'sb3' is for Gymnasium games, and '{game.id}' is not one", hint)
+    try:
+        env = gymnasium.make(gymnasium_entry(game.id))
+    except Exception as error:  # the constructor and the module of an id are anybody's code
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise GameError(f"Gymnasium cannot make '{game.id}' ({reason})", "check the id and its package") from None
+    space, actions = env.observation_space, env.action_space
+    env.close()
+    if (
+        not isinstance(space, gymnasium.spaces.Box)
+        or not isinstance(actions, gymnasium.spaces.Discrete)
+        or (space.dtype == np.uint8 and len(space.shape) == 3)
+    ):
+        raise WeightsError(f"format 'sb3' is for vector observations and discrete actions, not '{game.id}'", hint)
+    low, high = (bound.astype(np.float64).ravel().tolist() for bound in (space.low, space.high))
+    return low, high, observation_scale(game, low, high), int(actions.n)
+
+
+def _activation(path: Path, data: dict[str, Any]) -> Activation | None:
+    """What the plain JSON says is between the layers, None for the default; refuses what is not a simple MlpPolicy."""
+    keys = ("policy_class", "policy_kwargs", "observation_space", "action_space")
+    made_by, kwargs, observations, actions = (data[key] if isinstance(data.get(key), dict) else None for key in keys)
+    if made_by is None or kwargs is None or kwargs.keys() == {":type:", ":serialized:"}:
+        raise WeightsError(f"'{path}' does not say in plain text how its policy was made", SUPPORTED)
+    for what, space, kind in (("observes", observations, "Box"), ("acts in", actions, "Discrete")):
+        if not str(found := (space or {}).get(":type:")).endswith(f".{kind}'>"):
+            raise WeightsError(f"'{path}' {what} a space of type {found!r:.80} and not {kind}", SUPPORTED)
+    if (module := made_by.get("__module__")) not in MODULES:
+        raise WeightsError(f"'{path}' has a policy class of module {module!r:.80}", SUPPORTED)
+    if strange := sorted(kwargs.keys() - HARMLESS):
+        raise WeightsError(f"'{path}' has a policy made with {strange[0]!r:.80}", SUPPORTED)
+    if "activation_fn" not in kwargs:
+        return None
+    if (name := str(kwargs["activation_fn"])) not in ACTIVATIONS:
+        raise WeightsError(f"'{path}' has activations of type {name!r:.80}", "only ReLU, Tanh and ELU are supported")
+    return ACTIVATIONS[name]
+
+
+def _statistics(path: Path | None, size: int) -> tuple[Tensor, Tensor]:
+    """Mean and deviation of every raw observation dimension in training; 0 and 1 where nothing was normalised."""
+    if path is None:
+        return torch.zeros(size, dtype=torch.float64), torch.ones(size, dtype=torch.float64)
+    hint = "write it with np.savez(file, mean=env.obs_rms.mean, var=env.obs_rms.var, epsilon=env.epsilon)"
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            mean, var = (np.asarray(file[name], np.float64).ravel() for name in ("mean", "var"))
+            epsilon = float(file["epsilon"]) if "epsilon" in file else EPSILON
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, zipfile.BadZipFile) as error:
+        raise WeightsError(f"'{path}' holds no statistics of observations ({error})", hint) from None
+    deviation = np.sqrt(var + epsilon)
+    if mean.shape != (size,) or var.shape != (size,) or not (np.isfinite(mean).all() and (deviation > 0).all()):
+        raise WeightsError(f"'{path}' does not have {size} means and variances", hint)
+    return torch.from_numpy(mean), torch.from_numpy(deviation)
+
+
+def _layers(path: Path, data: dict[str, Any], weights: Weights, normalised: bool) -> tuple[list[str], Activation]:
+    """The names of the linear layers from the observation to the scores, and the default between them."""
+    default: Activation
+    if f"{ACTOR_HEAD}.weight" in weights:
+        body, head, default = "mlp_extractor.policy_net.", [ACTOR_HEAD], "tanh"
+        unused: tuple[str, ...] = ("mlp_extractor.value_net.", "value_net.")
+        if data.get("_last_original_obs") is not None and not normalised:  # kept only behind VecNormalize
+            what = f"'{path}' was trained behind VecNormalize, whose statistics are not in the zip"
+            raise WeightsError(what, "give them with --normalise FILE.npz (mean and var of its obs_rms)")
+    else:
+        body, head, default = "q_net.q_net.", [], "relu"
+        unused = ("q_net_target.q_net.",)
+    depth = sum(name.startswith(body) and name.endswith(".weight") for name in weights)
+    layers = [f"{body}{2 * i}" for i in range(max(depth, 1 - len(head)))] + head  # activations take the odd places
+    wanted = {f"{layer}.{part}" for layer in layers for part in ("weight", "bias")}
+    strange = sorted(name for name in weights.keys() - wanted if not name.startswith(unused))
+    if strange or (missing := sorted(wanted - weights.keys())):
+        what = f"has {strange[0]!r:.80}" if strange else f"lacks '{missing[0]}'"
+        raise WeightsError(f"'{path}' is not an MLP agent with discrete actions (it {what})", SUPPORTED)
+    return layers, default
+
+
+def _read_sb3(path: Path) -> tuple[dict[str, Any], Weights]:
+    """The plain JSON and the tensors of a zip."""
+    if not path.is_file():
+        raise WeightsError(f"'{path}' is not a file", "check the path")
+    try:
+        with zipfile.ZipFile(path) as archive:
+            data = json.loads(_member(archive, "data"))
+            policy = _member(archive, "policy.pth")
+        with zipfile.ZipFile(io.BytesIO(policy)) as inner:  # what torch is about to inflate
+            if sum(info.file_size for info in inner.infolist()) > MAX_BYTES:
+                raise ValueError("its 'policy.pth' is too large")
+        weights = torch.load(io.BytesIO(policy), map_location="cpu", weights_only=True)
+        if not isinstance(data, dict) or not isinstance(weights, dict) or not all(map(_is_plain, weights.items())):
+            raise ValueError("it holds no state dict of plain tensors")
+        if sum(tensor.numel() for tensor in weights.values()) > MAX_BYTES // 4:  # views repeat what they share
+            raise ValueError("its weights are too large")
+    except Exception as error:  # garbage makes the readers raise almost anything
+        reason = f"{' '.join(str(error).split()):.100}" if type(error) is ValueError else type(error).__name__
+        reason = "it asks to run code" if isinstance(error, pickle.UnpicklingError) else reason
+        hint = "give the zip that model.save of Stable-Baselines3 wrote"
+        raise WeightsError(f"'{path}' cannot be read safely as an SB3 agent ({reason})", hint) from None
+    return data, weights
+
+
+def _member(archive: zipfile.ZipFile, name: str) -> bytes:
+    if name not in archive.namelist():
+        raise ValueError(f"it has no '{name}'")
+    info = archive.getinfo(name)
+    # the other methods inflate without the bound of the declared size
+    if info.file_size > MAX_BYTES or info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        raise ValueError(f"its '{name}' is too large or packed in an unusual way")
+    return archive.read(info)
+
+
+def _is_plain(item: tuple[object, object]) -> bool:
+    name, tensor = item
+    return (
+        isinstance(name, str)
+        and isinstance(tensor, Tensor)
+        and tensor.is_floating_point()
+        and tensor.layout is torch.strided
+        and tensor.device.type == "cpu"
+        and tensor.dim() > 0
+    )

@@ -307,6 +307,6 @@ def test_damaged_and_oversized_zips_are_refused(trained, tmp_path: Path, monkeyp
     packed = BytesIO()  # small on disk, and within the bound itself
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("archive/data/0", bytes(1 << 20))
-    monkeypatch.setattr("bcl.policies.sb3.MAX_BYTES", 1 << 16)
+    monkeypatch.setattr("bcl.policies.importers.MAX_BYTES", 1 << 16)
     refused(repack(source, tmp_path / "x.zip", data=bytes(1 << 20)), "its 'data' is too large")
     refused(repack(source, tmp_path / "x.zip", policy=packed.getvalue()), "its 'policy.pth' is too large")
