@@ -4,6 +4,7 @@ Order of precedence: defaults < the stage's own settings < preset of the game < 
 recipe's rows for that game and stage < `--config FILE` < flags.
 """
 
+import copy
 import functools
 import math
 import tomllib
@@ -363,16 +364,21 @@ class Config:
         return self.ppo if self.algo == "ppo" else self.dqn
 
 
+@functools.cache
+def _presets() -> dict[str, dict[str, Any]]:
+    files = sorted((resources.files("bcl") / "presets").iterdir(), key=lambda file: file.name)
+    return {file.name.removesuffix(".toml"): tomllib.loads(file.read_text()) for file in files}
+
+
 def preset_names() -> tuple[str, ...]:
     """Names of the games with a preset."""
-    return tuple(sorted(p.name[:-5] for p in resources.files("bcl.presets").iterdir() if p.name.endswith(".toml")))
+    return tuple(_presets())
 
 
 def preset_for(game: Game) -> str | None:
     """The preset of the game that an agent plays, whatever the choices of its pipeline; none: it has none."""
-    for name in preset_names():
-        known = resolve(name).game
-        if type(known) is type(game) and known.id == game.id:
+    for name, preset in _presets().items():
+        if (preset["game"]["engine"], preset["game"]["id"]) == (game.engine, game.id):
             return name
     return None
 
@@ -522,8 +528,8 @@ def _check_last(game: str, stage: recipes.Stage, config: Config) -> None:
 
 
 def _preset(game: str) -> dict[str, Any]:
-    if game in preset_names():
-        return tomllib.loads((resources.files("bcl.presets") / f"{game}.toml").read_text())
+    if game in _presets():
+        return copy.deepcopy(_presets()[game])
     found = find_game(game, preset_names())
     algo = "ppo" if found.engine == "procgen" else "dqn"
     return {"algo": algo, "game": {"engine": found.engine, "id": found.id}}

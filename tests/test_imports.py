@@ -17,7 +17,6 @@ ALLOWED = {
     "games": {"errors", "settings"},
     "recipes": {"errors", "settings"},
     "config": FACTS | {"recipes"},
-    "presets": set(),
     "zoo": {"errors"},
     "attacks": {"errors", "settings"},
     "bounds": {"errors", "layers"},
