@@ -21,6 +21,7 @@ from bcl.schema import (
     AttackConfig,
     Config,
     CurriculumConfig,
+    DistillConfig,
     DqnConfig,
     EvaluationConfig,
     NetworkConfig,
@@ -32,6 +33,7 @@ __all__ = [
     "AttackConfig",
     "Config",
     "CurriculumConfig",
+    "DistillConfig",
     "DqnConfig",
     "EvaluationConfig",
     "NetworkConfig",
@@ -108,6 +110,10 @@ def resolve_stages(
         return config_from_dict(functools.reduce(override, (*own, {"recipe": name}), merged))
 
     _refuse_other_learner(str(top.get("algo", "dqn")), flags)
+    if "distill" in flags and not any(stage.loss == "distill" for stage, _ in stages):
+        raise ConfigError(
+            f"distill.* changes nothing, recipe '{name}' does not distill", "leave it out, or take 'distilled'"
+        )
     last = config(*stages[-1], written, flags)
     layers = (preset, *stages[-1][1], written, flags)
     if stages[-1][0].strategy in ("next", "skip", "paced") and not any(
@@ -160,6 +166,9 @@ def small(config: Config) -> Config:
         budget="small",
         dqn=replace(d, **steps, num_envs=min(d.num_envs, 16), log_steps=min(d.log_steps, 1_000)),
         ppo=replace(config.ppo, steps=min(config.ppo.steps, 40_000)),
+        distill=replace(
+            config.distill, steps=min(config.distill.steps, 10_000), num_envs=min(config.distill.num_envs, 16)
+        ),
         curriculum=replace(
             c,
             runs=min(c.runs, 2),

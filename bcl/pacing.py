@@ -9,8 +9,6 @@ from math import exp, log
 
 from bcl.errors import ConfigError
 
-FIRST_SHARE = 0.01  # of `gentle_below`, where a gentle rise begins
-
 
 @dataclass(frozen=True)
 class Pace:
@@ -32,6 +30,8 @@ class Pace:
     """At least so many behind the first one: short episodes end first, and would count for more than their share."""
     gentle_below: float = 0.0
     """Above the start by less than this, the budget rises in proportion to that distance: slowly where it is small."""
+    gentle_from: float = 0.01
+    """Share of `gentle_below` at which a gentle rise begins."""
     nominal: float | None = None
     """Return of clean copies that counts as held; none: no such condition."""
     attacked: float | None = None
@@ -54,7 +54,7 @@ class Pace:
     @property
     def first(self) -> float:
         """The smallest budget: a rise in proportion to itself never leaves 0."""
-        return self.start + FIRST_SHARE * self.gentle_below
+        return self.start + self.gentle_from * self.gentle_below
 
 
 @dataclass(frozen=True)

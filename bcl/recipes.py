@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args
 
 from bcl.errors import ConfigError, did_you_mean
 
-Loss = Literal["standard", "radial", "at", "sa"]
+Loss = Literal["standard", "radial", "at", "sa", "distill"]
 Strategy = Literal["none", "next", "skip", "open", "paced"]
 Bootstrap = Literal["none", "vanilla", "radial", "choice"]
 Settings = dict[str, Any]
@@ -23,7 +23,8 @@ class Stage:
     """One stretch of training; it starts from the best policy of the stage before."""
 
     loss: Loss
-    """What is minimised: standard, interval bounds (RADIAL), adversarial examples (AT), or SA-DQN's regulariser."""
+    """What is minimised: standard, interval bounds (RADIAL), adversarial examples (AT), SA-DQN's regulariser, or
+    the distance from the actions of the agent it starts from (`distill`)."""
     strategy: Strategy = "none"
     """`none`: one run; `next`: every budget in turn; `skip`: budgets already robust are skipped (MOS);
     `open`: every budget in turn without a target, until it fails M times in a row;
@@ -273,6 +274,40 @@ PACED_AT = Stage(
         }
     },
 )  # fmt: skip
+# Ours: a robust student of a vanilla agent. Its labels do not move with it, so that bounds cannot end in one constant.
+_DISTILL_TARGETS = {
+    "pong": 27,
+    "freeway": 22,
+    "bank_heist": 17,
+    "road_runner": 17,
+    "fruitbot": 22,
+    "jumper": 42,
+}  # 1/255
+_DISTILL_SMALL: Settings = {  # games of vectors
+    "num_envs": 16, "batch_size": 256, "samples_per_step": 16.0, "buffer_size": 50_000, "log_steps": 500, "exploration_repeat": 1,
+}  # fmt: skip
+_DISTILL_GAMES: dict[str, Settings] = {
+    "freeway": {"distill": {"exploration_repeat": 32}},
+    "road_runner": {"distill": {"exploration_repeat": 16}, "curriculum": {"certified_threshold": 0.7}},
+}
+DISTILL = Stage(
+    "distill",
+    "paced",
+    {
+        "curriculum": _PACED
+        | {
+            "increment": 5 / 255, "rise_steps": 160_000, "gentle_below": 0.25 / 255, "gentle_from": 1e-5,
+            "certified_threshold": 0.85, "nominal_threshold": 0.6, "patience": 400_000,
+        }
+    },
+    {
+        game: {
+            "curriculum": {"start": 0.0, "target": target / 255} | _DISTILL_GAMES.get(game, {}).get("curriculum", {}),
+            "distill": _DISTILL_GAMES.get(game, {}).get("distill", {}),
+        }
+        for game, target in _DISTILL_TARGETS.items()
+    },
+)  # fmt: skip
 _VANILLA_STARTS = {"jumper": 1 / 255}  # eps_0 of a vanilla bootstrap; 0 elsewhere
 
 RECIPES: dict[str, Recipe] = {
@@ -376,6 +411,12 @@ RECIPES: dict[str, Recipe] = {
     "paced-radial+at": Recipe(
         "paced RADIAL, then paced adversarial training from where that ended",
         (PACED_RADIAL, PACED_AT),
+        "vanilla",
+        ours=True,
+    ),
+    "distilled": Recipe(
+        "a robust student of a vanilla agent: its actions, held within a budget that rises while they are",
+        (DISTILL,),
         "vanilla",
         ours=True,
     ),

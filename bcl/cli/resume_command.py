@@ -119,10 +119,14 @@ def _do(work: "Callable[[Path, Crew], Result]", run: Path, whole: Path, workers:
 def _unlike(run: Path) -> str:
     """A warning where a run that was stopped does not end as one that was not; else nothing."""
     from bcl.experiment import read_config
+    from bcl.recipes import find_recipe
 
     config = read_config(run)
-    needed = ["checkpoint_steps", "checkpoint_replay"] if config.algo == "dqn" else ["checkpoint_steps"]
-    unset = " and ".join(f"--{config.algo}.{name}" for name in needed if not getattr(config.learner, name))
+    distills = find_recipe(config.recipe).stages[-1:] and find_recipe(config.recipe).stages[-1].loss == "distill"
+    section = "distill" if distills else config.algo
+    learner = getattr(config, section)
+    needed = [name for name in ("checkpoint_steps", "checkpoint_replay") if hasattr(learner, name)]
+    unset = " and ".join(f"--{section}.{name}" for name in needed if not getattr(learner, name))
     return f"; without {unset} it ends with other weights than if it had not been stopped" if unset else ""
 
 

@@ -23,7 +23,7 @@ def pace_of(config: Config, loss: Loss, start: float) -> Pace:
     c = config.curriculum
     # A start that the stage before reached may lie so near the target that nothing is left to be gentle about.
     gentle = c.gentle_below if start == c.start else min(c.gentle_below, c.target - start)
-    driven = config.algo == "dqn" and config.attack.in_play > 0
+    driven = config.distill.in_play > 0 if loss == "distill" else config.algo == "dqn" and config.attack.in_play > 0
     return Pace(
         start=start,
         target=c.target,
@@ -32,11 +32,12 @@ def pace_of(config: Config, loss: Loss, start: float) -> Pace:
         step_back=c.step_back,
         increment=c.increment,
         episodes=c.pace_episodes,
-        first_episodes=config.learner.num_envs,
+        first_episodes=config.learner(loss).num_envs,
         gentle_below=gentle,
+        gentle_from=c.gentle_from,
         nominal=c.nominal_threshold,
         attacked=c.attacked_threshold if driven else None,
-        certified=c.certified_threshold if loss == "radial" else 0.0,
+        certified=c.certified_threshold if loss in ("radial", "distill") else 0.0,
         adaptive=c.adaptive,
         floor=c.floor,
     )
@@ -61,7 +62,7 @@ def train_paced(
     best = max(judged, key=lambda one: (one["value"], one["eps"]))
     eps, agent = candidates[best["name"]]
     store.write_bytes(folder / POLICY, agent.content())
-    stopped = f"{config.learner.steps:,} steps were trained"
+    stopped = f"{config.learner(stage.loss).steps:,} steps were trained"
     if reached >= config.curriculum.target:
         stopped = "target reached"
     return {

@@ -141,7 +141,7 @@ def check(stages: Stages, device: str, init: Policy | None, mirrors: Mirrors = N
         with contextlib.closing(make_env(config.game, 1, device)) as env:
             if init:
                 check_fits(init, config, env)
-                if stage.loss in ("radial", "sa"):
+                if stage.loss in ("radial", "sa", "distill"):
                     _refuse_unbounded(init)
             else:
                 Policy(spec_of(config, env))
@@ -267,7 +267,7 @@ def _train_stages(run: Path, crew: Crew, until_median: bool = False) -> tuple[Ag
             start, end = (0.0, 0.0) if stage.loss == "standard" else (start, end)
             task = Task(stage.loss, start, end, derive(config.seed, "stage", number))
             if not (folder / RESULT).exists():
-                steps = config.learner.steps
+                steps = config.learner(stage.loss).steps
                 crew.say(f"stage {number}: {_name(stage)}, {counted(steps, 'step')} on {crew.device}")
             parent = agent.content() if agent else None
             order = Training(_name(stage), config, task, parent, crew.device, crew.mirrors)

@@ -78,7 +78,7 @@ def training_left(run: Path, under_way: Sequence[Piece]) -> tuple[int, int] | No
     done, most = sum(piece.done for piece in under_way if piece.doing == TRAINING), 0
     for _, stage, folder in stage_folders(run):
         config, finished = read_config(folder), (folder / RESULT).exists()
-        steps, trained = config.learner.steps, len([*folder.glob(f"phases/*/run*/{RESULT}")])
+        steps, trained = config.learner(stage.loss).steps, len([*folder.glob(f"phases/*/run*/{RESULT}")])
         if stage.strategy in ("none", "paced"):
             done, most = done + finished * steps, most + steps
             continue

@@ -23,7 +23,7 @@ from bcl.envs import VectorEnv, make_env
 from bcl.errors import ConfigError, StoreError, TrainingError, WeightsError
 from bcl.evaluation import Cell, Plan, run_certificates, run_suite
 from bcl.experiment.mirrors import NO_MIRRORS, Mirrors
-from bcl.learners import dqn, ppo
+from bcl.learners import distill, dqn, ppo
 from bcl.learners.returns import read_note
 from bcl.learners.task import Hooks, Metrics, State, Task
 from bcl.policies import Policy, PolicySpec
@@ -204,7 +204,7 @@ def train_run(
     if (folder / RESULT).exists():
         store.remove(checkpoint)  # a kill may have come before
         return load(folder / POLICY, device)
-    game = seen_by_learner(make_env(config.game, config.learner.num_envs, device))
+    game = seen_by_learner(make_env(config.game, config.learner(task.loss).num_envs, device))
     with contextlib.closing(game) as env, _threads_for(env):
         policy = _child(parent, config, env) if parent else _fresh(config, env, derive(task.seed, "weights"))
         facts = (FORMAT, config, task, policy.spec.parent)
@@ -228,7 +228,9 @@ def train_run(
                 save(policy, folder / SNAPSHOTS / f"{increments:03d}.safetensors")
 
             hooks = Hooks(log, keep, held, watch.progress, watch.interrupted)
-            if config.algo == "ppo":
+            if task.loss == "distill":
+                distill.train(policy.to(device), env, config.distill, task, hooks, state)
+            elif config.algo == "ppo":
                 ppo.train(policy.to(device), env, config.ppo, config.attack, task, hooks, state)
             else:
                 dqn.train(policy.to(device), env, config.dqn, config.attack, task, hooks, state)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from bcl.config import DqnConfig, PpoConfig
+from bcl.config import DistillConfig, DqnConfig, PpoConfig
 from bcl.learners.pacer import Pacer
 from bcl.pacing import Pace
 from bcl.recipes import Loss
@@ -48,8 +48,9 @@ class Learning(Protocol):
     """What changes during training, as far as reports need it."""
 
     step: int
-    pacer: Pacer | None
 
+    @property
+    def pacer(self) -> Pacer | None: ...
     def metrics(self) -> Metrics: ...
     def state(self) -> State: ...
 
@@ -62,7 +63,7 @@ class Reporter:
     the last. Where they go by time, it keeps one and stops.
     """
 
-    def __init__(self, learner: Learning, config: DqnConfig | PpoConfig, hooks: Hooks) -> None:
+    def __init__(self, learner: Learning, config: DqnConfig | PpoConfig | DistillConfig, hooks: Hooks) -> None:
         self._learner, self._config, self._hooks = learner, config, hooks
         self._last = self._saved = self._began = learner.step
         self._saved_at = self._began_at = time.monotonic()
