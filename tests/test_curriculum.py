@@ -8,18 +8,8 @@ from typing import Any
 
 import pytest
 
-from bcl.curriculum import (
-    ALL_TRAINED,
-    TARGET_MISSED,
-    TARGET_REACHED,
-    Decision,
-    Phase,
-    Result,
-    Rules,
-    Tried,
-    bcl,
-    budgets,
-)
+from bcl.curriculum import ALL_TRAINED, TARGET_MISSED, TARGET_REACHED, bcl
+from bcl.curriculum_rules import Decision, Phase, Result, Rules, Tried, budgets
 from bcl.errors import BclError
 
 Fake = tuple[float, ...]
@@ -360,7 +350,7 @@ def test_ppo_rules_threshold_on_train_levels_and_an_attack_without_teeth() -> No
     ri_fgsm = {(first, 3.0): 20.0, (second, 3.0): 27.6}  # at the target; 0.95 * 29 = 27.55
     rules = Rules(LEVELS, attacked=25.0, skip=1.0)
     result = world.play((30, 10, 5, 0), rules, training_score=lambda f, eps: ri_fgsm[f, eps])
-    assert result.stopped == "the training attack has lost its teeth: 27.6 of 29 left at the target"
+    assert result.stopped == "the training attack is too weak: it leaves 27.6 of 29 at the target"
     assert (result.policy, path(result)) == (second, [0, 1, 2])
     assert result.decisions[1].tried == (Tried(2.0, 10, False), Tried(3.0, 20.0, False, "training attack"))
     without = World({1: [first], 2: [second], 3: [(1, 1, 1, 1)]})

@@ -1,21 +1,20 @@
 """A stage whose budget paces itself: one continuous run, then a choice among the agents that were kept on the way."""
 
-from pathlib import Path
 from typing import Any
 
 from bcl.config import Config
 from bcl.evaluation import cells
-from bcl.experiment.crew import Agent, Crew, agent_of
-from bcl.experiment.phases import SELECTION, choosing_attacks, plan_of
-from bcl.experiment.work import POLICY, SNAPSHOTS, Training
+from bcl.experiment.dispatch import Dispatcher, content
+from bcl.experiment.scoring import SELECTION, choosing_attacks, plan_of
+from bcl.experiment.worker import TrainingOrder
 from bcl.learners.task import Task
 from bcl.pacing import Pace
+from bcl.policies.files import fingerprint, load
 from bcl.quantities import format_eps
-from bcl.recipes import Loss, Stage
+from bcl.recipes import Loss
 from bcl.runs import store
+from bcl.runs.directory import Agent, StageFolder
 from bcl.seeds import derive
-
-PACED_RUN = "run"  # folder of the one training run
 
 
 def pace_of(config: Config, loss: Loss, start: float) -> Pace:
@@ -42,46 +41,46 @@ def pace_of(config: Config, loss: Loss, start: float) -> Pace:
     )
 
 
-def train_paced(
-    folder: Path, number: int, stage: Stage, config: Config, start: float, bootstrap: Agent, crew: Crew
-) -> dict[str, Any]:
-    """Train, judge every agent that was kept, and leave the best in `folder`; what came of it, as plain data."""
-    pace = pace_of(config, stage.loss, start)
-    task = Task(stage.loss, start, config.curriculum.target, derive(config.seed, "stage", number), pace)
-    name = f"{stage.loss}, paced"
-    order = Training(name, config, task, bootstrap.content(), crew.device, crew.mirrors)
-    [last] = crew.train([(folder / PACED_RUN, order)])
-    candidates = {"the start": (start, Agent(bootstrap.file, folder, bootstrap.fingerprint))}
-    for path in sorted((folder / PACED_RUN / SNAPSHOTS).glob("*.safetensors")):
-        eps = start + int(path.stem) * pace.increment
-        candidates[f"the agent that held {format_eps(eps)}"] = (eps, agent_of(path, folder / PACED_RUN))
+def train_paced(stage: StageFolder, start: float, bootstrap: Agent, dispatcher: Dispatcher) -> dict[str, Any]:
+    """Train, evaluate every agent that was kept, and leave the best in the stage's folder; what came of it, as plain data."""
+    config = stage.config
+    run = stage.paced_run
+    pace = pace_of(config, stage.stage.loss, start)
+    seed = derive(config.seed, "stage", stage.number)
+    task = Task(stage.stage.loss, start, config.curriculum.target, seed, pace)
+    name = f"{stage.stage.loss}, paced"
+    order = TrainingOrder(name, config, task, content(bootstrap), dispatcher.device, dispatcher.trackers)
+    [_] = dispatcher.train([(run, order)])
+    candidates = {"the start": (start, Agent(bootstrap.file, stage.evals, bootstrap.fingerprint))}
+    for increments, file in run.snapshots().items():
+        eps = start + increments * pace.increment
+        agent = Agent(file, run.evals, fingerprint(load(file)))
+        candidates[f"the agent that held {format_eps(eps)}"] = (eps, agent)
     reached = max(eps for eps, _ in candidates.values())
-    candidates["the last agent"] = (reached, last)
-    judged = [_judged(label, eps, agent, config, crew) for label, (eps, agent) in candidates.items()]
-    best = max(judged, key=lambda one: (one["value"], one["eps"]))
+    candidates["the last agent"] = (reached, run.agent())
+    scored = [_scored(label, eps, agent, config, dispatcher) for label, (eps, agent) in candidates.items()]
+    best = max(scored, key=lambda one: (one["value"], one["eps"]))
     eps, agent = candidates[best["name"]]
-    store.write_bytes(folder / POLICY, agent.content())
-    stopped = f"{config.learner.steps:,} steps were trained"
-    if reached >= config.curriculum.target:
-        stopped = "target reached"
+    store.write_bytes(stage.policy, content(agent))
+    done = reached >= config.curriculum.target
     return {
         "policy": agent.fingerprint,
         "reached": eps,
-        "stopped": stopped,
+        "stopped": "target reached" if done else f"{config.learner.steps:,} steps were trained",
         "kept": best["name"],
-        "candidates": judged,
+        "candidates": scored,
         "flags": [],
     }
 
 
-def _judged(name: str, eps: float, agent: Agent, config: Config, crew: Crew) -> dict[str, Any]:
+def _scored(name: str, eps: float, agent: Agent, config: Config, dispatcher: Dispatcher) -> dict[str, Any]:
     """The paper's final score of one agent, on episodes that decide and are not reported."""
     budgets = config.evaluation.scored
     wanted = cells(choosing_attacks(config), budgets)
-    scores = crew.scores(f"choosing, {name}", agent, plan_of(config, SELECTION), wanted)
+    scores = dispatcher.scores(f"choosing, {name}", agent, plan_of(config, SELECTION), wanted)
     returns = {"0": scores[0].mean}
     for budget in budgets:
         returns[format_eps(budget)] = min(score.mean for score in scores if score.eps == budget)
     value = returns["0"] + sum(returns[format_eps(budget)] for budget in budgets) / len(budgets)
-    crew.say(f"{name}: " + ", ".join(f"{score:.4g} at {budget}" for budget, score in returns.items()))
+    dispatcher.say(f"{name}: " + ", ".join(f"{score:.4g} at {budget}" for budget, score in returns.items()))
     return {"name": name, "eps": eps, "returns": returns, "value": value}

@@ -9,13 +9,13 @@ import pytest
 from bcl import stats
 from bcl.attacks import SUITES
 from bcl.config import resolve
-from bcl.curriculum import INCUMBENT, Candidate, Decision, Phase
+from bcl.curriculum_rules import INCUMBENT, Candidate, Decision, Phase
 from bcl.errors import BclError, ConfigError, StoreError
 from bcl.evaluation.score import NO_ATTACK
 from bcl.games import ProcgenGame
 from bcl.reports.compare import Missing, compare
 from bcl.reports.compare_figure import draw, figure_format
-from bcl.reports.effort import Effort, effort
+from bcl.reports.history import Effort, effort
 from bcl.reports.tables import tables
 from bcl.runs import store
 from tests.report.compared import PGD30, RI, Cells, finished, judge, only_block, pong, repeated

@@ -1,12 +1,13 @@
-"""What a worker does: one training run, or cells of an evaluation, each in a folder of its own.
+"""What a worker does: a training run, scores or a certificate, each in a folder of its own.
 
-Work done again over what an earlier call left in its folder finishes what that one began: a run that has a result.json is
-read, one with a checkpoint continues, scores that are stored are not played.
+Work done again over what an earlier call left in its folder finishes what that one began: a run that has a result is read,
+one with a checkpoint continues, scores that are stored are not played.
 """
 
 import contextlib
 import copy
 import dataclasses
+import functools
 import hashlib
 import tempfile
 import time
@@ -14,6 +15,7 @@ import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -22,7 +24,7 @@ from bcl.config import Config
 from bcl.envs import VectorEnv, make_env
 from bcl.errors import ConfigError, StoreError, TrainingError, WeightsError
 from bcl.evaluation import Cell, Plan, run_certificates, run_suite
-from bcl.experiment.mirrors import NO_MIRRORS, Mirrors
+from bcl.experiment.trackers import NO_TRACKERS, Tracker, Trackers
 from bcl.learners import dqn, ppo
 from bcl.learners.returns import read_note
 from bcl.learners.task import Hooks, Metrics, State, Task
@@ -31,35 +33,21 @@ from bcl.policies.files import fingerprint, load, save
 from bcl.policies.policy import ACTOR_CRITICS, CUSTOM, default_kind
 from bcl.quantities import counted
 from bcl.runs import store
+from bcl.runs.directory import PROGRESS, TrainingFolder
 from bcl.seeds import derive
 from bcl.threads import threads
 
-POLICY, RESULT, CHECKPOINT, METRICS = "policy.safetensors", "result.json", "checkpoint.pt", "metrics.jsonl"
-EVALS, PROGRESS = "evals", "progress.json"
-SNAPSHOTS = "snapshots"
-"""Agents kept while a paced budget rose, by how many increments it was above its start."""
-TRAINING, DIVERGED = "training", "diverged"
+TRAINING = "training"
 FORMAT = 1  # of checkpoints
 # What workers import; the last with the first optimizer.
-MODULES = ("bcl.experiment.work", "gymnasium", "torch._dynamo")
+MODULES = ("bcl.experiment.worker", "gymnasium", "torch._dynamo")
 Stop = Callable[[], bool]
+SILENT = Hooks()
 
 
 @dataclass(frozen=True)
-class Watch:
-    """How a training run speaks with whoever started it; by default it is silent."""
-
-    progress: Callable[[int, int], None] = lambda done, of: None
-    interrupted: Stop = lambda: False
-    mirrors: Mirrors = NO_MIRRORS
-
-
-SILENT = Watch()
-
-
-@dataclass(frozen=True)
-class Judging:
-    """An order to play cells of an evaluation, as data that can travel."""
+class EvaluationOrder:
+    """Cells of an evaluation to be played, as data that can travel."""
 
     name: str
     """For people who watch."""
@@ -71,8 +59,8 @@ class Judging:
 
 
 @dataclass(frozen=True)
-class Proving:
-    """An order for a certificate, as data that can travel."""
+class CertificateOrder:
+    """A certificate to be made, as data that can travel."""
 
     policy: bytes = field(repr=False)
     """A policy file's content."""
@@ -82,8 +70,8 @@ class Proving:
 
 
 @dataclass(frozen=True)
-class Training:
-    """An order for a training run, as data that can travel."""
+class TrainingOrder:
+    """A training run to be made, as data that can travel."""
 
     name: str
     """For people who watch."""
@@ -92,29 +80,76 @@ class Training:
     parent: bytes | None = field(repr=False)
     """Content of the policy file to start from; none: fresh weights."""
     device: str
-    mirrors: Mirrors = NO_MIRRORS
+    trackers: Trackers = NO_TRACKERS
     plan: Plan | None = None
-    """How the outcome is judged, where it is."""
+    """How the outcome is evaluated, where it is."""
     cells: tuple[Cell, ...] = ()
 
 
-def train(folder: Path, order: Training, stop: Stop) -> None:
+class ProgressFile:
+    """Tells whoever looks into a folder how far the work there is, once a second."""
+
+    def __init__(self, path: Path, name: str, stop: Stop) -> None:
+        self._path = path
+        self._name = name
+        self._stop = stop
+        self._told = 0.0
+
+    def tell(self, doing: str, done: int, of: int) -> None:
+        """How much of how much is done."""
+        if time.monotonic() - self._told >= 1:
+            self._told = time.monotonic()
+            store.write_json(self._path, {"name": self._name, "doing": doing, "done": done, "of": of})
+
+    def begin(self, label: str) -> Callable[[int, int], None]:
+        """For a part of an evaluation: `tell`, with a look at whether to stop."""
+        self._told = 0.0
+        return functools.partial(self._tell_or_stop, label)
+
+    def _tell_or_stop(self, label: str, done: int, of: int) -> None:
+        if self._stop():
+            raise KeyboardInterrupt
+        self.tell(label, done, of)
+
+    def remove(self) -> None:
+        """The work has ended."""
+        store.remove(self._path)
+
+
+def train(folder: Path, order: TrainingOrder, stop: Stop) -> None:
     """A job: the run, then the scores that will be asked for. Of several runs that are compared, one may diverge."""
-    if (folder / RESULT).exists() and DIVERGED in store.read_json(folder / RESULT):
+    run = TrainingFolder(folder)
+    if run.diverged:
         return
     parent = _unpack(order.parent, order.device) if order.parent else None
-    progress = folder / PROGRESS
-    watch = Watch(_tell(progress, order.name, TRAINING), stop, order.mirrors)
+    progress = ProgressFile(run.progress, order.name, stop)
+    hooks = Hooks(progress=functools.partial(progress.tell, TRAINING), interrupted=stop)
+    began = time.time()
     try:
-        policy = train_run(folder, order.config, order.task, parent, order.device, watch)
+        policy = train_run(folder, order.config, order.task, parent, order.device, hooks, order.trackers)
         if order.plan:
-            _play(policy, order.name, order.plan, order.cells, folder / EVALS, progress, stop)
+            _play(policy, order.plan, order.cells, run.evals, progress, stop)
     except TrainingError as error:
         if not order.plan:
             raise
-        store.write_json(folder / RESULT, {"policy": "", DIVERGED: error.message})
-        store.remove(folder / CHECKPOINT)
-    store.remove(progress)
+        run.finish({"policy": "", "diverged": error.message, "began": began, "ended": time.time()})
+    progress.remove()
+
+
+def evaluate(folder: Path, order: EvaluationOrder, part: int, stop: Stop) -> None:
+    """A job: scores of a policy that lies elsewhere; `part`: which of several jobs in this folder."""
+    progress = ProgressFile(folder / progress_file(part), order.name, stop)
+    _play(_unpack(order.policy, order.device), order.plan, order.cells, folder, progress, stop)
+    progress.remove()
+
+
+def certify(folder: Path, order: CertificateOrder, eps: float, part: int, stop: Stop) -> None:
+    """A job: the certificate of a policy at one budget."""
+    progress = ProgressFile(folder / progress_file(part), "certify", stop)
+    policy = _unpack(order.policy, order.device)
+    for _ in run_certificates(policy, order.plan, [eps], order.method, folder, progress.begin):
+        pass
+    progress.remove()
 
 
 def progress_file(part: int) -> str:
@@ -122,60 +157,15 @@ def progress_file(part: int) -> str:
     return f"{part}-{PROGRESS}"
 
 
-def prove(folder: Path, order: Proving, eps: float, part: int, stop: Stop) -> None:
-    """A job: the certificate of a policy at one budget."""
-    progress = folder / progress_file(part)
-    begin = _stoppable(progress, "certify", stop)
-    for _ in run_certificates(_unpack(order.policy, order.device), order.plan, [eps], order.method, folder, begin):
-        pass
-    store.remove(progress)
-
-
-def judge(folder: Path, order: Judging, part: int, stop: Stop) -> None:
-    """A job: scores of a policy that lies elsewhere; `part`: which of several jobs in this folder."""
-    progress = folder / progress_file(part)
-    _play(_unpack(order.policy, order.device), order.name, order.plan, order.cells, folder, progress, stop)
-    store.remove(progress)
-
-
 def _play(
-    policy: Policy, name: str, plan: Plan, cells: tuple[Cell, ...], folder: Path, progress: Path, stop: Stop
+    policy: Policy, plan: Plan, cells: tuple[Cell, ...], folder: Path, progress: ProgressFile, stop: Stop
 ) -> None:
-    from bcl.experiment.planning import ready  # which trains by `train_run`
+    from bcl.experiment.learned_adversary import ready  # which trains by `train_run`
 
-    begin = _stoppable(progress, name, stop)
-    for _ in run_suite(policy, plan, cells, folder, begin, ready(policy, plan, folder, begin)):
+    trained = ready(policy, plan, folder, progress.begin)
+    for _ in run_suite(policy, plan, cells, folder, progress.begin, trained):
         if stop():
             raise KeyboardInterrupt
-
-
-def _stoppable(progress: Path, name: str, stop: Stop) -> Callable[[str], Callable[[int, int], None]]:
-    """What an evaluation tells of itself, with a look at whether it should stop."""
-
-    def begin(label: str) -> Callable[[int, int], None]:
-        tell = _tell(progress, name, label)
-
-        def report(done: int, of: int) -> None:
-            if stop():
-                raise KeyboardInterrupt
-            tell(done, of)
-
-        return report
-
-    return begin
-
-
-def _tell(progress: Path, name: str, doing: str) -> Callable[[int, int], None]:
-    """Tells whoever looks into the folder how far the work is, once a second."""
-    told = 0.0
-
-    def tell(done: int, of: int) -> None:
-        nonlocal told
-        if time.monotonic() - told >= 1:
-            told = time.monotonic()
-            store.write_json(progress, {"name": name, "doing": doing, "done": done, "of": of})
-
-    return tell
 
 
 def _unpack(policy: bytes, device: str) -> Policy:
@@ -185,72 +175,100 @@ def _unpack(policy: bytes, device: str) -> Policy:
         return load(file.name, device)
 
 
+class _Record:
+    """What a training run leaves in its folder while it trains: rows of metrics, checkpoints and snapshots."""
+
+    metrics: store.MetricsFile
+    tracker: Tracker
+
+    def __init__(self, run: TrainingFolder, policy: Policy, identity: str, device: str) -> None:
+        self._run = run
+        self._policy = policy
+        self._about = {"identity": identity, "device": device}
+        kept = _read_checkpoint(run.checkpoint, identity, device) or {}
+        self.state: State | None = kept.get("state")
+        self.step = int(self.state["step"]) if self.state else 0
+        # What a kill threw away does not count.
+        self._began = kept.get("began", time.time())
+        self._before = kept.get("seconds", 0.0)
+        self._here = time.monotonic()
+
+    def forget_later(self) -> None:
+        """Drop rows and snapshots that the checkpoint does not know."""
+        store.keep_metrics(self._run.metrics_file, lambda row: row["step"] <= self.step)
+        told = self.state["pacer"]["told"] if self.state and self.state["pacer"] else 0
+        for increments, path in self._run.snapshots().items():
+            if increments > told:
+                store.remove(path)
+
+    def log(self, row: Metrics) -> None:
+        """A row of metrics."""
+        self.metrics.append(row)
+        self.tracker(row)
+
+    def save(self, state: State) -> None:
+        """A checkpoint, in place of the one before."""
+        self.metrics.sync()  # rows up to the checkpoint must be there with it
+        with store.replacing(self._run.checkpoint) as file:
+            torch.save({**self._about, "state": state, "began": self._began, "seconds": self._seconds()}, file)
+
+    def held(self, increments: int) -> None:
+        """The agent that held a paced budget."""
+        save(self._policy, self._run.snapshot(increments))
+
+    def times(self) -> dict[str, float]:
+        """When the run began and ended, and the seconds it trained."""
+        return {"began": self._began, "ended": time.time(), "seconds": self._seconds()}
+
+    def _seconds(self) -> float:
+        return self._before + time.monotonic() - self._here
+
+
 def train_run(
     folder: Path,
     config: Config,
     task: Task,
     parent: Policy | None,
     device: str,
-    watch: Watch = SILENT,
+    hooks: Hooks = SILENT,
+    trackers: Trackers = NO_TRACKERS,
     seen_by_learner: Callable[[VectorEnv], VectorEnv] = lambda env: env,
 ) -> Policy:
-    """One training run in a folder of its own, from the parent's weights or fresh ones; the unit of all work.
-    `seen_by_learner` makes of the game what the learner plays.
+    """One training run in a folder of its own, from the parent's weights or fresh ones; the unit of all work. Of `hooks`,
+    progress and stop requests count. `seen_by_learner` makes of the game what the learner plays.
 
     The result depends on the arguments and on when checkpoints fell, at which every episode starts anew: on the arguments
     alone where these are counted in steps. A run that is finished is read; one with a checkpoint continues.
     """
-    checkpoint = folder / CHECKPOINT
-    if (folder / RESULT).exists():
-        store.remove(checkpoint)  # a kill may have come before
-        return load(folder / POLICY, device)
+    run = TrainingFolder(folder)
+    if run.finished:
+        store.remove(run.checkpoint)  # a kill may have come before
+        return load(run.policy, device)
     game = seen_by_learner(make_env(config.game, config.learner.num_envs, device))
     with contextlib.closing(game) as env, _threads_for(env):
         policy = _child(parent, config, env) if parent else _fresh(config, env, derive(task.seed, "weights"))
         facts = (FORMAT, config, task, policy.spec.parent)
         identity = hashlib.sha256(repr(facts).encode()).hexdigest()[:16]
-        state = _read_checkpoint(checkpoint, identity, device)
-        step = int(state["step"]) if state else 0
-        store.keep_metrics(folder / METRICS, lambda row: row["step"] <= step)
-        _forget_snapshots(folder, state)
-        with store.MetricsFile(folder / METRICS) as metrics, watch.mirrors.open(folder, config, step) as mirror:
-
-            def log(row: Metrics) -> None:
-                metrics.append(row)
-                mirror(row)
-
-            def keep(state: State) -> None:
-                metrics.sync()  # rows up to the checkpoint must be there with it
-                with store.replacing(checkpoint) as file:
-                    torch.save({"identity": identity, "device": device, "state": state}, file)
-
-            def held(increments: int) -> None:
-                save(policy, folder / SNAPSHOTS / f"{increments:03d}.safetensors")
-
-            hooks = Hooks(log, keep, held, watch.progress, watch.interrupted)
+        record = _Record(run, policy, identity, device)
+        record.forget_later()
+        hooks = dataclasses.replace(hooks, log=record.log, save=record.save, held=record.held)
+        with (
+            store.MetricsFile(run.metrics_file) as record.metrics,
+            trackers.open(folder, config, record.step) as record.tracker,
+        ):
             if config.algo == "ppo":
-                ppo.train(policy.to(device), env, config.ppo, config.attack, task, hooks, state)
+                ppo.train(policy.to(device), env, config.ppo, config.attack, task, hooks, record.state)
             else:
-                dqn.train(policy.to(device), env, config.dqn, config.attack, task, hooks, state)
-    save(policy, folder / POLICY)
-    last = store.read_metrics(folder / METRICS)[-1]
-    about = {"policy": fingerprint(policy), "parent": policy.spec.parent, **dataclasses.asdict(task), "last": last}
-    store.write_json(folder / RESULT, about)
-    store.remove(checkpoint)
+                dqn.train(policy.to(device), env, config.dqn, config.attack, task, hooks, record.state)
+    save(policy, run.policy)
+    about = {"policy": fingerprint(policy), "parent": policy.spec.parent, **dataclasses.asdict(task)}
+    run.finish({**about, "last": run.metrics()[-1], **record.times()})
     return policy.eval()
 
 
 def _threads_for(env: VectorEnv) -> contextlib.AbstractContextManager[None]:
     """One for vector observations; of images all, whatever else runs: with another number sums round otherwise."""
     return threads(1) if len(env.obs_shape) == 1 else contextlib.nullcontext()
-
-
-def _forget_snapshots(folder: Path, state: State | None) -> None:
-    """Of budgets that the checkpoint does not know to have been held."""
-    told = state["pacer"]["told"] if state and state["pacer"] else 0
-    for path in (folder / SNAPSHOTS).glob("*.safetensors"):
-        if int(path.stem) > told:
-            store.remove(path)
 
 
 def check_fits(policy: Policy, config: Config, env: VectorEnv) -> None:
@@ -304,7 +322,7 @@ def _child(parent: Policy, config: Config, env: VectorEnv) -> Policy:
     return policy
 
 
-def _read_checkpoint(path: Path, identity: str, device: str) -> State | None:
+def _read_checkpoint(path: Path, identity: str, device: str) -> dict[str, Any] | None:
     if not path.exists():
         return None
     again = f"delete it to have '{path.parent}' trained from its start"
@@ -313,7 +331,7 @@ def _read_checkpoint(path: Path, identity: str, device: str) -> State | None:
             intact = archive.testzip() is None
         # Mapped: gigabytes of replay memory are read as they are copied, not held a second time.
         found = torch.load(path, map_location="cpu", mmap=True, weights_only=True) if intact else {}
-        if found.keys() != {"identity", "device", "state"}:
+        if not found.keys() >= {"identity", "device", "state"}:
             raise ValueError("its content does not fit")
     except OSError as error:
         raise StoreError(f"cannot read '{path}': {error.strerror}", "check its permissions") from None
@@ -324,4 +342,4 @@ def _read_checkpoint(path: Path, identity: str, device: str) -> State | None:
         raise StoreError(f"'{path}' was made under other settings, or from another agent", again)
     if found["device"] != device:
         raise StoreError(f"'{path}' was made on {found['device']}", f"take --device {found['device']}, or {again}")
-    return found["state"]
+    return found

@@ -1,4 +1,4 @@
-"""Rows of metrics shown elsewhere too: TensorBoard, Weights & Biases. They read; metrics.jsonl is what counts."""
+"""Rows of metrics shown in TensorBoard or Weights & Biases too; metrics.jsonl is what counts."""
 
 import contextlib
 import dataclasses
@@ -18,11 +18,11 @@ from bcl.quantities import format_eps
 from bcl.runs import store
 from bcl.settings import to_toml
 
-Mirror = Callable[[Metrics], None]
+Tracker = Callable[[Metrics], None]
 
 
 @dataclass(frozen=True)
-class Mirrors:
+class Trackers:
     """Who gets the metrics of a training run besides its file."""
 
     tensorboard: bool = False
@@ -37,20 +37,20 @@ class Mirrors:
             _wandb()
 
     @contextlib.contextmanager
-    def open(self, folder: Path, config: Config, step: int) -> Iterator[Mirror]:
+    def open(self, folder: Path, config: Config, step: int) -> Iterator[Tracker]:
         """What takes the rows of the training run in `folder` that follow `step`."""
         with contextlib.ExitStack() as stack:
-            mirrors = list[Mirror]()
+            opened = list[Tracker]()
             if self.tensorboard:
-                mirrors.append(stack.enter_context(_to_tensorboard(folder, config, step)))
+                opened.append(stack.enter_context(_to_tensorboard(folder, config, step)))
             if self.wandb:
-                mirrors.append(stack.enter_context(_to_wandb(self.wandb, folder, config)))
+                opened.append(stack.enter_context(_to_wandb(self.wandb, folder, config)))
 
-            def mirror(row: Metrics) -> None:
-                for one in mirrors:
+            def track(row: Metrics) -> None:
+                for one in opened:
                     one(row)
 
-            yield mirror
+            yield track
 
     def show(self, run: Path, config: Config, scores: Sequence[Score]) -> None:
         """The settings and the scores of a whole run, for TensorBoard's table of hyper-parameters."""
@@ -61,7 +61,7 @@ class Mirrors:
             writer.add_hparams(_flat(dataclasses.asdict(config)), found, run_name=".")
 
 
-NO_MIRRORS = Mirrors()
+NO_TRACKERS = Trackers()
 GROUPS = {  # of TensorBoard's tags; what is in none of them is a part of the loss
     "play": ("return", "return_sd", "return_attacked", "episodes"),
     "schedule": ("eps", "kappa", "exploration"),
@@ -70,16 +70,16 @@ GROUPS = {  # of TensorBoard's tags; what is in none of them is a part of the lo
 
 
 @contextlib.contextmanager
-def _to_tensorboard(folder: Path, config: Config, step: int) -> Iterator[Mirror]:
+def _to_tensorboard(folder: Path, config: Config, step: int) -> Iterator[Tracker]:
     """TensorBoard is told to forget the rows after `step`."""
     with _summary_writer()(str(folder / "tensorboard"), purge_step=step + 1) as writer:
         writer.add_text("settings", textwrap.indent(to_toml(config), "    "))  # to Markdown: code
 
-        def mirror(row: Metrics) -> None:
+        def track(row: Metrics) -> None:
             for name, value in _values(row).items():
                 writer.add_scalar(f"{_group(name)}/{name}", value, row["step"])
 
-        yield mirror
+        yield track
 
 
 def _group(name: str) -> str:
@@ -104,7 +104,7 @@ def _flat(settings: dict[str, Any], where: str = "") -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def _to_wandb(project: str, folder: Path, config: Config) -> Iterator[Mirror]:
+def _to_wandb(project: str, folder: Path, config: Config) -> Iterator[Tracker]:
     """W&B keeps one run per folder, found again by its id; steps that it has already it does not take twice."""
     wandb = _wandb()
     known = store.once(folder / "wandb.json", lambda: {"id": uuid.uuid4().hex[:12]})
