@@ -21,7 +21,7 @@ from bcl.config import resolve
 from bcl.envs import make_env
 from bcl.evaluation import cells
 from bcl.experiment import Dispatcher
-from bcl.experiment.scoring import plan_of
+from bcl.experiment.verdict import plan_of
 from bcl.experiment.worker import MODULES, TrainingOrder, spec_of
 from bcl.learners.task import Task
 from bcl.policies import Policy

@@ -291,8 +291,8 @@ def _play(policy: Policy, plan: Plan, wanted: Sequence[Cell], folder: Path, part
     missing = [cell for cell in wanted if not cell_file(folder, cell, plan, identity, device).exists()]
     if parallel > 1 and len(missing) > 1:
         content, shares = files.to_bytes(policy), [missing[i::parallel] for i in range(min(parallel, len(missing)))]
-        orders = [worker.EvaluationOrder("attack", content, plan, tuple(share), device) for share in shares]
-        jobs = [Job(folder, worker.evaluate, (order, number)) for number, order in enumerate(orders)]
+        orders = [(number, "attack", content, plan, tuple(share), device) for number, share in enumerate(shares)]
+        jobs = [Job(folder, worker.evaluate, order) for order in orders]
         _in_processes(jobs, parallel, part.begin(f"{len(missing)} scores"))
     scores = []
     train = ready(policy, plan, folder, part.begin)
@@ -363,8 +363,9 @@ def certify(
         folder, proofs = _writable(target.results / CERTS), []
         missing = [b for b in budgets if not certificate_file(folder, method, b, plan, target.policy).exists()]
         if parallel > 1 and len(missing) > 1:
-            order = worker.CertificateOrder(files.to_bytes(target.policy), plan, method, pick_device(device))
-            jobs = [Job(folder, worker.certify, (order, budget, number)) for number, budget in enumerate(missing)]
+            content, where = files.to_bytes(target.policy), pick_device(device)
+            orders = [(number, content, plan, budget, method, where) for number, budget in enumerate(missing)]
+            jobs = [Job(folder, worker.certify, order) for order in orders]
             _in_processes(jobs, parallel, onlooker.begin(f"{method} at {counted(len(jobs), 'budget')}"))
         for proof in run_certificates(target.policy, plan, budgets, method, folder, onlooker.begin):
             proofs.append(proof)

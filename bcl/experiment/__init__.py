@@ -1,8 +1,7 @@
 """Runs: what a command starts, what workers do, and where a run stands."""
 
 from bcl.experiment.dispatch import Dispatcher
-from bcl.experiment.repeats import share_median, shared_stages, summary
-from bcl.experiment.run import check, create, finish, train_until_median
+from bcl.experiment.run import check, create, finish, share_median, shared_stages, summary, train_until_median
 from bcl.experiment.verdict import Start, Verdict
 from bcl.experiment.worker import train_run
 

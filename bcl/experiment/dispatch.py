@@ -8,7 +8,7 @@ from bcl.errors import StoreError
 from bcl.evaluation import Cell, Plan, Score, cell_file
 from bcl.experiment import worker
 from bcl.experiment.trackers import NO_TRACKERS, Trackers
-from bcl.experiment.worker import EvaluationOrder, TrainingOrder
+from bcl.experiment.worker import TrainingOrder
 from bcl.policies.files import fingerprint, load
 from bcl.runs import store
 from bcl.runs.directory import Agent, TrainingFolder
@@ -72,9 +72,9 @@ class Dispatcher:
             policy = content(agent) if missing else b""
             shares = min(self.executor.width, len(missing))
             for number in range(shares):
-                order = EvaluationOrder(name, policy, plan, tuple(missing[number::shares]), self.device)
+                order = (len(jobs), name, policy, plan, tuple(missing[number::shares]), self.device)
                 # In the folder of scores alone: on a cluster all of a job's folder travels.
-                jobs.append(Job(agent.evals, worker.evaluate, (order, len(jobs))))
+                jobs.append(Job(agent.evals, worker.evaluate, order))
         for _ in self.executor.run(jobs, self.interrupted, self.tick):
             pass
 

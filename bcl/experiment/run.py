@@ -18,24 +18,23 @@ from typing import Any
 import torch
 
 import bcl
+from bcl import stats
 from bcl.bounds import margins
 from bcl.config import Config
 from bcl.envs import make_env
 from bcl.errors import StoreError
 from bcl.experiment.dispatch import Dispatcher, content
 from bcl.experiment.learning_check import doubt
-from bcl.experiment.paced import pace_of, train_paced
-from bcl.experiment.phases import Curriculum, rules_of
-from bcl.experiment.scoring import choosing_attacks
+from bcl.experiment.phases import Curriculum, pace_of, rules_of, train_paced
 from bcl.experiment.trackers import NO_TRACKERS, Trackers
-from bcl.experiment.verdict import Verdict, evaluate_run
+from bcl.experiment.verdict import Verdict, choosing_attacks, evaluate_run, final_score_in_words
 from bcl.experiment.worker import TrainingOrder, check_fits, spec_of
 from bcl.learners import dqn
 from bcl.learners.task import Task
 from bcl.policies import Policy
 from bcl.policies.files import fingerprint, load, to_bytes
 from bcl.quantities import counted, format_eps
-from bcl.recipes import Stage
+from bcl.recipes import Stage, find_recipe
 from bcl.runs import store
 from bcl.runs.directory import Agent, RunDirectory, StageFolder, trained_stages
 from bcl.runs.store import Json
@@ -47,8 +46,8 @@ Stages = Sequence[tuple[Stage, Config]]
 def check(stages: Stages, device: str, init: Policy | None, trackers: Trackers = NO_TRACKERS) -> None:
     """Refuse, before anything is written, what would fail later: games, networks, rules, an agent that does not fit."""
     trackers.check()
-    for number in trained_stages(stages[-1][1].recipe, len(stages), init is not None):
-        stage, config = stages[number - 1]
+    recipe = find_recipe(stages[-1][1].recipe)
+    for _, (stage, config), _ in trained_stages(recipe, stages, init is not None):
         if config.algo == "dqn":
             dqn.refuse_no_updates(config.dqn)
         if stage.strategy != "none":
@@ -104,7 +103,8 @@ def _train_and_evaluate(run: RunDirectory, dispatcher: Dispatcher) -> dict[str, 
         robust = run.stages()[-1].stage.loss != "standard"
         found = evaluate_run(run, agent, robust, trained.reached, dispatcher)
     about = {"policy": agent.fingerprint, "reached": trained.reached, "kept": trained.kept}
-    return {**about, "curriculum": trained.stopped, **found, "flags": [*trained.flags, *found["flags"]]}
+    found |= {"flags": [*trained.flags, *found["flags"]], "files": run.digests()}
+    return {**about, "curriculum": trained.stopped, **found}
 
 
 @dataclass(frozen=True)
@@ -212,6 +212,42 @@ def _median(run: RunDirectory, stage: StageFolder, dispatcher: Dispatcher) -> tu
         raise StoreError(what, f"delete it, then {resume} takes the median again")
     dispatcher.say(f"stage {number}: goes on from the agent of {about['run']}, the median of the repeats")
     return median.agent(), about
+
+
+def shared_stages(runs: Sequence[RunDirectory]) -> list[StageFolder]:
+    """Of every run the stage whose median all go on from; empty: nothing is to be shared, or it is."""
+    stages = [stage for run in runs for stage in run.stages() if stage.stage.shares_median]
+    finished = all(run.finished for run in runs) or all(stage.median.finished for stage in stages)
+    return [] if finished else stages
+
+
+def share_median(stages: Sequence[StageFolder]) -> None:
+    """Lay the median of the agents of a stage into that stage's folder of every repeat."""
+    results = [stage.result() for stage in stages]
+    runs = [stage.run for stage in stages]
+    if not all(isinstance(result.get("final_score"), int | float) for result in results):
+        what = f"'{runs[0]}' or a repeat beside it was begun by a version without medians of stages"
+        raise StoreError(what, "start anew with another --out")
+    finals = [float(result["final_score"]) for result in results]
+    middle = stats.median_run(finals)
+    names = [run.name for run in runs]
+    about = results[middle] | {"run": names[middle], "final_scores": dict(zip(names, finals, strict=True))}
+    weights = stages[middle].policy.read_bytes()
+    for stage in stages:
+        store.write_bytes(stage.median.policy, weights)
+        stage.median.finish(about)  # last: it says that the median is there
+
+
+def summary(runs: Sequence[RunDirectory], verdicts: Sequence[Verdict]) -> dict[str, Any]:
+    """Final scores, what they are, the median run and the IQM."""
+    finals = [verdict.final_score for verdict in verdicts]
+    attacked = any(score.eps for score in verdicts[0].scores)
+    return {
+        "final_scores": dict(zip((run.path.name for run in runs), finals, strict=True)),
+        "final_score_is": final_score_in_words(runs[0].config, attacked),
+        "median": runs[stats.median_run(finals)].path.name,
+        "iqm": stats.iqm(finals),
+    }
 
 
 def commit_here() -> str | None:

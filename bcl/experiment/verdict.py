@@ -1,22 +1,26 @@
-"""How a run ended: the scores of its agent and of the one it started from, flags, and a sentence for people."""
+"""How agents of a run are evaluated: by which episodes and attacks they are chosen and reported, and the verdict."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bcl.attacks import attacks_named
+from bcl import stats
+from bcl.attacks import Attack, attacks_named
 from bcl.attacks.names import attack_label
 from bcl.config import Config
 from bcl.errors import StoreError
-from bcl.evaluation import Score, cells, flags, worse_than_start, worst_within
+from bcl.evaluation import Plan, Score, cells, flags, game_for_evaluation, worse_than_start, worst, worst_within
 from bcl.evaluation.flags import WORSE_THAN_START
 from bcl.experiment.dispatch import Dispatcher
 from bcl.experiment.learning_check import NO_LEARNING, UNKNOWN_LEARNING
-from bcl.experiment.scoring import final_score, plans_of
 from bcl.quantities import format_eps
+from bcl.recipes import find_recipe
 from bcl.runs.directory import Agent, RunDirectory
 from bcl.runs.store import Json
+from bcl.seeds import derive
 
+SELECTION = "selection"
+"""The purpose of episodes that agents are chosen by."""
 MOST_NAMED = 4  # attacks in a sentence; the paper's table has as many
 
 
@@ -161,3 +165,45 @@ def _joined(played: Sequence[Sequence[Score]]) -> list[Score]:
 
 def _scores(data: Any, run: RunDirectory) -> list[Score]:
     return [Score.from_dict(score, run.result_file) for score in data]
+
+
+def plan_of(config: Config, purpose: str, unlimited: bool = False) -> Plan:
+    """Episodes for one purpose: those that agents are chosen by are not those that are reported. `unlimited`: on all
+    levels of a Procgen game, not those of training."""
+    game = game_for_evaluation(config.game, "eval" if unlimited else None, config.evaluation.max_steps)
+    ours = purpose == SELECTION and find_recipe(config.recipe).ours
+    starts = "varied" if ours else config.evaluation.starts
+    return Plan(game, config.evaluation.episodes, derive(config.seed, purpose), starts=starts)
+
+
+def plans_of(config: Config, purpose: str) -> list[Plan]:
+    """The game as it was trained, then its unlimited levels if these count too."""
+    both = config.evaluation.levels == "both"
+    return [plan_of(config, purpose), *([plan_of(config, purpose, unlimited=True)] if both else [])]
+
+
+def choosing_attacks(config: Config) -> tuple[Attack, ...]:
+    """The attacks whose worst counts when agents are chosen."""
+    names = [config.evaluation.suite if by == "evaluation" else by for by in config.curriculum.judged_by]
+    return tuple({repr(attack): attack for name in names for attack in attacks_named(name)}.values())
+
+
+def final_score(played: Sequence[Sequence[Score]], config: Config) -> float:
+    """R_nominal + the mean over the scored budgets under the worst attack, summed over the sets of levels."""
+    total = 0.0
+    for scores in played:
+        lowest = worst(scores)
+        attacked = [lowest[eps].mean for eps in config.evaluation.scored if eps in lowest]
+        total += scores[0].mean + (stats.mean(attacked) if attacked else 0.0)
+    return total
+
+
+def final_score_in_words(config: Config, attacked: bool) -> str:
+    """By which attacks, budgets and levels the median of repeats is taken."""
+    evaluation = config.evaluation
+    words = "mean return without attack"
+    if attacked:
+        attacks = [attack_label(repr(attack)) for attack in attacks_named(evaluation.suite)]
+        under = attacks[0] if len(attacks) == 1 else f"the worst of {', '.join(attacks)}"
+        words += f" + mean over {', '.join(map(format_eps, evaluation.scored))} under {under}"
+    return words + (", training levels + unlimited levels" if evaluation.levels == "both" else "")

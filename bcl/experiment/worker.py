@@ -46,30 +46,6 @@ SILENT = Hooks()
 
 
 @dataclass(frozen=True)
-class EvaluationOrder:
-    """Cells of an evaluation to be played, as data that can travel."""
-
-    name: str
-    """For people who watch."""
-    policy: bytes = field(repr=False)
-    """A policy file's content."""
-    plan: Plan
-    cells: tuple[Cell, ...]
-    device: str
-
-
-@dataclass(frozen=True)
-class CertificateOrder:
-    """A certificate to be made, as data that can travel."""
-
-    policy: bytes = field(repr=False)
-    """A policy file's content."""
-    plan: Plan
-    method: Method
-    device: str
-
-
-@dataclass(frozen=True)
 class TrainingOrder:
     """A training run to be made, as data that can travel."""
 
@@ -119,7 +95,7 @@ class ProgressFile:
 def train(folder: Path, order: TrainingOrder, stop: Stop) -> None:
     """A job: the run, then the scores that will be asked for. Of several runs that are compared, one may diverge."""
     run = TrainingFolder(folder)
-    if run.diverged:
+    if "diverged" in run.result():
         return
     parent = _unpack(order.parent, order.device) if order.parent else None
     progress = ProgressFile(run.progress, order.name, stop)
@@ -136,18 +112,21 @@ def train(folder: Path, order: TrainingOrder, stop: Stop) -> None:
     progress.remove()
 
 
-def evaluate(folder: Path, order: EvaluationOrder, part: int, stop: Stop) -> None:
-    """A job: scores of a policy that lies elsewhere; `part`: which of several jobs in this folder."""
-    progress = ProgressFile(folder / progress_file(part), order.name, stop)
-    _play(_unpack(order.policy, order.device), order.plan, order.cells, folder, progress, stop)
+def evaluate(
+    folder: Path, part: int, name: str, policy: bytes, plan: Plan, cells: tuple[Cell, ...], device: str, stop: Stop
+) -> None:
+    """A job: scores of a policy by its file's content; `part`: which of several jobs in this folder."""
+    progress = ProgressFile(folder / progress_file(part), name, stop)
+    _play(_unpack(policy, device), plan, cells, folder, progress, stop)
     progress.remove()
 
 
-def certify(folder: Path, order: CertificateOrder, eps: float, part: int, stop: Stop) -> None:
+def certify(
+    folder: Path, part: int, policy: bytes, plan: Plan, eps: float, method: Method, device: str, stop: Stop
+) -> None:
     """A job: the certificate of a policy at one budget."""
     progress = ProgressFile(folder / progress_file(part), "certify", stop)
-    policy = _unpack(order.policy, order.device)
-    for _ in run_certificates(policy, order.plan, [eps], order.method, folder, progress.begin):
+    for _ in run_certificates(_unpack(policy, device), plan, [eps], method, folder, progress.begin):
         pass
     progress.remove()
 

@@ -258,7 +258,7 @@ def _so_far(run: RunDirectory) -> list[Evaluation]:
     """Of an unfinished run: the scores by which the best agent so far was chosen."""
     for stage in reversed(run.stages()):
         if stage.stage.strategy != "none" and (made := stage.decisions()):
-            best = stage.best_so_far(made[-1].decision.best_phase)
+            best = stage.kept_by(made[-1].decision.best_phase)
             return [_evaluation(played, CHOOSING) for played in read_scores(best.evals, "")][:1]
     return []
 

@@ -17,7 +17,6 @@ from bcl.runs.directory import (
     StageFolder,
     StoredDecision,
     TrainingFolder,
-    time_on_clock,
     times,
 )
 
@@ -173,9 +172,10 @@ def _span(
 ) -> tuple[float, float]:
     """When a run of a phase began and ended, on the clock of its stage, as stored. What was cancelled ended with the
     decision; of version 0.1, and of what is under way, the beginning is told by the time spent training."""
-    run, at = phase.run(k), time_on_clock(stage)
+    run = phase.run(k)
     result = run.result()
-    start, end = at(result.get("began")), at(result.get("ended"))
+    start = stage.on_clock(result.get("began"))
+    end = stage.on_clock(result.get("ended"))
     if end is None:
         end = phase.clock_after(k)
     if end is None and made:

@@ -1,11 +1,11 @@
 """The run directory: all its paths, and every fact that is stored in it. Nobody else joins paths inside a run.
 
-    config.toml  run.json            the settings; version, commit, command, machine, seed, stages, format
-    init/                            the agent to start from, where one was given
-    stages/1-vanilla/                a training run
-    stages/3-at/phases/003/          a phase of a curriculum: run1/, run2/, ... and decision.json
-    best/policy.safetensors          the agent to report; evals/, certs/, breaking/ hold its results
-    result.json                      the verdict, written last
+    config.toml  run.json       the settings; version, commit, command, machine, seed, stages, format
+    init/                       the agent to start from, where one was given
+    stages/1-vanilla/           a training run
+    stages/3-at/phases/003/     a phase of a curriculum: run1/, run2/, ... and decision.json
+    best/policy.safetensors     the agent to report; evals/, certs/, breaking/ hold its results
+    result.json                 the verdict, written last
 
 Several runs that differ in their seed alone lie in one folder with repeats.json (`Repeats`).
 """
@@ -31,10 +31,11 @@ from bcl.runs.store import Json
 from bcl.settings import difference, to_toml
 
 FORMAT = 2  # of run directories; those of version 0.1 have no number
-POLICY, RESULT, METRICS, CONFIG = "policy.safetensors", "result.json", "metrics.jsonl", "config.toml"
+CONFIG, RUN, REPEATS = "config.toml", "run.json", "repeats.json"
 EVALS, CERTS, PROGRESS = "evals", "certs", "progress.json"
 COPY_AGAIN = "copy the run again with all its files"
-REPORTED = (RESULT, METRICS, "decision.json", "clock*.json", "time-after*.json")  # files in the folders of stages
+# Files in the folders of stages that reports read.
+REPORTED = ("result.json", "metrics.jsonl", "decision.json", "clock*.json", "time-after*.json")
 # What a creation makes, of a run or of repeats.
 _MADE = re.compile(r"(seed\d+/)?(lock|run\.json|init/policy\.safetensors|(stages/[^/]+/)?config\.toml)")
 
@@ -52,30 +53,30 @@ class Agent:
     """In which it was trained; 0: before the curriculum."""
 
 
-@dataclass(frozen=True)
 class ResultFolder:
     """A folder whose work is done once its result.json is there."""
 
-    path: Path
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.result_file = path / "result.json"
+        self.evals = path / EVALS
 
-    @property
-    def result_file(self) -> Path:
-        """See `result`."""
-        return self.path / RESULT
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ResultFolder) and self.path == other.path
+
+    __hash__ = None  # type: ignore[assignment]
 
     @property
     def finished(self) -> bool:
-        """Whether it has a result."""
         return self.result_file.exists()
 
     def result(self) -> Json:
         """What came out; empty before the work has ended."""
         return store.read_if_there(self.result_file)
 
-    @property
-    def evals(self) -> Path:
-        """The folder of its agent's scores."""
-        return self.path / EVALS
+    def once(self, work: Callable[[], Mapping[str, Any]]) -> Json:
+        """The result, made if it is not there."""
+        return store.once(self.result_file, work)
 
     def lock(self, say: Callable[[str], None] = lambda _: None) -> AbstractContextManager[None]:
         """Hold the folder for this process."""
@@ -86,64 +87,42 @@ class ResultFolder:
         return store.owner(self.path)
 
 
-@dataclass(frozen=True)
 class TrainingFolder(ResultFolder):
     """One training run: its agent, metrics and result; while it is under way, its checkpoint and progress."""
 
-    @property
-    def policy(self) -> Path:
-        """The agent that was trained."""
-        return self.path / POLICY
-
-    @property
-    def metrics_file(self) -> Path:
-        """See `metrics`."""
-        return self.path / METRICS
-
-    @property
-    def checkpoint(self) -> Path:
-        """There while the run is under way."""
-        return self.path / "checkpoint.pt"
-
-    @property
-    def progress(self) -> Path:
-        """There while the run, or the evaluation after it, is under way."""
-        return self.path / PROGRESS
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.policy = path / "policy.safetensors"
+        self.metrics_file = path / "metrics.jsonl"
+        self.checkpoint = path / "checkpoint.pt"
+        self.progress = path / PROGRESS
 
     def finish(self, facts: Mapping[str, Any]) -> None:
-        """Store the result, which says that the run has ended; its checkpoint goes."""
+        """Store the result, which says that the run has ended."""
         store.write_json(self.result_file, facts)
         store.remove(self.checkpoint)
-
-    @property
-    def diverged(self) -> bool:
-        """Whether it ended without an agent."""
-        return "diverged" in self.result()
 
     def agent(self, phase: int = 0) -> Agent:
         """What a run that has ended left."""
         return Agent(self.policy, self.evals, str(self.result().get("policy")), phase)
 
     def metrics(self) -> list[Json]:
-        """A row per `log_steps`."""
         return store.read_metrics(self.metrics_file)
 
     def steps(self) -> int:
-        """How many were trained."""
         rows = self.metrics()
         return int(rows[-1]["step"]) if rows else 0
 
     def seconds(self) -> float:
         """Spent training, as stored; before the end, and of version 0.1, by the rates in its metrics."""
         stored = self.result().get("seconds")
-        return float(stored) if isinstance(stored, int | float) else training_seconds(self.metrics())
+        return float(stored) if isinstance(stored, int | float) else [0.0, *times(self.metrics())][-1]
 
     def snapshot(self, increments: int) -> Path:
         """The agent that held a paced budget so many increments above its start."""
         return self.path / "snapshots" / f"{increments:03d}.safetensors"
 
     def snapshots(self) -> dict[int, Path]:
-        """Those that were kept, by their increments."""
         return {int(path.stem): path for path in sorted((self.path / "snapshots").glob("*.safetensors"))}
 
     def forget(self) -> None:
@@ -151,11 +130,6 @@ class TrainingFolder(ResultFolder):
         store.sweep(self.path)
         store.remove(self.checkpoint)
         store.remove(self.progress)
-
-
-def training_seconds(rows: Sequence[Json]) -> float:
-    """The time a run trained, from its rows of metrics."""
-    return times(rows)[-1] if rows else 0.0
 
 
 def times(rows: Sequence[Json]) -> list[float]:
@@ -197,8 +171,7 @@ class PhaseFolder:
     def keep(self, decision: Decision, seconds: Callable[[], float]) -> float:
         """Store the decision, and give the time at which it was first made; refuse one that differs from what is stored."""
         path = self.path / "decision.json"
-        stored = store.once(path, lambda: {"decision": asdict(decision), "seconds": seconds()})
-        made = _decision(path, stored)
+        made = _decision(path, store.once(path, lambda: {"decision": asdict(decision), "seconds": seconds()}))
         if replace(made.decision, stop=decision.stop) != decision:  # its wording may be of another version
             what = f"'{path}' holds another decision than the results beside it lead to"
             raise StoreError(what, "restore what was changed by hand, or delete that file and the phases after it")
@@ -209,65 +182,36 @@ class PhaseFolder:
 
     def out_of_time(self, run: int, reason: str | None) -> str | None:
         """The reason to stop as it was when it was first asked for: on resuming, the clock must not undo what was in time."""
-        path = self.path / f"time-after-run{run}.json"
-        stop = store.once(path, lambda: {"stop": reason}).get("stop")
-        return None if stop is None else str(stop)
+        return store.once(self.path / f"time-after-run{run}.json", lambda: {"stop": reason}).get("stop")
 
     def clock_after(self, run: int) -> float | None:
         """Of version 0.1: seconds on the stage's clock when a run was trained and evaluated."""
-        seconds = store.read_if_there(self.path / f"clock-after-run{run}.json").get("seconds")
-        return float(seconds) if isinstance(seconds, int | float) else None
+        return store.read_if_there(self.path / f"clock-after-run{run}.json").get("seconds")
 
 
-@dataclass(frozen=True)
 class StageFolder(TrainingFolder):
     """A stage of a recipe: one training run, or a curriculum of phases."""
 
-    number: int
-    stage: Stage
-    own: bool
-    """Whether it is one of the recipe's own, not of its bootstrap."""
-
-    @property
-    def name(self) -> str:
-        """Such as `vanilla`."""
-        return stage_name(self.stage)
+    def __init__(self, run: Path, number: int, stage: Stage, own: bool) -> None:
+        self.name = stage_name(stage)
+        super().__init__(run / "stages" / f"{number}-{self.name}")
+        self.run = run
+        self.number = number
+        self.stage = stage
+        self.own = own  # one of the recipe's own, not of its bootstrap
+        self.median = TrainingFolder(self.path / "median")  # the agent that repeats go on from
+        self.paced_run = TrainingFolder(self.path / "run")  # of a stage whose budget paces itself
+        self.clock = self.path / "clock.json"
 
     @property
     def config(self) -> Config:
-        """The settings of this stage."""
         return read_config(self.path)
-
-    @property
-    def run(self) -> Path:
-        """The run directory that it is a stage of."""
-        return self.path.parents[1]
-
-    @property
-    def median(self) -> TrainingFolder:
-        """The agent that repeats go on from, where they share one."""
-        return TrainingFolder(self.path / "median")
-
-    @property
-    def paced_run(self) -> TrainingFolder:
-        """The one training run of a stage whose budget paces itself."""
-        return TrainingFolder(self.path / "run")
-
-    @property
-    def clock(self) -> Path:
-        """See `Clock`."""
-        return self.path / "clock.json"
-
-    def once(self, work: Callable[[], Mapping[str, Any]]) -> Json:
-        """The result, made if it is not there."""
-        return store.once(self.result_file, work)
 
     def phase(self, index: int) -> PhaseFolder:
         """A phase, from 0, which is the bootstrap."""
         return PhaseFolder(self.path / "phases" / f"{index:03d}", index)
 
     def phases(self) -> list[PhaseFolder]:
-        """Those that were begun."""
         return [self.phase(int(path.name)) for path in sorted((self.path / "phases").glob("[0-9]*"))]
 
     def decisions(self) -> list[StoredDecision]:
@@ -275,22 +219,18 @@ class StageFolder(TrainingFolder):
         made = list[StoredDecision]()
         for path in sorted((self.path / "phases").glob("*/decision.json")):
             stored = _decision(path, store.read_json(path))
-            expected = made[-1].decision.next if made else 0
-            if stored.decision.phase.index != expected:
-                what = f"the decision before '{path}' is missing"
-                raise StoreError(
-                    what, "restore it, or delete result.json of this stage and of the run, and resume that"
-                )
+            if stored.decision.phase.index != (made[-1].decision.next if made else 0):
+                hint = "restore it, or delete result.json of this stage and of the run, and resume that"
+                raise StoreError(f"the decision before '{path}' is missing", hint)
             made.append(stored)
         return made
 
-    def best_so_far(self, phase: int) -> TrainingFolder:
+    def kept_by(self, phase: int) -> TrainingFolder:
         """Where the agent lies that a phase handed on; the stage's own folder is the bootstrap's."""
-        kept = {made.decision.phase.index: made.decision.kept for made in self.decisions()}
-        for index in sorted((i for i in kept if i <= phase), reverse=True):
-            number = kept[index]
-            if number != INCUMBENT:
-                return self.phase(index).run(number)
+        for made in reversed(self.decisions()):
+            index, kept = made.decision.phase.index, made.decision.kept
+            if index <= phase and kept != INCUMBENT:
+                return self.phase(index).run(kept)
         return self
 
     def training_runs(self) -> list[TrainingFolder]:
@@ -302,6 +242,12 @@ class StageFolder(TrainingFolder):
         made = [one.decision for one in self.decisions()]
         return [self.phase(d.phase.index).run(c.run) for d in made for c in d.candidates if c.run != INCUMBENT]
 
+    def on_clock(self, moment: Any) -> float | None:
+        """The seconds on its clock (`Clock`) at a time of day; none where that is not stored, as in version 0.1."""
+        sessions = store.read_if_there(self.clock).get("sessions", [])
+        before = [one for one in sessions if moment is not None and one[0] <= moment]
+        return float(before[-1][1] + moment - before[-1][0]) if before else None
+
 
 class Clock:
     """Seconds spent on a stage by all processes that worked on it, each counted up to its last `keep`.
@@ -312,14 +258,12 @@ class Clock:
     def __init__(self, stage: StageFolder) -> None:
         self._path = stage.clock
         stored = store.read_if_there(self._path)
-        seconds = stored.get("seconds")
-        self._before = float(seconds) if isinstance(seconds, int | float) else 0.0
-        self._sessions = [*stored.get("sessions", []), [time.time(), self._before]]
+        self._before = float(stored.get("seconds", 0.0))
+        self._sessions = [*stored.get("sessions", []), (time.time(), self._before)]
         self._began = time.monotonic()
         self.keep()
 
     def seconds(self) -> float:
-        """So far."""
         return self._before + time.monotonic() - self._began
 
     def keep(self) -> float:
@@ -329,31 +273,26 @@ class Clock:
         return spent
 
 
-def time_on_clock(stage: StageFolder) -> Callable[[object], float | None]:
-    """Gives for a time of day the seconds on the clock of a stage; none where that is not stored, as in version 0.1."""
-    sessions = store.read_if_there(stage.clock).get("sessions", [])
-
-    def at(moment: object) -> float | None:
-        before = [(began, seconds) for began, seconds in sessions if isinstance(moment, float) and began <= moment]
-        return before[-1][1] + moment - before[-1][0] if before and isinstance(moment, float) else None
-
-    return at
-
-
-@dataclass(frozen=True)
 class RunDirectory(ResultFolder):
     """A run, whose result is its verdict; `path` may hold none yet."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.init = TrainingFolder(path / "init")  # the agent to start from; `about` says whether there is one
+        self.best = path / "best" / "policy.safetensors"
+        self.certs = path / CERTS
+        self.breaking = path / "breaking"
+        self.report = path / "report.html"
 
     @staticmethod
     def open(path: Path) -> "RunDirectory":
         """A run that can be read and continued; anything else is refused."""
-        run = RunDirectory(path)
         _config_text(path)
-        if not (path / "run.json").exists():
+        if not (path / RUN).exists():
             if (path / "stages").exists():
-                raise StoreError(f"'{path}' has no run.json", COPY_AGAIN)
+                raise StoreError(f"'{path}' has no {RUN}", COPY_AGAIN)
             raise StoreError(f"'{path}' is a part of a run", "give the run's own directory")
-        return run
+        return RunDirectory(path)
 
     @staticmethod
     def create(
@@ -361,23 +300,25 @@ class RunDirectory(ResultFolder):
     ) -> "RunDirectory":
         """Make the directory from the settings of every stage, its provenance and the agent to start from. run.json is
         written first and config.toml last."""
-        last = stages[-1][1]
-        files = {f"init/{POLICY}": init} if init else {}
-        listed = []
-        for number in trained_stages(last.recipe, len(stages), init is not None):
-            stage, config = stages[number - 1]
-            files[f"stages/{number}-{stage_name(stage)}/{CONFIG}"] = to_toml(config).encode()
-            facts = {"loss": stage.loss, "strategy": stage.strategy, "shares_median": stage.shares_median}
-            listed.append({"number": number, "own": number > len(stages) - _own_stages(last.recipe), **facts})
-        if source := recipes.find_recipe(last.recipe).source:
-            files[f"stages/{last.recipe}.toml"] = source.encode()
-        files[CONFIG] = to_toml(last).encode()
-        settings = {name: _digest(data) for name, data in files.items() if name.endswith(".toml")}
+        run = RunDirectory(path)
+        recipe = recipes.find_recipe(stages[-1][1].recipe)
+        trained = trained_stages(recipe, stages, init is not None)
+        files = {run.init.policy: init} if init else {}
+        for number, (stage, config), own in trained:
+            files[StageFolder(path, number, stage, own).path / CONFIG] = to_toml(config).encode()
+        if recipe.source:
+            files[path / "stages" / f"{stages[-1][1].recipe}.toml"] = recipe.source.encode()
+        files[path / CONFIG] = to_toml(stages[-1][1]).encode()
+        settings = {run._name(file): _digest(data) for file, data in files.items() if file.suffix == ".toml"}
+        listed = [
+            {"number": number, "own": own, "loss": s.loss, "strategy": s.strategy, "shares_median": s.shares_median}
+            for number, (s, _), own in trained
+        ]
         make_room(path)
-        store.write_json(path / "run.json", {**about, "format": FORMAT, "stages": listed, "settings": settings})
-        for name, data in files.items():
-            store.write_bytes(path / name, data)
-        return RunDirectory(path)
+        store.write_json(path / RUN, {**about, "format": FORMAT, "stages": listed, "settings": settings})
+        for file, data in files.items():
+            store.write_bytes(file, data)
+        return run
 
     @property
     def exists(self) -> bool:
@@ -398,32 +339,23 @@ class RunDirectory(ResultFolder):
 
     def about(self) -> Json:
         """Version, commit, command, machine and seed."""
-        facts = store.read_json(self.path / "run.json", COPY_AGAIN)
+        facts = store.read_json(self.path / RUN, COPY_AGAIN)
         if facts.get("format", 1) not in (1, FORMAT):
             raise StoreError(f"'{self.path}' was made by a later version of bcl", "update bcl")
         return facts
 
     def stages(self) -> list[StageFolder]:
-        """Those that are or will be trained; an agent to start from stands for all but the recipe's own."""
+        """Those that are or will be trained."""
         about = self.about()
         if "stages" in about:
             return [self._stage(**facts) for facts in about["stages"]]
         config = self.config
-        found = [stage for stage, _ in recipes.stages_of(config.recipe, config.algo, "", config.bootstrap)]
-        numbers = trained_stages(config.recipe, len(found), about.get("init") is not None)
-        first_own = len(found) - _own_stages(config.recipe) + 1
-        return [self._folder(number, found[number - 1], number >= first_own) for number in numbers]
+        found = recipes.stages_of(config.recipe, config.algo, "", config.bootstrap)
+        trained = trained_stages(recipes.find_recipe(config.recipe), found, about.get("init") is not None)
+        return [StageFolder(self.path, number, stage, own) for number, (stage, _), own in trained]
 
     def _stage(self, number: int, own: bool, **facts: Any) -> StageFolder:
-        return self._folder(number, Stage(**facts), own)
-
-    def _folder(self, number: int, stage: Stage, own: bool) -> StageFolder:
-        return StageFolder(self.path / "stages" / f"{number}-{stage_name(stage)}", number, stage, own)
-
-    @property
-    def init(self) -> TrainingFolder:
-        """Of the agent to start from, where one was given (`about` says so)."""
-        return TrainingFolder(self.path / "init")
+        return StageFolder(self.path, number, Stage(**facts), own)
 
     def start(self) -> tuple[str, Agent] | None:
         """The agent that the recipe's own stages begin from, with its name; none: they begin with fresh weights, or it is
@@ -434,33 +366,13 @@ class RunDirectory(ResultFolder):
         before = [stage for stage in self.stages() if not stage.own]
         return (before[-1].name, before[-1].agent()) if before and before[-1].finished else None
 
-    @property
-    def best(self) -> Path:
-        """The agent to report, once the run has ended."""
-        return self.path / "best" / POLICY
-
-    @property
-    def certs(self) -> Path:
-        """The folder of its certificates."""
-        return self.path / CERTS
-
-    @property
-    def breaking(self) -> Path:
-        """The folder of the search for the smallest budget that breaks it."""
-        return self.path / "breaking"
-
-    @property
-    def report(self) -> Path:
-        """Where the report goes unless somebody says otherwise."""
-        return self.path / "report.html"
-
-    def once(self, work: Callable[[], Mapping[str, Any]]) -> Json:
-        """The verdict, made if it is not there, with digests of all that reports read of the stages."""
-        return store.once(self.result_file, lambda: {**work(), "files": self._digests()})
-
-    def _digests(self) -> dict[str, str]:
+    def digests(self) -> dict[str, str]:
+        """Of all that reports read of the stages, by file."""
         found = sorted(path for pattern in REPORTED for path in (self.path / "stages").rglob(pattern))
-        return {path.relative_to(self.path).as_posix(): _digest(path.read_bytes()) for path in found}
+        return {self._name(path): _digest(path.read_bytes()) for path in found}
+
+    def _name(self, path: Path) -> str:
+        return path.relative_to(self.path).as_posix()
 
     def check_unchanged(self) -> None:
         """Refuse settings that were edited since the run was started, and files of a finished run that are not as it left
@@ -484,7 +396,6 @@ class RunDirectory(ResultFolder):
             raise StoreError(f"'{self.path}' was started on {started_on}", f"take --device {started_on}")
 
     def locked_since(self) -> float:
-        """When its owner took the lock."""
         return (self.path / "lock").stat().st_mtime
 
     def progress_files(self) -> list[Path]:
@@ -493,7 +404,7 @@ class RunDirectory(ResultFolder):
 
     def trainings(self) -> Iterator[TrainingFolder]:
         """All training runs that have metrics."""
-        for path in sorted(self.path.rglob(METRICS)):
+        for path in sorted(self.path.rglob("metrics.jsonl")):
             yield TrainingFolder(path.parent)
 
     @property
@@ -503,30 +414,23 @@ class RunDirectory(ResultFolder):
         return group if group.exists else None
 
 
-@dataclass(frozen=True)
 class Repeats(ResultFolder):
     """A folder of runs that differ in their seed, whose result are final scores, median and IQM; `path` may hold none."""
 
     @property
     def exists(self) -> bool:
-        """Whether there are any."""
-        return self._file.is_file()
-
-    @property
-    def _file(self) -> Path:
-        return self.path / "repeats.json"
+        return (self.path / REPEATS).is_file()
 
     def write(self, names: Sequence[str]) -> None:
         """Name the runs, once all of them were made."""
-        store.write_json(self._file, {"runs": [*names]})
+        store.write_json(self.path / REPEATS, {"runs": [*names]})
 
     def runs(self) -> list[RunDirectory]:
         """Empty: it is no folder of repeats."""
-        names = store.read_json(self._file, COPY_AGAIN).get("runs") if self.exists else None
+        names = store.read_json(self.path / REPEATS, COPY_AGAIN).get("runs") if self.exists else None
         return [RunDirectory(self.path / str(name)) for name in names] if isinstance(names, list) else []
 
     def finish(self, summary: Mapping[str, Any]) -> None:
-        """Store what `result` gives."""
         store.write_json(self.result_file, summary)
 
     def shown(self) -> RunDirectory:
@@ -553,6 +457,18 @@ def read_config(folder: Path) -> Config:
         raise StoreError(f"'{folder / CONFIG}' is damaged: {error}", "restore it, or start a new run") from None
 
 
+def _config_text(folder: Path) -> str:
+    path = folder / CONFIG
+    with store.clear_reads(path):
+        try:
+            return path.read_bytes().decode()
+        except (FileNotFoundError, NotADirectoryError):
+            hint = f"it has no {CONFIG}; check the path"
+            if (folder / RUN).exists():
+                hint = "its creation was cut short: run 'bcl train' again"
+            raise StoreError(f"'{folder}' is not a run directory", hint) from None
+
+
 def check_new(path: Path) -> None:
     """Refuse a directory that holds something already; what a killed creation left does not count."""
     with store.clear_errors(path):
@@ -577,26 +493,11 @@ def stage_name(stage: Stage) -> str:
     return "vanilla" if stage.loss == "standard" else stage.loss
 
 
-def trained_stages(recipe: str, stages: int, init: bool) -> range:
-    """Which of so many stages are trained, counted from 1: an agent to start from stands for all but the recipe's own."""
-    return range(stages - _own_stages(recipe) + 1 if init else 1, stages + 1)
-
-
-def _own_stages(recipe: str) -> int:
-    return max(len(recipes.find_recipe(recipe).stages), 1)
-
-
-def _config_text(folder: Path) -> str:
-    path = folder / CONFIG
-    with store.clear_reads(path):
-        try:
-            return path.read_bytes().decode()
-        except (FileNotFoundError, NotADirectoryError):
-            cut = (folder / "run.json").exists()
-            hint = (
-                "its creation was cut short: run 'bcl train' again" if cut else "it has no config.toml; check the path"
-            )
-            raise StoreError(f"'{folder}' is not a run directory", hint) from None
+def trained_stages(recipe: recipes.Recipe, stages: Sequence[Any], init: bool) -> list[tuple[int, Any, bool]]:
+    """The number of each stage that is trained, the stage, and whether it is the recipe's own: an agent to start from
+    stands for all others."""
+    first_own = len(stages) - max(len(recipe.stages), 1) + 1
+    return [(n, stage, n >= first_own) for n, stage in enumerate(stages, 1) if n >= first_own or not init]
 
 
 def _decision(path: Path, stored: Json) -> StoredDecision:
@@ -612,7 +513,7 @@ def _is_leftover(path: Path, directory: Path) -> bool:
     if store.TEMPORARY.fullmatch(path.name) or (path.is_dir() and not path.is_symlink()):
         return True
     made = _MADE.fullmatch(path.relative_to(directory).as_posix())
-    begun = made is not None and (made[2] == "lock" or (directory / (made[1] or "") / "run.json").exists())
+    begun = made is not None and (made[2] == "lock" or (directory / (made[1] or "") / RUN).exists())
     return begun and path != directory / CONFIG
 
 

@@ -21,7 +21,7 @@ from typing import Any, BinaryIO
 
 from bcl.errors import BclError, MissingExtra, StoreError
 from bcl.runs import store
-from bcl.runs.executors import Child, Job, JobFailed, JobKilled, Results, in_order, no_tick
+from bcl.runs.executors import Child, Executor, Job, JobFailed, JobKilled, Results, in_order, no_tick
 
 CONNECT = 10.0  # seconds for a cluster to answer at all
 LOOK = 0.7  # seconds that a machine waits before it looks for changed files again
@@ -36,7 +36,7 @@ Changes = list[tuple[str, bytes | None]]
 
 
 @dataclass(frozen=True)
-class RayCluster:
+class RayCluster(Executor):
     """As many jobs at once as the cluster has room for."""
 
     address: str | None
@@ -64,7 +64,6 @@ class RayCluster:
                 ray.shutdown()
 
     def run(self, jobs: Sequence[Job], stop: Callable[[], bool], tick: Callable[[], None] = no_tick) -> Results:
-        """See Executor."""
         with self.session():
             ray = _import_ray()
             site = ray.remote(num_cpus=self.cpus, num_gpus=self.gpus, max_restarts=0, max_task_retries=0)(_Site)
@@ -116,7 +115,6 @@ class _Remote:
         self._submit()
 
     def ended(self) -> bool:
-        """See Begun."""
         if not self._over and self._ready():
             try:
                 self._go_on(self._ray.get(self._call))
@@ -131,11 +129,9 @@ class _Remote:
         return bool(self._ray.wait([self._call], timeout=0, fetch_local=False)[0])
 
     def error(self) -> BaseException | None:
-        """See Begun."""
         return self._error
 
     def interrupt(self) -> None:
-        """See Begun."""
         if not self._over:
             self._told = True
             if self._at_work:
@@ -144,12 +140,10 @@ class _Remote:
                 self._end(KeyboardInterrupt())
 
     def cancel(self) -> None:
-        """See Begun."""
         if not self._over:
             self._end(KeyboardInterrupt())
 
     def join(self) -> None:
-        """See Begun."""
         if self._goodbyes:  # or the temporary folders would stay there
             self._ray.wait(self._goodbyes, num_returns=len(self._goodbyes), timeout=GOODBYE)
 
@@ -225,7 +219,6 @@ class _Site:
         return changes, ended, self._error() if ended else None
 
     def interrupt(self) -> None:
-        """See Begun."""
         self._child.interrupt()
 
     def close(self) -> None:

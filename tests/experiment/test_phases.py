@@ -16,12 +16,12 @@ from bcl.curriculum import TARGET_MISSED, bcl
 from bcl.curriculum_rules import Decision, Rules
 from bcl.errors import ConfigError, StoreError, TrainingError
 from bcl.experiment import Dispatcher, Verdict, worker
-from bcl.experiment.scoring import SELECTION, plan_of
 from bcl.experiment.status import incumbent, status
+from bcl.experiment.verdict import SELECTION, plan_of
 from bcl.experiment.worker import MODULES
 from bcl.policies.files import fingerprint, load
 from bcl.runs import store
-from bcl.runs.directory import RunDirectory, StageFolder, time_on_clock
+from bcl.runs.directory import RunDirectory, StageFolder
 from bcl.runs.executors import Processes
 from bcl.settings import parse_flags
 
@@ -377,8 +377,7 @@ def test_status_from_outside(tmp_path: Path) -> None:
     ]
     stage = stage_of(run)
     results = [stage.phase(i).run(k).result() for i in (1, 2) for k in (1, 2, 3)]
-    at = time_on_clock(stage)
-    moments = [at(result[name]) for result in results for name in ("began", "ended")]
+    moments = [stage.on_clock(result[name]) for result in results for name in ("began", "ended")]
     assert moments == sorted(moments)
     # The first phase is over before the second begins.
     assert 0 < moments[0] < moments[5] < stage.decisions()[1].seconds < moments[6]

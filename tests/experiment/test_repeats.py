@@ -11,7 +11,7 @@ from bcl.attacks import SUITES, UniformNoise
 from bcl.config import resolve, resolve_stages
 from bcl.errors import StoreError
 from bcl.experiment import Dispatcher
-from bcl.experiment.scoring import final_score_in_words
+from bcl.experiment.verdict import final_score_in_words
 from bcl.policies.files import fingerprint, load
 from bcl.reports.collect import collect
 from bcl.runs import store

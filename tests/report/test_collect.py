@@ -279,12 +279,12 @@ def test_a_run_that_has_only_been_made(tmp_path: Path, make_pong_run: Callable[.
 
 def test_the_agent_of_a_phase_that_kept_the_old_one(pong_run: Path) -> None:
     at = RunDirectory(pong_run).stages()[2]
-    assert at.best_so_far(4).path == at.path / "phases/004/run1"
+    assert at.kept_by(4).path == at.path / "phases/004/run1"
     path = at.path / "phases/004/decision.json"
     stored = json.loads(path.read_text())
     store.write_json(path, stored | {"decision": stored["decision"] | {"kept": "incumbent"}})
-    assert at.best_so_far(4).path == at.path / "phases/003/run2"
-    assert at.best_so_far(2) == at
+    assert at.kept_by(4).path == at.path / "phases/003/run2"
+    assert at.kept_by(2) == at
 
 
 def test_the_start_on_the_same_episodes_is_a_line_as_wide_as_the_agents(pong_run: Path) -> None:

@@ -8,7 +8,7 @@ from bcl.reports.data import Bar, Curve, Skip
 from bcl.reports.history import effort
 from bcl.reports.html import page
 from bcl.runs import store
-from bcl.runs.directory import training_seconds
+from bcl.runs.directory import times
 from tests.report.conftest import metrics
 
 
@@ -132,4 +132,4 @@ def test_a_last_row_with_few_episodes_joins_the_one_before(pong_run: Path) -> No
 
 def test_training_time_leaves_out_rows_without_a_rate() -> None:
     rows = [{"step": 10, "steps_per_second": 5.0}, {"step": 20, "steps_per_second": None}]
-    assert training_seconds([*rows, {"step": 50, "steps_per_second": 10.0}]) == 2.0 + 3.0
+    assert times([*rows, {"step": 50, "steps_per_second": 10.0}]) == [2.0, 2.0, 2.0 + 3.0]

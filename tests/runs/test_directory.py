@@ -10,7 +10,7 @@ from bcl.config import Config, resolve_stages
 from bcl.errors import StoreError
 from bcl.recipes import Stage
 from bcl.runs import store
-from bcl.runs.directory import Clock, Repeats, RunDirectory, make_room, runs_of, time_on_clock
+from bcl.runs.directory import Clock, Repeats, RunDirectory, make_room, runs_of
 
 
 class Crash(BaseException):
@@ -140,8 +140,7 @@ def test_a_clock_counts_processes_up_to_what_they_stored(tmp_path: Path, monkeyp
     clock = Clock(stage)
     now[0] = 155.0
     assert clock.keep() == 35.0
-    at = time_on_clock(stage)
-    assert [at(moment) for moment in (5099.0, 5110.0, 5155.0, None)] == [None, 10.0, 35.0, None]
+    assert [stage.on_clock(moment) for moment in (5099.0, 5110.0, 5155.0, None)] == [None, 10.0, 35.0, None]
 
 
 def test_room_is_made_where_a_creation_was_killed(tmp_path: Path) -> None:
