@@ -6,7 +6,6 @@ import textwrap
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from bcl.attacks.names import attack_label
@@ -16,6 +15,7 @@ from bcl.evaluation import Score
 from bcl.learners.task import Metrics
 from bcl.quantities import format_eps
 from bcl.runs import store
+from bcl.runs.directory import RunDirectory, TrainingFolder
 from bcl.settings import to_toml
 
 Tracker = Callable[[Metrics], None]
@@ -37,14 +37,14 @@ class Trackers:
             _wandb()
 
     @contextlib.contextmanager
-    def open(self, folder: Path, config: Config, step: int) -> Iterator[Tracker]:
-        """What takes the rows of the training run in `folder` that follow `step`."""
+    def open(self, run: TrainingFolder, config: Config, step: int) -> Iterator[Tracker]:
+        """What takes the rows of a training run that follow `step`."""
         with contextlib.ExitStack() as stack:
             opened = list[Tracker]()
             if self.tensorboard:
-                opened.append(stack.enter_context(_to_tensorboard(folder, config, step)))
+                opened.append(stack.enter_context(_to_tensorboard(run, config, step)))
             if self.wandb:
-                opened.append(stack.enter_context(_to_wandb(self.wandb, folder, config)))
+                opened.append(stack.enter_context(_to_wandb(self.wandb, run, config)))
 
             def track(row: Metrics) -> None:
                 for one in opened:
@@ -52,11 +52,11 @@ class Trackers:
 
             yield track
 
-    def show(self, run: Path, config: Config, scores: Sequence[Score]) -> None:
+    def show(self, run: RunDirectory, config: Config, scores: Sequence[Score]) -> None:
         """The settings and the scores of a whole run, for TensorBoard's table of hyper-parameters."""
         if not self.tensorboard:
             return
-        with _summary_writer()(str(run / "tensorboard")) as writer:
+        with _summary_writer()(str(run.tensorboard)) as writer:
             found = {f"score/{_under(score)}": score.mean for score in scores}
             writer.add_hparams(_flat(dataclasses.asdict(config)), found, run_name=".")
 
@@ -70,9 +70,9 @@ GROUPS = {  # of TensorBoard's tags; what is in none of them is a part of the lo
 
 
 @contextlib.contextmanager
-def _to_tensorboard(folder: Path, config: Config, step: int) -> Iterator[Tracker]:
+def _to_tensorboard(run: TrainingFolder, config: Config, step: int) -> Iterator[Tracker]:
     """TensorBoard is told to forget the rows after `step`."""
-    with _summary_writer()(str(folder / "tensorboard"), purge_step=step + 1) as writer:
+    with _summary_writer()(str(run.tensorboard), purge_step=step + 1) as writer:
         writer.add_text("settings", textwrap.indent(to_toml(config), "    "))  # to Markdown: code
 
         def track(row: Metrics) -> None:
@@ -104,13 +104,13 @@ def _flat(settings: dict[str, Any], where: str = "") -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def _to_wandb(project: str, folder: Path, config: Config) -> Iterator[Tracker]:
+def _to_wandb(project: str, training: TrainingFolder, config: Config) -> Iterator[Tracker]:
     """W&B keeps one run per folder, found again by its id; steps that it has already it does not take twice."""
     wandb = _wandb()
-    known = store.once(folder / "wandb.json", lambda: {"id": uuid.uuid4().hex[:12]})
-    about = {"project": project, "name": str(folder), "config": dataclasses.asdict(config)}
+    known = store.once(training.wandb_file, lambda: {"id": uuid.uuid4().hex[:12]})
+    about = {"project": project, "name": str(training.path), "config": dataclasses.asdict(config)}
     try:
-        run = wandb.init(id=known["id"], resume="allow", dir=str(folder), settings={"silent": True}, **about)
+        run = wandb.init(id=known["id"], resume="allow", dir=str(training.path), settings={"silent": True}, **about)
     except wandb.Error as error:
         reason = " ".join(str(error).split()).rstrip(".")
         raise BclError(f"W&B does not start: {reason}", "'wandb login' first, or set WANDB_MODE=offline") from None

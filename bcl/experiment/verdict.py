@@ -75,23 +75,15 @@ class Verdict:
     @classmethod
     def of_result(cls, run: RunDirectory, data: Json) -> "Verdict":
         """From what the run stores."""
-        file = run.result_file
+        names = ("final_score", "flags", "curriculum", "kept", "reached")
         try:
-            start = data.get("start")
-            if start:
+            if start := data.get("start"):
                 start = Start(start["name"], start["file"], *(_scores(start[k], run) for k in ("scores", "unlimited")))
-            return cls(
-                scores=_scores(data["scores"], run),
-                final_score=data["final_score"],
-                flags=data["flags"],
-                curriculum=data["curriculum"],
-                kept=data["kept"],
-                reached=data["reached"],
-                unlimited=_scores(data.get("unlimited", []), run),
-                start=start,
-            )
+            scores, unlimited = _scores(data["scores"], run), _scores(data.get("unlimited", []), run)
+            return cls(scores, unlimited=unlimited, start=start, **{name: data[name] for name in names})
         except (KeyError, TypeError):
-            raise StoreError(f"'{file}' is not a result of this version", "delete it and resume the run") from None
+            what = f"'{run.result_file}' is not a result of this version"
+            raise StoreError(what, "delete it and resume the run") from None
 
     def sentence(self, config: Config) -> str:
         """The verdict as people read it, within the budget reached; where that was not evaluated, within the largest that was."""
@@ -143,7 +135,7 @@ def evaluate_run(
     dispatcher.play([(doing, one, plan, wanted) for plan in plans for doing, one in agents])
     played = [[dispatcher.scores(doing, one, plan, wanted) for plan in plans] for doing, one in agents]
     scores, unlimited = played[0][0], _joined(played[0][1:])
-    dispatcher.trackers.show(run.path, config, scores)
+    dispatcher.trackers.show(run, config, scores)
     raised = flags(scores)
     start = None
     if begun and len(agents) == 2:

@@ -233,7 +233,7 @@ def train_run(
         hooks = dataclasses.replace(hooks, log=record.log, save=record.save, held=record.held)
         with (
             store.MetricsFile(run.metrics_file) as record.metrics,
-            trackers.open(folder, config, record.step) as record.tracker,
+            trackers.open(run, config, record.step) as record.tracker,
         ):
             if config.algo == "ppo":
                 ppo.train(policy.to(device), env, config.ppo, config.attack, task, hooks, record.state)

@@ -60,6 +60,7 @@ class ResultFolder:
         self.path = path
         self.result_file = path / "result.json"
         self.evals = path / EVALS
+        self.tensorboard = path / "tensorboard"
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, ResultFolder) and self.path == other.path
@@ -96,6 +97,7 @@ class TrainingFolder(ResultFolder):
         self.metrics_file = path / "metrics.jsonl"
         self.checkpoint = path / "checkpoint.pt"
         self.progress = path / PROGRESS
+        self.wandb_file = path / "wandb.json"
 
     def finish(self, facts: Mapping[str, Any]) -> None:
         """Store the result, which says that the run has ended."""

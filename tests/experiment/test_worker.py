@@ -291,8 +291,8 @@ def test_tensorboard_has_scores_under_attack_with_the_settings_of_the_run(tmp_pa
         Score(attack, eps, (1.0, 2.0), (1, 1), 0.5, eps, 0.0, 0, "fixed")
         for attack, eps in (("none", 0.0), ("FGSM()", 0.1))
     ]
-    Trackers(tensorboard=True).show(tmp_path, tiny(), scores)
-    Trackers().show(tmp_path / "none", tiny(), scores)
+    Trackers(tensorboard=True).show(RunDirectory(tmp_path), tiny(), scores)
+    Trackers().show(RunDirectory(tmp_path / "none"), tiny(), scores)
     assert not (tmp_path / "none").exists()
     events = reader.EventAccumulator(str(tmp_path / "tensorboard")).Reload()
     assert {tag: events.Scalars(tag)[0].value for tag in events.Tags()["scalars"]} == {
