@@ -60,7 +60,7 @@ def bcl(
     decisions: list[Decision] = []
     while True:
         following, tried, stop = len(rules.eps), list[Tried](), cut
-        if not stop and failures >= (rules.give_up or inf):
+        if not stop and failures >= (rules.failed_phases or inf):
             stop = f"{counted(failures, 'failing phase')} in a row"
         if not stop:
             # Before any training too. Always above i: a phase never comes again, even when all its runs failed.
@@ -71,7 +71,7 @@ def bcl(
         stop = stop or out_of_budget(phase.index, 0)
         known = tuple(replace(one, scores=dict(one.scores)) for one in candidates)
         after = None if stop else following
-        thresholds = (rules.nominal, rules.attacked)
+        thresholds = (rules.nominal_threshold, rules.attacked_threshold)
         decisions.append(Decision(phase, thresholds, known, kept.run, best_phase, tuple(tried), after, stop))
         decided(decisions[-1])
         if stop:
@@ -105,13 +105,13 @@ def choose_next(f: Scored[P], j: int, rules: Rules) -> tuple[int, list[Tried]]:
         return tried[-1].robust
 
     i = j + 1
-    if rules.skip > 0 and i <= L and robust(0.0, rules.nominal):  # always next needs no EvalRobust
+    if rules.skip > 0 and i <= L and robust(0.0, rules.nominal_threshold):  # always next needs no EvalRobust
         if rules.robust_to == "every":  # the smallest that f is not robust to; if none, L + 1, which the box omits
             above = range(j + 1, L + 1)
-            i = next((i for i in above if not robust(rules.eps[i], rules.attacked)), L + 1)
+            i = next((i for i in above if not robust(rules.eps[i], rules.attacked_threshold)), L + 1)
         else:  # one above the largest that f is robust to
             below = range(L, j, -1)
-            i = next((i for i in below if robust(rules.eps[i], rules.attacked)), j) + 1
+            i = next((i for i in below if robust(rules.eps[i], rules.attacked_threshold)), j) + 1
     return j + 1 + floor(rules.skip * (i - j - 1) + 1e-9), tried  # Select over {j+1..i}
 
 
@@ -143,13 +143,13 @@ def _reached(following: int, phase: Phase, kept: Candidate, rules: Rules) -> str
         return None
     if phase.index == last and kept.met is False:
         return TARGET_MISSED
-    return ALL_TRAINED if rules.nominal is None and rules.attacked is None else TARGET_REACHED
+    return ALL_TRAINED if rules.nominal_threshold is None and rules.attacked_threshold is None else TARGET_REACHED
 
 
 def _meets(f: Scored[P], eps: float, rules: Rules) -> bool | None:
     """Every threshold that is set, all of them played, so that decisions have both returns; none where none is set, and
     then nothing stops early."""
-    thresholds = {0.0: rules.nominal, eps: rules.attacked}
+    thresholds = {0.0: rules.nominal_threshold, eps: rules.attacked_threshold}
     met = [f.at(at) >= threshold for at, threshold in thresholds.items() if threshold is not None]
     return all(met) if met else None
 
@@ -171,14 +171,14 @@ def _value(f: Scored[P], around: Sequence[float], rules: Rules) -> float:
             return f.at(eps)
         return (f.at(eps) - rules.floor) / (threshold - rules.floor)
 
-    attacked = sum(part(eps, rules.attacked) for eps in around)
-    return part(0.0, rules.nominal) + (attacked / len(around) if around else 0.0)
+    attacked = sum(part(eps, rules.attacked_threshold) for eps in around)
+    return part(0.0, rules.nominal_threshold) + (attacked / len(around) if around else 0.0)
 
 
 def _is_better(f: Scored[P], best: Scored[P], kept: Candidate, rules: Rules) -> bool:
-    """See `Rules.judge_at`."""
-    if rules.judge_at:
-        return _value(f, rules.judge_at, rules) > _value(best, rules.judge_at, rules)
+    """See `Rules.scored_at`."""
+    if rules.scored_at:
+        return _value(f, rules.scored_at, rules) > _value(best, rules.scored_at, rules)
     return kept.met is not False
 
 

@@ -6,6 +6,7 @@ from fractions import Fraction
 from math import ceil
 from typing import Any, Final, Generic, Literal, TypeVar
 
+from bcl.config import CurriculumConfig
 from bcl.errors import ConfigError
 
 P = TypeVar("P")
@@ -15,54 +16,29 @@ MOST_BUDGETS = 1000
 LEARNED = 0.8  # share of the expected return, counted from the floor
 
 
-@dataclass(frozen=True)
-class Rules:
-    """What decides; the defaults are NCL: every budget in turn, one run each, no thresholds."""
+@dataclass(frozen=True, kw_only=True)
+class Rules(CurriculumConfig):
+    """What decides: the settings of the curriculum, whose defaults are NCL (every budget in turn, one run each, no
+    thresholds), and the budgets."""
 
     eps: tuple[float, ...]
     """eps_0 < eps_1 < ... < eps_L, as `budgets` lists them."""
-    runs: int = 1
-    """K."""
-    min_runs: int = 1
-    """K_min; BCL-RADIAL's is not in the paper, its text implies 1."""
-    nominal: float | None = None
-    """V_nom, a return; none: no such condition."""
-    attacked: float | None = None
-    """V_adv, a return under attack at the budget in question; none: no such condition."""
-    adaptive: bool = False
-    """Read both thresholds as shares of the bootstrap's nominal return, counted from `floor`."""
-    floor: float = 0.0
-    """The game's lowest return (Pong: -21), from which shares and normalised values count."""
-    expected: float | None = None
-    """The return of an agent that has learned the game, which adaptive thresholds need; none: not known."""
-    value: Literal["raw", "normalised", "nominal"] = "raw"
-    """V_k: the paper's; the same with each return as a share of its threshold; or R_nominal alone (BCL-RADIAL)."""
-    skip: float = 0.0
-    """Select, as a share of the possible skip: 0 always next (NCL, BCL-C), 1 maximum opportunistic skipping (MOS)."""
-    robust_to: Literal["every", "any"] = "every"
-    """Skip up to the smallest budget not robust (the paper's box), or past the largest robust one (its text)."""
-    give_up: int | None = None
-    """M: stop after so many failing phases in a row; none: never."""
-    ratchet: bool = False
-    """Beyond the paper: the incumbent competes with the runs of a phase."""
-    toothless: float = 0.95
-    """The training attack is useless once it leaves this share of R_nominal at the target (the paper: "near")."""
-    judge_at: tuple[float, ...] = ()
+    scored_at: tuple[float, ...] = ()
     """The best policy on the path has the highest R_nominal + mean R_adv at these budgets, the paper's final score;
     empty: it is the last one that met its phase's thresholds."""
 
     def __post_init__(self) -> None:
-        set_ones = [t for t in (self.nominal, self.attacked) if t is not None]
-        above_floor = len(set_ones) == 2 and min(set_ones) > (0.0 if self.adaptive else self.floor)
-        for kept, what, hint in (
-            (1 <= self.min_runs <= self.runs, "not 1 <= min_runs <= runs", "set both, min_runs at most runs"),
-            (0 <= self.skip <= 1, "skip is outside [0, 1]", "0 is always next, 1 the maximum"),
-            (self.skip == 0 or self.attacked is not None, "skipping needs a threshold under attack", "set it"),
-            (not self.give_up or set_ones or self.ratchet, "giving up needs a threshold", "set one, or the ratchet"),
-            (self.value != "normalised" or above_floor, "normalised values need both thresholds, above the floor", ""),
-        ):
-            if not kept:
-                raise ConfigError(f"curriculum: {what}", hint)
+        super().__post_init__()
+        thresholds = [t for t in (self.nominal_threshold, self.attacked_threshold) if t is not None]
+        above_floor = len(thresholds) == 2 and min(thresholds) > (0.0 if self.adaptive else self.floor)
+        if not 0 <= self.skip <= 1:
+            raise ConfigError("curriculum: skip is outside [0, 1]", "0 is always next, 1 the maximum")
+        if self.skip > 0 and self.attacked_threshold is None:
+            raise ConfigError("curriculum: skipping needs a threshold under attack", "set attacked_threshold")
+        if self.failed_phases and not thresholds and not self.ratchet:
+            raise ConfigError("curriculum: giving up needs a threshold", "set one, or the ratchet")
+        if self.value == "normalised" and not above_floor:
+            raise ConfigError("curriculum: normalised values need both thresholds, above the floor", "set both")
 
     def in_returns(self, play: Callable[[float], float]) -> "Rules":
         """Adaptive thresholds, which the paper suggests for future work, turned into returns; `play` is the bootstrap's
@@ -76,16 +52,17 @@ class Rules:
             what = f"{plays} is not above the floor {self.floor:g}, so no share of it can be a threshold"
             hint = "start anew with a lower --curriculum.floor, and --init with the last stage's policy.safetensors to keep that"
             raise ConfigError(what, hint)
-        if self.expected is not None and scale < LEARNED * (self.expected - self.floor):
-            what = f"{plays} is far below the {self.expected:g} that agents of this game reach"
+        expected = self.expected_return
+        if expected is not None and scale < LEARNED * (expected - self.floor):
+            what = f"{plays} is far below the {expected:g} that agents of this game reach"
             hint = "start anew with another --seed, more steps or --init, or with --curriculum.expected_return none"
             raise ConfigError(f"{what}, so shares of it are no thresholds", hint)
-        return replace(
-            self,
-            nominal=None if self.nominal is None else self.floor + self.nominal * scale,
-            attacked=None if self.attacked is None else self.floor + self.attacked * scale,
-            adaptive=False,
-        )
+        thresholds = {
+            name: self.floor + share * scale
+            for name in ("nominal_threshold", "attacked_threshold")
+            if (share := getattr(self, name)) is not None
+        }
+        return replace(self, adaptive=False, **thresholds)
 
 
 @dataclass(frozen=True)
@@ -168,7 +145,7 @@ class Result(Generic[P]):
     policy: P
     """Algorithm 1's: what the last phase kept."""
     best: P
-    """The best on the path, bootstrap included (see `Rules.judge_at`): what NCL and open-ended rows report."""
+    """The best on the path, bootstrap included (see `Rules.scored_at`): what NCL and open-ended rows report."""
     best_phase: int
     stopped: str
     decisions: tuple[Decision, ...]

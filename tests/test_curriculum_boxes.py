@@ -66,7 +66,7 @@ def test_agrees_with_a_transcription_of_the_pseudo_code(
             yield f"{f}/{phase.index}.{k}"
 
     rules = Rules(
-        budgets(0.0, float(L), 1.0), runs=K, min_runs=K_min, nominal=V_nom, attacked=V_adv, skip=select,
+        eps=budgets(0.0, float(L), 1.0), runs=K, min_runs=K_min, nominal_threshold=V_nom, attacked_threshold=V_adv, skip=select,
         robust_to="any" if text else "every", ratchet=ratchet,
     )  # fmt: skip
     result = bcl("f0", rules, train=train, score=R)

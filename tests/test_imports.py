@@ -30,7 +30,7 @@ ALLOWED = {
     "schedules": set(),
     "graphs": set(),
     "losses": {"errors"},
-    "curriculum_rules": {"errors"},
+    "curriculum_rules": {"errors", "config"},
     "curriculum": {"curriculum_rules", "quantities"},
     "pacing": {"errors"},
     "runs": {"errors", "processes", "config", "curriculum_rules", "recipes", "settings"},

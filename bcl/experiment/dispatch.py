@@ -27,7 +27,7 @@ def content(agent: Agent) -> bytes:
 
 @dataclass(frozen=True)
 class Dispatcher:
-    """Hands out work, says when to stop, and is told how it goes."""
+    """Hands out work to an executor, with whether to stop, and whom to tell."""
 
     executor: Executor = Here()  # frozen
     device: str = "cpu"

@@ -32,23 +32,8 @@ LOWEST = -1e9  # the return of what diverged: below any game's, and JSON has no 
 def rules_of(stage: Stage, config: Config, start: float) -> Rules:
     """What decides in this stage, the budgets beginning at `start`; refuses settings that contradict each other."""
     c = config.curriculum
-    return Rules(
-        eps=budgets(start, None if stage.strategy == "open" else c.target, c.increment),
-        runs=c.runs,
-        min_runs=c.min_runs,
-        nominal=c.nominal_threshold,
-        attacked=c.attacked_threshold,
-        adaptive=c.adaptive,
-        floor=c.floor,
-        expected=c.expected_return,
-        value=c.value,
-        skip=c.skip,
-        robust_to=c.robust_to,
-        give_up=c.failed_phases or None,
-        ratchet=c.ratchet,
-        toothless=c.toothless or 1.0,
-        judge_at=config.evaluation.scored if c.keep == "best" else (),
-    )
+    eps = budgets(start, None if stage.strategy == "open" else c.target, c.increment)
+    return Rules(**vars(c), eps=eps, scored_at=config.evaluation.scored if c.keep == "best" else ())
 
 
 def budgets_of(stage: StageFolder) -> tuple[float, ...]:
@@ -141,8 +126,8 @@ class Curriculum:
         """A run, with what the phase will ask of it, so that workers play it: the thresholds' returns, and those of V_k."""
         rules = self._rules
         compared = phase.runs > 1 or rules.ratchet
-        asked = [0.0] if compared or rules.nominal is not None else []
-        asked += [phase.eps] if rules.attacked is not None else []
+        asked = [0.0] if compared or rules.nominal_threshold is not None else []
+        asked += [phase.eps] if rules.attacked_threshold is not None else []
         asked += [phase.eps, phase.start] if compared and rules.value != "nominal" else []
         seed = derive(self._config.seed, "stage", self._stage.number, "phase", phase.index, "run", k)
         return TrainingOrder(

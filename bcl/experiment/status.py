@@ -1,4 +1,4 @@
-"""Where a run stands, read from its files: the same for its own live view and for somebody in another terminal."""
+"""Where a run stands, read from its files: for its own live view and for other processes."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -57,18 +57,18 @@ def status(path: Path) -> Status:
 
 
 def pieces(run: Path, since: float) -> Iterator[Piece]:
-    """What has told of progress after a time (of the file system's clock), and has not ended."""
+    """Work that wrote its progress after a time (of the file system's clock), and has not ended."""
     for path in RunDirectory(run).progress_files():
         try:
             if path.stat().st_mtime < since:
                 continue
-            told = store.read_json(path)
-            rows = TrainingFolder(path.parent).metrics() if told["doing"] == TRAINING else []
+            found = store.read_json(path)
+            rows = TrainingFolder(path.parent).metrics() if found["doing"] == TRAINING else []
         except (FileNotFoundError, StoreError):
             if path.exists():
                 raise
             continue  # it ended as we looked
-        yield Piece(told["name"], told["doing"], told["done"], told["of"], (rows or [{}])[-1])
+        yield Piece(found["name"], found["doing"], found["done"], found["of"], (rows or [{}])[-1])
 
 
 def training_left(run: Path, under_way: Sequence[Piece]) -> tuple[int, int] | None:

@@ -98,8 +98,8 @@ class Verdict:
             words.append(f"its start ({self.start.name}) has {self.start.scores[0].mean:.4g} without attack{had}")
         if self.curriculum:
             words.append(f"it is {self.kept}; the curriculum stopped: {self.curriculum}")
-        told = (NO_LEARNING, UNKNOWN_LEARNING, WORSE_THAN_START)
-        words += [message for flag, _, message in (f.partition(": ") for f in self.flags) if flag in told]
+        named = (NO_LEARNING, UNKNOWN_LEARNING, WORSE_THAN_START)
+        words += [message for flag, _, message in (f.partition(": ") for f in self.flags) if flag in named]
         if config.budget == "small":
             words.append("a quick look, not the paper's protocol")
         return "; ".join(words)

@@ -63,23 +63,23 @@ class TrainingOrder:
 
 
 class ProgressFile:
-    """Tells whoever looks into a folder how far the work there is, once a second."""
+    """Writes once a second how far the work in a folder is."""
 
     def __init__(self, path: Path, name: str, stop: Stop) -> None:
         self._path = path
         self._name = name
         self._stop = stop
-        self._told = 0.0
+        self._written = 0.0
 
     def tell(self, doing: str, done: int, of: int) -> None:
         """How much of how much is done."""
-        if time.monotonic() - self._told >= 1:
-            self._told = time.monotonic()
+        if time.monotonic() - self._written >= 1:
+            self._written = time.monotonic()
             store.write_json(self._path, {"name": self._name, "doing": doing, "done": done, "of": of})
 
     def begin(self, label: str) -> Callable[[int, int], None]:
         """For a part of an evaluation: `tell`, with a look at whether to stop."""
-        self._told = 0.0
+        self._written = 0.0
         return functools.partial(self._tell_or_stop, label)
 
     def _tell_or_stop(self, label: str, done: int, of: int) -> None:
@@ -175,9 +175,9 @@ class _Record:
     def forget_later(self) -> None:
         """Drop rows and snapshots that the checkpoint does not know."""
         store.keep_metrics(self._run.metrics_file, lambda row: row["step"] <= self.step)
-        told = self.state["pacer"]["told"] if self.state and self.state["pacer"] else 0
+        held = self.state["pacer"]["told"] if self.state and self.state["pacer"] else 0
         for increments, path in self._run.snapshots().items():
-            if increments > told:
+            if increments > held:
                 store.remove(path)
 
     def log(self, row: Metrics) -> None:
@@ -314,7 +314,7 @@ def _read_checkpoint(path: Path, identity: str, device: str) -> dict[str, Any] |
             raise ValueError("its content does not fit")
     except OSError as error:
         raise StoreError(f"cannot read '{path}': {error.strerror}", "check its permissions") from None
-    except Exception as error:  # whatever damaged bytes make zipfile, pickle and PyTorch stumble over
+    except Exception as error:  # whatever zipfile, pickle and PyTorch raise for damaged bytes
         reason = " ".join(str(error).split())[:80]
         raise StoreError(f"'{path}' is damaged ({reason})", again) from None
     if found["identity"] != identity:

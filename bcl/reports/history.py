@@ -171,7 +171,7 @@ def _span(
     stage: StageFolder, phase: PhaseFolder, k: int, made: StoredDecision | None, spent: float
 ) -> tuple[float, float]:
     """When a run of a phase began and ended, on the clock of its stage, as stored. What was cancelled ended with the
-    decision; of version 0.1, and of what is under way, the beginning is told by the time spent training."""
+    decision; of version 0.1, and of what is under way, the beginning is found by the time spent training."""
     run = phase.run(k)
     result = run.result()
     start = stage.on_clock(result.get("began"))

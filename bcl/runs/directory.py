@@ -254,7 +254,7 @@ class StageFolder(TrainingFolder):
 class Clock:
     """Seconds spent on a stage by all processes that worked on it, each counted up to its last `keep`.
 
-    It also stores when each of these processes began, so that times of day can be told on it.
+    It also stores when each of these processes began, so that times of day can be found on it.
     """
 
     def __init__(self, stage: StageFolder) -> None:
@@ -362,7 +362,7 @@ class RunDirectory(ResultFolder):
     def start(self) -> tuple[str, Agent] | None:
         """The agent that the recipe's own stages begin from, with its name; none: they begin with fresh weights, or it is
         not trained yet."""
-        # By the record: a run that was copied without its weights can still be told about.
+        # By the record: a run that was copied without its weights can still be reported.
         if given := self.about().get("init"):
             return "--init", Agent(self.init.policy, self.init.evals, str(given))
         before = [stage for stage in self.stages() if not stage.own]

@@ -47,7 +47,7 @@ class JobFailed(Exception):
 
 
 class JobKilled(BclError):
-    """A job's process ended without a word."""
+    """A job's process ended without a result."""
 
 
 class Executor:
@@ -209,18 +209,18 @@ class Child:
 
 
 def _work(job: Job, outcome: Connection) -> None:
-    """The child's whole life."""
-    told: list[int] = []  # no Event: a second signal inside its `set` would wait for itself
-    signal.signal(signal.SIGTERM, lambda number, _: told.append(number))
+    """What the process of a `Child` runs."""
+    signals: list[int] = []  # no Event: a second signal inside its `set` would wait for itself
+    signal.signal(signal.SIGTERM, lambda number, _: signals.append(number))
     die_with_parent()
     error: BaseException | None = None
     try:
-        job.work(job.folder, *job.args, lambda: bool(told))
+        job.work(job.folder, *job.args, lambda: bool(signals))
     except BclError as caught:
         error = caught
     except KeyboardInterrupt:
         error = KeyboardInterrupt()
-    except BaseException:  # as text: not every exception survives the journey
+    except BaseException:  # as text: not every exception can be pickled
         error = JobFailed(f"the work in '{job.folder}' failed\n\n{traceback.format_exc()}")
     with contextlib.suppress(OSError):
         outcome.send(error)

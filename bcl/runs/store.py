@@ -30,7 +30,7 @@ TEMPORARY = re.compile(r"\..*\.(\d{1,9})\.tmp")  # with the writer's pid
 
 
 class Sink(io.FileIO):
-    """A file being written, for whoever writes it piece by piece."""
+    """A file being written, piece by piece."""
 
     failure: BaseException | None = None
 

@@ -179,7 +179,7 @@ def test_a_robust_bootstrap_skips_ahead(tmp_path: Path) -> None:
 
 def test_the_ratchet_goes_by_value_and_not_by_thresholds() -> None:
     returns = {"old": (500.0, 79.0), "new": (450.0, 81.0)}  # R_nominal, R_adv; only the new one meets both thresholds
-    rules = Rules((0.0, 1.0), nominal=400, attacked=80, ratchet=True)
+    rules = Rules(eps=(0.0, 1.0), nominal_threshold=400, attacked_threshold=80, ratchet=True)
     result = bcl("old", rules, train=lambda f, phase: iter(["new"]), score=lambda f, eps: returns[f][int(eps)])
     assert result.policy == "old"
 
