@@ -167,12 +167,13 @@ class _Record:
         kept = _read_checkpoint(run.checkpoint, identity, device) or {}
         self.state: State | None = kept.get("state")
         self.step = int(self.state["step"]) if self.state else 0
-        # What a kill threw away does not count.
+        self._forget_later()
         self._began = kept.get("began", time.time())
-        self._before = kept.get("seconds", 0.0)
+        # What a kill threw away does not count; checkpoints of version 0.1 have no seconds.
+        self._before = kept.get("seconds", run.seconds())
         self._here = time.monotonic()
 
-    def forget_later(self) -> None:
+    def _forget_later(self) -> None:
         """Drop rows and snapshots that the checkpoint does not know."""
         store.keep_metrics(self._run.metrics_file, lambda row: row["step"] <= self.step)
         held = self.state["pacer"]["told"] if self.state and self.state["pacer"] else 0
@@ -229,7 +230,6 @@ def train_run(
         facts = (FORMAT, config, task, policy.spec.parent)
         identity = hashlib.sha256(repr(facts).encode()).hexdigest()[:16]
         record = _Record(run, policy, identity, device)
-        record.forget_later()
         hooks = dataclasses.replace(hooks, log=record.log, save=record.save, held=record.held)
         with (
             store.MetricsFile(run.metrics_file) as record.metrics,
