@@ -30,7 +30,6 @@ class Scored(Generic[P]):
     scores: dict[float, float] = field(default_factory=dict)
 
     def at(self, eps: float) -> float:
-        """The return at a budget."""
         if eps not in self.scores:
             self.scores[eps] = self.play(self.policy, eps)
         return self.scores[eps]

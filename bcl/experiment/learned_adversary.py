@@ -62,7 +62,6 @@ class AdversaryEnvs:
         self._decide = Decision(victim, SearchForm.of(victim, "fast"), actor, eps, generator)
 
     def reset(self, seed: Seeds) -> Tensor:
-        """Start every copy anew."""
         self._obs = self._env.reset(seed)
         return self._obs
 
@@ -78,11 +77,9 @@ class AdversaryEnvs:
         return dataclasses.replace(step, reward=-step.reward)
 
     def screen(self) -> np.ndarray | None:
-        """The game's."""
         return self._env.screen()
 
     def close(self) -> None:
-        """Stop the game."""
         self._env.close()
 
 

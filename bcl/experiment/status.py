@@ -46,7 +46,6 @@ class Status:
 
 
 def status(path: Path) -> Status:
-    """Where a run stands."""
     run = RunDirectory.open(path)
     run.check_unchanged()
     owner = run.owner()

@@ -36,7 +36,6 @@ class Start:
     unlimited: list[Score]
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data."""
         return {
             "name": self.name,
             "file": self.file,
@@ -74,7 +73,6 @@ class Verdict:
 
     @classmethod
     def of_result(cls, run: RunDirectory, data: Json) -> "Verdict":
-        """From what the run stores."""
         names = ("final_score", "flags", "curriculum", "kept", "reached")
         try:
             if start := data.get("start"):

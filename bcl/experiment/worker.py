@@ -72,7 +72,6 @@ class ProgressFile:
         self._written = 0.0
 
     def tell(self, doing: str, done: int, of: int) -> None:
-        """How much of how much is done."""
         if time.monotonic() - self._written >= 1:
             self._written = time.monotonic()
             store.write_json(self._path, {"name": self._name, "doing": doing, "done": done, "of": of})
@@ -88,7 +87,6 @@ class ProgressFile:
         self.tell(label, done, of)
 
     def remove(self) -> None:
-        """The work has ended."""
         store.remove(self._path)
 
 
@@ -182,7 +180,6 @@ class _Record:
                 store.remove(path)
 
     def log(self, row: Metrics) -> None:
-        """A row of metrics."""
         self.metrics.append(row)
         self.tracker(row)
 
@@ -193,7 +190,6 @@ class _Record:
             torch.save({**self._about, "state": state, "began": self._began, "seconds": self._seconds()}, file)
 
     def held(self, increments: int) -> None:
-        """The agent that held a paced budget."""
         save(self._policy, self._run.snapshot(increments))
 
     def times(self) -> dict[str, float]:

@@ -69,7 +69,6 @@ def judged_policy(file: Path, policy: Policy) -> list[tuple[Path, str]]:
 
 
 def report_file(path: Path) -> Path:
-    """Where a report goes by default."""
     return RunDirectory(path if path.is_dir() else results_folder(path)).report
 
 

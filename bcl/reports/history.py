@@ -41,7 +41,6 @@ class Effort:
 
     @property
     def seconds_per_run(self) -> float:
-        """Mean time of one training run."""
         return self.seconds / self.runs if self.runs else 0.0
 
 
@@ -86,19 +85,16 @@ class _History:
         self._target: float | None = None
 
     def timeline(self) -> Timeline | None:
-        """Of all that was added."""
         if not self._panels:
             return None
         bars, skips, panels = tuple(self._bars), tuple(self._skips), tuple(self._panels)
         return Timeline(bars, skips, panels, self._target, tuple(self._rises))
 
     def _ended(self) -> float:
-        """When the stages so far had ended."""
         ends = [bar.end for bar in self._bars] + [skip.at for skip in self._skips]
         return max([0.0, *ends, *(rise.seconds[-1] for rise in self._rises)])
 
     def add_training(self, stage: StageFolder) -> None:
-        """A stage that is one training run."""
         if rows := stage.metrics():
             eps = 0.0 if stage.stage.loss == "standard" else stage.config.curriculum.target
             began = self._ended()
@@ -107,7 +103,6 @@ class _History:
             self._panels.append(Panel(stage.name, (_curve(1, True, rows),), phase=False))
 
     def add_paced(self, stage: StageFolder) -> None:
-        """A stage whose budget paces itself."""
         if rows := stage.paced_run.metrics():
             began = self._ended()
             every = -(-len(rows) // MOST_POINTS)
@@ -117,7 +112,6 @@ class _History:
             self._target = stage.config.curriculum.target
 
     def add_curriculum(self, stage: StageFolder) -> None:
-        """A stage of phases."""
         self._target = None if stage.stage.strategy == "open" else stage.config.curriculum.target
         decided = {made.decision.phase.index: made for made in stage.decisions()}
         if not decided:

@@ -80,7 +80,6 @@ class ResultFolder:
         return store.once(self.result_file, work)
 
     def lock(self, say: Callable[[str], None] = lambda _: None) -> AbstractContextManager[None]:
-        """Hold the folder for this process."""
         return store.lock(self.path, say)
 
     def owner(self) -> str | None:
@@ -156,8 +155,6 @@ class StoredDecision:
 
 @dataclass(frozen=True)
 class PhaseFolder:
-    """A phase of a curriculum."""
-
     path: Path
     index: int
 
@@ -269,7 +266,6 @@ class Clock:
         return self._before + time.monotonic() - self._began
 
     def keep(self) -> float:
-        """Store the seconds so far."""
         spent = self.seconds()
         store.write_json(self._path, {"seconds": spent, "sessions": self._sessions})
         return spent
@@ -324,7 +320,6 @@ class RunDirectory(ResultFolder):
 
     @property
     def exists(self) -> bool:
-        """Whether a run was made here."""
         return (self.path / CONFIG).exists()
 
     @property
@@ -405,7 +400,6 @@ class RunDirectory(ResultFolder):
         return sorted(self.path.rglob(f"*{PROGRESS}"))
 
     def trainings(self) -> Iterator[TrainingFolder]:
-        """All training runs that have metrics."""
         for path in sorted(self.path.rglob("metrics.jsonl")):
             yield TrainingFolder(path.parent)
 
@@ -444,7 +438,6 @@ class Repeats(ResultFolder):
 
 
 def runs_of(path: Path) -> list[RunDirectory]:
-    """The repeats, or the run itself."""
     return Repeats(path).runs() or [RunDirectory(path)]
 
 

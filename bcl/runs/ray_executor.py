@@ -232,7 +232,6 @@ class _Site:
         self._child.interrupt()
 
     def close(self) -> None:
-        """End the job at once and leave nothing behind."""
         if hasattr(self, "_child"):
             self._child.cancel()
             self._child.join()

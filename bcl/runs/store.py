@@ -35,7 +35,6 @@ class Sink(io.FileIO):
     failure: BaseException | None = None
 
     def write(self, data: "ReadableBuffer", /) -> int:
-        """Write all of `data`."""
         try:
             _write_all(self.fileno(), data)
         except BaseException as error:
@@ -73,7 +72,6 @@ def replacing(path: Path) -> Iterator[Sink]:
 
 
 def write_bytes(path: Path, data: bytes) -> None:
-    """`replacing` for bytes at hand."""
     with replacing(path) as file:
         file.write(data)
 
@@ -86,7 +84,6 @@ def try_to_write(path: Path) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """`write_bytes` for text."""
     write_bytes(path, text.encode())
 
 
@@ -138,7 +135,6 @@ def once(path: Path, compute: Callable[[], Mapping[str, Any]]) -> Json:
 
 
 def remove(path: Path) -> None:
-    """Delete a file that may be there."""
     with clear_errors(path):
         path.unlink(missing_ok=True)
 
@@ -175,12 +171,10 @@ class MetricsFile:
         self._size += len(line)
 
     def sync(self) -> None:
-        """Flush to the disk."""
         with clear_errors(self._path):
             os.fsync(self._descriptor)
 
     def close(self) -> None:
-        """Flush to the disk and close."""
         self.sync()
         with clear_errors(self._path):
             os.close(self._descriptor)
@@ -193,7 +187,6 @@ class MetricsFile:
 
 
 def keep_metrics(path: Path, keep: Callable[[Json], bool]) -> None:
-    """Drop the rows that `keep` refuses."""
     rows = read_metrics(path)
     if not all(map(keep, rows)):
         write_bytes(path, b"".join(_line(row) for row in rows if keep(row)))

@@ -4,6 +4,7 @@ import dataclasses
 import errno
 import os
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -105,6 +106,28 @@ def test_a_killed_run_ends_as_if_it_had_not_been(tmp_path: Path, loss: str) -> N
     assert fingerprint(again) == fingerprint(whole)
     assert numbers(tmp_path / "cut") == numbers(tmp_path / "whole")
     assert sorted(os.listdir(tmp_path / "cut")) == sorted(os.listdir(tmp_path / "whole"))
+
+
+def test_a_run_stores_when_it_began_and_ended_and_how_long_it_trained(cut: Path) -> None:
+    kept = torch.load(cut / "checkpoint.pt", weights_only=True)
+    torch.save(kept | {"began": 5.0, "seconds": 100.0}, cut / "checkpoint.pt")  # as if it had trained for long
+    before = time.time()
+    train_run(cut, tiny(), TASK, None, "cpu")
+    result = store.read_json(cut / "result.json")
+    assert (result["began"], 100 < result["seconds"] < 160) == (5.0, True)
+    assert before < result["ended"] <= time.time()
+
+
+def test_a_checkpoint_of_version_0_1_stores_no_times(cut: Path) -> None:
+    kept = torch.load(cut / "checkpoint.pt", weights_only=True)
+    torch.save({name: kept[name] for name in ("identity", "device", "state")}, cut / "checkpoint.pt")
+    rows = store.read_metrics(cut / "metrics.jsonl")
+    store.write_bytes(cut / "metrics.jsonl", b"")
+    with store.MetricsFile(cut / "metrics.jsonl") as metrics:
+        for row in rows:
+            metrics.append(row | {"steps_per_second": 0.8})  # 80 steps: 100 s
+    train_run(cut, tiny(), TASK, None, "cpu")
+    assert 100 < store.read_json(cut / "result.json")["seconds"] < 160
 
 
 def test_without_its_replay_memory_a_run_completes(tmp_path: Path) -> None:
