@@ -40,16 +40,15 @@ class Dispatcher:
 
     def train(self, orders: Sequence[tuple[TrainingFolder, TrainingOrder]]) -> Generator[TrainingFolder, None, None]:
         """The folders in the order of `orders`, each when it is done; closing cancels the others."""
-        missing = [(run, order) for run, order in orders if not self._done(run, order)]
+        jobs = {run.path: Job(run.path, worker.train, (order,)) for run, order in orders if not self._done(run, order)}
         for run, order in orders:
             if run.checkpoint.exists():
                 refill = order.config.algo == "dqn" and not order.config.dqn.checkpoint_replay
                 self.say(f"{order.name}: continues from its checkpoint{REFILL if refill else ''}")
-        jobs = [Job(run.path, worker.train, (order,)) for run, order in missing]
-        working = self.executor.run(jobs, self.interrupted, self.tick)
+        working = self.executor.run([*jobs.values()], self.interrupted, self.tick)
         try:
-            for run, order in orders:
-                if (run, order) in missing:
+            for run, _ in orders:
+                if run.path in jobs:
                     next(working)
                 yield run
         finally:

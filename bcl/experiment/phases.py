@@ -80,7 +80,7 @@ class Curriculum:
             "kept": name if kept.phase else "the bootstrap",
             "flags": self._flags(kept, reached),
         }
-        if self._stage.stage.shares_median:
+        if self._stage.shares_median:
             wanted = cells(attacks_named(self._config.evaluation.suite), self._config.evaluation.scored)
             plans = plans_of(self._config, SELECTION)
             played = [self._dispatcher.scores("choosing", kept, plan, wanted) for plan in plans]
@@ -90,14 +90,14 @@ class Curriculum:
     def _reached(self, ended: Result[Agent], kept: Agent) -> float:
         """The budget that the agent was trained up to, or found robust at."""
         reached = self._rules.eps[kept.phase]
-        is_last = kept is ended.policy and self._stage.stage.strategy != "open"
+        is_last = kept is ended.policy and self._stage.strategy != "open"
         if ended.stopped == curriculum.TARGET_REACHED and is_last:
             return max(reached, self._config.curriculum.target)
         return reached
 
     def _flags(self, kept: Agent, reached: float) -> list[str]:
         """RADIAL may hide its gradients, and adversarial training needs them."""
-        if self._stage.stage.loss != "radial" or reached == 0:
+        if self._stage.loss != "radial" or reached == 0:
             return []
         wanted = [Cell(None, 0.0), Cell(PGD(steps=30, step=0.1), reached), Cell(Multi(starts=100), reached)]
         scores = self._dispatcher.scores(self._stage.name, kept, self._plan, wanted)
@@ -133,7 +133,7 @@ class Curriculum:
         return TrainingOrder(
             name=f"phase {phase.index} up to {format_eps(phase.eps)}, run {k} of {phase.runs}",
             config=self._config,
-            task=Task(self._stage.stage.loss, phase.start, phase.eps, seed),
+            task=Task(self._stage.loss, phase.start, phase.eps, seed),
             parent=content(parent),
             device=self._dispatcher.device,
             trackers=self._dispatcher.trackers,
@@ -247,10 +247,10 @@ def train_paced(stage: StageFolder, start: float, bootstrap: Agent, dispatcher: 
     """Train, evaluate every agent that was kept, and leave the best in the stage's folder; what came of it, as plain data."""
     config = stage.config
     run = stage.paced_run
-    pace = pace_of(config, stage.stage.loss, start)
+    pace = pace_of(config, stage.loss, start)
     seed = derive(config.seed, "stage", stage.number)
-    task = Task(stage.stage.loss, start, config.curriculum.target, seed, pace)
-    name = f"{stage.stage.loss}, paced"
+    task = Task(stage.loss, start, config.curriculum.target, seed, pace)
+    name = f"{stage.loss}, paced"
     order = TrainingOrder(name, config, task, content(bootstrap), dispatcher.device, dispatcher.trackers)
     [_] = dispatcher.train([(run, order)])
     candidates = {"the start": (start, Agent(bootstrap.file, stage.evals, bootstrap.fingerprint))}

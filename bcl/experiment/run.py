@@ -135,18 +135,18 @@ def _train_stages(run: RunDirectory, dispatcher: Dispatcher, until_median: bool 
     given = run.about().get("init") is not None
     trained = Trained(Agent(init.policy, init.evals, fingerprint(load(init.policy))) if given else None)
     for stage in run.stages():
-        if stage.stage.strategy == "none":
+        if stage.strategy == "none":
             trained = _train_once(stage, trained, dispatcher)
             continue
         trained = _train_curriculum(run, stage, trained, dispatcher, until_median)
-        if until_median and stage.stage.shares_median:
+        if until_median and stage.shares_median:
             break
     return trained
 
 
 def _train_once(stage: StageFolder, before: Trained, dispatcher: Dispatcher) -> Trained:
     config = stage.config
-    loss = stage.stage.loss
+    loss = stage.loss
     start, end = (0.0, 0.0) if loss == "standard" else (config.curriculum.start, config.curriculum.target)
     task = Task(loss, start, end, derive(config.seed, "stage", stage.number))
     if not stage.finished:
@@ -165,7 +165,7 @@ def _train_once(stage: StageFolder, before: Trained, dispatcher: Dispatcher) -> 
 def _train_curriculum(
     run: RunDirectory, stage: StageFolder, before: Trained, dispatcher: Dispatcher, until_median: bool
 ) -> Trained:
-    strategy = stage.stage.strategy
+    strategy = stage.strategy
     settings = stage.config.curriculum
     start = before.reached if before.goes_on else settings.start
     if before.goes_on and before.reached >= settings.target:
@@ -181,7 +181,7 @@ def _train_curriculum(
     for flag in about["flags"]:
         dispatcher.say(f"flag {flag}")
     agent = stage.agent()
-    if stage.stage.shares_median and not until_median:
+    if stage.shares_median and not until_median:
         agent, about = _median(run, stage, dispatcher) or (agent, about)
     return replace(
         before,
@@ -216,7 +216,7 @@ def _median(run: RunDirectory, stage: StageFolder, dispatcher: Dispatcher) -> tu
 
 def shared_stages(runs: Sequence[RunDirectory]) -> list[StageFolder]:
     """Of every run the stage whose median all go on from; empty: nothing is to be shared, or it is."""
-    stages = [stage for run in runs for stage in run.stages() if stage.stage.shares_median]
+    stages = [stage for run in runs for stage in run.stages() if stage.shares_median]
     finished = all(run.finished for run in runs) or all(stage.median.finished for stage in stages)
     return [] if finished else stages
 

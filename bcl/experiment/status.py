@@ -77,7 +77,7 @@ def training_left(run: Path, under_way: Sequence[Piece]) -> tuple[int, int] | No
     most = 0
     for stage in RunDirectory(run).stages():
         steps = stage.config.learner.steps
-        if stage.stage.strategy in ("none", "paced"):
+        if stage.strategy in ("none", "paced"):
             done += stage.finished * steps
             most += steps
             continue
@@ -92,7 +92,7 @@ def training_left(run: Path, under_way: Sequence[Piece]) -> tuple[int, int] | No
 
 def _runs_left(stage: StageFolder, trained: int) -> int | None:
     """Of a curriculum, at most; none: it is open-ended."""
-    if stage.stage.strategy == "open":
+    if stage.strategy == "open":
         return None
     c = stage.config.curriculum
     made = stage.decisions()
@@ -106,7 +106,7 @@ def _runs_left(stage: StageFolder, trained: int) -> int | None:
 def incumbent(run: Path) -> str:
     """The best agent of the curriculum at work, in a few words; empty where none is known."""
     for stage in reversed(RunDirectory(run).stages()):
-        if stage.stage.strategy != "none" and not stage.finished and (made := stage.decisions()):
+        if stage.strategy != "none" and not stage.finished and (made := stage.decisions()):
             best_phase = made[-1].decision.best_phase
             best = next(one.decision for one in made if one.decision.phase.index == best_phase)
             kept = best.candidate(best.kept)
@@ -122,11 +122,11 @@ def _in_words(scores: dict[float, float]) -> str:
 
 
 def _stage_lines(stage: StageFolder) -> Iterator[str]:
-    if stage.stage.strategy == "none":
+    if stage.strategy == "none":
         if stage.finished:
             _, words = doubt(stage) or ("", "")
             yield "; ".join(filter(None, (f"{stage.name}: trained", words)))
-    elif stage.stage.strategy == "paced":
+    elif stage.strategy == "paced":
         if stage.finished:
             about = stage.result()
             yield f"{stage.name}: paced, it is {about.get('kept')}, {about.get('stopped')}"

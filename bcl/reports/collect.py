@@ -256,7 +256,7 @@ def _shown(verdict: Verdict, first: Evaluation, start: tuple[str, Agent] | None)
 def _so_far(run: RunDirectory) -> list[Evaluation]:
     """Of an unfinished run: the scores by which the best agent so far was chosen."""
     for stage in reversed(run.stages()):
-        if stage.stage.strategy != "none" and (made := stage.decisions()):
+        if stage.strategy != "none" and (made := stage.decisions()):
             best = stage.kept_by(made[-1].decision.best_phase)
             return [_evaluation(played, CHOOSING) for played in read_scores(best.evals, "")][:1]
     return []

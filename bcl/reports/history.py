@@ -64,9 +64,9 @@ def read_timeline(path: Path) -> Timeline | None:
     run = RunDirectory(path)
     history = _History(run.result().get("policy"))
     for stage in run.stages():
-        if stage.stage.strategy == "none":
+        if stage.strategy == "none":
             history.add_training(stage)
-        elif stage.stage.strategy == "paced":
+        elif stage.strategy == "paced":
             history.add_paced(stage)
         else:
             history.add_curriculum(stage)
@@ -96,7 +96,7 @@ class _History:
 
     def add_training(self, stage: StageFolder) -> None:
         if rows := stage.metrics():
-            eps = 0.0 if stage.stage.loss == "standard" else stage.config.curriculum.target
+            eps = 0.0 if stage.loss == "standard" else stage.config.curriculum.target
             began = self._ended()
             state, reported = self._state(stage, "kept")
             self._bars.append(Bar(stage.name, 0, 1, 1, eps, began, began + stage.seconds(), state, reported))
@@ -112,7 +112,7 @@ class _History:
             self._target = stage.config.curriculum.target
 
     def add_curriculum(self, stage: StageFolder) -> None:
-        self._target = None if stage.stage.strategy == "open" else stage.config.curriculum.target
+        self._target = None if stage.strategy == "open" else stage.config.curriculum.target
         decided = {made.decision.phase.index: made for made in stage.decisions()}
         if not decided:
             return

@@ -65,8 +65,6 @@ class ResultFolder:
     def __eq__(self, other: object) -> bool:
         return isinstance(other, ResultFolder) and self.path == other.path
 
-    __hash__ = None  # type: ignore[assignment]
-
     @property
     def finished(self) -> bool:
         return self.result_file.exists()
@@ -197,6 +195,9 @@ class StageFolder(TrainingFolder):
         self.run = run
         self.number = number
         self.stage = stage
+        self.loss = stage.loss
+        self.strategy = stage.strategy
+        self.shares_median = stage.shares_median
         self.own = own  # one of the recipe's own, not of its bootstrap
         self.median = TrainingFolder(self.path / "median")  # the agent that repeats go on from
         self.paced_run = TrainingFolder(self.path / "run")  # of a stage whose budget paces itself
@@ -234,9 +235,9 @@ class StageFolder(TrainingFolder):
 
     def training_runs(self) -> list[TrainingFolder]:
         """Those that count: all but what trained beside a run that was good enough."""
-        if self.stage.strategy == "none":
+        if self.strategy == "none":
             return [self]
-        if self.stage.strategy == "paced":
+        if self.strategy == "paced":
             return [self.paced_run]
         made = [one.decision for one in self.decisions()]
         return [self.phase(d.phase.index).run(c.run) for d in made for c in d.candidates if c.run != INCUMBENT]

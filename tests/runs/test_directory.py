@@ -90,7 +90,7 @@ def test_resume_under_other_settings_names_them(tmp_path: Path) -> None:
 
 
 def listed(run: RunDirectory) -> list[tuple[int, str, str, bool]]:
-    return [(stage.number, stage.path.name, stage.stage.strategy, stage.own) for stage in run.stages()]
+    return [(stage.number, stage.path.name, stage.strategy, stage.own) for stage in run.stages()]
 
 
 @pytest.mark.parametrize("init", [None, b"weights"])
@@ -104,7 +104,7 @@ def test_the_stages_of_a_run_of_version_0_1_are_told_by_its_recipe(
     about = {name: value for name, value in run.about().items() if name not in ("format", "stages")}
     store.write_json(tmp_path / "run.json", about)
     assert listed(run) == found
-    assert [stage.stage.shares_median for stage in run.stages()].count(True) == (recipe == "bcl-radial+at")
+    assert [stage.shares_median for stage in run.stages()].count(True) == (recipe == "bcl-radial+at")
 
 
 def test_a_run_of_a_later_version_is_refused(tmp_path: Path) -> None:
