@@ -21,7 +21,7 @@ from bcl.learners.task import Task
 from bcl.pacing import Pace
 from bcl.policies.files import fingerprint, load
 from bcl.quantities import counted, format_eps
-from bcl.recipes import Loss, Stage
+from bcl.recipes import Loss, Strategy
 from bcl.runs import store
 from bcl.runs.directory import Agent, Clock, StageFolder
 from bcl.seeds import derive
@@ -29,16 +29,16 @@ from bcl.seeds import derive
 LOWEST = -1e9  # the return of what diverged: below any game's, and JSON has no infinity
 
 
-def rules_of(stage: Stage, config: Config, start: float) -> Rules:
+def rules_of(config: Config, strategy: Strategy, start: float) -> Rules:
     """What decides in this stage, the budgets beginning at `start`; refuses settings that contradict each other."""
     c = config.curriculum
-    eps = budgets(start, None if stage.strategy == "open" else c.target, c.increment)
+    eps = budgets(start, None if strategy == "open" else c.target, c.increment)
     return Rules(**vars(c), eps=eps, scored_at=config.evaluation.scored if c.keep == "best" else ())
 
 
 def budgets_of(stage: StageFolder) -> tuple[float, ...]:
     """Of a curriculum that has made its first decision, which stores where it began."""
-    return rules_of(stage.stage, stage.config, stage.decisions()[0].decision.phase.eps).eps
+    return rules_of(stage.config, stage.strategy, stage.decisions()[0].decision.phase.eps).eps
 
 
 class Curriculum:
@@ -47,7 +47,7 @@ class Curriculum:
     def __init__(self, stage: StageFolder, start: float, bootstrap: Agent, dispatcher: Dispatcher) -> None:
         self._stage = stage
         self._config = stage.config
-        self._rules = rules_of(stage.stage, self._config, start)
+        self._rules = rules_of(self._config, stage.strategy, start)
         self._plan = plan_of(self._config, SELECTION)
         self._attacks = choosing_attacks(self._config)
         self._bootstrap = Agent(bootstrap.file, stage.evals, bootstrap.fingerprint)

@@ -55,7 +55,7 @@ def check(stages: Stages, device: str, init: Policy | None, trackers: Trackers =
         if stage.strategy == "paced":
             pace_of(config, stage.loss, config.curriculum.start)
         elif stage.strategy != "none":
-            rules_of(stage, config, config.curriculum.start)
+            rules_of(config, stage.strategy, config.curriculum.start)
         with contextlib.closing(make_env(config.game, 1, device)) as env:
             if init:
                 check_fits(init, config, env)

@@ -96,7 +96,7 @@ def _runs_left(stage: StageFolder, trained: int) -> int | None:
         return None
     c = stage.config.curriculum
     made = stage.decisions()
-    rules = rules_of(stage.stage, stage.config, made[0].decision.phase.eps if made else c.start)
+    rules = rules_of(stage.config, stage.strategy, made[0].decision.phase.eps if made else c.start)
     phase = made[-1].decision.next or len(rules.eps) if made else 1
     here = sum(run.finished for run in stage.phase(phase).runs().values())
     runs = (len(rules.eps) - phase) * rules.runs - here

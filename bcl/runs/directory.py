@@ -194,7 +194,6 @@ class StageFolder(TrainingFolder):
         super().__init__(run / "stages" / f"{number}-{self.name}")
         self.run = run
         self.number = number
-        self.stage = stage
         self.loss = stage.loss
         self.strategy = stage.strategy
         self.shares_median = stage.shares_median
