@@ -100,7 +100,7 @@ def _train_and_evaluate(run: RunDirectory, dispatcher: Dispatcher) -> dict[str, 
         trained = _train_stages(run, dispatcher)
         agent = trained.the_agent()
         store.write_bytes(run.best, content(agent))
-        robust = run.stages()[-1].stage.loss != "standard"
+        robust = run.stages()[-1].loss != "standard"
         found = evaluate_run(run, agent, robust, trained.reached, dispatcher)
     about = {"policy": agent.fingerprint, "reached": trained.reached, "kept": trained.kept}
     found |= {"flags": [*trained.flags, *found["flags"]], "files": run.digests()}
