@@ -46,8 +46,8 @@ def make(run: Path, recipe: str, *flags: str, game: str = "cartpole") -> Path:
     return run
 
 
-def whole(run: Path, recipe: str, *flags: str, **crew: Any) -> Verdict:
-    return experiment.finish(make(run, recipe, *flags), Dispatcher(**crew))
+def whole(run: Path, recipe: str, *flags: str, **dispatcher: Any) -> Verdict:
+    return experiment.finish(make(run, recipe, *flags), Dispatcher(**dispatcher))
 
 
 def best(run: Path) -> str:

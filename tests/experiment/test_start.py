@@ -51,12 +51,12 @@ class Batches(Here):
         return super().run(jobs, *arguments)  # type: ignore[arg-type]
 
 
-def spoiled(run: Path, crew: Dispatcher) -> tuple[Verdict, Config]:
+def spoiled(run: Path, dispatcher: Dispatcher) -> tuple[Verdict, Config]:
     """Training with a learning rate of 1, from an agent that balances for the whole episode."""
     stages = resolve_stages("cartpole", recipe="at", flags=parse_flags(SMALL))
     if not run.exists():
         experiment.create(run, stages, "cpu", balancing())
-    return experiment.finish(run, crew), stages[-1][1]
+    return experiment.finish(run, dispatcher), stages[-1][1]
 
 
 @pytest.fixture(scope="module")

@@ -79,7 +79,7 @@ class Whole:
 def tell(group: Path) -> tuple[Any, ...]:
     """All that `bcl status` and `bcl report` have to say."""
     runs = Repeats(group).runs()
-    summary = Repeats(group).result() if runs else {}
+    summary = store.read_json(Repeats(group).result_file) if runs else {}
     return (
         *map(summary.get, ("final_scores", "median", "iqm")),
         *((status(run.path), incumbent(run.path)) for run in runs or [RunDirectory(group)]),
