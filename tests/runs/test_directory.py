@@ -1,16 +1,21 @@
 """The run directory: made, opened, refused, listed; and those of version 0.1."""
 
+import ast
 import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import bcl
 from bcl.config import Config, resolve_stages
 from bcl.errors import StoreError
 from bcl.recipes import Stage
 from bcl.runs import store
 from bcl.runs.directory import Clock, Repeats, RunDirectory, make_room, runs_of
+
+
+PACKAGE = Path(bcl.__file__).parent
 
 
 class Crash(BaseException):
@@ -148,3 +153,15 @@ def test_room_is_made_where_a_creation_was_killed(tmp_path: Path) -> None:
         store.write_text(tmp_path / name, "")
     make_room(tmp_path)
     assert os.listdir(tmp_path) == ["run.json"]
+
+
+NAMES = {
+    *("metrics.jsonl", "decision.json", "checkpoint.pt", "run.json", "repeats.json", "clock.json", "progress.json"),
+    *("snapshots", "phases", "wandb.json", "report.html"),
+}
+
+
+@pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_no_other_module_knows_the_names_of_files_in_a_run(path: Path) -> None:
+    words = {node.value for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Constant)}
+    assert path == PACKAGE / "runs" / "directory.py" or not words & NAMES
