@@ -14,7 +14,6 @@ from bcl.recipes import Stage
 from bcl.runs import store
 from bcl.runs.directory import Clock, Repeats, RunDirectory, make_room, runs_of
 
-
 PACKAGE = Path(bcl.__file__).parent
 
 
