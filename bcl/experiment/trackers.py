@@ -38,17 +38,23 @@ class Trackers:
 
     @contextlib.contextmanager
     def open(self, run: TrainingFolder, config: Config, step: int) -> Iterator[Tracker]:
-        """What takes the rows of a training run that follow `step`."""
+        """What takes the rows of a training run that follow `step`; TensorBoard forgets those it had."""
         with contextlib.ExitStack() as stack:
-            opened = list[Tracker]()
+            board: Any = None
+            online: Any = None
             if self.tensorboard:
-                opened.append(stack.enter_context(_to_tensorboard(run, config, step)))
+                board = stack.enter_context(_summary_writer()(str(run.tensorboard), purge_step=step + 1))
+                board.add_text("settings", textwrap.indent(to_toml(config), "    "))  # to Markdown: code
             if self.wandb:
-                opened.append(stack.enter_context(_to_wandb(self.wandb, run, config)))
+                online = stack.enter_context(_wandb_run(self.wandb, run, config))
 
             def track(row: Metrics) -> None:
-                for one in opened:
-                    one(row)
+                values = {name: value for name, value in row.items() if value is not None and name != "step"}
+                if board:
+                    for name, value in values.items():
+                        board.add_scalar(f"{_group(name)}/{name}", value, row["step"])
+                if online:
+                    online.log(values, step=int(row["step"] or 0))
 
             yield track
 
@@ -67,19 +73,6 @@ GROUPS = {  # of TensorBoard's tags; what is in none of them is a part of the lo
     "schedule": ("eps", "kappa", "exploration"),
     "speed": ("steps_per_second", "updates"),
 }
-
-
-@contextlib.contextmanager
-def _to_tensorboard(run: TrainingFolder, config: Config, step: int) -> Iterator[Tracker]:
-    """TensorBoard is told to forget the rows after `step`."""
-    with _summary_writer()(str(run.tensorboard), purge_step=step + 1) as writer:
-        writer.add_text("settings", textwrap.indent(to_toml(config), "    "))  # to Markdown: code
-
-        def track(row: Metrics) -> None:
-            for name, value in _values(row).items():
-                writer.add_scalar(f"{_group(name)}/{name}", value, row["step"])
-
-        yield track
 
 
 def _group(name: str) -> str:
@@ -103,23 +96,16 @@ def _flat(settings: dict[str, Any], where: str = "") -> dict[str, Any]:
     return flat
 
 
-@contextlib.contextmanager
-def _to_wandb(project: str, training: TrainingFolder, config: Config) -> Iterator[Tracker]:
+def _wandb_run(project: str, training: TrainingFolder, config: Config) -> Any:
     """W&B keeps one run per folder, found again by its id; steps that it has already it does not take twice."""
     wandb = _wandb()
     known = store.once(training.wandb_file, lambda: {"id": uuid.uuid4().hex[:12]})
     about = {"project": project, "name": str(training.path), "config": dataclasses.asdict(config)}
     try:
-        run = wandb.init(id=known["id"], resume="allow", dir=str(training.path), settings={"silent": True}, **about)
+        return wandb.init(id=known["id"], resume="allow", dir=str(training.path), settings={"silent": True}, **about)
     except wandb.Error as error:
         reason = " ".join(str(error).split()).rstrip(".")
         raise BclError(f"W&B does not start: {reason}", "'wandb login' first, or set WANDB_MODE=offline") from None
-    with run:
-        yield lambda row: run.log(_values(row), step=int(row["step"] or 0))
-
-
-def _values(row: Metrics) -> Metrics:
-    return {name: value for name, value in row.items() if value is not None and name != "step"}
 
 
 def _summary_writer() -> Any:
