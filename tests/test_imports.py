@@ -30,9 +30,10 @@ ALLOWED = {
     "schedules": set(),
     "graphs": set(),
     "losses": {"errors"},
-    "curriculum": {"errors", "quantities"},
+    "curriculum_rules": {"errors", "config"},
+    "curriculum": {"curriculum_rules", "quantities"},
     "pacing": {"errors"},
-    "runs": {"errors", "processes"},
+    "runs": {"errors", "processes", "config", "curriculum_rules", "recipes", "settings"},
     "policies": FACTS | {"runs", "zoo", "__init__"},
     "evaluation": FACTS | {"__init__", "attacks", "bounds", "graphs", "stats", "envs", "policies", "runs", "threads"},
     "learners": FACTS
@@ -50,10 +51,22 @@ ALLOWED = {
         "seeds",
     },
     "experiment": FACTS
-    | {"__init__", "attacks", "bounds", "config", "curriculum", "envs", "evaluation", "learners", "policies", "recipes"}
+    | {
+        "__init__",
+        "attacks",
+        "bounds",
+        "config",
+        "curriculum",
+        "curriculum_rules",
+        "envs",
+        "evaluation",
+        "learners",
+        "policies",
+        "recipes",
+    }
     | {"runs", "pacing", "seeds", "settings", "stats", "threads"},
     "reports": FACTS
-    | {"__init__", "attacks", "config", "curriculum", "envs", "evaluation", "experiment", "learners", "policies"}
+    | {"__init__", "attacks", "config", "curriculum_rules", "envs", "evaluation", "experiment", "learners", "policies"}
     | {"recipes", "runs", "settings", "stats", "threads", "zoo"},
     "api": FACTS
     | {"attacks", "bounds", "config", "envs", "evaluation", "experiment", "learners", "policies", "recipes", "reports"}

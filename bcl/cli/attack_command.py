@@ -13,7 +13,7 @@ from bcl.quantities import counted, format_eps, parse_eps
 
 if TYPE_CHECKING:
     from bcl.evaluation import Breaking, Flag, Score
-    from bcl.experiment.run import Start
+    from bcl.experiment import Start
 
 
 @dataclass(frozen=True)
