@@ -28,10 +28,10 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
+    from bcl.api.agents import import_policy, load, wrap
     from bcl.api.filming import Video, video
     from bcl.api.judging import Certification, Evaluation, certify, evaluate
     from bcl.api.reporting import compare, report
-    from bcl.api.target import import_policy, load, wrap
     from bcl.api.training import Run, resume, train
     from bcl.api.workers import Workers
     from bcl.envs import make_env
@@ -50,15 +50,15 @@ _HOMES = {
     "certify": "bcl.api.judging",
     "compare": "bcl.api.reporting",
     "evaluate": "bcl.api.judging",
-    "import_policy": "bcl.api.target",
-    "load": "bcl.api.target",
+    "import_policy": "bcl.api.agents",
+    "load": "bcl.api.agents",
     "make_env": "bcl.envs",
     "report": "bcl.api.reporting",
     "resume": "bcl.api.training",
     "save": "bcl.policies.files",
     "train": "bcl.api.training",
     "video": "bcl.api.filming",
-    "wrap": "bcl.api.target",
+    "wrap": "bcl.api.agents",
 }
 
 

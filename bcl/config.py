@@ -203,6 +203,60 @@ class PpoConfig:
 
 
 @dataclass(frozen=True)
+class DistillConfig:
+    """A robust student of the agent that training starts from: it learns that agent's actions, on observations of its own play,
+    for everything within the budget."""
+
+    steps: Count = 2_000_000
+    """Agent steps of one training run."""
+    num_envs: Count = 64
+    """Environments stepped together."""
+    batch_size: Count = 1024
+    """Observations per gradient step."""
+    samples_per_step: Positive = 32.0
+    """Replayed observations per agent step, whatever the batch size."""
+    learning_rate: Positive = 2.5e-4
+    """Adam step size."""
+    learning_rate_end: Share = 0.1
+    """Share of the step size that is left at the last step, falling linearly over the last quarter of the run."""
+    adam_eps: Positive = 1e-5
+    """Adam denominator constant."""
+    max_grad_norm: Positive = 10.0
+    """Gradient norm clip."""
+    buffer_size: Count = 400_000
+    """Observations kept for replay."""
+    box: Share = 1.0
+    """Share of the budget that is covered by interval bounds; an attack moves their centre by the rest. 1: bounds alone, which can
+    be certified; 0: adversarial examples alone; between: small boxes around them (Mueller et al. 2023)."""
+    kappa: Share = 0.5
+    """Weight of the loss on clean observations; the robust one has the rest."""
+    attack_steps: Count = 5
+    """Steps of PGD, where an attack is needed: in play, and for `box` below 1."""
+    in_play: Share = 0.25
+    """Share of the copies that act on what that attack shows."""
+    exploration: Share = 0.02
+    """Share of random actions begun in play."""
+    exploration_repeat: Count = 8
+    """Random actions are held for 1 to this many steps, n or more with probability 1/n."""
+    precision: Literal["auto", "fp32", "bf16"] = "auto"
+    """Of forward and backward passes; `auto`: bf16 for images on a whole GPU, else fp32. First and last layers stay fp32."""
+    accelerate: Literal["auto", "none", "graphs", "full"] = "auto"
+    """On a GPU: `graphs` makes every step one CUDA graph, `full` also compiles the networks; `auto`: compiled where a C compiler
+    is there and the run has a million steps or more, else graphs."""
+    log_steps: Count = 3_200
+    """Agent steps between rows of metrics, at each of which the budget may rise."""
+    checkpoint_minutes: Positive = 10.0
+    """Wall time between checkpoints of a run, unless they are counted in steps."""
+    checkpoint_steps: Natural = 0
+    """Agent steps between checkpoints; 0: by time. Resuming by steps is repeatable, by time it is not."""
+    checkpoint_replay: bool = False
+    """Keep the replay memory in checkpoints, for exact resuming; without it a resumed run first collects a new one."""
+
+
+LearnerConfig = DqnConfig | PpoConfig | DistillConfig
+
+
+@dataclass(frozen=True)
 class AttackConfig:
     """The adversary during training."""
 
@@ -271,13 +325,16 @@ class CurriculumConfig:
     rise_steps: Count = 400_000
     """Paced: agent steps in which the budget rises by `increment` while the thresholds are met in play."""
     gentle_below: Eps = 0.0
-    """Paced: above the start by less than this, the budget rises in proportion to that distance, from a hundredth of it."""
+    """Paced: above the start by less than this, the budget rises in proportion to that distance."""
+    gentle_from: Share = 0.01
+    """Paced: share of `gentle_below` at which the budget begins."""
     patience: Count = 150_000
     """Paced: agent steps for which a threshold may be missed before budget and weights step back."""
     step_back: Share = 0.25
     """Paced: share of the budget above the start that is given up then; the weights are those that last met the thresholds."""
     certified_threshold: Share = 0.0
-    """Paced RADIAL: the budget waits while its bounds prove the action of less than this share of the replayed states."""
+    """Paced RADIAL and distillation: the budget waits while less than this share of the replayed states is held: those whose action
+    the training's bounds prove, or of a student those whose action is its teacher's within the budget."""
     pace_episodes: Count = 24
     """Paced: episodes behind one judgement, of clean copies and of attacked ones; the first has one for each copy."""
     max_runs: Natural = 0
@@ -350,6 +407,7 @@ class Config:
     network: NetworkConfig = field(default_factory=NetworkConfig)
     dqn: DqnConfig = field(default_factory=DqnConfig)
     ppo: PpoConfig = field(default_factory=PpoConfig)
+    distill: DistillConfig = field(default_factory=DistillConfig)
     attack: AttackConfig = field(default_factory=AttackConfig)
     curriculum: CurriculumConfig = field(default_factory=CurriculumConfig)
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
@@ -358,9 +416,10 @@ class Config:
         if self.evaluation.levels == "both" and not isinstance(self.game, ProcgenGame):
             raise ConfigError(f"'{self.game.id}' has no sets of levels", "evaluation.levels is for Procgen games")
 
-    @property
-    def learner(self) -> DqnConfig | PpoConfig:
-        """The settings of the learner in use."""
+    def learner(self, loss: recipes.Loss) -> LearnerConfig:
+        """The settings of the learner that minimises `loss`."""
+        if loss == "distill":
+            return self.distill
         return self.ppo if self.algo == "ppo" else self.dqn
 
 
@@ -425,6 +484,9 @@ def resolve_stages(
         return config_from_dict(functools.reduce(override, (*own, {"recipe": name}), merged))
 
     _refuse_other_learner(algo, flags)
+    if "distill" in flags and last_stage.loss != "distill":
+        what = f"distill.* changes nothing, recipe '{name}' does not distill"
+        raise ConfigError(what, "leave it out, or take --recipe distilled")
     last = config(last_stage, last_rows, written, flags)
     layers = (preset, *last_rows, written, flags)
     targeted = any("target" in layer.get("curriculum", {}) for layer in layers)
@@ -472,6 +534,9 @@ def small(config: Config) -> Config:
         budget="small",
         dqn=replace(d, **steps, num_envs=min(d.num_envs, 16), log_steps=min(d.log_steps, 1_000)),
         ppo=replace(config.ppo, steps=min(config.ppo.steps, 40_000)),
+        distill=replace(
+            config.distill, steps=min(config.distill.steps, 10_000), num_envs=min(config.distill.num_envs, 16)
+        ),
         curriculum=replace(
             c,
             runs=min(c.runs, 2),

@@ -132,6 +132,42 @@ def sa(
     return loss, info | _log(robust=robust, certified=_mean((others > 0).all(dim=1), weight), loss=loss)
 
 
+def distilled(clean: Tensor, worst: Tensor, mistakes: Tensor, weight: Tensor, kappa: Scalar) -> tuple[Tensor, Info]:
+    """Distillation: kappa * mean l(clean) + (1 - kappa) * mean l(worst), with l(m) = log(1 + sum c_y exp(-m_y)).
+
+    `clean`, `worst` (B, A): the student's lead of the teacher's action over each y, on the clean observation and at its
+    smallest within the budget. `mistakes` (B, A): c_y in [0, 1], how bad y would be; 0 for the teacher's action and for those as
+    good. With all c_y = 1, l is the cross-entropy. Gradient: clean and worst.
+    """
+    clean, worst = _wide(clean), _wide(worst)
+    plain = _mean(_mistake_loss(clean, mistakes), weight)
+    robust = _mean(_mistake_loss(worst, mistakes), weight)
+    real = mistakes > 0.5
+    counts = weight * real.any(dim=1)
+    counts = counts / counts.sum().clamp(min=1e-9)
+    agrees, held = (_mean(((lead > 0) | ~real).all(dim=1), counts) for lead in (clean, worst))
+    loss = kappa * plain + (1 - kappa) * robust
+    return loss, _log(plain=plain, robust=robust, agrees=agrees, held=held, loss=loss)
+
+
+def mistakes(scores: Tensor, scale: Tensor) -> Tensor:
+    """(B, A) how bad each action would be by a teacher's scores (B, A): its distance from the best in `scale`, 1 at most."""
+    scores = _wide(scores)
+    return ((scores.amax(dim=1, keepdim=True) - scores) / scale).clamp(max=1)
+
+
+def leads(scores: Tensor, actions: Tensor) -> Tensor:
+    """(B, A) scores of the actions (B,) less every score."""
+    scores = _wide(scores)
+    return _at(scores, actions).unsqueeze(1) - scores
+
+
+def _mistake_loss(lead: Tensor, mistakes: Tensor) -> Tensor:
+    """(B,) log(1 + sum c_y exp(-m_y))."""
+    terms = mistakes.clamp(min=1e-12).log() - lead
+    return torch.cat([torch.zeros_like(terms[:, :1]), terms], dim=1).logsumexp(dim=1)
+
+
 class Past(NamedTuple):
     """B samples of a rollout, as they were when they were collected. None of it gets a gradient."""
 

@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args
 from bcl.errors import ConfigError, did_you_mean
 from bcl.settings import merge
 
-Loss = Literal["standard", "radial", "at", "sa"]
+Loss = Literal["standard", "radial", "at", "sa", "distill"]
 Strategy = Literal["none", "next", "skip", "open", "paced"]
 Bootstrap = Literal["none", "vanilla", "radial", "choice"]
 Settings = dict[str, Any]
@@ -22,7 +22,8 @@ class Stage:
     """One stretch of training; it starts from the best policy of the stage before."""
 
     loss: Loss
-    """What is minimised: standard, interval bounds (RADIAL), adversarial examples (AT), or SA-DQN's regulariser."""
+    """What is minimised: standard, interval bounds (RADIAL), adversarial examples (AT), SA-DQN's regulariser, or
+    the distance from the actions of the agent that training starts from (`distill`)."""
     strategy: Strategy = "none"
     """`none`: one run; `next`: every budget in turn; `skip`: budgets already robust are skipped (MOS);
     `open`: every budget in turn without a target, until it fails M times in a row;

@@ -20,13 +20,13 @@ from bcl.attacks import suite
 from bcl.config import resolve
 from bcl.envs import make_env
 from bcl.evaluation import cells
-from bcl.experiment import Crew
-from bcl.experiment.crew import Agent
-from bcl.experiment.phases import plan_of
-from bcl.experiment.work import MODULES, Training, spec_of
+from bcl.experiment import Dispatcher
+from bcl.experiment.verdict import plan_of
+from bcl.experiment.worker import MODULES, TrainingOrder, spec_of
 from bcl.learners.learner import Task
 from bcl.policies import Policy
 from bcl.policies.files import to_bytes
+from bcl.runs.directory import Agent, TrainingFolder
 from bcl.runs.executors import Executor, Here, Processes
 from bcl.settings import parse_flags
 
@@ -41,10 +41,11 @@ def phase(folder: Path, options: argparse.Namespace, executor: Executor) -> tupl
     plan, end = plan_of(config, "selection"), config.curriculum.target
     orders = []
     for k in range(1, options.runs + 1):
-        order = Training(f"run {k}", config, Task("at", 0.0, end, k), parent, options.device, plan=plan, cells=judged)
-        orders.append((folder / f"run{k}", order))
+        task = Task("at", 0.0, end, k)
+        order = TrainingOrder(f"run {k}", config, task, parent, options.device, plan=plan, cells=judged)
+        orders.append((TrainingFolder(folder / f"run{k}"), order))
     start = time.perf_counter()
-    agents = list(Crew(executor, options.device).train(orders))
+    agents = [run.agent() for run in Dispatcher(executor, options.device).train(orders)]
     return time.perf_counter() - start, agents
 
 

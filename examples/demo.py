@@ -23,9 +23,9 @@ from bcl.attacks import PGD, RIFGSM, MultiT, suite
 from bcl.cli import console
 from bcl.errors import counted
 from bcl.evaluation import Score, worst_within
-from bcl.experiment import read_config
-from bcl.experiment.run import read_verdict
+from bcl.experiment import Verdict
 from bcl.reports import look
+from bcl.runs.directory import RunDirectory
 
 matplotlib.use("Agg")
 from matplotlib import pyplot
@@ -52,7 +52,7 @@ Curve = dict[float, float]
 def train(out: Path, options: argparse.Namespace) -> None:
     """`bcl train`, or `bcl resume` where it was begun."""
     words = ["resume", str(out)]
-    if not (out / "config.toml").exists():
+    if not RunDirectory(out).exists:
         words = ["train", "acrobot", "--recipe", "bcl-mos-at", "--bootstrap", "vanilla", "--out", str(out)]
         words += ["--seed", str(options.seed), *(QUICK if options.quick else [])]
     words += ["--device", "cpu", "--parallel", str(options.parallel)]
@@ -105,14 +105,14 @@ def main() -> None:
     out = options.out
     attacks, budgets = (QUICK_ATTACKS, [*QUICK_BUDGETS]) if options.quick else (ATTACKS, [*BUDGETS])
     train(out, options)
-    verdict = read_verdict(out)
+    verdict = Verdict.read(RunDirectory(out))
     assert verdict, "training ended with one"
     budgets = sorted({*budgets, verdict.reached} - {0.0})
     start = out / "stages/1-vanilla/policy.safetensors"
     with console.progress() as bar:  # both agents, on the same episodes
         found = bcl.evaluate(out, attacks=attacks, eps=budgets, device="cpu", parallel=options.parallel, onlooker=bar)
     scores = {"vanilla": (found.start or found).scores, "bcl-mos-at": found.scores}
-    curves, floor = {name: curve(played) for name, played in scores.items()}, read_config(out).curriculum.floor
+    curves, floor = {name: curve(played) for name, played in scores.items()}, RunDirectory(out).config.curriculum.floor
     episodes = found.episodes
     table = Table("eps", *curves, title=f"worst return within each budget, {counted(episodes, 'episode')}")
     for eps in (0.0, *budgets):

@@ -25,7 +25,7 @@ NOT_RUN = {
     r"pip install|pip wheel|apt-get install": "changes the machine, or the clone",
     r"ray start": "needs other machines; tests/experiment/test_ray.py simulates them",
     r"bcl train .*--ray-address": "needs a cluster; tests/experiment/test_ray.py simulates one",
-    r"bcl train .*--wandb": "needs a package of 100 MB; tests/experiment/test_work.py has a stand-in",
+    r"bcl train .*--wandb": "needs a package of 100 MB; tests/experiment/test_worker.py has a stand-in",
     r"tensorboard ": "serves until it is stopped",
     r"python benchmarks/publish.py": "needs an agent and its results, and writes into the package; tests/test_zoo.py publishes one",
     r"python benchmarks/released.py": "needs the published weights; tests/policies imports them where they are",

@@ -7,7 +7,8 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bcl.curriculum import Phase, Rules, bcl, budgets
+from bcl.curriculum import bcl
+from bcl.curriculum_rules import Phase, Rules, budgets
 
 
 def pseudo_code(
@@ -65,7 +66,7 @@ def test_agrees_with_a_transcription_of_the_pseudo_code(
             yield f"{f}/{phase.index}.{k}"
 
     rules = Rules(
-        budgets(0.0, float(L), 1.0), runs=K, min_runs=K_min, nominal=V_nom, attacked=V_adv, skip=select,
+        eps=budgets(0.0, float(L), 1.0), runs=K, min_runs=K_min, nominal_threshold=V_nom, attacked_threshold=V_adv, skip=select,
         robust_to="any" if text else "every", ratchet=ratchet,
     )  # fmt: skip
     result = bcl("f0", rules, train=train, score=R)

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bcl.curriculum import Rules, bcl, budgets
+from bcl.curriculum import bcl
+from bcl.curriculum_rules import Rules, budgets
 from bcl.errors import ConfigError
 
 
@@ -15,16 +16,16 @@ from bcl.errors import ConfigError
     ("settings_", "what"),
     [
         ({"runs": 2, "min_runs": 3}, "min_runs"),
-        ({"skip": 1.5, "attacked": 1}, "outside"),
-        ({"skip": 1.0, "nominal": 1}, "skipping needs a threshold under attack"),
-        ({"give_up": 2}, "giving up needs a threshold"),
-        ({"value": "normalised", "nominal": 1}, "need both thresholds"),
-        ({"value": "normalised", "nominal": 1, "attacked": 0}, "above the floor"),
+        ({"skip": 1.5, "attacked_threshold": 1}, "outside"),
+        ({"skip": 1.0, "nominal_threshold": 1}, "skipping needs a threshold under attack"),
+        ({"failed_phases": 2}, "giving up needs a threshold"),
+        ({"value": "normalised", "nominal_threshold": 1}, "need both thresholds"),
+        ({"value": "normalised", "nominal_threshold": 1, "attacked_threshold": 0}, "above the floor"),
     ],
 )
 def test_rules_that_cannot_work_are_refused(settings_: Any, what: str) -> None:
     with pytest.raises(ConfigError, match=what):
-        Rules((0.0, 1.0, 2.0, 3.0), **settings_)
+        Rules(eps=(0.0, 1.0, 2.0, 3.0), **settings_)
 
 
 def test_budgets_are_the_floats_people_write() -> None:
@@ -50,7 +51,7 @@ def test_budgets_rise_by_the_increment(start: float, width: float, increment: fl
 
 
 def test_a_decision_has_both_returns_even_of_a_run_that_misses_the_first_threshold() -> None:
-    rules, returns = Rules((0.0, 1.0), nominal=10, attacked=5), {0.0: 9.0, 1.0: 4.0}
+    rules, returns = Rules(eps=(0.0, 1.0), nominal_threshold=10, attacked_threshold=5), {0.0: 9.0, 1.0: 4.0}
     result = bcl("start", rules, train=lambda parent, phase: iter(["run"]), score=lambda policy, eps: returns[eps])
     [run] = result.decisions[1].candidates
     assert (run.met, run.scores) == (False, returns)

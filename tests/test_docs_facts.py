@@ -9,7 +9,7 @@ import pytest
 
 from bcl import recipes
 from bcl.config import CurriculumConfig, preset_names, resolve, resolve_stages
-from bcl.experiment.phases import plan_of
+from bcl.experiment.verdict import plan_of
 from bcl.learners import dqn
 
 ROOT = Path(__file__).parents[1]

@@ -26,8 +26,10 @@ ALLOWED = {
     "seeds": set(),
     "schedules": set(),
     "losses": {"errors"},
-    "curriculum": {"errors"},
-    "runs": {"errors", "processes"},
+    "curriculum_rules": {"errors", "config"},
+    "curriculum": {"curriculum_rules", "quantities"},
+    "pacing": {"errors"},
+    "runs": {"errors", "processes", "config", "curriculum_rules", "recipes", "settings"},
     "policies": FACTS | {"runs", "zoo", "__init__"},
     "evaluation": FACTS | {"__init__", "attacks", "bounds", "device", "stats", "envs", "policies", "runs"},
     "learners": FACTS
@@ -44,11 +46,23 @@ ALLOWED = {
         "seeds",
     },
     "experiment": FACTS
-    | {"__init__", "attacks", "bounds", "config", "curriculum", "envs", "evaluation", "learners", "policies", "recipes"}
-    | {"runs", "device", "seeds", "settings", "stats"},
+    | {
+        "__init__",
+        "attacks",
+        "bounds",
+        "config",
+        "curriculum",
+        "curriculum_rules",
+        "envs",
+        "evaluation",
+        "learners",
+        "policies",
+        "recipes",
+    }
+    | {"runs", "pacing", "seeds", "settings", "stats", "threads"},
     "reports": FACTS
-    | {"__init__", "attacks", "config", "curriculum", "envs", "evaluation", "experiment", "learners", "policies"}
-    | {"recipes", "runs", "settings", "stats", "device", "zoo"},
+    | {"__init__", "attacks", "config", "curriculum_rules", "envs", "evaluation", "experiment", "learners", "policies"}
+    | {"recipes", "runs", "settings", "stats", "threads", "zoo"},
     "api": FACTS
     | {"attacks", "bounds", "config", "envs", "evaluation", "experiment", "learners", "policies", "recipes", "reports"}
     | {"runs", "zoo"},

@@ -22,7 +22,7 @@ def test_the_best_agent_on_the_path_is_kept_where_the_paper_reports_it(game: str
     stages = resolve_stages(game, recipe=recipe)
     stage, config = next((stage, config) for stage, config in stages if stage.strategy != "none")
     assert (config.curriculum.keep, config.curriculum.judged_by) == ("best", ("evaluation",))
-    assert rules_of(stage, config, config.curriculum.start).judge_at == config.evaluation.scored
+    assert rules_of(config, stage.strategy, config.curriculum.start).scored_at == config.evaluation.scored
 
 
 def test_agents_are_judged_as_in_the_papers_tables() -> None:

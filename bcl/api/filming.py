@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import Literal
 
 from bcl.api import Where, given, path_of, whole
+from bcl.api.agents import judged, paper_starts
 from bcl.api.judging import NOBODY, Onlooker, Progress, named_attack
-from bcl.api.target import judged, paper_starts
 from bcl.attacks import Attack
 from bcl.attacks.names import attack_label
 from bcl.envs import make_env
 from bcl.errors import ConfigError
 from bcl.evaluation import Cell, Moment, Plan, game_for_evaluation, watch
 from bcl.evaluation.certify import USUAL_LENGTH
-from bcl.experiment.planning import ready
+from bcl.experiment.learned_adversary import ready
 from bcl.games import OBSERVATION_NAMES
 from bcl.policies import Policy
 from bcl.reports.encode import encode, ffmpeg

@@ -10,9 +10,8 @@ from rich.progress import Progress, TaskID
 
 from bcl.errors import StoreError
 from bcl.experiment.status import pieces
-from bcl.experiment.work import METRICS
 from bcl.learners.metrics import Metrics
-from bcl.runs import store
+from bcl.runs.directory import RunDirectory
 
 OnRow = Callable[[str, Metrics], object]
 """Told the folder of a training run, as seen from the run directory, and a row of its metrics."""
@@ -62,17 +61,17 @@ class _Rows:
     def __init__(self, run: Path, on_row: OnRow) -> None:
         self._run, self._on_row = run, on_row
         self._last: dict[Path, float] = {}
-        for path, row in self._new():
-            self._last[path] = row["step"] or 0.0
+        for folder, row in self._new():
+            self._last[folder] = row["step"] or 0.0
 
     def tell_new(self) -> None:
         """Tell each once."""
-        for path, row in self._new():
-            self._last[path] = row["step"] or 0.0
-            self._on_row(str(path.parent.relative_to(self._run)), row)
+        for folder, row in self._new():
+            self._last[folder] = row["step"] or 0.0
+            self._on_row(str(folder.relative_to(self._run)), row)
 
     def _new(self) -> Iterator[tuple[Path, Metrics]]:
-        for path in sorted(self._run.rglob(METRICS)):
-            for row in store.read_metrics(path):
-                if row["step"] > self._last.get(path, -1.0):
-                    yield path, row
+        for training in RunDirectory(self._run).trainings():
+            for row in training.metrics():
+                if row["step"] > self._last.get(training.path, -1.0):
+                    yield training.path, row

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol, cast, get_args
 
 from bcl.api import Where, given, several, whole
-from bcl.api.target import Target, judged, paper_starts, pick_device
+from bcl.api.agents import Target, judged, paper_starts, pick_device
 from bcl.api.workers import Workers
 from bcl.attacks import Attack, attack_by_name
 from bcl.attacks import suite as attacks_of
@@ -39,9 +39,8 @@ from bcl.evaluation import (
 )
 from bcl.evaluation.breaking import BREAKING
 from bcl.evaluation.suite import CERTS, PARTS, Starts, certificate_file
-from bcl.experiment import work
-from bcl.experiment.planning import ready
-from bcl.experiment.run import Start
+from bcl.experiment import Start, worker
+from bcl.experiment.learned_adversary import ready
 from bcl.games import Game, game_to_dict
 from bcl.policies import Policy, files
 from bcl.reports.tables import Table, as_html
@@ -292,8 +291,8 @@ def _play(policy: Policy, plan: Plan, wanted: Sequence[Cell], folder: Path, part
     missing = [cell for cell in wanted if not cell_file(folder, cell, plan, identity, device).exists()]
     if parallel > 1 and len(missing) > 1:
         content, shares = files.to_bytes(policy), [missing[i::parallel] for i in range(min(parallel, len(missing)))]
-        orders = [work.Judging("attack", content, plan, tuple(share), device) for share in shares]
-        jobs = [Job(folder, work.judge, (order, number)) for number, order in enumerate(orders)]
+        orders = [(number, "attack", content, plan, tuple(share), device) for number, share in enumerate(shares)]
+        jobs = [Job(folder, worker.evaluate, order) for order in orders]
         _in_processes(jobs, parallel, part.begin(f"{len(missing)} scores"))
     scores = []
     train = ready(policy, plan, folder, part.begin)
@@ -309,7 +308,7 @@ def _in_processes(jobs: Sequence[Job], parallel: int, report: Progress) -> None:
 
     def tick() -> None:
         for number, job in enumerate(jobs):
-            path = job.folder / work.progress_file(number)
+            path = job.folder / worker.progress_file(number)
             with contextlib.suppress(FileNotFoundError, StoreError):
                 if path.stat().st_mtime >= began:
                     told = store.read_json(path)
@@ -319,8 +318,8 @@ def _in_processes(jobs: Sequence[Job], parallel: int, report: Progress) -> None:
                 shares[path] = 1.0  # it was there, and ended
         report(round(PARTS * sum(shares.values())), PARTS * len(jobs))
 
-    crew = Workers(parallel=parallel).crew(lambda: False, tick, lambda line: None)
-    for _ in crew.executor.run(jobs, crew.interrupted, crew.tick):
+    dispatcher = Workers(parallel=parallel).dispatcher(lambda: False, tick, lambda line: None)
+    for _ in dispatcher.executor.run(jobs, dispatcher.interrupted, dispatcher.tick):
         pass
 
 
@@ -331,7 +330,7 @@ def _of_start(target: Target, plan: Plan, wanted: Sequence[Cell], part: Part, pa
     name, agent = target.start
     policy = files.load(agent.file, next(target.policy.parameters()).device)
     part = dataclasses.replace(part, whose=f"start ({name}): ")
-    return Start(name, str(agent.file), _play(policy, plan, wanted, agent.folder / "evals", part, parallel), [])
+    return Start(name, str(agent.file), _play(policy, plan, wanted, agent.evals, part, parallel), [])
 
 
 def certify(
@@ -364,8 +363,9 @@ def certify(
         folder, proofs = _writable(target.results / CERTS), []
         missing = [b for b in budgets if not certificate_file(folder, method, b, plan, target.policy).exists()]
         if parallel > 1 and len(missing) > 1:
-            order = work.Proving(files.to_bytes(target.policy), plan, method, pick_device(device))
-            jobs = [Job(folder, work.prove, (order, budget, number)) for number, budget in enumerate(missing)]
+            content, where = files.to_bytes(target.policy), pick_device(device)
+            orders = [(number, content, plan, budget, method, where) for number, budget in enumerate(missing)]
+            jobs = [Job(folder, worker.certify, order) for order in orders]
             _in_processes(jobs, parallel, onlooker.begin(f"{method} at {counted(len(jobs), 'budget')}"))
         for proof in run_certificates(target.policy, plan, budgets, method, folder, onlooker.begin):
             proofs.append(proof)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bcl.api import Where, path_of
-from bcl.api.target import pick_device
+from bcl.api.agents import pick_device
 from bcl.errors import ConfigError, MissingExtra
 from bcl.reports.collect import agent_file
 from bcl.reports.frames import play_frames

@@ -13,7 +13,7 @@ from bcl.api import Where, given, named_game, path_of
 from bcl.api.workers import Workers
 from bcl.config import Config, resolve_stages
 from bcl.errors import ConfigError, StoreError
-from bcl.runs import store
+from bcl.runs.directory import Repeats, RunDirectory, check_new
 
 if TYPE_CHECKING:
     from bcl.api.following import OnRow
@@ -44,9 +44,8 @@ class Run:
         return f"Run('{self.folder}')"
 
     def _repr_html_(self) -> str:
-        from bcl.experiment import read_config
-
-        return f"<p>{escape(str(self.folder))}</p><p>{escape(self.verdict.sentence(read_config(self.folder)))}</p>"
+        sentence = self.verdict.sentence(RunDirectory(self.folder).config)
+        return f"<p>{escape(str(self.folder))}</p><p>{escape(sentence)}</p>"
 
 
 @dataclass(frozen=True)
@@ -105,17 +104,17 @@ def prepare(
     folder = path_of("out", out or Path("runs") / f"{game}-{last.recipe}-s{last.seed}".replace("/", "-"))
     if str(folder).startswith(zoo.PREFIX):
         raise ConfigError(f"--out '{folder}' would be taken for an agent of the zoo", "give it another name")
-    if (folder / "config.toml").exists() or (folder / store.REPEATS).exists():
+    if RunDirectory(folder).exists or Repeats(folder).exists:
         hint = f"continue it with 'bcl resume {shlex.quote(str(folder))}', or give another --out"
         raise StoreError(f"'{folder}' is a run already", hint)
     _refuse_ignored(stages[-1][0], flags)
-    store.check_new(folder)
+    check_new(folder)
     recipes.check_trainable(last.recipe, last.algo)
 
     from bcl import experiment
 
     device = workers.worker_device()
-    experiment.check(stages, device if workers.local else "cpu", start, workers.mirrors())
+    experiment.check(stages, device if workers.local else "cpu", start, workers.trackers())
     return Order(stages, with_seed, folder, device, start)
 
 
@@ -146,7 +145,7 @@ def train(
     order = prepare(
         game, settings, recipe=recipe, out=out, seed=seed, budget=budget, init=init, config=config, workers=workers
     )
-    with store.lock(order.out):
+    with RunDirectory(order.out).lock():
         order.create(order.out)
         return _finish(order.out, workers, say, progress, on_row)
 
@@ -162,8 +161,7 @@ def resume(
     """Continue a run after a kill or Ctrl-C, under the settings it was started with; a finished one is only read."""
     given("workers", workers, Workers, WORKERS)
     folder = path_of("run", run)
-    store.resume_run(folder, lambda stored: [])
-    with store.lock(folder, say):
+    with RunDirectory.open(folder).lock(say):
         return _finish(folder, workers, say, progress, on_row)
 
 
@@ -172,14 +170,14 @@ def _finish(run: Path, workers: Workers, say: Say, progress: bool | None, on_row
     from bcl.api.following import following
 
     with following(run, progress, on_row) as tick:
-        return Run(run, experiment.finish(run, workers.crew(lambda: False, tick, say)))
+        return Run(run, experiment.finish(run, workers.dispatcher(lambda: False, tick, say)))
 
 
 def _agent(init: "Where | Policy | None") -> "Policy | None":
     """The one to start from."""
     if init is None:
         return None
-    from bcl.api.target import load
+    from bcl.api.agents import load
     from bcl.policies import Policy
 
     return init if isinstance(init, Policy) else load(path_of("init", init, "give a policy, its file or a run"))

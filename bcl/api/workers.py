@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Literal
 from bcl.errors import ConfigError
 
 if TYPE_CHECKING:
-    from bcl.experiment import Crew
-    from bcl.experiment.mirrors import Mirrors
+    from bcl.experiment import Dispatcher
+    from bcl.experiment.trackers import Trackers
     from bcl.runs.executors import Executor
 
 
@@ -42,7 +42,7 @@ class Workers:
 
     def worker_device(self) -> str:
         """The device that agents are trained on, here or on the cluster."""
-        from bcl.api.target import pick_device
+        from bcl.api.agents import pick_device
 
         if self.ray_cpus < 0 or self.ray_gpus < 0:
             raise ConfigError("--ray-cpus and --ray-gpus cannot be negative", "say what one run needs")
@@ -69,20 +69,22 @@ class Workers:
                 chosen += [name] if value is True else [name, str(value)]
         return chosen
 
-    def crew(self, interrupted: Callable[[], bool], tick: Callable[[], None], say: Callable[[str], None]) -> "Crew":
-        """Those who do the work."""
-        from bcl.experiment import Crew
+    def dispatcher(
+        self, interrupted: Callable[[], bool], tick: Callable[[], None], say: Callable[[str], None]
+    ) -> "Dispatcher":
+        """What hands out the work."""
+        from bcl.experiment import Dispatcher
 
-        return Crew(self._executor(), self.worker_device(), interrupted, tick, say, self.mirrors())
+        return Dispatcher(self._executor(), self.worker_device(), interrupted, tick, say, self.trackers())
 
-    def mirrors(self) -> "Mirrors":
+    def trackers(self) -> "Trackers":
         """Who shows the metrics besides their file."""
-        from bcl.experiment.mirrors import Mirrors
+        from bcl.experiment.trackers import Trackers
 
-        return Mirrors(self.tensorboard, self.wandb)
+        return Trackers(self.tensorboard, self.wandb)
 
     def _executor(self) -> "Executor":
-        from bcl.experiment.work import MODULES
+        from bcl.experiment.worker import MODULES
         from bcl.runs.executors import Here, Processes
 
         if not self.local:

@@ -10,6 +10,7 @@ from bcl.bounds.certificates import (
     margins,
     pair_margins,
     score_bounds,
+    training_margins,
 )
 
 __all__ = [
@@ -22,4 +23,5 @@ __all__ = [
     "margins",
     "pair_margins",
     "score_bounds",
+    "training_margins",
 ]

@@ -73,6 +73,17 @@ def margins(
     return _bound_rows(chain, lower, upper, rows[actions].unsqueeze(1) - rows, method, max_neurons)
 
 
+def training_margins(chain: nn.Sequential, lower: Tensor, upper: Tensor, actions: Tensor) -> Tensor:
+    """`margins` by intervals, as losses take them: in the precision of autocast, without a tape, so that it proves nothing."""
+    head = _head(chain)
+    middle, radius = intervals(list(chain)[:-1], *middle_and_radius(lower, upper))
+    with torch.autocast(lower.device.type, enabled=False):
+        middle, radius = middle.to(head.weight.dtype), radius.to(head.weight.dtype)
+        scores = F.linear(middle, head.weight, head.bias)
+        widths = (head.weight[actions].unsqueeze(1) - head.weight).abs()  # (B, A, features)
+        return scores.gather(1, actions.unsqueeze(1)) - scores - torch.einsum("baf,bf->ba", widths, radius)
+
+
 def pair_margins(
     chain: nn.Sequential, lower: Tensor, upper: Tensor, method: Method = "crown", *, max_neurons: int = MAX_NEURONS
 ) -> Tensor:

@@ -14,7 +14,7 @@ from bcl.settings import format_eps, parse_eps
 
 if TYPE_CHECKING:
     from bcl.evaluation import Breaking, Flag, Score
-    from bcl.experiment.run import Start
+    from bcl.experiment import Start
 
 
 @dataclass(frozen=True)

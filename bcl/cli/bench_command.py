@@ -43,7 +43,7 @@ class Command:
             self._games()
 
     def _attacks(self) -> None:
-        from bcl.api.target import pick_device
+        from bcl.api.agents import pick_device
         from bcl.attacks import attack_by_name
         from bcl.evaluation.speed import attack_speed, untrained_policy
 

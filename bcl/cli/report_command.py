@@ -40,15 +40,15 @@ class Command:
 
 
 def _next(collected: "Collected") -> str:
-    from bcl.experiment.run import stage_folders
     from bcl.reports.collect import agent_file
+    from bcl.runs.directory import RunDirectory
 
     if word := {"stopped": "resume", "at work": "status"}.get(collected.state):
         return f"bcl {word} {shlex.quote(collected.source)}"
     agent = Path(collected.agent)
     if agent_file(agent):
         return f"bcl {'video' if collected.evaluations else 'attack'} {shlex.quote(collected.agent)}"
-    last = stage_folders(agent)[-1][2] / "policy.safetensors"  # the best one is gone; this is what it was copied from
+    last = RunDirectory(agent).stages()[-1].policy  # the best one is gone; this is what it was copied from
     if last.exists():
         return f"bcl attack {shlex.quote(str(last))}"
     return f"copy the run again with all its files, '{agent}' has no best policy"

@@ -1,24 +1,22 @@
 """bcl resume, and what `bcl train` does once its run exists."""
 
 import contextlib
-import functools
 import shlex
-import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Annotated, ClassVar, TypeVar
 
 import tyro
 
 from bcl.api.workers import Workers
-from bcl.config import config_from_dict, override
 from bcl.errors import BclError, ConfigError, StoreError, TrainingError, counted
 from bcl.runs import store
-from bcl.settings import difference, format_eps, parse_flags
+from bcl.runs.directory import Repeats, RunDirectory
+from bcl.settings import format_eps, parse_flags
 
 if TYPE_CHECKING:
-    from bcl.experiment import Crew, Verdict
+    from bcl.experiment import Dispatcher, Verdict
 
 Result = TypeVar("Result")
 
@@ -34,25 +32,23 @@ class Command(Workers):
 
     def run(self, settings: list[str]) -> None:
         """Check, then do what is left."""
-        flags, repeated = parse_flags(settings), store.repeats(self.folder)
-        for folder in repeated or [self.folder]:
-            store.resume_run(folder, functools.partial(_differing, folder, flags))
+        flags = parse_flags(settings)
+        repeats = Repeats(self.folder).runs()
+        for run in repeats or [RunDirectory(self.folder)]:
+            RunDirectory.open(run.path).check_settings(flags)
 
         from bcl.cli import console
 
-        with store.lock(self.folder, console.say), _lock_of_repeats(self.folder):
-            if repeated:
+        run = RunDirectory(self.folder)
+        # A repeat is not resumed while all of them are.
+        others = run.repeats.lock() if run.repeats else contextlib.nullcontext()
+        with run.lock(console.say), others:
+            if repeats:
                 finish_repeats(self.folder, self)
                 return
-            if (self.folder / "result.json").exists():
+            if run.finished:
                 print(f"'{self.folder}' is finished")
             finish(self.folder, self)
-
-
-def _lock_of_repeats(run: Path) -> contextlib.AbstractContextManager[None]:
-    """A repeat is not resumed while all of them are."""
-    group = run.absolute().parent
-    return store.lock(group) if (group / store.REPEATS).exists() else contextlib.nullcontext()
 
 
 def finish(run: Path, workers: Workers) -> None:
@@ -66,27 +62,27 @@ def finish(run: Path, workers: Workers) -> None:
 
 def finish_repeats(group: Path, workers: Workers) -> None:
     """`finish` for every repeat; then the median by the paper's final score, and the IQM beside it."""
-    runs = store.repeats(group)
+    runs = Repeats(group).runs()
     if not runs:
-        raise StoreError(f"'{group / store.REPEATS}' names no runs", "start anew with another --out")
+        raise StoreError(f"the repeats in '{group}' name no runs", "start anew with another --out")
     store.sweep(group)
     from bcl import experiment
     from bcl.cli import console
 
     if shared := experiment.shared_stages(runs):
         for run in runs:
-            console.say(f"run: {run}, up to the stage whose median all repeats go on from")
-            with store.lock(run, console.say):
-                _do(experiment.train_until_median, run, group, workers)
+            console.say(f"run: {run.path}, up to the stage whose median all repeats go on from")
+            with run.lock(console.say):
+                _do(experiment.train_until_median, run.path, group, workers)
         experiment.share_median(shared)
     verdicts = []
     for run in runs:
-        console.say(f"run: {run}")
-        with store.lock(run, console.say):
-            verdicts.append(_do(experiment.finish, run, group, workers))
-        _print(run, verdicts[-1])
+        console.say(f"run: {run.path}")
+        with run.lock(console.say):
+            verdicts.append(_do(experiment.finish, run.path, group, workers))
+        _print(run.path, verdicts[-1])
     summary = experiment.summary(runs, verdicts)
-    store.write_json(group / "result.json", summary)
+    Repeats(group).finish(summary)
     finals, median = summary["final_scores"], summary["median"]
     print(f"final score: {summary['final_score_is']}")
     scores = " ".join(f"{score:.4g}" for score in finals.values())
@@ -95,14 +91,14 @@ def finish_repeats(group: Path, workers: Workers) -> None:
     print(f"next: bcl report {shlex.quote(str(group))}")
 
 
-def _do(work: "Callable[[Path, Crew], Result]", run: Path, whole: Path, workers: Workers) -> Result:
+def _do(work: "Callable[[Path, Dispatcher], Result]", run: Path, whole: Path, workers: Workers) -> Result:
     from bcl.cli import console
 
     resume = shlex.join(["bcl", "resume", str(whole), *workers.flags()])
     farewell = f"continue with: {resume}"
     try:
         with console.stop_requests(farewell) as interrupted, console.live(run) as view:
-            return work(run, workers.crew(interrupted, view.tick, console.say))
+            return work(run, workers.dispatcher(interrupted, view.tick, console.say))
     except KeyboardInterrupt:
         raise KeyboardInterrupt(farewell + _unlike(run)) from None
     except TrainingError as error:
@@ -117,17 +113,16 @@ def _do(work: "Callable[[Path, Crew], Result]", run: Path, whole: Path, workers:
 
 def _unlike(run: Path) -> str:
     """A warning where a run that was stopped does not end as one that was not; else nothing."""
-    from bcl.experiment import read_config
-
-    config = read_config(run)
-    needed = ["checkpoint_steps", "checkpoint_replay"] if config.algo == "dqn" else ["checkpoint_steps"]
-    unset = " and ".join(f"--{config.algo}.{name}" for name in needed if not getattr(config.learner, name))
+    stage = RunDirectory(run).stages()[-1]
+    section = "distill" if stage.loss == "distill" else stage.config.algo
+    learner = stage.config.learner(stage.loss)
+    needed = [name for name in ("checkpoint_steps", "checkpoint_replay") if hasattr(learner, name)]
+    unset = " and ".join(f"--{section}.{name}" for name in needed if not getattr(learner, name))
     return f"; without {unset} it ends with other weights than if it had not been stopped" if unset else ""
 
 
 def _print(run: Path, verdict: "Verdict") -> None:
     from bcl.evaluation.score import lowest
-    from bcl.experiment import read_config
 
     began = (verdict.start.scores, verdict.start.unlimited) if verdict.start else ([], [])
     for where, scores, theirs in (
@@ -143,10 +138,4 @@ def _print(run: Path, verdict: "Verdict") -> None:
         print(f"flag {flag}")
     if verdict.start:
         print(f"its start ({verdict.start.name}): {run / verdict.start.file}")
-    print(f"verdict: {verdict.sentence(read_config(run))}")
-
-
-def _differing(folder: Path, flags: dict[str, Any], stored: str) -> list[str]:
-    from bcl.experiment import read_config
-
-    return difference(read_config(folder), config_from_dict(override(tomllib.loads(stored), flags)))
+    print(f"verdict: {verdict.sentence(RunDirectory(run).config)}")

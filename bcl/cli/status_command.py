@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar
 
 import tyro
 
-from bcl.runs import store
+from bcl.runs.directory import Repeats, RunDirectory
 
 
 @dataclass(frozen=True)
@@ -21,30 +21,28 @@ class Command:
 
     def run(self, _: list[str]) -> None:
         """Read and print; nothing is changed."""
-        repeated = store.repeats(self.folder)
-        states = [_print(folder, self.folder) for folder in repeated or [self.folder]]
+        repeats = Repeats(self.folder)
+        runs = repeats.runs()
+        states = [_print(run, repeats) for run in runs or [RunDirectory(self.folder)]]
         state = next((s for s in ("at work", "stopped") if s in states), "finished")
-        if repeated and state == "finished" and (self.folder / "result.json").exists():
-            summary = store.read_json(self.folder / "result.json")
-            print(
-                f"final scores {summary.get('final_scores')}, median {summary.get('median')}, IQM {summary.get('iqm')}"
-            )
+        if runs and state == "finished" and (found := repeats.result()):
+            print(f"final scores {found.get('final_scores')}, median {found.get('median')}, IQM {found.get('iqm')}")
         word = {"finished": "report", "stopped": "resume", "at work": "status"}[state]
         print(f"next: bcl {word} {shlex.quote(str(self.folder))}")
 
 
-def _print(run: Path, whole: Path) -> str:
+def _print(run: RunDirectory, repeats: Repeats) -> str:
     from bcl.cli.console import piece_line
     from bcl.experiment.status import incumbent, status
 
-    now = status(run)
-    print(f"{run}: {now.config.recipe} on {now.config.game.id}, seed {now.config.seed}")
+    now = status(run.path)
+    print(f"{run.path}: {now.config.recipe} on {now.config.game.id}, seed {now.config.seed}")
     for line in now.lines:
         print(f"  {line}")
-    if best := incumbent(run):
+    if best := incumbent(run.path):
         print(f"  best so far: {best}")
     for piece in now.pieces:
         print(f"  {piece_line(piece)}")
-    waits = now.state == "stopped" and run != whole and store.owner(whole)
+    waits = now.state == "stopped" and repeats.exists and repeats.owner()
     print(f"  {'waiting' if waits else now.state}{f' ({now.owner})' if now.owner else ''}")
     return "at work" if waits else now.state

@@ -9,7 +9,7 @@ import tyro
 from bcl.api.training import prepare
 from bcl.api.workers import Workers
 from bcl.errors import ConfigError
-from bcl.runs import store
+from bcl.runs.directory import Repeats, RunDirectory, make_room
 from bcl.settings import parse_flags
 
 OFTEN = (
@@ -71,15 +71,15 @@ class Command(Workers):
 
         if order.config.budget == "small":
             console.say("a quick look: few steps, runs, phases and episodes; the result is not the paper's protocol")
-        with store.lock(order.out):
+        with RunDirectory(order.out).lock():
             if self.repeats == 1:
                 order.create(order.out)
                 console.say(f"run: {order.out}")
                 finish(order.out, self)
                 return
             seeds = range(order.config.seed, order.config.seed + self.repeats)
-            store.make_room(order.out)
+            make_room(order.out)
             for seed in seeds:
                 order.create(order.out / f"seed{seed}", seed)
-            store.write_json(order.out / store.REPEATS, {"runs": [f"seed{seed}" for seed in seeds]})
+            Repeats(order.out).write([f"seed{seed}" for seed in seeds])
             finish_repeats(order.out, self)

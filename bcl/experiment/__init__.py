@@ -1,21 +1,17 @@
 """Runs: what a command starts, what workers do, and where a run stands."""
 
-from bcl.experiment.crew import Agent, Crew
-from bcl.experiment.repeats import share_median, shared_stages, summary
-from bcl.experiment.run import Verdict, check, create, finish, read_config, train_until_median
-from bcl.experiment.work import SILENT, Watch, check_fits, train_run
+from bcl.experiment.dispatch import Dispatcher
+from bcl.experiment.run import check, create, finish, share_median, shared_stages, summary, train_until_median
+from bcl.experiment.verdict import Start, Verdict
+from bcl.experiment.worker import train_run
 
 __all__ = [
-    "SILENT",
-    "Agent",
-    "Crew",
+    "Dispatcher",
+    "Start",
     "Verdict",
-    "Watch",
     "check",
-    "check_fits",
     "create",
     "finish",
-    "read_config",
     "share_median",
     "shared_stages",
     "summary",

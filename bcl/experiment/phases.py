@@ -1,262 +1,288 @@
-"""A stage that is a curriculum: `bcl.curriculum` decides, a crew trains and plays, every decision is kept.
+"""Stages that are curricula: in phases, where `bcl.curriculum` decides and every decision is kept, or one run whose budget
+paces itself.
 
-Running it again over the same folder makes the same decisions from what is stored there, and goes on where nothing is.
+Running one again over the same folder makes the same decisions from what is stored there, and goes on where nothing is.
 """
 
-import dataclasses
-import json
-import time
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from bcl import curriculum
-from bcl.attacks import Attack, CrossEntropy, OwnValue, attacks_named
+from bcl.attacks import PGD, CrossEntropy, Multi, OwnValue, attacks_named
 from bcl.config import Config
-from bcl.curriculum import Decision, Phase, Result, Rules, budgets
-from bcl.errors import StoreError, TrainingError, counted
-from bcl.evaluation import Cell, Plan, game_for_evaluation
-from bcl.experiment.crew import Agent, Crew
-from bcl.experiment.work import CHECKPOINT, PROGRESS, Training
+from bcl.curriculum_rules import INCUMBENT, Decision, Phase, Result, Rules, budgets
+from bcl.errors import TrainingError, counted
+from bcl.evaluation import Cell, cells, flags
+from bcl.experiment.dispatch import Dispatcher, content
+from bcl.experiment.verdict import SELECTION, choosing_attacks, final_score, plan_of, plans_of
+from bcl.experiment.worker import TrainingOrder
 from bcl.learners.learner import Task, training_attack
-from bcl.recipes import Stage, find_recipe
+from bcl.learners.pacing import Pace
+from bcl.policies.files import fingerprint, load
+from bcl.recipes import Loss, Strategy
 from bcl.runs import store
+from bcl.runs.directory import Agent, Clock, StageFolder
 from bcl.seeds import derive
 from bcl.settings import format_eps
 
-DECISION = "decision.json"
-SELECTION = "selection"
-"""The purpose of episodes that agents are chosen by."""
 LOWEST = -1e9  # the return of what diverged: below any game's, and JSON has no infinity
 
 
-def rules_of(stage: Stage, config: Config, start: float) -> Rules:
+def rules_of(config: Config, strategy: Strategy, start: float) -> Rules:
     """What decides in this stage, the budgets beginning at `start`; refuses settings that contradict each other."""
     c = config.curriculum
-    return Rules(
-        eps=budgets(start, None if stage.strategy == "open" else c.target, c.increment),
-        runs=c.runs,
-        min_runs=c.min_runs,
-        nominal=c.nominal_threshold,
-        attacked=c.attacked_threshold,
-        adaptive=c.adaptive,
-        floor=c.floor,
-        expected=c.expected_return,
-        value=c.value,
-        skip=c.skip,
-        robust_to=c.robust_to,
-        give_up=c.failed_phases or None,
-        ratchet=c.ratchet,
-        toothless=c.toothless or 1.0,
-        judge_at=config.evaluation.scored if c.keep == "best" else (),
-    )
+    eps = budgets(start, None if strategy == "open" else c.target, c.increment)
+    return Rules(**vars(c), eps=eps, scored_at=config.evaluation.scored if c.keep == "best" else ())
 
 
-def plan_of(config: Config, purpose: str, unlimited: bool = False) -> Plan:
-    """Episodes for one purpose: those that agents are chosen by are not those that are reported. `unlimited`: on all
-    levels of a Procgen game, not those of training."""
-    game = game_for_evaluation(config.game, "eval" if unlimited else None, config.evaluation.max_steps)
-    ours = purpose == SELECTION and find_recipe(config.recipe).ours
-    starts = "varied" if ours else config.evaluation.starts
-    return Plan(game, config.evaluation.episodes, derive(config.seed, purpose), starts=starts)
+def budgets_of(stage: StageFolder) -> tuple[float, ...]:
+    """Of a curriculum that has made its first decision, which stores where it began."""
+    return rules_of(stage.config, stage.strategy, stage.decisions()[0].decision.phase.eps).eps
 
 
-def choosing_attacks(config: Config) -> tuple[Attack, ...]:
-    """The attacks whose worst counts when agents are chosen."""
-    names = [config.evaluation.suite if by == "evaluation" else by for by in config.curriculum.judged_by]
-    return tuple({repr(attack): attack for name in names for attack in attacks_named(name)}.values())
+class Curriculum:
+    """The curriculum of one stage: what Algorithm 1 asks for, answered by workers and by what is stored."""
 
+    def __init__(self, stage: StageFolder, start: float, bootstrap: Agent, dispatcher: Dispatcher) -> None:
+        self._stage = stage
+        self._config = stage.config
+        self._rules = rules_of(self._config, stage.strategy, start)
+        self._plan = plan_of(self._config, SELECTION)
+        self._attacks = choosing_attacks(self._config)
+        self._bootstrap = Agent(bootstrap.file, stage.evals, bootstrap.fingerprint)
+        self._dispatcher = dispatcher
+        self._clock = Clock(stage)
+        self._runs_done = 0
+        self._diverged = 0  # runs of the phase at work
+        self._decided_at = 0.0
 
-def train_phases(
-    folder: Path, number: int, stage: Stage, config: Config, start: float, bootstrap: Agent, crew: Crew
-) -> Result[Agent]:
-    """The whole curriculum of stage `number`."""
-    c, rules, plan = config.curriculum, rules_of(stage, config, start), plan_of(config, SELECTION)
-    attacks = choosing_attacks(config)
-    clock, runs_done, diverged = _Clock(folder), 0, 0  # runs that diverged: of the phase at work
+    def result(self) -> dict[str, Any]:
+        """Which agent the stage hands on, the budget it was trained up to, why the curriculum stopped, and flags."""
+        ended = curriculum.bcl(
+            self._bootstrap,
+            self._rules,
+            train=self._train,
+            score=self._score,
+            decided=self._decided,
+            out_of_budget=self._out_of_budget,
+            training_score=self._training_score if self._config.curriculum.toothless else None,
+        )
+        kept = ended.policy if self._config.curriculum.keep == "last" else ended.best
+        store.write_bytes(self._stage.policy, content(kept))
+        trained_up_to = self._rules.eps[kept.phase]
+        name = f"the agent of phase {kept.phase}, trained up to {format_eps(trained_up_to)}"
+        reached = self._reached(ended, kept)
+        found: dict[str, Any] = {
+            "policy": kept.fingerprint,
+            "reached": reached,
+            "stopped": ended.stopped,
+            "kept": name if kept.phase else "the bootstrap",
+            "flags": self._flags(kept, reached),
+        }
+        if self._stage.shares_median:
+            wanted = cells(attacks_named(self._config.evaluation.suite), self._config.evaluation.scored)
+            plans = plans_of(self._config, SELECTION)
+            played = [self._dispatcher.scores("choosing", kept, plan, wanted) for plan in plans]
+            found["final_score"] = final_score(played, self._config)
+        return found
 
-    def cells(eps: float) -> tuple[Cell, ...]:
-        return tuple(Cell(attack, eps) for attack in attacks) if eps > 0 else (Cell(None, 0.0),)
+    def _reached(self, ended: Result[Agent], kept: Agent) -> float:
+        """The budget that the agent was trained up to, or found robust at."""
+        reached = self._rules.eps[kept.phase]
+        is_last = kept is ended.policy and self._stage.strategy != "open"
+        if ended.stopped == curriculum.TARGET_REACHED and is_last:
+            return max(reached, self._config.curriculum.target)
+        return reached
 
-    def train(parent: Agent, phase: Phase) -> Iterator[Agent]:
-        nonlocal runs_done, diverged
-        # What the phase will ask of each run, so that workers play it: the thresholds' returns, and those of V_k.
-        compared = phase.runs > 1 or rules.ratchet
-        asked = [0.0] if compared or rules.nominal is not None else []
-        asked += [phase.eps] if rules.attacked is not None else []
-        asked += [phase.eps, phase.start] if compared and rules.value != "nominal" else []
-        judged = tuple(cell for eps in dict.fromkeys(asked) for cell in cells(eps))
-        orders = []
-        for k in range(1, phase.runs + 1):
-            seed = derive(config.seed, "stage", number, "phase", phase.index, "run", k)
-            task = Task(stage.loss, phase.start, phase.eps, seed)
-            name = f"phase {phase.index} up to {format_eps(phase.eps)}, run {k} of {phase.runs}"
-            order = Training(name, config, task, parent.content(), crew.device, crew.mirrors, plan, judged)
-            orders.append((_phase_folder(folder, phase.index) / f"run{k}", order))
-        working, diverged = crew.train(orders), 0
+    def _flags(self, kept: Agent, reached: float) -> list[str]:
+        """RADIAL may hide its gradients, and adversarial training needs them."""
+        if self._stage.loss != "radial" or reached == 0:
+            return []
+        wanted = [Cell(None, 0.0), Cell(PGD(steps=30, step=0.1), reached), Cell(Multi(starts=100), reached)]
+        scores = self._dispatcher.scores(self._stage.name, kept, self._plan, wanted)
+        return [f"{flag.name}: {flag.message}" for flag in flags(scores)]
+
+    def _train(self, parent: Agent, phase: Phase) -> Iterator[Agent]:
+        folder = self._stage.phase(phase.index)
+        orders = [(folder.run(k), self._order(parent, phase, k)) for k in range(1, phase.runs + 1)]
+        working = self._dispatcher.train(orders)
+        self._diverged = 0
         try:
-            for k, agent in enumerate(working, 1):
-                runs_done += 1
-                diverged += not agent.fingerprint
-                if diverged == phase.runs and not rules.ratchet:
+            for run in working:
+                agent = run.agent(phase.index)
+                self._runs_done += 1
+                self._diverged += not agent.fingerprint
+                if self._diverged == phase.runs and not self._rules.ratchet:
                     what = f"every run of phase {phase.index} diverged"
-                    raise TrainingError(
-                        what, "start anew with a lower learning_rate, --init keeps the best agent so far"
-                    )
-                _keep_time(_phase_folder(folder, phase.index), k, clock.keep())
+                    hint = "start anew with a lower learning_rate, --init keeps the best agent so far"
+                    raise TrainingError(what, hint)
+                self._clock.keep()
                 yield agent
         finally:
             working.close()
 
-    def score(agent: Agent, eps: float) -> float:
+    def _order(self, parent: Agent, phase: Phase, k: int) -> TrainingOrder:
+        """A run, with what the phase will ask of it, so that workers play it: the thresholds' returns, and those of V_k."""
+        rules = self._rules
+        compared = phase.runs > 1 or rules.ratchet
+        asked = [0.0] if compared or rules.nominal_threshold is not None else []
+        asked += [phase.eps] if rules.attacked_threshold is not None else []
+        asked += [phase.eps, phase.start] if compared and rules.value != "nominal" else []
+        seed = derive(self._config.seed, "stage", self._stage.number, "phase", phase.index, "run", k)
+        return TrainingOrder(
+            name=f"phase {phase.index} up to {format_eps(phase.eps)}, run {k} of {phase.runs}",
+            config=self._config,
+            task=Task(self._stage.loss, phase.start, phase.eps, seed),
+            parent=content(parent),
+            device=self._dispatcher.device,
+            trackers=self._dispatcher.trackers,
+            plan=self._plan,
+            cells=tuple(cell for eps in dict.fromkeys(asked) for cell in self._cells(eps)),
+        )
+
+    def _cells(self, eps: float) -> list[Cell]:
+        return [Cell(attack, eps) for attack in self._attacks] if eps > 0 else [Cell(None, 0.0)]
+
+    def _score(self, agent: Agent, eps: float) -> float:
         if not agent.fingerprint:
             return LOWEST
-        above = [cell for more in rules.eps if more > eps for cell in cells(more)] if rules.skip else []
-        return min(s.mean for s in crew.scores("choosing", agent, plan, cells(eps), above[: crew.executor.width - 1]))
+        above = [more for more in self._rules.eps if more > eps] if self._rules.skip else []
+        ahead = [cell for more in above for cell in self._cells(more)]
+        idle = self._dispatcher.executor.width - 1
+        scores = self._dispatcher.scores("choosing", agent, self._plan, self._cells(eps), ahead[:idle])
+        return min(score.mean for score in scores)
 
-    def training_score(agent: Agent, eps: float) -> float:
+    def _training_score(self, agent: Agent, eps: float) -> float:
         # DQN's own objective needs its target network, which is gone with the run: there, away from the action.
-        value, paper = (OwnValue(), CrossEntropy()) if config.algo == "ppo" else (CrossEntropy(), None)
+        value, paper = (OwnValue(), CrossEntropy()) if self._config.algo == "ppo" else (CrossEntropy(), None)
         # PPO's PGD leads away from the action taken, which here is the best one.
-        attack = training_attack(config.attack, value, paper if config.attack.kind == "pgd" else None)
-        return crew.scores("choosing", agent, plan, [Cell(attack, eps)])[0].mean
+        settings = self._config.attack
+        attack = training_attack(settings, value, paper if settings.kind == "pgd" else None)
+        [score] = self._dispatcher.scores("choosing", agent, self._plan, [Cell(attack, eps)])
+        return score.mean
 
-    def allowed(amount: float, what: str) -> str:
-        return f"{counted(amount, what)} {'was' if amount == 1 else 'were'} allowed"
-
-    def out_of_budget(phase: int, run: int) -> str | None:
-        if 0 < run == diverged:
+    def _out_of_budget(self, phase: int, run: int) -> str | None:
+        c = self._config.curriculum
+        if 0 < run == self._diverged:
             return None  # there is nothing yet that could be kept
-        if c.max_runs and runs_done >= c.max_runs:
-            return allowed(runs_done, "run")
+        if c.max_runs and self._runs_done >= c.max_runs:
+            return _allowed(self._runs_done, "run")
         if not c.max_hours:
             return None
-        # Kept: on resuming, the clock must not undo what was within its time.
-        over = allowed(c.max_hours, "hour") if clock.seconds() >= 3600 * c.max_hours else None
-        path = _phase_folder(folder, phase) / f"time-after-run{run}.json"
-        return store.once(path, lambda: {"stop": over}).get("stop")
+        over = _allowed(c.max_hours, "hour") if self._clock.seconds() >= 3600 * c.max_hours else None
+        return self._stage.phase(phase).out_of_time(run, over)
 
-    def decided(decision: Decision) -> None:
-        path = _phase_folder(folder, decision.phase.index) / DECISION
-        plain: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(decision)))
-        stored = store.once(path, lambda: {"decision": plain, "seconds": clock.keep()})
-        if stored.get("decision") != plain:
-            what = f"'{path}' holds another decision than the results beside it lead to"
-            raise StoreError(what, "restore what was changed by hand, or delete that file and the phases after it")
-        _forget_cancelled(path.parent, decision)
-        before = [
-            row["seconds"] for row in decisions(folder) if row["decision"]["phase"]["index"] < decision.phase.index
-        ]
-        crew.say(phase_line(plain, rules.eps, stored["seconds"] - max(before, default=0.0)))
-
-    return curriculum.bcl(
-        bootstrap,
-        rules,
-        train=train,
-        score=score,
-        decided=decided,
-        out_of_budget=out_of_budget,
-        training_score=training_score if c.toothless else None,
-    )
+    def _decided(self, decision: Decision) -> None:
+        seconds = self._stage.phase(decision.phase.index).keep(decision, self._clock.keep)
+        self._dispatcher.say(phase_line(decision, self._rules.eps, seconds - self._decided_at))
+        self._decided_at = seconds
 
 
-def phase_of(agent: Agent) -> int:
-    """The phase in which `train_phases` had this agent trained; 0: before."""
-    return int(agent.folder.parent.name) if agent.folder.name.startswith("run") else 0
+def _allowed(amount: float, what: str) -> str:
+    return f"{counted(amount, what)} {'was' if amount == 1 else 'were'} allowed"
 
 
-def decisions(folder: Path) -> list[dict[str, Any]]:
-    """What was decided so far in a stage's folder, phase by phase."""
-    made, expected = list[dict[str, Any]](), 0
-    for path in sorted((folder / "phases").glob(f"*/{DECISION}")):
-        stored = store.read_json(path)
-        decision: Any = stored.get("decision")
-        whole = isinstance(decision, dict) and decision.keys() == {f.name for f in dataclasses.fields(Decision)}
-        if not whole or not isinstance(stored.get("seconds"), int | float):
-            raise StoreError(f"'{path}' does not hold a decision", "delete it to have it made again")
-        if decision["phase"]["index"] != expected:
-            what = f"the decision before '{path}' is missing"
-            raise StoreError(what, "restore it, or delete result.json of this stage and of the run, and resume that")
-        expected = decision["next"]
-        made.append(stored)
-    return made
-
-
-def clock_after(phase_folder: Path, run: int) -> float | None:
-    """Seconds on the stage's clock when a run of a phase was trained and judged; none: it has not been."""
-    path = phase_folder / f"clock-after-run{run}.json"
-    seconds = store.read_json(path).get("seconds") if path.exists() else None
-    return float(seconds) if isinstance(seconds, int | float) else None
-
-
-def _keep_time(phase_folder: Path, run: int, seconds: float) -> None:
-    store.once(phase_folder / f"clock-after-run{run}.json", lambda: {"seconds": seconds})
-
-
-def phase_line(decision: dict[str, Any], eps: tuple[float, ...], seconds: float) -> str:
+def phase_line(decision: Decision, eps: Sequence[float], seconds: float) -> str:
     """One line for people: what the runs reached without and under attack, which was kept, what comes next."""
-    phase, after = decision["phase"], decision["next"]
-    if phase["index"] == 0:
-        attacked = [t for t in decision["tried"] if t["eps"] > 0]
-        robust = [t["eps"] for t in attacked if t["robust"]]
-        words = ["bootstrap", *(f"nominal {t['score']:.4g}" for t in decision["tried"] if t["eps"] == 0)]
-        words += [f"attacked {t['score']:.4g} at {format_eps(t['eps'])}" for t in attacked[-1:]]
+    phase = decision.phase
+    if phase.index == 0:
+        attacked = [tried for tried in decision.tried if tried.eps > 0]
+        robust = [tried.eps for tried in attacked if tried.robust]
+        words = ["bootstrap", *(f"nominal {tried.score:.4g}" for tried in decision.tried if tried.eps == 0)]
+        words += [f"attacked {tried.score:.4g} at {format_eps(tried.eps)}" for tried in attacked[-1:]]
         words += [f"robust at {format_eps(max(robust))}"] if robust else []
     else:
-        scores = [c["scores"] for c in decision["candidates"] if c["run"] != curriculum.INCUMBENT]
-        kept = "the old one" if decision["kept"] == curriculum.INCUMBENT else decision["kept"]
-        words = [f"phase {phase['index']}", format_eps(phase["eps"]), *_reached(scores, phase["eps"])]
-        words.append(f"kept {kept}")
-    if after is None:
-        words.append(f"stop: {decision['stop']}")
+        kept = "the old one" if decision.kept == INCUMBENT else decision.kept
+        runs = [one.scores for one in decision.candidates if one.run != INCUMBENT]
+        words = [f"phase {phase.index}", format_eps(phase.eps), *_returns(runs, phase.eps), f"kept {kept}"]
+    if decision.next is None:
+        words.append(f"stop: {decision.stop}")
     else:
-        words.append(f"{'skip' if after > phase['index'] + 1 else 'next'} -> {format_eps(eps[after])}")
+        words.append(f"{'skip' if decision.next > phase.index + 1 else 'next'} -> {format_eps(eps[decision.next])}")
     return "  ".join([*words, f"{seconds / 60:.0f} min" if seconds >= 60 else f"{seconds:.0f} s"])
 
 
-def _reached(runs: list[dict[str, float]], eps: float) -> Iterator[str]:
+def _returns(runs: Sequence[dict[float, float]], eps: float) -> Iterator[str]:
     """Returns without attack, and at the phase's budget; where that was not asked for, the lowest of those that were."""
-    yield f"runs nominal {_shown([scores.get('0.0') for scores in runs])}"
-    attacked = [{float(at): score for at, score in scores.items() if at != "0.0"} for scores in runs]
-    budgets = {at for scores in attacked for at in scores}
-    if eps in budgets:
+    yield f"runs nominal {_shown([scores.get(0.0) for scores in runs])}"
+    attacked = [{at: score for at, score in scores.items() if at > 0} for scores in runs]
+    played = {at for scores in attacked for at in scores}
+    if eps in played:
         yield f"attacked {_shown([scores.get(eps) for scores in attacked])}"
-    elif budgets:
+    elif played:
         lowest = [min(scores.values(), default=None) for scores in attacked]
-        yield f"attacked within {format_eps(max(budgets))} {_shown(lowest)}"
+        yield f"attacked within {format_eps(max(played))} {_shown(lowest)}"
 
 
-def _shown(returns: list[float | None]) -> str:
+def _shown(returns: Sequence[float | None]) -> str:
     return " ".join("-" if r is None else "diverged" if r == LOWEST else f"{r:.4g}" for r in returns)
 
 
-def _forget_cancelled(folder: Path, decision: Decision) -> None:
-    """Delete what runs beyond an early stop left: their checkpoints can be gigabytes."""
-    done = {f"run{candidate.run}" for candidate in decision.candidates}
-    for run in (path for path in folder.glob("run*") if path.name not in done):
-        store.sweep(run)
-        for name in (CHECKPOINT, PROGRESS):
-            store.remove(run / name)
+def pace_of(config: Config, loss: Loss, start: float) -> Pace:
+    """What decides about the budget in this stage, beginning at `start`; refuses settings that contradict each other."""
+    c = config.curriculum
+    # A start that the stage before reached may lie so near the target that nothing is left to be gentle about.
+    gentle = c.gentle_below if start == c.start else min(c.gentle_below, c.target - start)
+    in_play = config.distill.in_play if loss == "distill" else config.attack.in_play  # the latter is 0 for PPO
+    return Pace(
+        start=start,
+        target=c.target,
+        rise=c.increment / c.rise_steps,
+        patience=c.patience,
+        step_back=c.step_back,
+        increment=c.increment,
+        episodes=c.pace_episodes,
+        first_episodes=config.learner(loss).num_envs,
+        gentle_below=gentle,
+        gentle_from=c.gentle_from,
+        nominal=c.nominal_threshold,
+        attacked=c.attacked_threshold if in_play > 0 else None,
+        certified=c.certified_threshold if loss in ("radial", "distill") else 0.0,
+        adaptive=c.adaptive,
+        floor=c.floor,
+    )
 
 
-def _phase_folder(folder: Path, index: int) -> Path:
-    return folder / "phases" / f"{index:03d}"
+def train_paced(stage: StageFolder, start: float, bootstrap: Agent, dispatcher: Dispatcher) -> dict[str, Any]:
+    """Train, evaluate every agent that was kept, and leave the best in the stage's folder; what came of it, as plain data."""
+    config = stage.config
+    run = stage.paced_run
+    pace = pace_of(config, stage.loss, start)
+    seed = derive(config.seed, "stage", stage.number)
+    task = Task(stage.loss, start, config.curriculum.target, seed, pace)
+    name = f"{stage.loss}, paced"
+    order = TrainingOrder(name, config, task, content(bootstrap), dispatcher.device, dispatcher.trackers)
+    [_] = dispatcher.train([(run, order)])
+    candidates = {"the start": (start, Agent(bootstrap.file, stage.evals, bootstrap.fingerprint))}
+    for increments, file in run.snapshots().items():
+        eps = start + increments * pace.increment
+        agent = Agent(file, run.evals, fingerprint(load(file)))
+        candidates[f"the agent that held {format_eps(eps)}"] = (eps, agent)
+    reached = max(eps for eps, _ in candidates.values())
+    candidates["the last agent"] = (reached, run.agent())
+    scored = [_scored(label, eps, agent, config, dispatcher) for label, (eps, agent) in candidates.items()]
+    best = max(scored, key=lambda one: (one["value"], one["eps"]))
+    eps, agent = candidates[best["name"]]
+    store.write_bytes(stage.policy, content(agent))
+    done = reached >= config.curriculum.target
+    return {
+        "policy": agent.fingerprint,
+        "reached": eps,
+        "stopped": "target reached" if done else f"{config.learner(stage.loss).steps:,} steps were trained",
+        "kept": best["name"],
+        "candidates": scored,
+        "flags": [],
+    }
 
 
-class _Clock:
-    """Seconds spent on a stage by all processes that worked on it, each counted up to its last `keep`."""
-
-    def __init__(self, folder: Path) -> None:
-        self._path = folder / "clock.json"
-        kept = store.read_json(self._path).get("seconds") if self._path.exists() else 0.0
-        self._before = float(kept) if isinstance(kept, int | float) else 0.0
-        self._began = time.monotonic()
-
-    def seconds(self) -> float:
-        return self._before + time.monotonic() - self._began
-
-    def keep(self) -> float:
-        """The seconds so far."""
-        spent = self.seconds()
-        store.write_json(self._path, {"seconds": spent})
-        return spent
+def _scored(name: str, eps: float, agent: Agent, config: Config, dispatcher: Dispatcher) -> dict[str, Any]:
+    """The paper's final score of one agent, on episodes that decide and are not reported."""
+    budgets = config.evaluation.scored
+    wanted = cells(choosing_attacks(config), budgets)
+    scores = dispatcher.scores(f"choosing, {name}", agent, plan_of(config, SELECTION), wanted)
+    returns = {"0": scores[0].mean}
+    for budget in budgets:
+        returns[format_eps(budget)] = min(score.mean for score in scores if score.eps == budget)
+    value = returns["0"] + sum(returns[format_eps(budget)] for budget in budgets) / len(budgets)
+    dispatcher.say(f"{name}: " + ", ".join(f"{score:.4g} at {budget}" for budget, score in returns.items()))
+    return {"name": name, "eps": eps, "returns": returns, "value": value}

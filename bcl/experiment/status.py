@@ -1,4 +1,4 @@
-"""Where a run stands, read from its files: the same for its own live view and for somebody in another terminal."""
+"""Where a run stands, read from its files: for its own live view and for other processes."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -7,15 +7,15 @@ from typing import Literal
 
 from bcl.config import Config
 from bcl.errors import StoreError
-from bcl.experiment.learned import doubt
-from bcl.experiment.paced import PACED_RUN
-from bcl.experiment.phases import decisions, phase_line, rules_of
-from bcl.experiment.run import check_unchanged, read_config, stage_folders
-from bcl.experiment.work import METRICS, PROGRESS, RESULT, TRAINING
+from bcl.experiment.learning_check import doubt
+from bcl.experiment.phases import budgets_of, phase_line, rules_of
+from bcl.experiment.worker import TRAINING
 from bcl.learners.metrics import Metrics
-from bcl.recipes import Stage
 from bcl.runs import store
+from bcl.runs.directory import RunDirectory, StageFolder, TrainingFolder
 from bcl.settings import format_eps
+
+State = Literal["finished", "at work", "stopped"]
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Status:
     """A run at one moment."""
 
     config: Config
-    state: Literal["finished", "at work", "stopped"]
+    state: State
     owner: str
     """The process at work, if one is."""
     lines: tuple[str, ...]
@@ -45,88 +45,98 @@ class Status:
     pieces: tuple[Piece, ...]
 
 
-def status(run: Path) -> Status:
-    """Where a run stands."""
-    store.resume_run(run, lambda stored: [])
-    check_unchanged(run)
-    config, owner = read_config(run), store.owner(run)
-    lines = [line for _, stage, folder in stage_folders(run) for line in _stage_lines(stage, folder)]
-    since = (run / "lock").stat().st_mtime if owner else 0.0  # of a stopped run, where its work was cut
-    state: Literal["finished", "at work", "stopped"] = "at work" if owner else "stopped"
-    finished = (run / RESULT).exists()
-    return Status(config, "finished" if finished else state, owner or "", tuple(lines), tuple(pieces(run, since)))
+def status(path: Path) -> Status:
+    run = RunDirectory.open(path)
+    run.check_unchanged()
+    owner = run.owner()
+    state: State = "finished" if run.finished else "at work" if owner else "stopped"
+    lines = tuple(line for stage in run.stages() for line in _stage_lines(stage))
+    since = run.locked_since() if owner else 0.0  # of a stopped run, where its work was cut
+    return Status(run.config, state, owner or "", lines, tuple(pieces(path, since)))
 
 
 def pieces(run: Path, since: float) -> Iterator[Piece]:
-    """What has told of progress after a time (of the file system's clock), and has not ended."""
-    for path in sorted(run.rglob(f"*{PROGRESS}")):
+    """Work that wrote its progress after a time (of the file system's clock), and has not ended."""
+    for path in RunDirectory(run).progress_files():
         try:
             if path.stat().st_mtime < since:
                 continue
-            told = store.read_json(path)
-            rows = store.read_metrics(path.parent / METRICS) if told["doing"] == TRAINING else []
+            found = store.read_json(path)
+            rows = TrainingFolder(path.parent).metrics() if found["doing"] == TRAINING else []
         except (FileNotFoundError, StoreError):
             if path.exists():
                 raise
             continue  # it ended as we looked
-        yield Piece(told["name"], told["doing"], told["done"], told["of"], (rows or [{}])[-1])
+        yield Piece(found["name"], found["doing"], found["done"], found["of"], (rows or [{}])[-1])
 
 
 def training_left(run: Path, under_way: Sequence[Piece]) -> tuple[int, int] | None:
     """Steps trained so far, and how many there can be in all: budgets may be skipped, and runs not needed. None where there
     is no end (an open-ended curriculum), or nothing left to train."""
-    done, most = sum(piece.done for piece in under_way if piece.doing == TRAINING), 0
-    for _, stage, folder in stage_folders(run):
-        config, finished = read_config(folder), (folder / RESULT).exists()
-        steps, trained = config.learner.steps, len([*folder.glob(f"phases/*/run*/{RESULT}")])
+    done = sum(piece.done for piece in under_way if piece.doing == TRAINING)
+    most = 0
+    for stage in RunDirectory(run).stages():
+        steps = stage.config.learner(stage.loss).steps
         if stage.strategy in ("none", "paced"):
-            done, most = done + finished * steps, most + steps
+            ended = stage.finished or stage.paced_run.finished  # of the latter, agents may still be chosen from
+            done += ended * steps
+            most += steps
             continue
-        if not finished:
-            if stage.strategy == "open":
-                return None
-            made, c = decisions(folder), config.curriculum
-            rules = rules_of(stage, config, made[0]["decision"]["phase"]["eps"] if made else c.start)
-            phase = made[-1]["decision"]["next"] or len(rules.eps) if made else 1
-            here = len([*folder.glob(f"phases/{phase:03d}/run*/{RESULT}")])
-            runs = (len(rules.eps) - phase) * rules.runs - here
-            most += steps * (min(runs, c.max_runs - trained) if c.max_runs else runs)
-        done, most = done + trained * steps, most + trained * steps
+        trained = sum(run.finished for phase in stage.phases() for run in phase.runs().values())
+        left = 0 if stage.finished else _runs_left(stage, trained)
+        if left is None:
+            return None
+        done += trained * steps
+        most += (trained + left) * steps
     return (done, most) if done < most else None
+
+
+def _runs_left(stage: StageFolder, trained: int) -> int | None:
+    """Of a curriculum, at most; none: it is open-ended."""
+    if stage.strategy == "open":
+        return None
+    c = stage.config.curriculum
+    made = stage.decisions()
+    rules = rules_of(stage.config, stage.strategy, made[0].decision.phase.eps if made else c.start)
+    phase = made[-1].decision.next or len(rules.eps) if made else 1
+    here = sum(run.finished for run in stage.phase(phase).runs().values())
+    runs = (len(rules.eps) - phase) * rules.runs - here
+    return min(runs, c.max_runs - trained) if c.max_runs else runs
 
 
 def incumbent(run: Path) -> str:
     """The best agent of the curriculum at work, in a few words; empty where none is known."""
-    for _, stage, folder in reversed(stage_folders(run)):
-        if stage.strategy != "none" and (made := decisions(folder)) and not (folder / RESULT).exists():
-            best_phase = made[-1]["decision"]["best_phase"]
-            best = next(one["decision"] for one in made if one["decision"]["phase"]["index"] == best_phase)
-            kept = next(c for c in best["candidates"] if c["run"] == best["kept"])
-            scores = {float(eps): score for eps, score in kept["scores"].items()}
-            words = [f"nominal {scores[0.0]:.4g}"] if 0.0 in scores else []
-            if (largest := max(scores, default=0.0)) > 0:
-                words.append(f"{min(scores.values()):.4g} within {format_eps(largest)}")
-            return ", ".join(words)
+    for stage in reversed(RunDirectory(run).stages()):
+        if stage.strategy != "none" and not stage.finished and (made := stage.decisions()):
+            best_phase = made[-1].decision.best_phase
+            best = next(one.decision for one in made if one.decision.phase.index == best_phase)
+            kept = best.candidate(best.kept)
+            return _in_words(kept.scores if kept else {})
     return ""
 
 
-def _stage_lines(stage: Stage, folder: Path) -> Iterator[str]:
-    name = folder.name[2:]
+def _in_words(scores: dict[float, float]) -> str:
+    words = [f"nominal {scores[0.0]:.4g}"] if 0.0 in scores else []
+    if (largest := max(scores, default=0.0)) > 0:
+        words.append(f"{min(scores.values()):.4g} within {format_eps(largest)}")
+    return ", ".join(words)
+
+
+def _stage_lines(stage: StageFolder) -> Iterator[str]:
     if stage.strategy == "none":
-        if (folder / RESULT).exists():
-            _, words = doubt(folder) or ("", "")
-            yield "; ".join(filter(None, (f"{name}: trained", words)))
-        return
-    if stage.strategy == "paced":
-        if (folder / RESULT).exists():
-            about = store.read_json(folder / RESULT)
-            yield f"{name}: paced, it is {about.get('kept')}, {about.get('stopped')}"
-        elif rows := store.read_metrics(folder / PACED_RUN / METRICS):
+        if stage.finished:
+            _, words = doubt(stage) or ("", "")
+            yield "; ".join(filter(None, (f"{stage.name}: trained", words)))
+    elif stage.strategy == "paced":
+        if stage.finished:
+            about = stage.result()
+            yield f"{stage.name}: paced, it is {about.get('kept')}, {about.get('stopped')}"
+        elif rows := stage.paced_run.metrics():
             largest = max(row["eps"] for row in rows)
-            yield f"{name}: paced, eps {rows[-1]['eps']:.3g} now, {largest:.3g} at most"
-        return
-    made, seconds = decisions(folder), 0.0
-    for one in made:
-        budgets = rules_of(stage, read_config(folder), made[0]["decision"]["phase"]["eps"]).eps
-        yield f"{name}: {phase_line(one['decision'], budgets, one['seconds'] - seconds)}"
-        seconds = one["seconds"]
+            yield f"{stage.name}: paced, eps {rows[-1]['eps']:.3g} now, {largest:.3g} at most"
+    elif made := stage.decisions():
+        eps = budgets_of(stage)
+        before = 0.0
+        for one in made:
+            yield f"{stage.name}: {phase_line(one.decision, eps, one.seconds - before)}"
+            before = one.seconds

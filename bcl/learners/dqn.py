@@ -82,8 +82,8 @@ class DqnLearner(Learner):
     draws = ("act", "attack", "update")
 
     def __init__(self, policy: Policy, env: VectorEnv, config: DqnConfig, attack: AttackConfig, task: Task) -> None:
-        super().__init__(policy, env, config, attack, task)
-        self.config = config
+        super().__init__(policy, env, config, task)
+        self.config, self.adversary = config, attack
         self.target = copy.deepcopy(policy).requires_grad_(False)
         self._online, self._delayed = self._compiled(policy), self._compiled(self.target)
         self._score_bounds = self._compiled(score_bounds)

@@ -1,4 +1,4 @@
-"""What both learners share: what a training run is asked for, its device, optimizer, random draws, checkpoints and reports."""
+"""What all learners share: what a training run is asked for, its device, optimizer, random draws, checkpoints and reports."""
 
 import time
 from abc import ABC, abstractmethod
@@ -10,7 +10,7 @@ import torch
 from torch import Generator, nn
 
 from bcl.attacks import PGD, RIFGSM, Attack, CrossEntropy, Margin, Objective, attack_by_name
-from bcl.config import AttackConfig, DqnConfig, PpoConfig
+from bcl.config import AttackConfig, LearnerConfig
 from bcl.device import Graphed, acceleration, keep_freed_memory, uses_bf16
 from bcl.envs import VectorEnv
 from bcl.errors import TrainingError
@@ -55,16 +55,15 @@ class Learner(ABC):
 
     section: ClassVar[str]  # of its settings, for messages
     draws: ClassVar[tuple[str, ...]]  # what is random in it; each has a generator
+    held: ClassVar[str] = "certified"  # column of the metrics that a paced budget may wait for
     meter: Meter
 
-    def __init__(
-        self, policy: Policy, env: VectorEnv, config: DqnConfig | PpoConfig, attack: AttackConfig, task: Task
-    ) -> None:
+    def __init__(self, policy: Policy, env: VectorEnv, config: LearnerConfig, task: Task) -> None:
         keep_freed_memory()
         self.image = len(env.obs_shape) == 3
         if self.image:
             nn.utils.convert_conv2d_weight_memory_format(policy, torch.channels_last)  # fastest, on CPUs too
-        self.policy, self.env, self.adversary, self.task = policy, env, attack, task
+        self.policy, self.env, self.task = policy, env, task
         self.step = 0
         device = self.device = next(policy.parameters()).device
         self.bf16 = uses_bf16(config.precision, device, self.image)
@@ -115,7 +114,7 @@ class Learner(ABC):
         row = self.meter.row(self.step, schedules)
         if not self.pacer:
             return row, False
-        return row, self.pacer.observe(self.step, *self.meter.played, row.get("certified") or 0.0)
+        return row, self.pacer.observe(self.step, *self.meter.played, row.get(self.held) or 0.0)
 
     def _refuse_divergence(self, means: Mapping[str, float]) -> None:
         """Stop a run whose losses or weights explode."""
@@ -161,7 +160,7 @@ class Reporter:
     the last. Where they go by time, it keeps one and stops.
     """
 
-    def __init__(self, learner: Learner, config: DqnConfig | PpoConfig, hooks: Hooks) -> None:
+    def __init__(self, learner: Learner, config: LearnerConfig, hooks: Hooks) -> None:
         self._learner, self._config, self._hooks = learner, config, hooks
         self._last = self._saved = self._began = learner.step
         self._saved_at = self._began_at = time.monotonic()

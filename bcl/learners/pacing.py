@@ -13,8 +13,6 @@ import torch
 from bcl.errors import ConfigError
 from bcl.policies import Policy
 
-FIRST_SHARE = 0.01  # of `gentle_below`, where a gentle rise begins
-
 
 @dataclass(frozen=True)
 class Pace:
@@ -29,6 +27,7 @@ class Pace:
     episodes: int  # episodes behind one judgement, of each kind that has a threshold
     first_episodes: int = 0  # at least so many behind the first: short episodes end first, and would count for too much
     gentle_below: float = 0.0  # above the start by less than this, the budget rises in proportion to that distance
+    gentle_from: float = 0.01  # share of `gentle_below` at which a gentle rise begins
     nominal: float | None = None  # return of clean copies that counts as held; none: no such condition
     attacked: float | None = None  # return of copies under attack that counts as held; none: no such condition
     certified: float = 0.0  # share of replayed states whose action the bounds must prove; below it the budget waits
@@ -47,7 +46,7 @@ class Pace:
     @property
     def first(self) -> float:
         """The smallest budget: a rise in proportion to itself never leaves 0."""
-        return self.start + FIRST_SHARE * self.gentle_below
+        return self.start + self.gentle_from * self.gentle_below
 
 
 @dataclass(frozen=True)

@@ -103,8 +103,8 @@ class PpoLearner(Learner):
             raise ConfigError(f"PPO cannot train network '{policy.spec.kind}'", "it needs impala or actor-critic-mlp")
         if task.loss == "sa":
             raise ConfigError("PPO has no 'sa' loss", "choose another recipe, or --algo dqn")
-        super().__init__(policy, env, config, attack, task)
-        self.config = config
+        super().__init__(policy, env, config, task)
+        self.config, self.adversary = config, attack
         self.updates = 0
         objective = {"standard": losses.ppo, "at": losses.ppo_adversarial, "radial": losses.ppo_radial}[task.loss]
         self._network = self._compiled(network.logits_and_value)

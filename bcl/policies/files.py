@@ -19,7 +19,7 @@ from bcl.games import game_from_dict, game_to_dict
 from bcl.policies.networks import from_layers
 from bcl.policies.policy import ACTIVATIONS, CUSTOM, KINDS, Policy, PolicySpec
 from bcl.runs import store
-from bcl.runs.seal import sealed, unsealed
+from bcl.runs.store import sealed, unsealed
 
 FORMAT = 1
 Weights = Literal["float32", "float16", "int16", "int8"]

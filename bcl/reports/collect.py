@@ -14,28 +14,18 @@ from bcl.errors import StoreError, WeightsError, counted
 from bcl.evaluation import Score, flags, read_breaking, worse_than_start
 from bcl.evaluation.breaking import BREAKING
 from bcl.evaluation.flags import WORSE_THAN_START
-from bcl.evaluation.suite import CERTS
-from bcl.experiment.phases import decisions
-from bcl.experiment.run import (
-    Start,
-    Verdict,
-    commit_here,
-    read_config,
-    read_verdict,
-    stage_folders,
-    start_of,
-    under_attack,
-)
+from bcl.experiment.run import commit_here
 from bcl.experiment.status import incumbent, status
-from bcl.experiment.work import EVALS, POLICY, RESULT
+from bcl.experiment.verdict import Start, Verdict, under_attack
 from bcl.games import game_from_dict
 from bcl.policies import Policy, files
 from bcl.policies.files import fingerprint, is_policy, load
 from bcl.reports.data import Collected, Evaluation, Frames, Proof, Published, Repeat, Setting
-from bcl.reports.history import kept_folder, read_timeline
+from bcl.reports.history import read_timeline
 from bcl.reports.published import levels_of, results, row_for
 from bcl.reports.scores import Judged, ordered, read_scores
 from bcl.runs import store
+from bcl.runs.directory import CERTS, EVALS, Agent, Repeats, RunDirectory
 from bcl.settings import difference, setting_line
 
 OWN, LATER = "the run's own verdict", "evaluated afterwards"
@@ -48,26 +38,21 @@ def collect(path: Path, frames: Frames | None = None) -> Collected:
         return _of_policy(path, frames)
     if not path.exists():
         raise StoreError(f"'{path}' does not exist", "give a run directory or a policy file")
-    repeats = _repeats(path)
-    return _of_run(shown_run(path), path, repeats, frames)
+    return _of_run(RunDirectory(shown_run(path)), path, frames)
 
 
 def shown_run(path: Path) -> Path:
     """The run itself; of repeats the median, or before all are finished the first that is not."""
-    runs = store.repeats(path)
-    if not runs:
-        return path
-    median = store.read_json(path / RESULT).get("median") if (path / RESULT).exists() else None
-    unfinished = [run for run in runs if not (run / RESULT).exists()]
-    return path / str(median) if median else (unfinished or runs)[0]
+    repeats = Repeats(path)
+    return repeats.shown().path if repeats.runs() else path
 
 
 def agent_file(path: Path) -> Path | None:
     """The policy a report is about; none before a run has its best."""
     if is_policy(path):
         return path
-    file = shown_run(path) / "best" / POLICY
-    return file if (shown_run(path) / RESULT).exists() and file.exists() else None
+    run = RunDirectory(shown_run(path))
+    return run.best if run.finished and run.best.exists() else None
 
 
 def results_folder(path: Path) -> Path:
@@ -83,43 +68,46 @@ def judged_policy(file: Path, policy: Policy) -> list[tuple[Path, str]]:
 
 
 def report_file(path: Path) -> Path:
-    """Where a report goes unless somebody says otherwise."""
-    return (path if path.is_dir() else results_folder(path)) / "report.html"
+    return RunDirectory(path if path.is_dir() else results_folder(path)).report
 
 
-def _of_run(run: Path, source: Path, repeats: tuple[Repeat, ...], frames: Frames | None) -> Collected:
-    now, verdict = status(run), read_verdict(run)
+def _of_run(run: RunDirectory, source: Path, frames: Frames | None) -> Collected:
+    now = status(run.path)
     config = now.config
-    policy = str(store.read_json(run / RESULT).get("policy")) if verdict else ""
-    start = (start_of(run) or ("", None))[0]
-    if verdict:
+    start = run.start()
+    if verdict := Verdict.read(run):
+        policy = str(run.result().get("policy"))
         usual = evaluation_defaults(config.game).episodes
-        found = _beside_the_start(run, _evaluations(read_scores(run / EVALS, policy), usual, verdict, config), verdict)
+        found = _evaluations(read_scores(run.evals, policy), usual, verdict, config)
+        if start:
+            found = _beside_the_start(run, found, verdict, start[1])
         sentence = _shown(verdict, found[0], start).sentence(config) + _few_episodes(found[0], usual)
+        proofs = (*_proofs(run.certs, policy), *_proofs_of_start(start, policy))
     else:
         found = _so_far(run)
-        best = incumbent(run)
+        best = incumbent(run.path)
         sentence = f"{config.recipe} on {config.game.id} is not finished" + (f"; best so far: {best}" if best else "")
+        proofs = ()
     under_way = [f"{p.name}: {_doing(p.doing)}, {p.done:,} of {p.of:,}" for p in now.pieces]
     return Collected(
         title=f"{config.recipe} on {config.game.id}",
         source=str(source),
-        agent=str(run),
+        agent=str(run.path),
         state=now.state,
         verdict=sentence,
         progress=() if verdict else (*now.lines, *under_way),
         evaluations=tuple(found),
         published=_published(config, found[0].levels if found else levels_of(config.game)),
-        timeline=read_timeline(run),
-        proofs=(*_proofs(run / CERTS, policy), *_proofs_of_start(run, policy)) if verdict else (),
+        timeline=read_timeline(run.path),
+        proofs=proofs,
         frames=frames,
         about=_about(config),
         settings=tuple(_settings(run, config)),
         provenance=tuple(_provenance(run)),
-        repeats=repeats,
+        repeats=_repeats(source, run),
         started_with=_started_with(run),
-        start=start,
-        breaking=read_breaking(run / BREAKING, policy) if verdict else None,
+        start=start[0] if start else "",
+        breaking=read_breaking(run.breaking, policy) if verdict else None,
     )
 
 
@@ -135,9 +123,12 @@ def _of_policy(file: Path, frames: Frames | None) -> Collected:
         raise WeightsError(f"'{file}' does not say which game it plays", "save it with a game in its spec")
     usual, results = evaluation_defaults(game).episodes, judged_policy(file, policy)
     found = _evaluations([one for folder, who in results for one in read_scores(folder / EVALS, who)], usual)
-    sentence, run = f"{file.name} on {game.id} has not been judged yet", file.parent.parent
-    if file.parent.name == "best" and (run / RESULT).exists():
-        sentence = f"{file.name} on {game.id} is the agent of {run}; 'bcl report {run}' tells how it was judged"
+    sentence = f"{file.name} on {game.id} has not been evaluated yet"
+    run = RunDirectory(file.parent.parent)
+    if file == run.best and run.finished:
+        sentence = (
+            f"{file.name} on {game.id} is the agent of {run.path}; 'bcl report {run.path}' tells how it was evaluated"
+        )
     if found and (nominal := found[0].nominal):
         words = [f"{file.name} on {game.id}: return {nominal.mean:.4g} without attack"]
         words += [under_attack(found[0].scores, max(found[0].budgets))] if found[0].attacks else []
@@ -227,18 +218,14 @@ def _evaluation(judged: Judged, note: str, known: Iterable[str] = ()) -> Evaluat
     return Evaluation(scores, tuple(dict.fromkeys([*known, *raised])), note, levels_of(judged.game))
 
 
-def _beside_the_start(run: Path, found: list[Evaluation], verdict: Verdict) -> list[Evaluation]:
+def _beside_the_start(run: RunDirectory, found: list[Evaluation], verdict: Verdict, start: Agent) -> list[Evaluation]:
     """Each with the scores of the agent that training began from and what these say, where all its cells were played with
     that agent on the same episodes."""
-    begun = start_of(run)
-    if begun is None:
-        return found
-    _, agent = begun
-    played = [(levels_of(one.game), one.scores) for one in read_scores(agent.folder / EVALS, agent.fingerprint)]
+    played = [(levels_of(one.game), one.scores) for one in read_scores(start.evals, start.fingerprint)]
     if verdict.start:  # though its files may be gone
         kept = {(s.attack, s.eps): s for s in verdict.start.scores}
-        played.append((levels_of(read_config(run).game), kept))
-    return [_compared(one, played, agent.file.relative_to(run).as_posix()) for one in found]
+        played.append((levels_of(run.config.game), kept))
+    return [_compared(one, played, start.file.relative_to(run.path).as_posix()) for one in found]
 
 
 def _compared(e: Evaluation, played: Iterable[tuple[str, dict[tuple[str, float], Score]]], file: str) -> Evaluation:
@@ -255,23 +242,22 @@ def _episodes(score: Score) -> tuple[object, ...]:
     return score.seed, len(score.returns), score.protocol, score.precision
 
 
-def _shown(verdict: Verdict, first: Evaluation, start: str) -> Verdict:
+def _shown(verdict: Verdict, first: Evaluation, start: tuple[str, Agent] | None) -> Verdict:
     """The verdict by the evaluation that comes first."""
     if not first.nominal:
         return verdict
     others = [flag for flag in verdict.flags if not flag.startswith(WORSE_THAN_START)]
     raised = [flag for flag in first.flags if flag.startswith(WORSE_THAN_START)]
-    return dataclasses.replace(
-        verdict, scores=list(first.scores), flags=others + raised, start=Start(start, "", list(first.start), [])
-    )
+    begun = Start(start[0] if start else "", "", list(first.start), [])
+    return dataclasses.replace(verdict, scores=list(first.scores), flags=others + raised, start=begun)
 
 
-def _so_far(run: Path) -> list[Evaluation]:
+def _so_far(run: RunDirectory) -> list[Evaluation]:
     """Of an unfinished run: the scores by which the best agent so far was chosen."""
-    for _, stage, folder in reversed(stage_folders(run)):
-        if stage.strategy != "none" and (made := decisions(folder)):
-            kept = kept_folder(folder, made[-1]["decision"]["best_phase"])
-            return [_evaluation(judged, CHOOSING) for judged in read_scores(kept / EVALS, "")][:1]
+    for stage in reversed(run.stages()):
+        if stage.strategy != "none" and (made := stage.decisions()):
+            best = stage.kept_by(made[-1].decision.best_phase)
+            return [_evaluation(played, CHOOSING) for played in read_scores(best.evals, "")][:1]
     return []
 
 
@@ -281,11 +267,10 @@ def _published(config: Config, levels: str) -> tuple[Published, ...]:
     return tuple(map(Published, row.eps, row.mean, row.sem)) if row else ()
 
 
-def _proofs_of_start(run: Path, policy: str) -> Iterator[Proof]:
+def _proofs_of_start(start: tuple[str, Agent] | None, policy: str) -> Iterator[Proof]:
     """What `bcl certify` proved about the policy file that training began from."""
-    begun = start_of(run)
-    if begun and begun[1].fingerprint != policy:
-        name, agent = begun
+    if start and start[1].fingerprint != policy:
+        name, agent = start
         for proof in _proofs(files.results_folder(agent.file) / CERTS, agent.fingerprint):
             yield dataclasses.replace(proof, whose=f"start ({name})")
 
@@ -318,7 +303,7 @@ def _about(config: Config) -> tuple[tuple[str, str], ...]:
     return tuple(about.items())
 
 
-def _settings(run: Path, config: Config) -> Iterator[Setting]:
+def _settings(run: RunDirectory, config: Config) -> Iterator[Setting]:
     """Settings of every stage that are not as the preset and the recipe have them."""
     same = {"algo": config.algo, "bootstrap": config.bootstrap, "budget": config.budget, "seed": config.seed}
     # Without a preset the game's own id is known to have defaults.
@@ -326,45 +311,45 @@ def _settings(run: Path, config: Config) -> Iterator[Setting]:
     name = preset_for(config.game)
     preset = resolve_stages(name or config.game.id, recipe=config.recipe, flags=same if name else flags)
     learner = "dqn." if config.algo == "ppo" else "ppo."
-    for number, _, folder in stage_folders(run):
-        own, usual = read_config(folder), preset[number - 1][1]
+    for stage in run.stages():
+        own, usual = stage.config, preset[stage.number - 1][1]
         for key in difference(usual, own):
             if not key.startswith(learner):  # the learner not in use
                 here, there = (setting_line(c, key).partition(" = ")[2] for c in (own, usual))
-                yield Setting(folder.name, key, here, there)
+                yield Setting(stage.path.name, key, here, there)
 
 
-def _started_with(run: Path) -> str:
+def _started_with(run: RunDirectory) -> str:
     """The version that a run was started with; empty where it is the one at hand."""
-    about, here = store.read_json(run / "run.json"), commit_here()
+    about, here = run.about(), commit_here()
     version, commit = about.get("version"), about.get("commit")
     if version == bcl.__version__ and (commit == here or not (commit and here)):
         return ""
     return f"bcl {version}" + (f", commit {commit}" if commit else "")
 
 
-def _provenance(run: Path) -> Iterator[tuple[str, str]]:
-    about = store.read_json(run / "run.json")
+def _provenance(run: RunDirectory) -> Iterator[tuple[str, str]]:
+    about = run.about()
     machine = about.get("machine")
-    for name, value in (
-        ("command", about.get("command")),
-        ("version", about.get("version")),
-        ("commit", about.get("commit")),
-        ("started", about.get("date")),
-        ("trained on", about.get("worker_device")),
-        ("started from", about.get("init")),
-        *((machine or {}).items() if isinstance(machine, dict) else ()),
-    ):
+    facts = {
+        "command": about.get("command"),
+        "version": about.get("version"),
+        "commit": about.get("commit"),
+        "started": about.get("date"),
+        "trained on": about.get("worker_device"),
+        "started from": about.get("init"),
+        **(machine if isinstance(machine, dict) else {}),
+        "policy": run.result().get("policy"),
+        "report made by": f"bcl {bcl.__version__}",
+    }
+    for name, value in facts.items():
         if value is not None:
             yield name, str(value)
-    if (run / RESULT).exists():
-        yield "policy", str(store.read_json(run / RESULT).get("policy"))
-    yield "report made by", f"bcl {bcl.__version__}"
 
 
-def _repeats(path: Path) -> tuple[Repeat, ...]:
-    shown, found = shown_run(path), []
-    for run in store.repeats(path):
-        final = store.read_json(run / RESULT).get("final_score") if (run / RESULT).exists() else None
-        found.append(Repeat(run.name, final if isinstance(final, int | float) else None, run == shown))
+def _repeats(path: Path, shown: RunDirectory) -> tuple[Repeat, ...]:
+    found = []
+    for run in Repeats(path).runs():
+        final = run.result().get("final_score")
+        found.append(Repeat(run.path.name, final if isinstance(final, int | float) else None, run == shown))
     return tuple(found)

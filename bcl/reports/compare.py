@@ -12,10 +12,10 @@ from bcl.evaluation import Score, flags
 from bcl.evaluation.flags import clearly_lower
 from bcl.evaluation.score import NO_ATTACK, lowest
 from bcl.games import AtariGame
-from bcl.reports.entries import Entry, judged_alike, read_entry
+from bcl.reports.comparable import Entry, judged_alike, read_entry
 from bcl.reports.published import Levels, Result, levels_of, results, row_for
 from bcl.reports.scores import Judged
-from bcl.runs import store
+from bcl.runs.directory import Repeats
 from bcl.settings import format_eps
 
 Attacks = dict[float, tuple[str, ...]]  # by budget
@@ -162,7 +162,7 @@ def compare(paths: Sequence[Path]) -> Comparison:
 
 def _short_name(path: Path) -> str:
     parent = path.resolve().parent
-    return f"{parent.name}/{path.name}" if (parent / store.REPEATS).exists() else path.resolve().name
+    return f"{parent.name}/{path.name}" if Repeats(parent).exists else path.resolve().name
 
 
 def _blocks(entries: Sequence[Entry]) -> list[Block]:

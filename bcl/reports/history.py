@@ -1,145 +1,194 @@
-"""How an agent came about: runs, decisions and learning curves, read from the folders of a run's stages."""
+"""How an agent came about: training runs, decisions, learning curves, and what all of it took."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from bcl.experiment.paced import PACED_RUN
-from bcl.experiment.phases import clock_after, decisions, rules_of
-from bcl.experiment.run import read_config, stage_folders
-from bcl.experiment.work import DIVERGED, METRICS, RESULT
-from bcl.recipes import Stage
+from bcl.curriculum_rules import Decision
+from bcl.experiment.phases import budgets_of
 from bcl.reports.data import Bar, BarState, Curve, Panel, Rise, Skip, Timeline
 from bcl.reports.look import short_eps
-from bcl.runs import store
+from bcl.runs.directory import (
+    PhaseFolder,
+    RunDirectory,
+    StageFolder,
+    StoredDecision,
+    TrainingFolder,
+    times,
+)
 
 MOST_POINTS = 150  # of a curve; more cannot be told apart in a panel
 EPISODES_A_POINT = 10  # at least, where the run has enough of them
 FEWEST_POINTS = 4
 
 
-def read_timeline(run: Path) -> Timeline | None:
+@dataclass(frozen=True)
+class Effort:
+    """What one whole run took, counted as the paper counts."""
+
+    runs: int
+    """Training runs of the recipe's own stages: what the paper's table of runs counts."""
+    before: int
+    """Training runs of its bootstrap."""
+    steps: int
+    """Agent steps of all of `runs`."""
+    seconds: float
+    """Time that `runs` spent training, one after the other."""
+    machine: str
+
+    @property
+    def seconds_per_run(self) -> float:
+        return self.seconds / self.runs if self.runs else 0.0
+
+
+def effort(path: Path) -> Effort:
+    """Of every training run that a decision names."""
+    run = RunDirectory(path)
+    own = [training for stage in run.stages() if stage.own for training in stage.training_runs()]
+    before = [training for stage in run.stages() if not stage.own for training in stage.training_runs()]
+    machine = run.about().get("machine")
+    return Effort(
+        runs=len(own),
+        before=len(before),
+        steps=sum(training.steps() for training in own),
+        seconds=sum(training.seconds() for training in own),
+        machine=str(machine.get("device", "")) if isinstance(machine, dict) else "",
+    )
+
+
+def read_timeline(path: Path) -> Timeline | None:
     """All stages one after the other; none before the first row of metrics."""
-    reported = store.read_json(run / RESULT).get("policy") if (run / RESULT).exists() else None
-    bars, skips, panels, rises = list[Bar](), list[Skip](), list[Panel](), list[Rise]()
-    target, began = None, 0.0
-    for _, stage, folder in stage_folders(run):
+    run = RunDirectory(path)
+    history = _History(run.result().get("policy"))
+    for stage in run.stages():
         if stage.strategy == "none":
-            eps = 0.0 if stage.loss == "standard" else read_config(folder).curriculum.target
-            rows, name = store.read_metrics(folder / METRICS), folder.name[2:]
-            if rows:
-                bars.append(_bar(folder, name, (0, 1, 1), eps, (began, began + training_seconds(rows)), True, reported))
-                panels.append(Panel(name, (_curve(1, True, rows),), phase=False))
+            history.add_training(stage)
         elif stage.strategy == "paced":
-            if rows := store.read_metrics(folder / PACED_RUN / METRICS):
-                every = -(-len(rows) // MOST_POINTS)
-                seconds = tuple(began + time for time in _times(rows)[::every])
-                rises.append(Rise(seconds, tuple(row["eps"] for row in rows[::every])))
-                panels.append(Panel(folder.name[2:] + ", paced", (_curve(1, True, rows),), phase=False))
-                target = read_config(folder).curriculum.target
+            history.add_paced(stage)
         else:
-            more = _read_curriculum(stage, folder, began, reported)
-            bars, skips, panels = bars + more[0], skips + more[1], panels + more[2]
-            target = None if stage.strategy == "open" else read_config(folder).curriculum.target
-        began = max(
-            [began, *(bar.end for bar in bars), *(skip.at for skip in skips), *(rise.seconds[-1] for rise in rises)]
-        )
-    if not panels:
-        return None
-    return Timeline(tuple(bars), tuple(skips), tuple(panels), target, tuple(rises))
+            history.add_curriculum(stage)
+    return history.timeline()
 
 
-def kept_folder(stage_folder: Path, phase: int) -> Path:
-    """Where the agent lies that a phase handed on; the stage's own folder is the bootstrap's."""
-    kept = {made["decision"]["phase"]["index"]: made["decision"]["kept"] for made in decisions(stage_folder)}
-    for index in sorted((i for i in kept if i <= phase), reverse=True):
-        if isinstance(kept[index], int):
-            return stage_folder / "phases" / f"{index:03d}" / f"run{kept[index]}"
-    return stage_folder
+class _History:
+    """A timeline, stage by stage."""
 
+    def __init__(self, reported: str | None) -> None:
+        self._reported = reported
+        self._bars = list[Bar]()
+        self._skips = list[Skip]()
+        self._panels = list[Panel]()
+        self._rises = list[Rise]()
+        self._target: float | None = None
 
-def training_seconds(rows: Sequence[dict[str, Any]]) -> float:
-    """The time a run trained, from its rows of metrics."""
-    return _times(rows)[-1] if rows else 0.0
+    def timeline(self) -> Timeline | None:
+        if not self._panels:
+            return None
+        bars, skips, panels = tuple(self._bars), tuple(self._skips), tuple(self._panels)
+        return Timeline(bars, skips, panels, self._target, tuple(self._rises))
 
+    def _ended(self) -> float:
+        ends = [bar.end for bar in self._bars] + [skip.at for skip in self._skips]
+        return max([0.0, *ends, *(rise.seconds[-1] for rise in self._rises)])
 
-def _times(rows: Sequence[dict[str, Any]]) -> list[float]:
-    """Seconds of training up to each row."""
-    steps = np.diff([0.0, *(row["step"] for row in rows)])
-    rates = [row.get("steps_per_second") for row in rows]
-    return np.cumsum([count / rate if rate else 0.0 for count, rate in zip(steps, rates, strict=True)]).tolist()
+    def add_training(self, stage: StageFolder) -> None:
+        if rows := stage.metrics():
+            eps = 0.0 if stage.loss == "standard" else stage.config.curriculum.target
+            began = self._ended()
+            state, reported = self._state(stage, "kept")
+            self._bars.append(Bar(stage.name, 0, 1, 1, eps, began, began + stage.seconds(), state, reported))
+            self._panels.append(Panel(stage.name, (_curve(1, True, rows),), phase=False))
 
+    def add_paced(self, stage: StageFolder) -> None:
+        if rows := stage.paced_run.metrics():
+            began = self._ended()
+            every = -(-len(rows) // MOST_POINTS)
+            seconds = tuple(began + time for time in times(rows)[::every])
+            self._rises.append(Rise(seconds, tuple(row["eps"] for row in rows[::every])))
+            self._panels.append(Panel(f"{stage.name}, paced", (_curve(1, True, rows),), phase=False))
+            self._target = stage.config.curriculum.target
 
-def _read_curriculum(
-    stage: Stage, folder: Path, began: float, reported: str | None
-) -> tuple[list[Bar], list[Skip], list[Panel]]:
-    bars, skips, panels, spent = list[Bar](), list[Skip](), list[Panel](), 0.0
-    made = {one["decision"]["phase"]["index"]: one for one in decisions(folder)}
-    if not made:
-        return bars, skips, panels
-    eps = rules_of(stage, read_config(folder), made[0]["decision"]["phase"]["eps"]).eps
-    for path in sorted((folder / "phases").glob("[0-9]*")):
-        index, decided = int(path.name), made.get(int(path.name))
-        candidates = {c["run"]: c.get("met") for c in decided["decision"]["candidates"]} if decided else None
-        kept = decided["decision"]["kept"] if decided else None  # of a phase under way, nobody knows
-        numbers = sorted(int(run.name[3:]) for run in path.glob("run[0-9]*"))
-        trained = {k: rows for k in numbers if (rows := store.read_metrics(path / f"run{k}" / METRICS))}
-        curves, last, first, beside = [], spent, 0.0, False
+    def add_curriculum(self, stage: StageFolder) -> None:
+        self._target = None if stage.strategy == "open" else stage.config.curriculum.target
+        decided = {made.decision.phase.index: made for made in stage.decisions()}
+        if not decided:
+            return
+        eps = budgets_of(stage)
+        began = self._ended()
+        spent = 0.0
+        for phase in stage.phases():
+            made = decided.get(phase.index)
+            self._add_runs(stage, phase, made, eps, began, spent)
+            if made:
+                spent = made.seconds
+                self._skips += _skips(made.decision, eps, began + spent)
+
+    def _add_runs(
+        self,
+        stage: StageFolder,
+        phase: PhaseFolder,
+        made: StoredDecision | None,
+        eps: Sequence[float],
+        began: float,
+        spent: float,
+    ) -> None:
+        trained = {k: rows for k, run in phase.runs().items() if (rows := run.metrics())}
+        curves = list[Curve]()
         for place, (k, rows) in enumerate(trained.items(), 1):
-            seconds, end = training_seconds(rows), clock_after(path, k)
-            first = first or seconds
-            needed = candidates is None or k in candidates
-            if decided and not needed:  # it trained beside the others until they had decided, or was done by then
-                end = decided["seconds"]
-                start = spent if beside else max(spent, end - seconds)
-            else:
-                # One after the other, a run begins where the one before ended; side by side, it took longer than that, or
-                # ends, as its time is kept in their order, with the one before: then it began with the first.
-                beside = end is not None and place > 1 and end - last < seconds / 2 and seconds > first / 2
-                start = last if end is None else spent if beside else max(spent, min(last, end - seconds))
-                last = end = start + seconds if end is None else end
-            which, span = (index, place, len(trained)), (began + start, began + end)
-            chosen = None if kept is None else k == kept
-            bar = _bar(path / f"run{k}", f"phase {index}", which, eps[index], span, chosen, reported)
-            missed = candidates is not None and candidates.get(k) is False
-            bars.append(replace(bar, missed=missed) if needed else replace(bar, state="not needed"))
-            curves.append(_curve(k, k == kept, rows))
+            kept = made is not None and made.decision.kept == k
+            candidate = made.decision.candidate(k) if made else None
+            state: BarState = "kept" if kept else "not kept" if made else "undecided"
+            state, reported = self._state(phase.run(k), state)
+            if made and not candidate:  # it trained beside the others until they had decided
+                state = "not needed"
+            start, end = _span(stage, phase, k, made, spent)
+            missed = candidate is not None and candidate.met is False
+            which = (f"phase {phase.index}", phase.index, place, len(trained), eps[phase.index])
+            self._bars.append(Bar(*which, began + start, began + end, state, reported, missed))
+            curves.append(_curve(k, kept, rows))
         if curves:
-            low, high = short_eps(eps[index - 1]), short_eps(eps[index])
-            title = f"phase {index}: {low.removesuffix('/255') if '/' in high else low} to {high}"
-            panels.append(Panel(title, tuple(curves), phase=True))
-        if decided:
-            spent = decided["seconds"]
-            skips += _skips(decided["decision"], eps, began + spent)
-    return bars, skips, panels
+            low, high = short_eps(eps[phase.index - 1]), short_eps(eps[phase.index])
+            title = f"phase {phase.index}: {low.removesuffix('/255') if '/' in high else low} to {high}"
+            self._panels.append(Panel(title, tuple(curves), phase=True))
+
+    def _state(self, run: TrainingFolder, state: BarState) -> tuple[BarState, bool]:
+        """With whether its agent is the one that is reported."""
+        result = run.result()
+        state = "diverged" if "diverged" in result else state if result else "unfinished"
+        return state, bool(self._reported) and result.get("policy") == self._reported
 
 
-def _skips(decision: dict[str, Any], eps: tuple[float, ...], at: float) -> Iterator[Skip]:
+def _span(
+    stage: StageFolder, phase: PhaseFolder, k: int, made: StoredDecision | None, spent: float
+) -> tuple[float, float]:
+    """When a run of a phase began and ended, on the clock of its stage, as stored. What was cancelled ended with the
+    decision; of version 0.1, and of what is under way, the beginning is found by the time spent training."""
+    run = phase.run(k)
+    result = run.result()
+    start = stage.on_clock(result.get("began"))
+    end = stage.on_clock(result.get("ended"))
+    if end is None:
+        end = phase.clock_after(k)
+    if end is None and made:
+        end = made.seconds
+    if start is None:
+        start = spent if end is None else max(spent, end - run.seconds())
+    return start, start + run.seconds() if end is None else end
+
+
+def _skips(decision: Decision, eps: Sequence[float], at: float) -> Iterator[Skip]:
     """From what the agent was trained up to, to the largest budget that it was robust to and that training leaves out."""
-    index, following = decision["phase"]["index"], decision["next"]
+    index = decision.phase.index
+    following = decision.next
     if following is None:
-        robust = [t["eps"] for t in decision["tried"] if t["robust"] and t["by"] == "score" and t["eps"] > eps[index]]
-        following = eps.index(max(robust)) + 1 if robust and eps[-1] in robust else index + 1
+        tried = [one for one in decision.tried if one.by == "score" and one.eps > eps[index]]
+        robust = [one.eps for one in tried if one.robust]
+        following = len(eps) if eps[-1] in robust else index + 1
     if following > index + 1:
         yield Skip(at, eps[index], eps[following - 1], following - index - 1)
-
-
-def _bar(
-    folder: Path,
-    name: str,
-    place: tuple[int, int, int],
-    eps: float,
-    span: tuple[float, float],
-    kept: bool | None,
-    reported: str | None,
-) -> Bar:
-    done = store.read_json(folder / RESULT) if (folder / RESULT).exists() else {}
-    state: BarState = "undecided" if kept is None else "kept" if kept else "not kept"
-    state = "diverged" if DIVERGED in done else state if done else "unfinished"
-    return Bar(name, *place, eps, *span, state, bool(reported) and done.get("policy") == reported)
 
 
 def _curve(run: int, kept: bool, rows: Sequence[dict[str, Any]]) -> Curve:

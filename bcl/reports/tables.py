@@ -9,8 +9,8 @@ from typing import Any
 from bcl import stats
 from bcl.attacks.names import attack_label
 from bcl.errors import counted
+from bcl.reports.comparable import Entry
 from bcl.reports.compare import Block, Comparison, Median, Row
-from bcl.reports.entries import Entry
 from bcl.reports.look import number
 from bcl.reports.published import row_for, run_counts, wall_time
 from bcl.settings import format_eps

@@ -16,7 +16,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, Protocol
 
 from bcl.errors import BclError
 from bcl.processes import die_with_parent, how_it_ended, quiet_semaphore_tracker
@@ -47,20 +47,18 @@ class JobFailed(Exception):
 
 
 class JobKilled(BclError):
-    """A job's process ended without a word."""
+    """A job's process ended without a result."""
 
 
-class Executor(Protocol):
+class Executor:
     """Runs jobs."""
 
-    @property
-    def width(self) -> int:
-        """Into how many jobs it is worth to divide work that can be divided."""
-        ...
+    width = 1
+    """Into how many jobs it is worth to divide work that can be divided."""
 
     def session(self) -> AbstractContextManager[None]:
         """Hold open what is needed for several calls of `run`."""
-        ...
+        return contextlib.nullcontext()
 
     def run(self, jobs: Sequence[Job], stop: Callable[[], bool], tick: Callable[[], None] = no_tick) -> Results:
         """Yield once per job, in their order, when it is done; closing the iterator cancels the others.
@@ -68,22 +66,14 @@ class Executor(Protocol):
         Where `stop()` becomes true, jobs keep checkpoints and KeyboardInterrupt is raised. A job's error is raised here,
         after the jobs before it were yielded. `tick` is called several times a second.
         """
-        ...
+        raise NotImplementedError
 
 
-@dataclass(frozen=True)
-class Here:
-    """One job after the other in this process, each begun when its result is asked for."""
-
-    width: ClassVar[int] = 1
-
-    def session(self) -> AbstractContextManager[None]:
-        """See Executor."""
-        return contextlib.nullcontext()
+class Here(Executor):
+    """One job after the other in this process, each begun when its result is asked for; `tick` is called whenever a job
+    asks whether to stop."""
 
     def run(self, jobs: Sequence[Job], stop: Callable[[], bool], tick: Callable[[], None] = no_tick) -> Results:
-        """See Executor; `tick` is called whenever a job asks whether to stop."""
-
         def asked() -> bool:
             tick()
             return stop()
@@ -95,50 +85,26 @@ class Here:
             yield
 
 
-@dataclass(frozen=True)
-class Processes:
-    """Up to `parallel` jobs at once, each in a process of its own that does not outlive this one."""
+class Processes(Executor):
+    """Up to `parallel` jobs at once, each in a process of its own that does not outlive this one. `preload` names modules
+    that jobs will import, imported once for all of them."""
 
-    parallel: int
-    preload: tuple[str, ...] = ()
-    """Modules that jobs will import, imported once for all of them."""
-
-    @property
-    def width(self) -> int:
-        """See Executor."""
-        return self.parallel
-
-    def session(self) -> AbstractContextManager[None]:
-        """See Executor."""
-        return contextlib.nullcontext()
+    def __init__(self, parallel: int, preload: Sequence[str] = ()) -> None:
+        self.width = parallel
+        self._preload = preload
 
     def run(self, jobs: Sequence[Job], stop: Callable[[], bool], tick: Callable[[], None] = no_tick) -> Results:
-        """See Executor."""
-        return in_order(jobs, lambda job: Child(job, self.preload), self.parallel, stop, tick)
+        return in_order(jobs, lambda job: Child(job, self._preload), self.width, stop, tick)
 
 
 class Begun(Protocol):
     """A job under way somewhere."""
 
-    def ended(self) -> bool:
-        """Whether it is over, well or not; asked several times a second."""
-        ...
-
-    def error(self) -> BaseException | None:
-        """What went wrong in one that ended."""
-        ...
-
-    def interrupt(self) -> None:
-        """Let it keep a checkpoint and end."""
-        ...
-
-    def cancel(self) -> None:
-        """Begin to end it at once; what it has written stays."""
-        ...
-
-    def join(self) -> None:
-        """Wait until one that was cancelled is gone."""
-        ...
+    def ended(self) -> bool: ...  # well or not; asked several times a second
+    def error(self) -> BaseException | None: ...  # what went wrong in one that ended
+    def interrupt(self) -> None: ...  # let it keep a checkpoint and end
+    def cancel(self) -> None: ...  # begin to end it at once; what it has written stays
+    def join(self) -> None: ...  # wait until one that was cancelled is gone
 
 
 def in_order(
@@ -166,9 +132,7 @@ def in_order(
                 tick()
                 time.sleep(POLL)
             if error := begun[number].error():
-                if isinstance(
-                    error, KeyboardInterrupt
-                ):  # somebody told the job itself; the others may have checkpoints
+                if isinstance(error, KeyboardInterrupt):  # the job itself was told; the others may have checkpoints
                     _interrupt(begun, tick)
                 raise error
             yield
@@ -213,7 +177,6 @@ class Child:
         theirs.close()
 
     def ended(self) -> bool:
-        """See Begun."""
         works = self._process.is_alive()
         # Read while it works too: it cannot exit before a long traceback has left the pipe.
         with contextlib.suppress(EOFError, OSError):
@@ -222,24 +185,20 @@ class Child:
         return not works
 
     def error(self) -> BaseException | None:
-        """See Begun."""
         if self._said:
             return self._said[0]
         how = how_it_ended(self._process.exitcode)
         return JobKilled(f"the process working in '{self._folder}' {how}", "often that is a lack of memory")
 
     def interrupt(self) -> None:
-        """See Begun."""
         if self._process.is_alive():
             self._process.terminate()
 
     def cancel(self) -> None:
-        """See Begun."""
         if self._process.is_alive():
             self._process.kill()
 
     def join(self) -> None:
-        """See Begun."""
         self._process.join()
         self._outcome.close()
         atexit.unregister(self.cancel)
@@ -250,18 +209,18 @@ class Child:
 
 
 def _work(job: Job, outcome: Connection) -> None:
-    """The child's whole life."""
-    told: list[int] = []  # no Event: a second signal inside its `set` would wait for itself
-    signal.signal(signal.SIGTERM, lambda number, _: told.append(number))
+    """What the process of a `Child` runs."""
+    signals: list[int] = []  # no Event: a second signal inside its `set` would wait for itself
+    signal.signal(signal.SIGTERM, lambda number, _: signals.append(number))
     die_with_parent()
     error: BaseException | None = None
     try:
-        job.work(job.folder, *job.args, lambda: bool(told))
+        job.work(job.folder, *job.args, lambda: bool(signals))
     except BclError as caught:
         error = caught
     except KeyboardInterrupt:
         error = KeyboardInterrupt()
-    except BaseException:  # as text: not every exception survives the journey
+    except BaseException:  # as text: not every exception can be pickled
         error = JobFailed(f"the work in '{job.folder}' failed\n\n{traceback.format_exc()}")
     with contextlib.suppress(OSError):
         outcome.send(error)

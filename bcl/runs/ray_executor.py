@@ -21,11 +21,11 @@ from typing import Any, BinaryIO
 
 from bcl.errors import BclError, MissingExtra, StoreError
 from bcl.runs import store
-from bcl.runs.executors import Child, Job, JobFailed, JobKilled, Results, in_order, no_tick
+from bcl.runs.executors import Child, Executor, Job, JobFailed, JobKilled, Results, in_order, no_tick
 
 CONNECT = 10.0  # seconds for a cluster to answer at all
 LOOK = 0.7  # seconds that a machine waits before it looks for changed files again
-GOODBYE = 10.0  # seconds for a machine to delete its temporary folder
+CLOSING = 10.0  # seconds for a machine to delete its temporary folder
 RETRIES = 5
 AGAIN = "run the same command again; it continues from the last checkpoints"
 
@@ -36,7 +36,7 @@ Changes = list[tuple[str, bytes | None]]
 
 
 @dataclass(frozen=True)
-class RayCluster:
+class RayCluster(Executor):
     """As many jobs at once as the cluster has room for."""
 
     address: str | None
@@ -64,7 +64,6 @@ class RayCluster:
                 ray.shutdown()
 
     def run(self, jobs: Sequence[Job], stop: Callable[[], bool], tick: Callable[[], None] = no_tick) -> Results:
-        """See Executor."""
         with self.session():
             ray = _import_ray()
             site = ray.remote(num_cpus=self.cpus, num_gpus=self.gpus, max_restarts=0, max_task_retries=0)(_Site)
@@ -75,13 +74,17 @@ class RayCluster:
 
     def _connect(self, ray: Any) -> None:
         if self.address is None:
-            os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # a cluster of ours reports to nobody
+            os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # a cluster that we start sends no reports
         self._reach()
         options = {} if self.address else {"include_dashboard": False}
         handler = signal.getsignal(signal.SIGTERM)
         try:
             ray.init(self.address or "local", log_to_driver=False, logging_level=logging.ERROR, **options)
-        except (ConnectionError, RuntimeError, ValueError) as error:  # nobody there, another version, no address at all
+        except (
+            ConnectionError,
+            RuntimeError,
+            ValueError,
+        ) as error:  # no cluster there, another version, or not an address
             what = f"cannot use the Ray cluster '{self.address or 'local'}' ({_line(error)})"
             raise BclError(what, "check the address, and that it runs this version of Ray and Python") from None
         if callable(handler) and threading.current_thread() is threading.main_thread():
@@ -109,14 +112,17 @@ class _Remote:
     """A job on the cluster, seen from here."""
 
     def __init__(self, ray: Any, new_site: Callable[[], Any], job: Job) -> None:
-        self._ray, self._new_site, self._job = ray, new_site, job
-        self._losses, self._told, self._over = 0, False, False
+        self._ray = ray
+        self._new_site = new_site
+        self._job = job
+        self._losses = 0
+        self._interrupted = False
+        self._over = False
         self._error: BaseException | None = None
-        self._goodbyes: list[Any] = []
+        self._closing: list[Any] = []
         self._submit()
 
     def ended(self) -> bool:
-        """See Begun."""
         if not self._over and self._ready():
             try:
                 self._go_on(self._ray.get(self._call))
@@ -127,34 +133,31 @@ class _Remote:
         return self._over
 
     def _ready(self) -> bool:
-        # With fetch_local, each wait that ends without the whole of a big file would begin its journey anew.
+        # With fetch_local, each wait that ends without the whole of a big file would begin its transfer anew.
         return bool(self._ray.wait([self._call], timeout=0, fetch_local=False)[0])
 
     def error(self) -> BaseException | None:
-        """See Begun."""
         return self._error
 
     def interrupt(self) -> None:
-        """See Begun."""
         if not self._over:
-            self._told = True
+            self._interrupted = True
             if self._at_work:
                 self._site.interrupt.remote()
             else:
                 self._end(KeyboardInterrupt())
 
     def cancel(self) -> None:
-        """See Begun."""
         if not self._over:
             self._end(KeyboardInterrupt())
 
     def join(self) -> None:
-        """See Begun."""
-        if self._goodbyes:  # or the temporary folders would stay there
-            self._ray.wait(self._goodbyes, num_returns=len(self._goodbyes), timeout=GOODBYE)
+        if self._closing:  # or the temporary folders would stay there
+            self._ray.wait(self._closing, num_returns=len(self._closing), timeout=CLOSING)
 
     def _submit(self) -> None:
-        self._site, self._at_work = self._new_site(), False
+        self._site = self._new_site()
+        self._at_work = False
         self._call = self._site.ready.remote()  # the files follow when a machine was found
 
     def _go_on(self, answer: "tuple[Changes, bool, BaseException | None] | None") -> None:
@@ -177,7 +180,7 @@ class _Remote:
 
     def _lost(self, reason: str) -> None:
         self._losses += 1
-        if self._told:
+        if self._interrupted:
             self._end(KeyboardInterrupt())
         elif self._losses > RETRIES:
             what = f"the work in '{self._job.folder}' was lost {self._losses} times, at last because: {reason}"
@@ -187,12 +190,13 @@ class _Remote:
             self._submit()
 
     def _end(self, error: BaseException | None) -> None:
-        self._over, self._error = True, error
+        self._over = True
+        self._error = error
         self._leave()
 
     def _leave(self) -> None:
         if self._at_work:
-            self._goodbyes.append(self._site.close.remote())
+            self._closing.append(self._site.close.remote())
         else:
             self._ray.kill(self._site)
         self._site = None  # an actor whose handle is gone ends after its last call, and makes room for another
@@ -225,11 +229,9 @@ class _Site:
         return changes, ended, self._error() if ended else None
 
     def interrupt(self) -> None:
-        """See Begun."""
         self._child.interrupt()
 
     def close(self) -> None:
-        """End the job at once and leave nothing behind."""
         if hasattr(self, "_child"):
             self._child.cancel()
             self._child.join()
@@ -253,7 +255,7 @@ def _temporary_folder() -> Iterator[Path]:
     root.mkdir(mode=0o700, exist_ok=True)
     with contextlib.ExitStack() as held:
         with open(root / "lock", "wb") as turn:
-            fcntl.flock(turn, fcntl.LOCK_EX)  # nobody deletes a folder that is not locked yet
+            fcntl.flock(turn, fcntl.LOCK_EX)  # no other actor deletes a folder that is not locked yet
             for old in (path for path in root.iterdir() if path.is_dir()):
                 with contextlib.suppress(StoreError), store.lock(old):
                     shutil.rmtree(old, ignore_errors=True)
@@ -286,7 +288,7 @@ def _changes(folder: Path, sent: Listing) -> tuple[Changes, Listing]:
                 if _inodes(found) == _inodes(_listing(folder)):
                     break  # nothing was replaced, and what is open stays; files that only grow may do so
             files.close()
-        # Those that grew first, then by age: whoever is killed while writing them has no file without those before it.
+        # Those that grew first, then by age: a process killed while writing them leaves no file without those before it.
         grown = {name for name in opened if name in sent and sent[name][0] == found[name][0]}
         order = sorted(opened, key=lambda name: (name not in grown, found[name][1]))
         changes: Changes = [(name, opened[name].read()) for name in order]

@@ -2,7 +2,7 @@
 
 A file is written beside its place, flushed to the disk, then renamed over it: readers see the old content or the new.
 A result that exists is finished; resuming is running again and skipping what exists (`once`).
-JSON objects and rows of metrics carry a checksum (`bcl.runs.seal`), which is compared when they are read.
+JSON objects and rows of metrics carry a checksum, which is compared when they are read.
 """
 
 import contextlib
@@ -12,31 +12,29 @@ import io
 import json
 import os
 import re
-import shutil
 import socket
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bcl.errors import StoreError
-from bcl.runs.seal import Json, sealed, unsealed
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
-RUN, REPEATS = "run.json", "repeats.json"
-_TEMPORARY = re.compile(r"\..*\.(\d{1,9})\.tmp")  # with the writer's pid
-# What a creation makes, of a run or of repeats.
-_MADE = re.compile(r"(seed\d+/)?(lock|run\.json|init/policy\.safetensors|(stages/[^/]+/)?config\.toml)")
+Json = dict[str, Any]
+CHECKSUM = "checksum"
+MADE_AGAIN = "delete it to have it made again"
+TEMPORARY = re.compile(r"\..*\.(\d{1,9})\.tmp")  # with the writer's pid
 
 
 class Sink(io.FileIO):
-    """A file being written, for whoever writes it piece by piece."""
+    """A file being written, piece by piece."""
 
     failure: BaseException | None = None
 
     def write(self, data: "ReadableBuffer", /) -> int:
-        """Write all of `data`."""
         try:
             _write_all(self.fileno(), data)
         except BaseException as error:
@@ -51,7 +49,7 @@ def replacing(path: Path) -> Iterator[Sink]:
 
     A link stays, its target is replaced.
     """
-    with _clear_errors(path):
+    with clear_errors(path):
         target = Path(os.path.realpath(path))  # unlike Path.resolve, never raises on a loop of links
         temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -74,7 +72,6 @@ def replacing(path: Path) -> Iterator[Sink]:
 
 
 def write_bytes(path: Path, data: bytes) -> None:
-    """`replacing` for bytes at hand."""
     with replacing(path) as file:
         file.write(data)
 
@@ -87,7 +84,6 @@ def try_to_write(path: Path) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """`write_bytes` for text."""
     write_bytes(path, text.encode())
 
 
@@ -96,17 +92,42 @@ def write_json(path: Path, value: Mapping[str, Any]) -> None:
     write_text(path, json.dumps(sealed(value), indent=2) + "\n")
 
 
-def read_json(path: Path) -> Json:
-    """A JSON object that this package wrote."""
-    made_once = path.name in (RUN, REPEATS)
-    hint = "copy the run again with all its files" if made_once else "delete it to have it made again"
-    with _clear_reads(path, hint):
+def read_json(path: Path, hint: str = MADE_AGAIN) -> Json:
+    """A JSON object that this package wrote; `hint` is the way out where it is damaged."""
+    with clear_reads(path, hint):
         return unsealed(json.loads(path.read_bytes().decode()))
+
+
+def read_if_there(path: Path) -> Json:
+    """`read_json`, or nothing where there is no such file."""
+    return read_json(path) if path.exists() else {}
+
+
+def sealed(value: Mapping[str, Any]) -> Json:
+    """The object with the checksum of its content; NaN and infinities become null."""
+    # JSON has no NaN: other parsers refuse it.
+    content: Json = json.loads(json.dumps(value), parse_constant=lambda _: None)
+    content.pop(CHECKSUM, None)
+    return content | {CHECKSUM: _checksum(content)}
+
+
+def unsealed(value: Any) -> Json:
+    """The content of what `sealed` gave; raises ValueError for anything else. Objects of version 0.1 have no checksum."""
+    if not isinstance(value, dict):
+        raise ValueError("it does not hold a JSON object")
+    written = value.pop(CHECKSUM, None)
+    if written not in (None, _checksum(value)):
+        raise ValueError("its checksum is not that of its content")
+    return value
+
+
+def _checksum(content: Json) -> str:
+    return f"{zlib.crc32(json.dumps(content).encode()):08x}"
 
 
 def once(path: Path, compute: Callable[[], Mapping[str, Any]]) -> Json:
     """The stored result if there is one, else compute it, store it and return it as it will be read back."""
-    with _clear_reads(path):
+    with clear_reads(path):
         done = path.exists()
     if not done:
         write_json(path, compute())
@@ -114,16 +135,15 @@ def once(path: Path, compute: Callable[[], Mapping[str, Any]]) -> Json:
 
 
 def remove(path: Path) -> None:
-    """Delete a file that may be there."""
-    with _clear_errors(path):
+    with clear_errors(path):
         path.unlink(missing_ok=True)
 
 
 def sweep(directory: Path) -> None:
     """Delete what killed writers left in a directory and below it."""
-    with _clear_errors(directory):
+    with clear_errors(directory):
         for path in directory.rglob(".*.tmp"):
-            if (named := _TEMPORARY.fullmatch(path.name)) and not _is_another_process(int(named[1])):
+            if (named := TEMPORARY.fullmatch(path.name)) and not _is_another_process(int(named[1])):
                 path.unlink(missing_ok=True)
 
 
@@ -132,7 +152,7 @@ class MetricsFile:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        with _clear_errors(path):
+        with clear_errors(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             _end_with_a_row(path)
             self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
@@ -141,7 +161,7 @@ class MetricsFile:
     def append(self, row: Mapping[str, Any]) -> None:
         """Write one row; NaN and infinities become null."""
         line = _line(row)
-        with _clear_errors(self._path):
+        with clear_errors(self._path):
             try:
                 _write_all(self._descriptor, line)
             except OSError:
@@ -151,14 +171,12 @@ class MetricsFile:
         self._size += len(line)
 
     def sync(self) -> None:
-        """Flush to the disk."""
-        with _clear_errors(self._path):
+        with clear_errors(self._path):
             os.fsync(self._descriptor)
 
     def close(self) -> None:
-        """Flush to the disk and close."""
         self.sync()
-        with _clear_errors(self._path):
+        with clear_errors(self._path):
             os.close(self._descriptor)
 
     def __enter__(self) -> "MetricsFile":
@@ -169,7 +187,6 @@ class MetricsFile:
 
 
 def keep_metrics(path: Path, keep: Callable[[Json], bool]) -> None:
-    """Drop the rows that `keep` refuses."""
     rows = read_metrics(path)
     if not all(map(keep, rows)):
         write_bytes(path, b"".join(_line(row) for row in rows if keep(row)))
@@ -177,7 +194,7 @@ def keep_metrics(path: Path, keep: Callable[[Json], bool]) -> None:
 
 def read_metrics(path: Path) -> list[Json]:
     """All complete rows; a last line that ends before its row does was cut by a crash and is ignored."""
-    with _clear_reads(path):
+    with clear_reads(path):
         data = path.read_bytes() if path.exists() else b""
     *lines, last = data.split(b"\n")
     if not _is_torn(last):  # but its newline is damaged
@@ -189,11 +206,11 @@ def read_metrics(path: Path) -> list[Json]:
 def lock(directory: Path, say: Callable[[str], None] = lambda _: None) -> Iterator[None]:
     """Hold the directory for this process; the kernel lets go when the process dies, however it dies."""
     path = directory / "lock"
-    with _clear_errors(path):
+    with clear_errors(path):
         directory.mkdir(parents=True, exist_ok=True)
         file = open(path, "a+b", buffering=0)  # noqa: SIM115 # with a buffer, closing on a full disk would write again
     with file:
-        with _clear_errors(path):
+        with clear_errors(path):
             file.seek(0)
             owner = " ".join((file.read(300) or b"").decode(errors="replace").split())
         try:
@@ -205,7 +222,7 @@ def lock(directory: Path, say: Callable[[str], None] = lambda _: None) -> Iterat
             raise StoreError(f"'{directory}' is in use by {who}", "wait for it, or stop that process") from None
         if owner:
             say(f"took over the lock of {owner}, which ended without releasing it")
-        with _clear_errors(path):
+        with clear_errors(path):
             file.truncate(0)
             file.write(f"pid {os.getpid()} on {socket.gethostname()}".encode())
         try:
@@ -218,7 +235,7 @@ def lock(directory: Path, say: Callable[[str], None] = lambda _: None) -> Iterat
 def owner(directory: Path) -> str | None:
     """Who holds the directory's lock, as it presented itself; none if nobody does."""
     path = directory / "lock"
-    with _clear_reads(path):
+    with clear_reads(path):
         if not path.exists():
             return None
         with open(path, "rb") as file:
@@ -227,75 +244,6 @@ def owner(directory: Path) -> str | None:
             except OSError:
                 return " ".join(file.read(300).decode(errors="replace").split()) or "another process"
     return None
-
-
-def check_new(directory: Path) -> None:
-    """Refuse a run directory that holds something already; what a killed creation left does not count."""
-    with _clear_errors(directory):
-        left = directory.is_dir() and all(_is_leftover(path, directory) for path in directory.rglob("*"))
-        new = left or not directory.exists()
-    if not new:
-        raise StoreError(f"'{directory}' exists already", "give another --out")
-
-
-def make_room(directory: Path) -> None:
-    """`check_new`, and delete what a killed creation left, which may have been that of another run."""
-    check_new(directory)
-    with _clear_errors(directory):
-        for path in directory.iterdir() if directory.exists() else ():
-            if re.fullmatch(r"stages|init|seed\d+", path.name):
-                shutil.rmtree(path)
-    sweep(directory)
-
-
-def create_run(
-    directory: Path, config: str, about: Mapping[str, Any], files: Mapping[str, bytes] | None = None
-) -> None:
-    """Make a new run directory from its resolved configuration, its provenance and more files under `stages` and
-    `init`; run.json comes first and config.toml last."""
-    make_room(directory)
-    write_json(directory / RUN, about)
-    for name, data in (files or {}).items():
-        write_bytes(directory / name, data)
-    write_text(directory / "config.toml", config)
-
-
-def repeats(directory: Path) -> list[Path]:
-    """The run directories of repeats, if it is a directory of such."""
-    path = directory / REPEATS
-    if not path.is_file():
-        return []
-    names = read_json(path).get("runs")
-    return [directory / str(name) for name in names] if isinstance(names, list) else []
-
-
-def open_run(directory: Path) -> str:
-    """The configuration text of an existing run."""
-    path = directory / "config.toml"
-    with _clear_reads(path):
-        try:
-            return path.read_bytes().decode()
-        except (FileNotFoundError, NotADirectoryError):
-            cut = (directory / RUN).exists()
-            hint = (
-                "its creation was cut short: run 'bcl train' again" if cut else "it has no config.toml; check the path"
-            )
-            raise StoreError(f"'{directory}' is not a run directory", hint) from None
-
-
-def resume_run(directory: Path, differing: Callable[[str], list[str]]) -> str:
-    """The configuration text of a run to continue; `differing` names the settings in which the wanted one differs."""
-    stored = open_run(directory)
-    if not (directory / RUN).exists():
-        if (directory / "stages").exists():
-            raise StoreError(f"'{directory}' has no run.json", "copy the run again with all its files")
-        raise StoreError(f"'{directory}' is a part of a run", "give the run's own directory")
-    if names := differing(stored):
-        raise StoreError(
-            f"'{directory}' was started with other settings ({', '.join(names)})",
-            "resume it without them, or give another --out",
-        )
-    return stored
 
 
 def _line(row: Mapping[str, Any]) -> bytes:
@@ -314,16 +262,6 @@ def _row(path: Path, number: int, line: bytes) -> Json:
     with contextlib.suppress(ValueError, RecursionError):
         return unsealed(json.loads(line.decode()))
     raise StoreError(f"line {number} of '{path}' is damaged", "delete that line")
-
-
-def _is_leftover(path: Path, directory: Path) -> bool:
-    """Whether it is what a killed creation leaves in its directory: of a run all but the last file, config.toml. The first
-    is run.json; without one, files of these names are somebody else's."""
-    if _TEMPORARY.fullmatch(path.name) or (path.is_dir() and not path.is_symlink()):
-        return True
-    made = _MADE.fullmatch(path.relative_to(directory).as_posix())
-    begun = made is not None and (made[2] == "lock" or (directory / (made[1] or "") / RUN).exists())
-    return begun and path != directory / "config.toml"
 
 
 def _is_another_process(pid: int) -> bool:
@@ -360,7 +298,8 @@ def _end_with_a_row(path: Path) -> None:
 
 
 @contextlib.contextmanager
-def _clear_reads(path: Path, hint: str = "check the path") -> Iterator[None]:
+def clear_reads(path: Path, hint: str = "check the path") -> Iterator[None]:
+    """Errors of reading a file, as one sentence."""
     try:
         yield
     except OSError as error:
@@ -370,7 +309,8 @@ def _clear_reads(path: Path, hint: str = "check the path") -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _clear_errors(path: Path) -> Iterator[None]:
+def clear_errors(path: Path) -> Iterator[None]:
+    """Errors of writing a file, as one sentence."""
     try:
         yield
     except OSError as error:

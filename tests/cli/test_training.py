@@ -101,7 +101,8 @@ def test_a_recipe_from_start_to_end(bcl, recipe: str, stages: list[str]) -> None
     about = store.read_json(run / "run.json")
     assert about["seed"] == 5
     assert about.keys() == {
-        *("version", "commit", "command", "seed", "init", "date", "machine", "worker_device", "settings")
+        *("version", "commit", "command", "seed", "init", "date", "machine", "worker_device", "settings"),
+        *("format", "stages"),
     }
     assert about["machine"].keys() == {"platform", "cpus", "device", "python", "torch"}
 

@@ -10,11 +10,10 @@ import pytest
 import bcl
 from bcl.config import resolve
 from bcl.errors import BclError, ConfigError
-from bcl.experiment.paced import pace_of
+from bcl.experiment.phases import pace_of
 from bcl.experiment.status import status
 from bcl.reports import plots
-from bcl.reports.effort import effort
-from bcl.reports.history import read_timeline
+from bcl.reports.history import effort, read_timeline
 
 TINY = {
     "dqn": {

@@ -12,14 +12,16 @@ import pytest
 
 from bcl import experiment
 from bcl.config import resolve_stages
-from bcl.curriculum import TARGET_MISSED, Rules, bcl
+from bcl.curriculum import TARGET_MISSED, bcl
+from bcl.curriculum_rules import Decision, Rules
 from bcl.errors import ConfigError, StoreError, TrainingError
-from bcl.experiment import Crew, Verdict, work
-from bcl.experiment.phases import SELECTION, clock_after, decisions, plan_of
+from bcl.experiment import Dispatcher, Verdict, worker
 from bcl.experiment.status import incumbent, status
-from bcl.experiment.work import MODULES
+from bcl.experiment.verdict import SELECTION, plan_of
+from bcl.experiment.worker import MODULES
 from bcl.policies.files import fingerprint, load
 from bcl.runs import store
+from bcl.runs.directory import RunDirectory, StageFolder
 from bcl.runs.executors import Processes
 from bcl.settings import parse_flags
 
@@ -44,8 +46,8 @@ def make(run: Path, recipe: str, *flags: str, game: str = "cartpole") -> Path:
     return run
 
 
-def whole(run: Path, recipe: str, *flags: str, **crew: Any) -> Verdict:
-    return experiment.finish(make(run, recipe, *flags), Crew(**crew))
+def whole(run: Path, recipe: str, *flags: str, **dispatcher: Any) -> Verdict:
+    return experiment.finish(make(run, recipe, *flags), Dispatcher(**dispatcher))
 
 
 def best(run: Path) -> str:
@@ -75,12 +77,16 @@ def test_our_own_recipes_choose_by_varied_starts() -> None:
     assert starts("bcl-mos-at", "evaluation", "--evaluation.starts=varied") == "varied"
 
 
-def decided(run: Path, stage: str = "2-at") -> list[dict]:
-    return [made["decision"] for made in decisions(run / "stages" / stage)]
+def stage_of(run: Path, name: str = "2-at") -> StageFolder:
+    return next(stage for stage in RunDirectory(run).stages() if stage.path.name == name)
 
 
-def indices(made: list[dict]) -> list[int]:
-    return [decision["phase"]["index"] for decision in made]
+def decided(run: Path, stage: str = "2-at") -> list[Decision]:
+    return [made.decision for made in stage_of(run, stage).decisions()]
+
+
+def indices(made: list[Decision]) -> list[int]:
+    return [decision.phase.index for decision in made]
 
 
 # --- every recipe
@@ -107,7 +113,7 @@ def test_a_recipe_from_start_to_end(
     assert verdict.curriculum
     made = decided(tmp_path, stages[-1])
     if runs is not None:
-        trained = [[c["run"] for c in d["candidates"] if c["run"] != "incumbent"] for d in made[1:]]
+        trained = [[c.run for c in d.candidates if c.run != "incumbent"] for d in made[1:]]
         assert trained == [list(range(1, n + 1)) for n in runs]
         assert indices(made) == [0, 1, 2]
     assert all(score.eps in (0.0, 0.03, 0.06, 0.1, verdict.reached) for score in verdict.scores)
@@ -133,10 +139,10 @@ def test_a_recipe_with_ppo(tmp_path: Path, recipe: str) -> None:
     assert sorted(os.listdir(tmp_path / "stages"))[0] == ("1-radial" if radial else "1-vanilla")
 
 
-def test_ppos_rule_stops_a_training_attack_without_teeth(tmp_path: Path) -> None:
+def test_ppos_rule_stops_at_a_training_attack_that_is_too_weak(tmp_path: Path) -> None:
     verdict = whole(tmp_path, "bcl-mos-at", *HARD, *PPO, "--curriculum.runs=1", "--curriculum.toothless=0.01")
-    assert verdict.curriculum.startswith("the training attack has lost its teeth")
-    assert [made["by"] for made in decided(tmp_path)[-1]["tried"]][-1] == "training attack"
+    assert verdict.curriculum.startswith("the training attack is too weak")
+    assert [made.by for made in decided(tmp_path)[-1].tried][-1] == "training attack"
 
 
 def test_runs_of_a_phase_start_from_its_incumbent_with_seeds_of_their_own(tmp_path: Path) -> None:
@@ -145,22 +151,22 @@ def test_runs_of_a_phase_start_from_its_incumbent_with_seeds_of_their_own(tmp_pa
     bootstrap = store.read_json(tmp_path / "stages" / "1-vanilla" / "result.json")
     runs = {p.parent: store.read_json(p) for p in stage.glob("phases/*/run*/result.json")}
     assert len({run["seed"] for run in runs.values()} | {bootstrap["seed"]}) == 7
-    kept = runs[stage / "phases" / "001" / f"run{made[1]['kept']}"]["policy"]
+    kept = runs[stage / "phases" / "001" / f"run{made[1].kept}"]["policy"]
     for folder, run in runs.items():
         first = folder.parent.name == "001"
         assert run["parent"] == (bootstrap["policy"] if first else kept)
         assert (run["start"], run["end"]) == ((0.0, 0.05) if first else (0.05, 0.1))
     # V_k by hand, from the scores that lie beside the runs
     for decision in made[1:]:
-        for candidate in decision["candidates"]:
-            at = {float(eps): score for eps, score in candidate["scores"].items()}
-            around = at[decision["phase"]["eps"]] + at[decision["phase"]["start"]]
-            assert candidate["value"] == pytest.approx(at[0.0] + around / 2)
-            folder = stage / "phases" / f"{decision['phase']['index']:03d}" / f"run{candidate['run']}" / "evals"
+        for candidate in decision.candidates:
+            at = candidate.scores
+            around = at[decision.phase.eps] + at[decision.phase.start]
+            assert candidate.value == pytest.approx(at[0.0] + around / 2)
+            folder = stage / "phases" / f"{decision.phase.index:03d}" / f"run{candidate.run}" / "evals"
             stored = [store.read_json(path) for path in folder.glob("*.json")]
             assert {(s["eps"], s["mean"]) for s in stored} >= set(at.items())
-        values = [candidate["value"] for candidate in decision["candidates"]]
-        assert decision["kept"] == values.index(max(values)) + 1
+        values = [candidate.value for candidate in decision.candidates]
+        assert decision.kept == values.index(max(values)) + 1
 
 
 def test_a_robust_bootstrap_skips_ahead(tmp_path: Path) -> None:
@@ -173,7 +179,7 @@ def test_a_robust_bootstrap_skips_ahead(tmp_path: Path) -> None:
 
 def test_the_ratchet_goes_by_value_and_not_by_thresholds() -> None:
     returns = {"old": (500.0, 79.0), "new": (450.0, 81.0)}  # R_nominal, R_adv; only the new one meets both thresholds
-    rules = Rules((0.0, 1.0), nominal=400, attacked=80, ratchet=True)
+    rules = Rules(eps=(0.0, 1.0), nominal_threshold=400, attacked_threshold=80, ratchet=True)
     result = bcl("old", rules, train=lambda f, phase: iter(["new"]), score=lambda f, eps: returns[f][int(eps)])
     assert result.policy == "old"
 
@@ -181,8 +187,8 @@ def test_the_ratchet_goes_by_value_and_not_by_thresholds() -> None:
 def test_the_ratchet_never_keeps_what_is_worse(tmp_path: Path) -> None:
     verdict = whole(tmp_path, "bcl-ratchet-at", "--bootstrap=vanilla", *HARD, "--dqn.learning_rate=0.3")
     for decision in decided(tmp_path)[1:]:
-        values = {candidate["run"]: candidate["value"] for candidate in decision["candidates"]}
-        assert values[decision["kept"]] == max(values.values())
+        values = {candidate.run: candidate.value for candidate in decision.candidates}
+        assert values[decision.kept] == max(values.values())
         assert "incumbent" in values
     assert verdict.curriculum == TARGET_MISSED
 
@@ -192,8 +198,8 @@ def test_adversarial_training_takes_over_where_radial_ended(tmp_path: Path) -> N
     whole(tmp_path, "bcl-radial+at", *easy)
     radial, at = (store.read_json(tmp_path / "stages" / s / "result.json") for s in ("3-radial", "4-at"))
     assert (radial["stopped"], radial["reached"]) == ("1 run was allowed", 0.05)
-    first = decided(tmp_path, "4-at")[0]["phase"]
-    assert first["eps"] == 0.05
+    first = decided(tmp_path, "4-at")[0].phase
+    assert first.eps == 0.05
     assert at["reached"] == 0.1
 
 
@@ -203,22 +209,22 @@ def test_adversarial_training_takes_over_where_radial_ended(tmp_path: Path) -> N
 def test_a_budget_of_runs(tmp_path: Path) -> None:
     verdict = whole(tmp_path, "bcl-mos-at", "--bootstrap=vanilla", *HARD, "--curriculum.max_runs=2")
     assert verdict.curriculum == "2 runs were allowed"
-    assert [len(decision["candidates"]) for decision in decided(tmp_path)] == [1, 2]
+    assert [len(decision.candidates) for decision in decided(tmp_path)] == [1, 2]
 
 
 def test_a_budget_of_time_is_asked_once(tmp_path: Path) -> None:
     run = make(tmp_path, "bcl-mos-at", "--bootstrap=vanilla", *HARD, "--curriculum.max_hours=1")
     clock, phases = tmp_path / "stages" / "2-at" / "clock.json", tmp_path / "stages" / "2-at" / "phases"
     with pytest.raises(KeyboardInterrupt):  # between two phases
-        experiment.finish(run, Crew(interrupted=(phases / "001" / "decision.json").exists))
+        experiment.finish(run, Dispatcher(interrupted=(phases / "001" / "decision.json").exists))
     store.write_json(clock, {"seconds": 3601})
-    verdict = experiment.finish(run, Crew())
+    verdict = experiment.finish(run, Dispatcher())
     assert verdict.curriculum == "1 hour was allowed"
     first = decided(tmp_path)
-    assert [len(decision["candidates"]) for decision in first] == [1, 3, 1]
+    assert [len(decision.candidates) for decision in first] == [1, 3, 1]
     (tmp_path / "result.json").unlink()
     (tmp_path / "stages" / "2-at" / "result.json").unlink()
-    experiment.finish(run, Crew())  # replayed: what was within its time stays so
+    experiment.finish(run, Dispatcher())  # replayed: what was within its time stays so
     assert decided(tmp_path) == first
 
 
@@ -240,7 +246,7 @@ def test_a_quick_look_is_small(tmp_path: Path) -> None:
 
 
 def child(run: Path) -> None:
-    experiment.finish(run, Crew())
+    experiment.finish(run, Dispatcher())
 
 
 def test_forty_kills_change_nothing(tmp_path: Path) -> None:
@@ -285,7 +291,7 @@ def test_a_decision_that_does_not_follow_from_the_results_is_refused(tmp_path: P
     made["decision"]["kept"] = 1 + made["decision"]["kept"] % 3
     store.write_json(path, made)
     with pytest.raises(StoreError, match=r"001/decision\.json' holds another decision .*; restore"):
-        experiment.finish(tmp_path, Crew())
+        experiment.finish(tmp_path, Dispatcher())
 
 
 def test_edited_settings_are_refused(tmp_path: Path) -> None:
@@ -293,27 +299,27 @@ def test_edited_settings_are_refused(tmp_path: Path) -> None:
     path = run / "stages" / "2-at" / "config.toml"
     path.write_text(path.read_text().replace("kappa = 0.5", "kappa = 0.6"))
     with pytest.raises(StoreError, match=r"2-at/config\.toml' was changed since the run was started"):
-        experiment.finish(run, Crew())
+        experiment.finish(run, Dispatcher())
     with pytest.raises(StoreError, match="was started on cpu; take --device cpu"):
-        experiment.finish(make(tmp_path / "other", "ncl-at"), Crew(device="cuda"))
+        experiment.finish(make(tmp_path / "other", "ncl-at"), Dispatcher(device="cuda"))
 
 
 def test_one_run_that_diverges_is_one_candidate_less(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = work.train_run
+    real = worker.train_run
 
     def train_run(folder: Path, *given: Any) -> Any:
         if folder.name in broken:
             raise TrainingError("training diverged before step 9", "")
         return real(folder, *given)
 
-    monkeypatch.setattr(work, "train_run", train_run)
+    monkeypatch.setattr(worker, "train_run", train_run)
     broken = {"run1", "run3"}
     whole(tmp_path / "two", "bcl-mos-at", "--bootstrap=vanilla", *HARD)
-    assert [decision["kept"] for decision in decided(tmp_path / "two")] == ["incumbent", 2, 2]
+    assert [decision.kept for decision in decided(tmp_path / "two")] == ["incumbent", 2, 2]
     said: list[str] = []
     for name in ("result.json", "stages/2-at/result.json"):
         (tmp_path / "two" / name).unlink()
-    experiment.finish(tmp_path / "two", Crew(say=said.append))  # what diverged is not tried again
+    experiment.finish(tmp_path / "two", Dispatcher(say=said.append))  # what diverged is not tried again
     assert "runs nominal diverged" in next(line for line in said if line.startswith("phase 1"))
     broken = {"run1", "run2", "run3"}
     with pytest.raises(TrainingError, match="every run of phase 1 diverged"):
@@ -336,8 +342,8 @@ def test_an_early_success_cancels_the_other_runs(tmp_path: Path) -> None:
     flags = ["--curriculum.adaptive=false", "--curriculum.nominal_threshold=1", "--curriculum.attacked_threshold=1"]
     always_next = ["--curriculum.skip=0", "--curriculum.runs=3"]
     whole(tmp_path, "bcl-mos-at", "--bootstrap=vanilla", *flags, *always_next, executor=Processes(3, MODULES))
-    assert [len(decision["candidates"]) for decision in decided(tmp_path)] == [1, 1, 1]
-    assert [decision["kept"] for decision in decided(tmp_path)[1:]] == [1, 1]
+    assert [len(decision.candidates) for decision in decided(tmp_path)] == [1, 1, 1]
+    assert [decision.kept for decision in decided(tmp_path)[1:]] == [1, 1]
     assert not list(tmp_path.rglob("checkpoint.pt")), "nothing of them is left"
 
 
@@ -348,7 +354,7 @@ def test_status_from_outside(tmp_path: Path) -> None:
     run = make(tmp_path, "bcl-mos-at", "--bootstrap=vanilla", *HARD)
     assert (status(run).state, status(run).lines) == ("stopped", ())
     with pytest.raises(KeyboardInterrupt):
-        experiment.finish(run, Crew(interrupted=(run / "stages" / "1-vanilla" / "progress.json").exists))
+        experiment.finish(run, Dispatcher(interrupted=(run / "stages" / "1-vanilla" / "progress.json").exists))
     [piece] = status(run).pieces
     assert (piece.name, piece.doing, piece.of) == ("vanilla", "training", 320)
     seen: list[Any] = []
@@ -358,7 +364,7 @@ def test_status_from_outside(tmp_path: Path) -> None:
         seen.append((status(run), incumbent(run)))
 
     with store.lock(run):
-        experiment.finish(run, Crew(tick=look, say=said.append))
+        experiment.finish(run, Dispatcher(tick=look, say=said.append))
     assert {now.state for now, _ in seen} == {"at work"}
     assert {piece.name for now, _ in seen for piece in now.pieces} >= {
         *("vanilla", "phase 1 up to 0.05, run 1 of 3", "phase 2 up to 0.1, run 3 of 3")
@@ -369,21 +375,24 @@ def test_status_from_outside(tmp_path: Path) -> None:
     assert [line.split()[:2] for line in now.lines] == [
         *(["vanilla:", "trained;"], ["at:", "bootstrap"], ["at:", "phase"], ["at:", "phase"])
     ]
-    stage = run / "stages" / "2-at"
-    ends = [clock_after(stage / "phases" / f"{i:03d}", k) for i in (1, 2) for k in (1, 2, 3)]
-    assert ends == sorted(ends)
-    assert 0 < ends[0] < decisions(stage)[1]["seconds"] < ends[3]  # the first phase is over before the second begins
-    assert clock_after(stage / "phases" / "001", 4) is None
+    stage = stage_of(run)
+    results = [stage.phase(i).run(k).result() for i in (1, 2) for k in (1, 2, 3)]
+    moments = [stage.on_clock(result[name]) for result in results for name in ("began", "ended")]
+    assert moments == sorted(moments)
+    # The first phase is over before the second begins.
+    assert 0 < moments[0] < moments[5] < stage.decisions()[1].seconds < moments[6]
+    for result in results:
+        assert result["seconds"] == pytest.approx(result["ended"] - result["began"], abs=0.1)
     phases = [line for line in said if line.startswith("phase")]
     assert [f"at: {line}" for line in phases] == list(now.lines[2:])
-    kept = decided(run)[1]["kept"]
-    nominal, attacked = (shown(decided(run)[1], eps) for eps in ("0.0", "0.05"))
+    kept = decided(run)[1].kept
+    nominal, attacked = (shown(decided(run)[1], eps) for eps in (0.0, 0.05))
     runs = f"runs nominal {nominal}  attacked {attacked}"
     assert f"phase 1  0.05  {runs}  kept {kept}  next -> 0.1" in phases[0]
 
 
-def shown(decision: dict, eps: str) -> str:
-    return " ".join(f"{c['scores'][eps]:.4g}" for c in decision["candidates"])
+def shown(decision: Decision, eps: float) -> str:
+    return " ".join(f"{c.scores[eps]:.4g}" for c in decision.candidates)
 
 
 def test_repeats_are_runs_of_their_own(in_folder: Callable[..., tuple[int, str, str]]) -> None:

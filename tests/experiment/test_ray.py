@@ -10,11 +10,11 @@ import pytest
 from bcl import experiment
 from bcl.config import resolve_stages
 from bcl.envs import make_env
-from bcl.experiment import Crew
-from bcl.experiment.phases import decisions
-from bcl.experiment.work import spec_of
+from bcl.experiment import Dispatcher
+from bcl.experiment.worker import spec_of
 from bcl.policies import Policy
 from bcl.policies.files import fingerprint, load
+from bcl.runs.directory import RunDirectory
 from bcl.runs.ray_executor import RayCluster
 from bcl.settings import parse_flags
 
@@ -43,7 +43,7 @@ def test_a_machine_is_lost_in_mid_phase(cluster: Any, tmp_path: Path) -> None:
         bootstrap = Policy(spec_of(stages[0][1], env))
     for name in ("here", "there"):
         experiment.create(tmp_path / name, stages, "cpu", bootstrap)
-    experiment.finish(tmp_path / "here", Crew())
+    experiment.finish(tmp_path / "here", Dispatcher())
 
     if not ray.is_initialized():
         ray.init(cluster.address, log_to_driver=False, logging_level=logging.ERROR)
@@ -56,12 +56,12 @@ def test_a_machine_is_lost_in_mid_phase(cluster: Any, tmp_path: Path) -> None:
             cluster.remove_node(next(iter(cluster.worker_nodes)), allow_graceful=False)
 
     try:
-        experiment.finish(tmp_path / "there", Crew(RayCluster(cluster.address, 1, 0), tick=lose_one))
+        experiment.finish(tmp_path / "there", Dispatcher(RayCluster(cluster.address, 1, 0), tick=lose_one))
     finally:
         cluster.add_node(num_cpus=1)
     assert lost, "it was over before a machine could be lost"
     here, there = (
-        [made["decision"] for made in decisions(tmp_path / n / "stages" / "2-at")] for n in ("here", "there")
+        [made.decision for made in RunDirectory(tmp_path / n).stages()[-1].decisions()] for n in ("here", "there")
     )
     assert here == there
     best = [fingerprint(load(tmp_path / name / "best" / "policy.safetensors")) for name in ("here", "there")]

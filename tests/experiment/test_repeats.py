@@ -10,11 +10,12 @@ from bcl import experiment
 from bcl.attacks import SUITES, UniformNoise
 from bcl.config import resolve, resolve_stages
 from bcl.errors import StoreError
-from bcl.experiment import Crew
-from bcl.experiment.repeats import final_score_in_words
+from bcl.experiment import Dispatcher
+from bcl.experiment.verdict import final_score_in_words
 from bcl.policies.files import fingerprint, load
 from bcl.reports.collect import collect
 from bcl.runs import store
+from bcl.runs.directory import Repeats
 from bcl.settings import parse_flags
 from tests.experiment.test_phases import TINY
 
@@ -23,6 +24,10 @@ EASY = [
     *("--curriculum.adaptive=false", "--curriculum.nominal_threshold=1", "--curriculum.max_runs=1"),
     *("--curriculum.runs=1", "--curriculum.min_runs=1", "--evaluation.eps=0.03"),
 ]
+
+
+def runs_in(group: Path) -> list[Path]:
+    return [run.path for run in Repeats(group).runs()]
 
 
 # --- the median
@@ -54,14 +59,14 @@ def test_the_papers_games_take_the_papers_median() -> None:
 
 def test_on_procgen_both_sets_of_levels_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("procgen")
-    monkeypatch.setattr("bcl.experiment.run.attacks_named", lambda suite: (UniformNoise(),))  # PGD takes a minute
+    monkeypatch.setattr("bcl.experiment.verdict.attacks_named", lambda suite: (UniformNoise(),))  # PGD takes a minute
     flags = [
         *("--ppo.steps=32", "--ppo.num_envs=2", "--ppo.rollout=8", "--ppo.batch_size=16", "--ppo.epochs=1"),
         *("--evaluation.episodes=2", "--evaluation.eps=10/255", "--curriculum.target=1/255"),
     ]
     stages = resolve_stages("fruitbot", recipe="radial", flags=parse_flags(flags))
     experiment.create(tmp_path, stages, "cpu", None)
-    verdict = experiment.finish(tmp_path, Crew())
+    verdict = experiment.finish(tmp_path, Dispatcher())
     at = {score.eps: score.mean for score in verdict.scores}
     unlimited = {score.eps: score.mean for score in verdict.unlimited}
     assert at.keys() == unlimited.keys() == {0.0, 1 / 255, 10 / 255}
@@ -85,9 +90,9 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for seed in range(3):
         stages = resolve_stages("cartpole", recipe="bcl-radial+at", flags={**parse_flags([*TINY, *EASY]), "seed": seed})
         experiment.create(group / f"seed{seed}", stages, "cpu", None)
-    store.write_json(group / store.REPEATS, {"runs": [f"seed{seed}" for seed in range(3)]})
-    for run in store.repeats(group):
-        experiment.train_until_median(run, Crew())
+    Repeats(group).write([f"seed{seed}" for seed in range(3)])
+    for run in runs_in(group):
+        experiment.train_until_median(run, Dispatcher())
     return group
 
 
@@ -102,14 +107,14 @@ def radial(run: Path) -> Path:
 
 
 def test_stages_before_the_median_are_trained_and_no_others(group: Path) -> None:
-    for run in store.repeats(group):
+    for run in runs_in(group):
         assert (radial(run) / "result.json").exists()
         assert not (run / "stages" / "4-at" / "phases").exists()
         assert not (run / "result.json").exists()
 
 
 def test_the_median_is_by_the_final_score(group: Path) -> None:
-    for run in store.repeats(group):
+    for run in runs_in(group):
         result = store.read_json(radial(run) / "result.json")
         kept = [store.read_json(file) for file in radial(run).rglob("evals/*.json")]
         of_kept = [score for score in kept if str(score["policy"]).startswith(result["policy"])]
@@ -119,14 +124,15 @@ def test_the_median_is_by_the_final_score(group: Path) -> None:
 
 @pytest.mark.parametrize("finals", [(3.0, 1.0, 2.0), (1.0, 2.0, 3.0), (1.0, 2.0, 2.0)])
 def test_all_repeats_go_on_from_the_median(group: Path, finals: tuple[float, ...]) -> None:
-    runs = store.repeats(group)
+    repeats = Repeats(group).runs()
+    runs = [run.path for run in repeats]
     for run, final in zip(runs, finals, strict=True):
         store.write_json(
             radial(run) / "result.json", store.read_json(radial(run) / "result.json") | {"final_score": final}
         )
     median = runs[finals.index(2.0)]
-    experiment.share_median(experiment.shared_stages(runs))
-    assert experiment.shared_stages(runs) == []
+    experiment.share_median(experiment.shared_stages(repeats))
+    assert experiment.shared_stages(repeats) == []
     for run in runs:
         assert (
             fingerprint(load(radial(run) / "median" / "policy.safetensors"))
@@ -137,17 +143,18 @@ def test_all_repeats_go_on_from_the_median(group: Path, finals: tuple[float, ...
 
 
 def test_a_damaged_median_is_one_sentence(group: Path) -> None:
-    runs = store.repeats(group)
-    experiment.share_median(experiment.shared_stages(runs))
+    repeats = Repeats(group).runs()
+    runs = [run.path for run in repeats]
+    experiment.share_median(experiment.shared_stages(repeats))
     file = radial(runs[0]) / "median" / "result.json"
     store.write_json(file, {"run": "seed1"})
     with pytest.raises(StoreError, match=r"result\.json' is damaged: it has no flags; delete it, then 'bcl resume"):
-        experiment.finish(runs[0], Crew())
+        experiment.finish(runs[0], Dispatcher())
     file.unlink()
-    assert experiment.shared_stages(runs)
+    assert experiment.shared_stages(repeats)
     store.write_json(radial(runs[1]) / "result.json", {"policy": "x"})
     with pytest.raises(StoreError, match="without medians of stages; start anew"):
-        experiment.share_median(experiment.shared_stages(runs))
+        experiment.share_median(experiment.shared_stages(repeats))
 
 
 def test_the_command_line_trains_all_repeats_to_the_median_first(group: Path, in_folder: Cli) -> None:
@@ -160,13 +167,13 @@ def test_the_command_line_trains_all_repeats_to_the_median_first(group: Path, in
     median = store.read_json(radial(group / "seed0") / "median" / "result.json")
     assert err.count(f"stage 3: goes on from the agent of {median['run']}, the median of the repeats") == 3
     parents = set()
-    for run in store.repeats(group):
+    for run in runs_in(group):
         first = store.read_json(run / "stages" / "4-at" / "phases" / "000" / "decision.json")["decision"]["phase"]
         assert first["eps"] == median["reached"]
         trained = [*(run / "stages" / "4-at" / "phases").glob("*/run1/policy.safetensors")]
         parents |= {load(file).spec.parent for file in trained}
     assert parents == {median["policy"]}
-    agents = {fingerprint(load(run / "best" / "policy.safetensors")) for run in store.repeats(group)}
+    agents = {fingerprint(load(run / "best" / "policy.safetensors")) for run in runs_in(group)}
     assert len(agents) == 3  # from one agent, with seeds of their own
     code, again, err = in_folder("resume", str(group), "--device", "cpu")
     assert (code, again) == (0, out)
@@ -176,7 +183,7 @@ def test_the_command_line_trains_all_repeats_to_the_median_first(group: Path, in
 def test_without_repeats_it_is_said_that_it_is_one_run(finished: Path, tmp_path: Path) -> None:
     alone = Path(shutil.copytree(finished / "seed0", tmp_path / "alone"))
     said: list[str] = []
-    experiment.finish(alone, Crew(say=said.append))
+    experiment.finish(alone, Dispatcher(say=said.append))
     assert "stage 3: goes on from this one run's agent; the paper's from the median of three (--repeats 3)" in said
     own = store.read_json(radial(alone) / "result.json")["policy"]
     [trained] = (alone / "stages" / "4-at" / "phases").glob("*/run1/policy.safetensors")

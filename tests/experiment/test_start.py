@@ -10,12 +10,12 @@ import bcl
 from bcl import experiment
 from bcl.config import Config, resolve, resolve_stages
 from bcl.envs import make_env
-from bcl.experiment import Crew, Verdict
-from bcl.experiment.run import start_of
+from bcl.experiment import Dispatcher, Verdict
 from bcl.policies import Policy, PolicySpec
 from bcl.reports.collect import collect
 from bcl.reports.html import page
 from bcl.runs import store
+from bcl.runs.directory import RunDirectory
 from bcl.runs.executors import Here, Job, Results
 from bcl.settings import parse_flags
 
@@ -51,23 +51,23 @@ class Batches(Here):
         return super().run(jobs, *arguments)  # type: ignore[arg-type]
 
 
-def spoiled(run: Path, crew: Crew) -> tuple[Verdict, Config]:
+def spoiled(run: Path, dispatcher: Dispatcher) -> tuple[Verdict, Config]:
     """Training with a learning rate of 1, from an agent that balances for the whole episode."""
     stages = resolve_stages("cartpole", recipe="at", flags=parse_flags(SMALL))
     if not run.exists():
         experiment.create(run, stages, "cpu", balancing())
-    return experiment.finish(run, crew), stages[-1][1]
+    return experiment.finish(run, dispatcher), stages[-1][1]
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run = tmp_path_factory.mktemp("start") / "run"
-    spoiled(run, Crew())
+    spoiled(run, Dispatcher())
     return run
 
 
 def test_an_agent_that_training_made_worse_is_told_with_the_file_of_the_better_one(run: Path) -> None:
-    verdict, config = spoiled(run, Crew())
+    verdict, config = spoiled(run, Dispatcher())
     assert verdict.start is not None
     assert (verdict.start.name, verdict.start.file) == ("--init", FILE)
     assert [(s.attack, s.eps, s.seed) for s in verdict.start.scores] == [
@@ -107,13 +107,13 @@ def test_scores_of_the_start_are_kept_and_not_played_again(run: Path) -> None:
     assert len(files) >= 3
     before = [file.stat().st_mtime_ns for file in files]
     (run / "result.json").unlink()
-    spoiled(run, Crew())
+    spoiled(run, Dispatcher())
     assert [file.stat().st_mtime_ns for file in files] == before
 
 
 def test_both_agents_are_played_by_one_batch_of_jobs(run: Path, tmp_path: Path) -> None:
     batches = Batches()
-    spoiled(tmp_path / "run", Crew(batches))
+    spoiled(tmp_path / "run", Dispatcher(batches))
     assert batches.__dict__["sizes"] == [1, 4]  # the training; two jobs for each agent
 
 
@@ -132,10 +132,10 @@ def test_what_a_recipe_starts_from(tmp_path: Path) -> None:
     for recipe, name in (("vanilla", None), ("at", "vanilla"), ("bcl-mos-at", "radial"), ("bcl-radial+at", "radial")):
         run = tmp_path / recipe
         experiment.create(run, resolve_stages("pong", recipe=recipe), "cpu", None)
-        assert start_of(run) is None  # not trained yet
+        assert RunDirectory(run).start() is None  # not trained yet
         for folder in (run / "stages").iterdir():
             store.write_json(folder / "result.json", {"policy": folder.name})
-        begun = start_of(run)
+        begun = RunDirectory(run).start()
         assert (begun[0] if begun else None) == name
 
 
@@ -148,6 +148,6 @@ def test_an_agent_that_is_its_start_is_compared_with_nothing(tmp_path: Path) -> 
     ]
     stages = resolve_stages("cartpole", recipe="bcl-ratchet-at", flags=parse_flags([*SMALL, *flags]))
     experiment.create(tmp_path, stages, "cpu", balancing())
-    verdict = experiment.finish(tmp_path, Crew())
+    verdict = experiment.finish(tmp_path, Dispatcher())
     assert (verdict.kept, verdict.start) == ("the bootstrap", None)
     assert not (tmp_path / "init" / "evals").exists()

@@ -6,10 +6,12 @@ import pytest
 
 from bcl import experiment
 from bcl.config import resolve_stages
-from bcl.experiment import Crew
-from bcl.experiment.phases import decisions, phase_line
+from bcl.curriculum_rules import INCUMBENT, Candidate, Decision, Phase, Tried
+from bcl.experiment import Dispatcher
+from bcl.experiment.phases import phase_line
 from bcl.experiment.status import incumbent
 from bcl.runs import store
+from bcl.runs.directory import RunDirectory, StageFolder, StoredDecision
 from bcl.settings import parse_flags
 
 # One run a phase, and thresholds that nothing so small can meet.
@@ -28,25 +30,21 @@ def make(run: Path) -> Path:
     return run
 
 
-def line(*runs: dict[str, float], tried: tuple[tuple[float, float, bool], ...] = ()) -> str:
-    decision = {
-        "phase": {"index": 1 if runs else 0, "eps": 0.1},
-        "candidates": [{"run": k, "scores": scores} for k, scores in enumerate(runs, 1)],
-        "kept": 1,
-        "tried": [{"eps": eps, "score": score, "robust": robust} for eps, score, robust in tried],
-        "next": None,
-        "stop": "enough",
-    }
+def line(*runs: dict[float, float], tried: tuple[tuple[float, float, bool], ...] = ()) -> str:
+    phase = Phase(1 if runs else 0, 0.0, 0.1, len(runs))
+    candidates = tuple(Candidate(k, None, None, scores) for k, scores in enumerate(runs, 1))
+    tries = tuple(Tried(*one) for one in tried)
+    decision = Decision(phase, (None, None), candidates, 1, 0, tries, None, "enough")
     return phase_line(decision, (0.0, 0.1), 30.0)
 
 
 def test_the_line_of_a_phase_shows_returns_without_and_under_attack() -> None:
-    both = line({"0.0": 990.0, "0.1": 124.0}, {"0.0": -1e9, "0.1": -1e9}, {"0.0": 7.0})
+    both = line({0.0: 990.0, 0.1: 124.0}, {0.0: -1e9, 0.1: -1e9}, {0.0: 7.0})
     assert both == "phase 1  0.1  runs nominal 990 diverged 7  attacked 124 diverged -  kept 1  stop: enough  30 s"
     # The best on the path is chosen by other budgets than the phase's.
-    elsewhere = line({"0.0": 990.0, "0.03": 124.0, "0.06": 500.0}, {"0.0": 7.0})
+    elsewhere = line({0.0: 990.0, 0.03: 124.0, 0.06: 500.0}, {0.0: 7.0})
     assert "runs nominal 990 7  attacked within 0.06 124 -  kept 1" in elsewhere
-    assert "runs nominal 990  kept 1" in line({"0.0": 990.0})  # BCL-RADIAL plays no attack to choose
+    assert "runs nominal 990  kept 1" in line({0.0: 990.0})  # BCL-RADIAL plays no attack to choose
     assert "runs nominal -  kept 1" in line({})
     bootstrap = line(tried=((0.0, 500.0, True), (0.1, 450.0, True), (0.2, 124.0, False)))
     assert bootstrap.startswith("bootstrap  nominal 500  attacked 124 at 0.2  robust at 0.1  stop")
@@ -55,15 +53,15 @@ def test_the_line_of_a_phase_shows_returns_without_and_under_attack() -> None:
 
 def test_a_run_that_misses_the_nominal_threshold_is_shown_with_its_return_under_attack(tmp_path: Path) -> None:
     said: list[str] = []
-    experiment.finish(make(tmp_path), Crew(say=said.append))
-    stage = tmp_path / "stages" / "2-at"
+    experiment.finish(make(tmp_path), Dispatcher(say=said.append))
+    stage = RunDirectory(tmp_path).stages()[1]
     phases = [words for words in said if words.startswith("phase")]
     assert len(phases) == 2
-    for words, made in zip(phases, decisions(stage)[1:], strict=True):
-        phase = made["decision"]["phase"]
-        evals = (stage / "phases" / f"{phase['index']:03d}" / "run1" / "evals").glob("eps-*.json")
+    for words, made in zip(phases, stage.decisions()[1:], strict=True):
+        phase = made.decision.phase
+        evals = stage.phase(phase.index).run(1).evals.glob("eps-*.json")
         nominal, attacked = sorted((store.read_json(path) for path in evals), key=lambda score: score["eps"])
-        assert attacked["eps"] == phase["eps"]
+        assert attacked["eps"] == phase.eps
         assert f"runs nominal {nominal['mean']:.4g}  attacked {attacked['mean']:.4g}  kept 1" in words
 
 
@@ -71,12 +69,12 @@ def test_the_best_so_far_is_told_by_its_worst_within_the_largest_budget(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = make(tmp_path)
-    decision = {"best_phase": 0, "phase": {"index": 0}, "kept": "incumbent"}
     for scores, words in (
-        ({"0.0": 500.0, "0.03": 124.0, "0.1": 326.0}, "nominal 500, 124 within 0.1"),
-        ({"0.0": 500.0}, "nominal 500"),
+        ({0.0: 500.0, 0.03: 124.0, 0.1: 326.0}, "nominal 500, 124 within 0.1"),
+        ({0.0: 500.0}, "nominal 500"),
         ({}, ""),
     ):
-        made = decision | {"candidates": [{"run": "incumbent", "scores": scores}]}
-        monkeypatch.setattr("bcl.experiment.status.decisions", lambda folder, made=made: [{"decision": made}])
+        candidate = Candidate(INCUMBENT, None, None, scores)
+        made = Decision(Phase(0, 0.0, 0.0, 0), (None, None), (candidate,), INCUMBENT, 0, (), 1, None)
+        monkeypatch.setattr(StageFolder, "decisions", lambda stage, made=made: [StoredDecision(made, 1.0)])
         assert incumbent(run) == words

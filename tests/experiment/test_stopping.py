@@ -14,12 +14,13 @@ from bcl import experiment
 from bcl.config import Config, resolve, resolve_stages
 from bcl.envs import make_env
 from bcl.errors import StoreError, TrainingError
-from bcl.experiment import Crew, Watch, train_run
+from bcl.experiment import Dispatcher, train_run
 from bcl.learners import dqn
-from bcl.learners.learner import Task
+from bcl.learners.learner import Hooks, Task
 from bcl.policies import Policy, PolicySpec
 from bcl.policies.files import fingerprint, load
 from bcl.runs import store
+from bcl.runs.directory import RunDirectory, make_room
 from bcl.settings import parse_flags
 
 TINY = [
@@ -57,20 +58,20 @@ def test_a_small_network_is_trained_by_one_thread_and_the_caller_keeps_its_own(
 
     torch.set_num_threads(2)
     with pytest.raises(type(end)) if end else contextlib.nullcontext():
-        train_run(tmp_path, tiny(), TASK, None, "cpu", Watch(progress=progress))
+        train_run(tmp_path, tiny(), TASK, None, "cpu", Hooks(progress=progress))
     assert (seen, torch.get_num_threads()) == ({1}, 2)
 
 
-def stop_at(step: int) -> Watch:
+def stop_at(step: int) -> Hooks:
     """A request to stop that comes with this step, of 8 copies."""
     asked = itertools.count(1)
-    return Watch(interrupted=lambda: 8 * next(asked) >= step)
+    return Hooks(interrupted=lambda: 8 * next(asked) >= step)
 
 
 def steps_done(folder: Path, config: Config) -> list[int]:
     """The steps that finishing the run takes."""
     done: list[int] = []
-    train_run(folder, config, TASK, None, "cpu", Watch(progress=lambda step, of: done.append(step)))
+    train_run(folder, config, TASK, None, "cpu", Hooks(progress=lambda step, of: done.append(step)))
     return done
 
 
@@ -115,10 +116,10 @@ def test_a_stop_request_during_the_verdict_loses_no_training(tmp_path: Path, mon
     experiment.create(tmp_path, stages, "cpu", None)
     monkeypatch.setattr(sys.modules["bcl.evaluation.evaluate"], "PROBE_EVERY", 1)  # asked every step
     with pytest.raises(KeyboardInterrupt):
-        experiment.finish(tmp_path, Crew(interrupted=(tmp_path / "evals" / "0-progress.json").exists))
+        experiment.finish(tmp_path, Dispatcher(interrupted=(tmp_path / "evals" / "0-progress.json").exists))
     assert not (tmp_path / "result.json").exists()
     trained = (tmp_path / "stages" / "1-vanilla" / "result.json").stat()
-    assert len(experiment.finish(tmp_path, Crew()).scores) == 1
+    assert len(experiment.finish(tmp_path, Dispatcher()).scores) == 1
     assert (tmp_path / "stages" / "1-vanilla" / "result.json").stat() == trained
 
 
@@ -151,7 +152,7 @@ def test_a_creation_that_was_killed_leaves_nothing_to_the_next(
             experiment.create(run, stages, "cpu", agent())
     assert any(name.endswith(".tmp") for name in content(run))
     with pytest.raises(StoreError, match="not a run directory") as caught:
-        experiment.read_config(run)
+        RunDirectory.open(run)
     assert ("cut short: run 'bcl train' again" in str(caught.value)) == (files > 0)
 
     other = resolve_stages("cartpole", recipe="sa", flags=parse_flags(TINY))
@@ -180,7 +181,7 @@ def test_files_of_someone_else_are_not_taken_for_those_of_a_killed_creation(tmp_
     for name in files:
         store.write_text(tmp_path / name, "")
     with pytest.raises(StoreError, match="exists already"):
-        store.make_room(tmp_path)
+        make_room(tmp_path)
     assert content(tmp_path) == {*files}
 
 
@@ -188,7 +189,7 @@ def test_repeats_that_were_killed_while_they_were_made_leave_nothing_to_the_next
     for seed in (0, 1, 2):
         for name in ("run.json", "lock", "stages/1-at/config.toml", *(["config.toml"] if seed < 2 else [])):
             store.write_text(tmp_path / f"seed{seed}" / name, "")
-    store.make_room(tmp_path)
+    make_room(tmp_path)
     assert os.listdir(tmp_path) == []
 
 
@@ -200,5 +201,5 @@ def test_resuming_sweeps_what_killed_writers_left_and_nothing_else(tmp_path: Pat
     kept = [f"evals/.eps-0.json.{os.getppid()}.tmp", ".notes.tmp"]  # of a process at work, and nobody's of ours
     for name in (*swept, *kept):
         store.write_text(tmp_path / name, "")
-    experiment.finish(tmp_path, Crew())
+    experiment.finish(tmp_path, Dispatcher())
     assert {name for name in content(tmp_path) if name.endswith(".tmp")} == {*kept}

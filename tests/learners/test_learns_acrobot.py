@@ -15,7 +15,7 @@ from bcl.config import resolve_stages
 from bcl.envs import make_env
 from bcl.evaluation import evaluate
 from bcl.experiment import train_run
-from bcl.experiment.paced import pace_of
+from bcl.experiment.phases import pace_of
 from bcl.learners.learner import Task
 from bcl.policies import Policy
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from bcl.config import Config, resolve
-from bcl.experiment import Watch, train_run
-from bcl.learners.learner import Task
+from bcl.experiment import train_run
+from bcl.learners.learner import Hooks, Task
 from bcl.policies.files import fingerprint
 from bcl.settings import parse_flags
 
@@ -46,9 +46,9 @@ def test_a_cut_run_ends_as_a_whole_one(tmp_path: Path, game: str, loss: str) -> 
             raise Crash
 
     with pytest.raises(Crash):
-        train_run(tmp_path / "cut", config, task, None, "cpu", Watch(progress=progress))
+        train_run(tmp_path / "cut", config, task, None, "cpu", Hooks(progress=progress))
     steps: list[int] = []
-    watch = Watch(progress=lambda done, of: steps.append(done))
+    watch = Hooks(progress=lambda done, of: steps.append(done))
     again = train_run(tmp_path / "cut", config, task, None, "cpu", watch)
     assert steps[0] > 16, "it continues, and does not begin anew"
     assert fingerprint(again) == fingerprint(whole)

@@ -12,6 +12,7 @@ from bcl.evaluation.score import NO_ATTACK
 from bcl.games import Game, game_to_dict
 from bcl.reports.compare import Block, compare
 from bcl.runs import store
+from bcl.runs.directory import Repeats
 
 PGD30, RI = repr(PGD(steps=30, step=0.1)), repr(RIFGSM())
 Cells = Mapping[tuple[str, float], list[float]]
@@ -41,7 +42,7 @@ def finished(
 def repeated(path: Path, preset: str, recipe: str, cells: list[Cells]) -> Path:
     for number, one in enumerate(cells):
         finished(path / f"seed{number}", preset, recipe, one, seed=number)
-    store.write_json(path / store.REPEATS, {"runs": [f"seed{i}" for i in range(len(cells))]})
+    Repeats(path).write([f"seed{i}" for i in range(len(cells))])
     return path
 
 

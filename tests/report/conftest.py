@@ -72,12 +72,12 @@ def make_pong_run() -> Callable[..., Path]:
         for folder in (vanilla, radial):
             store.write_json(folder / "result.json", {"policy": folder.name})
         decision(at, 0, (3 / 255, 3 / 255), ["incumbent"], "incumbent", 10.0, next=3, tried=robust(0, 4, 5))
-        # One after the other: 15 s and 20 s of training, then scores.
-        for k, rate, value, clock in ((1, 20.0, 12.0, 30.0), (2, 15.0, 20.0, 55.0)):
+        store.write_json(at / "clock.json", {"seconds": 110.0, "sessions": [[1000.0, 0.0]]})
+        # One after the other, after 10 s of the stage: 15 s and 20 s of training, then scores.
+        for k, rate, value, began, ended in ((1, 20.0, 12.0, 1010.0, 1030.0), (2, 15.0, 20.0, 1030.0, 1055.0)):
             folder = at / f"phases/003/run{k}"
             metrics(folder, [(150, 18.0, rate), (300, value, rate)])
-            store.write_json(folder / "result.json", {"policy": f"phase3run{k}"})
-            store.write_json(at / f"phases/003/clock-after-run{k}.json", {"seconds": clock})
+            store.write_json(folder / "result.json", {"policy": f"phase3run{k}", "began": began, "ended": ended})
             played(folder / "evals", config, NO_ATTACK, 0.0, (20.0, 21.0), seed=9)
             played(folder / "evals", config, PGD30, 6 / 255, (19.0, value), seed=9)
         decision(at, 3, (5 / 255, 6 / 255), [1, 2], 2, 60.0, next=4)
@@ -88,13 +88,12 @@ def make_pong_run() -> Callable[..., Path]:
             return run
         metrics(fourth / "run2", [(380, 10.0, 10.0)])
         metrics(fourth / "run3", [(50, -21.0, 10.0)])
-        for k, clock, result in (
-            (1, 100.0, {"policy": AGENT}),
-            (2, 102.0, {"policy": "other"}),
-            (3, 103.0, {"policy": "", "diverged": "training diverged"}),
+        for k, began, ended, result in (
+            (1, 1060.0, 1100.0, {"policy": AGENT}),
+            (2, 1060.0, 1102.0, {"policy": "other"}),
+            (3, 1098.0, 1103.0, {"policy": "", "diverged": "training diverged"}),
         ):
-            store.write_json(fourth / f"run{k}/result.json", result)
-            store.write_json(fourth / f"clock-after-run{k}.json", {"seconds": clock})
+            store.write_json(fourth / f"run{k}/result.json", result | {"began": began, "ended": ended})
         decision(at, 4, (6 / 255, 7 / 255), [1, 2, 3], 1, 110.0, stop="target reached", tried=robust(*range(8, 26)))
         store.write_json(at / "result.json", {"policy": AGENT, "reached": 25 / 255})
 

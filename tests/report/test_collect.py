@@ -18,17 +18,16 @@ from bcl.config import resolve, resolve_stages
 from bcl.envs import make_env
 from bcl.errors import StoreError
 from bcl.evaluation.score import NO_ATTACK
-from bcl.experiment import read_config
-from bcl.experiment.run import read_verdict
+from bcl.experiment import Verdict
 from bcl.experiment.status import Piece, training_left
 from bcl.games import game_to_dict
 from bcl.policies import Policy, PolicySpec
 from bcl.reports import plots
 from bcl.reports.collect import _published, agent_file, collect, report_file, shown_run
 from bcl.reports.data import Published, Repeat, Setting
-from bcl.reports.history import kept_folder
 from bcl.reports.html import page
 from bcl.runs import store
+from bcl.runs.directory import Repeats, RunDirectory
 from tests.report.conftest import AGENT, played
 
 
@@ -79,11 +78,11 @@ def test_the_verdict_names_the_lowest_return_within_the_budget(pong_run: Path) -
     assert row is not None
     assert re.findall(r">([\d.]+)[ <]", row[1]) == ["3.00", "4.25", "3", "7", "4.5", "6", "4.25"]
     # within, at exactly 25/255, per episode, four attacks
-    verdict = read_verdict(pong_run)
+    verdict = Verdict.read(RunDirectory(pong_run))
     assert verdict is not None
     only = [score for score in verdict.scores if score.attack in (NO_ATTACK, PAPER[3])]
     assert "; 3 under Multi-T 1000 within 25/255 (at 10/255)" in replace(verdict, scores=only).sentence(
-        read_config(pong_run)
+        RunDirectory(pong_run).config
     )
 
 
@@ -94,7 +93,7 @@ def test_where_no_attack_leaves_less_the_verdict_says_so(pong_run: Path) -> None
 
 def later(run: Path, attacks: Sequence[str], budgets: Sequence[int], seed: int, episodes: int = 3) -> None:
     """An evaluation of the same agent on other episodes, all returns 1."""
-    config = read_config(run)
+    config = RunDirectory(run).config
     played(run / "evals", config, NO_ATTACK, 0.0, (1.0,) * episodes, seed)
     for attack, level in product(attacks, budgets):
         played(run / "evals", config, attack, level / 255, (1.0,) * episodes, seed)
@@ -149,7 +148,7 @@ def test_a_stronger_suite_need_not_hold_the_attack_of_the_verdict(pong_run: Path
 
 def test_a_lower_return_in_another_evaluation_is_named_beside_the_table(pong_run: Path) -> None:
     later(pong_run, ["FGSM()"], (10, 25), seed=5)  # 1, the verdict's worst are 20, 15 and 4
-    config = read_config(pong_run)
+    config = RunDirectory(pong_run).config
     played(pong_run / "evals", config, "Noise()", 20 / 255, (0.5,), seed=6)
     played(pong_run / "evals", config, "Noise()", 10 / 255, (20.5,), seed=6)  # not lower
     c = collect(pong_run)
@@ -279,17 +278,17 @@ def test_a_run_that_has_only_been_made(tmp_path: Path, make_pong_run: Callable[.
 
 
 def test_the_agent_of_a_phase_that_kept_the_old_one(pong_run: Path) -> None:
-    at = pong_run / "stages/3-at"
-    assert kept_folder(at, 4) == at / "phases/004/run1"
-    path = at / "phases/004/decision.json"
+    at = RunDirectory(pong_run).stages()[2]
+    assert at.kept_by(4).path == at.path / "phases/004/run1"
+    path = at.path / "phases/004/decision.json"
     stored = json.loads(path.read_text())
     store.write_json(path, stored | {"decision": stored["decision"] | {"kept": "incumbent"}})
-    assert kept_folder(at, 4) == at / "phases/003/run2"
-    assert kept_folder(at, 2) == at
+    assert at.kept_by(4).path == at.path / "phases/003/run2"
+    assert at.kept_by(2) == at
 
 
 def test_the_start_on_the_same_episodes_is_a_line_as_wide_as_the_agents(pong_run: Path) -> None:
-    config, evals = read_config(pong_run), pong_run / "stages/2-radial/evals"
+    config, evals = RunDirectory(pong_run).config, pong_run / "stages/2-radial/evals"
     store.write_json(pong_run / "stages/2-radial/result.json", {"policy": AGENT})
     played(evals, config, NO_ATTACK, 0.0, (21.0,) * 3)
     cells = [(attack, level) for attack in map(repr, suite("paper")) for level in (10, 20, 25)]
@@ -314,7 +313,7 @@ def test_the_start_on_the_same_episodes_is_a_line_as_wide_as_the_agents(pong_run
 
 
 def test_a_later_evaluation_that_comes_first_names_the_start_where_it_was_judged_too(pong_run: Path) -> None:
-    config, evals = read_config(pong_run), pong_run / "stages/2-radial/evals"
+    config, evals = RunDirectory(pong_run).config, pong_run / "stages/2-radial/evals"
     store.write_json(pong_run / "stages/2-radial/result.json", {"policy": AGENT})
     strong = [*map(repr, suite("strong"))]
     later(pong_run, strong, (10, 20, 25), seed=8)  # all returns 1
@@ -348,7 +347,7 @@ def test_repeats_show_the_median_and_name_the_others(tmp_path: Path, make_pong_r
     for seed, final in ((0, 30.0), (1, 10.0), (2, 20.0)):
         run = make_pong_run(group / f"seed{seed}")
         store.write_json(run / "result.json", json.loads((run / "result.json").read_text()) | {"final_score": final})
-    store.write_json(group / store.REPEATS, {"runs": ["seed0", "seed1", "seed2"]})
+    Repeats(group).write(["seed0", "seed1", "seed2"])
     assert shown_run(group) == group / "seed0"  # nobody has summed them up
     store.write_json(group / "result.json", {"median": "seed2"})
     c = collect(group)
@@ -369,18 +368,18 @@ def test_a_bare_policy_file(tmp_path: Path) -> None:
     bcl.save(Policy(PolicySpec("dueling-mlp", (4,), 2, env.low, env.high, (8,), game=game)), file)
     c = collect(file)
     assert (c.state, c.evaluations, c.timeline) == ("policy", (), None)
-    assert c.verdict == "mine.safetensors on CartPole-v1 has not been judged yet"
+    assert c.verdict == "mine.safetensors on CartPole-v1 has not been evaluated yet"
     assert agent_file(file) == file
     (tmp_path / "run/best").mkdir(parents=True)
     store.write_json(tmp_path / "run/result.json", {})
     (best := tmp_path / "run/best/policy.safetensors").write_bytes(file.read_bytes())
-    assert f"'bcl report {tmp_path / 'run'}' tells how it was judged" in collect(best).verdict
+    assert f"'bcl report {tmp_path / 'run'}' tells how it was evaluated" in collect(best).verdict
     assert report_file(file) == tmp_path / "mine.results" / "report.html"
 
 
 def test_how_much_training_there_can_still_be(tmp_path: Path, make_pong_run: Callable[..., Path]) -> None:
     run = make_pong_run(tmp_path / "cut", finished=False)
-    vanilla, radial, at = (read_config(run / "stages" / name).dqn.steps for name in ("1-vanilla", "2-radial", "3-at"))
+    vanilla, radial, at = (stage.config.dqn.steps for stage in RunDirectory(run).stages())
     piece = Piece("phase 4 run 1", "training", 300, at, {})
     # Two runs of phase 3 are done; phases 4 to 22 (7/255 to 25/255) can have three runs each.
     assert training_left(run, [piece]) == (vanilla + radial + 2 * at + 300, vanilla + radial + (2 + 19 * 3) * at)

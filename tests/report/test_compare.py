@@ -1,7 +1,6 @@
 """Comparisons of runs made by hand, so that every number is known."""
 
 import dataclasses
-import json
 from pathlib import Path
 
 import pytest
@@ -9,15 +8,16 @@ import pytest
 from bcl import stats
 from bcl.attacks import SUITES
 from bcl.config import resolve
-from bcl.curriculum import INCUMBENT, Candidate, Decision, Phase
+from bcl.curriculum_rules import INCUMBENT, Candidate, Decision, Phase
 from bcl.errors import BclError, ConfigError, StoreError
 from bcl.evaluation.score import NO_ATTACK
 from bcl.games import ProcgenGame
 from bcl.reports.compare import Missing, compare
 from bcl.reports.compare_figure import draw, figure_format
-from bcl.reports.effort import Effort, effort
+from bcl.reports.history import Effort, effort
 from bcl.reports.tables import tables
 from bcl.runs import store
+from bcl.runs.directory import PhaseFolder
 from tests.report.compared import PGD30, RI, Cells, finished, judge, only_block, pong, repeated
 
 
@@ -283,10 +283,9 @@ def test_every_game_is_a_block(tmp_path: Path) -> None:
 
 def decided(folder: Path, index: int, runs: list[int | str]) -> None:
     candidates = tuple(Candidate(run, None, None, {}) for run in runs)  # type: ignore[arg-type]
-    fields = {field.name: None for field in dataclasses.fields(Decision)}
-    made = fields | {"phase": Phase(index, 0.0, 0.1, 3), "candidates": candidates, "next": index + 1}
-    plain = json.loads(json.dumps(made, default=dataclasses.asdict))
-    store.write_json(folder / "phases" / f"{index:03d}" / "decision.json", {"decision": plain, "seconds": 1.0})
+    phase = Phase(index, 0.0, 0.1, 3)
+    made = Decision(phase, (None, None), candidates, candidates[0].run, 0, (), index + 1, None)
+    PhaseFolder(folder / "phases" / f"{index:03d}", index).keep(made, lambda: 1.0)
 
 
 def trained(folder: Path, steps: list[int], rate: float) -> None:

@@ -11,14 +11,14 @@ import pytest
 
 import bcl
 from bcl.errors import BclError
-from bcl.experiment import run as running
 from bcl.experiment.status import incumbent, status
 from bcl.policies import files
 from bcl.reports import collect as collecting
 from bcl.reports import frames
 from bcl.reports.collect import collect
 from bcl.reports.compare import compare
-from bcl.runs import store
+from bcl.runs import directory, store
+from bcl.runs.directory import Repeats, RunDirectory
 
 SETTINGS: dict[str, Any] = {
     "network": {"hidden": [8]},
@@ -40,7 +40,7 @@ AT, BEST, FRAMES = "seed0/stages/2-at", "seed0/best/policy.safetensors", "seed0/
 # One of each kind is damaged at every byte, the others at some.
 WHOLLY = {
     *("repeats.json", "result.json", "seed0/run.json", "seed0/result.json", "seed0/stages/1-vanilla/metrics.jsonl"),
-    *(f"{AT}/{name}" for name in ("phases/001/decision.json", "phases/001/clock-after-run1.json", "result.json")),
+    *(f"{AT}/{name}" for name in ("phases/001/decision.json", "clock.json", "result.json")),
 }
 SOME = 12
 
@@ -78,11 +78,11 @@ class Whole:
 
 def tell(group: Path) -> tuple[Any, ...]:
     """All that `bcl status` and `bcl report` have to say."""
-    runs = store.repeats(group)
-    summary = store.read_json(group / "result.json") if runs else {}
+    runs = Repeats(group).runs()
+    summary = store.read_json(Repeats(group).result_file) if runs else {}
     return (
         *map(summary.get, ("final_scores", "median", "iqm")),
-        *((status(run), incumbent(run)) for run in runs or [group]),
+        *((status(run.path), incumbent(run.path)) for run in runs or [RunDirectory(group)]),
         collect(group),
     )
 
@@ -94,9 +94,9 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run = bcl.train("cartpole", recipe="bcl-c-at", out=group / "seed0", workers=bcl.Workers(device="cpu"), **SETTINGS)
     bcl.certify(run, eps=[0.01], episodes=1, device="cpu")
     frames.play_frames(group / "seed0", "cpu")
-    store.write_json(group / store.REPEATS, {"runs": ["seed0"]})
+    Repeats(group).write(["seed0"])
     finals = {"seed0": run.verdict.final_score}
-    store.write_json(group / "result.json", {"final_scores": finals, "median": "seed0", "iqm": 1.0})
+    Repeats(group).finish({"final_scores": finals, "median": "seed0", "iqm": 1.0})
     return group
 
 
@@ -116,7 +116,7 @@ def remembered(function: Callable[..., Any]) -> Callable[..., Any]:
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     for module, names in (
-        (running, ["config_from_toml"]),
+        (directory, ["config_from_toml"]),
         (collecting, ["preset_for", "evaluation_defaults", "resolve_stages", "commit_here"]),
     ):
         for name in names:

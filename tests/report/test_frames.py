@@ -14,12 +14,12 @@ from bcl.config import resolve
 from bcl.envs import make_env
 from bcl.errors import MissingExtra
 from bcl.evaluation.watch import Moment
-from bcl.experiment import read_config
 from bcl.policies import Policy, PolicySpec
 from bcl.policies.files import fingerprint
 from bcl.reports import frames
 from bcl.reports.collect import collect, results_folder
 from bcl.reports.frames import choose, play_frames, worst_budget
+from bcl.runs.directory import RunDirectory
 from tests.report.conftest import played
 
 
@@ -56,7 +56,7 @@ def test_moments_are_those_in_which_the_action_changed() -> None:
 def test_frames_are_at_the_budget_that_hurt_most(pong_run: Path) -> None:
     game = resolve("pong").game
     assert worst_budget(collect(pong_run), game) == 25 / 255
-    played(pong_run / "evals", read_config(pong_run), repr(RIFGSM()), 10 / 255, (1.0, 2.0, 3.0))
+    played(pong_run / "evals", RunDirectory(pong_run).config, repr(RIFGSM()), 10 / 255, (1.0, 2.0, 3.0))
     assert worst_budget(collect(pong_run), game) == 10 / 255
 
 

@@ -5,10 +5,10 @@ from pathlib import Path
 from bcl.reports import plots
 from bcl.reports.collect import collect
 from bcl.reports.data import Bar, Curve, Skip
-from bcl.reports.effort import effort
-from bcl.reports.history import training_seconds
+from bcl.reports.history import effort
 from bcl.reports.html import page
 from bcl.runs import store
+from bcl.runs.directory import times
 from tests.report.conftest import metrics
 
 
@@ -23,11 +23,11 @@ def test_the_timeline(pong_run: Path) -> None:
     assert timeline.bars == (
         Bar("vanilla", 0, 1, 1, 0.0, 0.0, 40.0, "kept", False),
         Bar("radial", 0, 1, 1, 1 / 255, 40.0, 80.0, "kept", False),
-        Bar("phase 3", 3, 1, 2, e6, 90.0, 110.0, "not kept", False),  # begins when the bootstrap was judged
+        Bar("phase 3", 3, 1, 2, e6, 90.0, 110.0, "not kept", False),
         Bar("phase 3", 3, 2, 2, e6, 110.0, 135.0, "kept", False),
         Bar("phase 4", 4, 1, 3, e7, 140.0, 180.0, "kept", True),
-        Bar("phase 4", 4, 2, 3, e7, 140.0, 182.0, "not kept", False),  # 38 s of training end at 182: beside run 1
-        Bar("phase 4", 4, 3, 3, e7, 178.0, 183.0, "diverged", False),  # 5 s: not from the beginning
+        Bar("phase 4", 4, 2, 3, e7, 140.0, 182.0, "not kept", False),
+        Bar("phase 4", 4, 3, 3, e7, 178.0, 183.0, "diverged", False),
     )
     assert timeline.skips == (Skip(90.0, e3, e5, 2), Skip(190.0, e7, e25, 18))
     assert timeline.target == e25
@@ -52,6 +52,26 @@ def test_runs_beside_the_one_that_ended_a_phase_are_drawn(pong_run: Path) -> Non
     figure = plots.timeline(timeline, 860)
     assert "run, not needed" in [text.get_text() for text in figure.legends[0].get_texts()]
     assert "hatched: runs beside it that were not needed" in page(collect(pong_run))
+
+
+def test_of_version_0_1_a_run_began_as_long_before_its_end_as_it_trained(pong_run: Path) -> None:
+    phase = pong_run / "stages/3-at/phases/003"
+    for k, end in ((1, 30.0), (2, 55.0)):
+        store.write_json(phase / f"run{k}/result.json", {"policy": f"phase3run{k}"})
+        store.write_json(phase / f"clock-after-run{k}.json", {"seconds": end})
+    timeline = collect(pong_run).timeline
+    assert timeline is not None
+    third = [(bar.start, bar.end) for bar in timeline.bars if bar.phase == 3]
+    assert third == [(80 + 30 - 15, 110), (80 + 55 - 20, 135)]
+
+
+def test_a_run_that_was_resumed_is_drawn_without_the_time_between(pong_run: Path) -> None:
+    at = pong_run / "stages/3-at"
+    store.write_json(at / "clock.json", {"seconds": 110.0, "sessions": [[1000.0, 0.0], [5000.0, 30.0]]})
+    store.write_json(at / "phases/003/run2/result.json", {"policy": "a", "began": 1028.0, "ended": 5020.0})
+    timeline = collect(pong_run).timeline
+    assert timeline is not None
+    assert [(bar.start, bar.end) for bar in timeline.bars if (bar.phase, bar.run) == (3, 2)] == [(108, 130)]
 
 
 def test_runs_that_missed_their_thresholds_are_marked(pong_run: Path) -> None:
@@ -112,4 +132,4 @@ def test_a_last_row_with_few_episodes_joins_the_one_before(pong_run: Path) -> No
 
 def test_training_time_leaves_out_rows_without_a_rate() -> None:
     rows = [{"step": 10, "steps_per_second": 5.0}, {"step": 20, "steps_per_second": None}]
-    assert training_seconds([*rows, {"step": 50, "steps_per_second": 10.0}]) == 2.0 + 3.0
+    assert times([*rows, {"step": 50, "steps_per_second": 10.0}]) == [2.0, 2.0, 2.0 + 3.0]

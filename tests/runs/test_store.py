@@ -233,9 +233,6 @@ def test_a_damaged_row_is_named_by_its_line(tmp_path: Path, line: bytes) -> None
 
 
 def test_what_cannot_be_read_is_one_sentence(tmp_path: Path) -> None:
-    (tmp_path / "config.toml").write_bytes(b"\xff\xfe")
-    with pytest.raises(StoreError, match=r"config\.toml' is damaged"):
-        store.open_run(tmp_path)
     with pytest.raises(StoreError, match="Is a directory"):
         store.read_metrics(tmp_path)
     assert store.read_metrics(tmp_path / "none.jsonl") == []
@@ -307,55 +304,16 @@ def test_a_lock_without_room_for_the_name_is_one_sentence(tmp_path: Path) -> Non
         pass
 
 
-def test_create_and_open(tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    store.create_run(run, "seed = 1\n", {"version": "x"})
-    assert store.open_run(run) == "seed = 1\n"
-    assert store.read_json(run / "run.json") == {"version": "x"}
-    with pytest.raises(StoreError, match=r"exists already; give another --out$"):
-        store.create_run(run, "", {})
-    with pytest.raises(StoreError, match="not a run directory"):
-        store.open_run(tmp_path)
-
-
-def test_another_directory_or_file_in_the_way_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "notes.txt").write_text("mine")
-    for path in (tmp_path, tmp_path / "notes.txt"):
-        with pytest.raises(StoreError, match="exists already; give another --out"):
-            store.create_run(path, "", {})
-    assert (tmp_path / "notes.txt").read_text() == "mine"
-
-
-def test_a_creation_cut_short_can_be_done_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with monkeypatch.context() as patch:
-        crash_at(patch, len(STEPS) + STEPS.index("replace"), Crash())  # run.json is there, config.toml is not
-        with pytest.raises(Crash):
-            store.create_run(tmp_path, "seed = 1\n", {"version": "x"})
-    (tmp_path / "lock").touch()
-    assert len(os.listdir(tmp_path)) == 3  # run.json, the temporary config and the lock
-    store.create_run(tmp_path, "seed = 2\n", {"version": "y"})
-    assert store.open_run(tmp_path) == "seed = 2\n"
-
-
 def test_a_name_too_long_is_one_sentence(tmp_path: Path) -> None:
     path = tmp_path / ("x" * 300)
     for use in (
-        lambda: store.create_run(path, "", {}),
-        lambda: store.open_run(path),
+        lambda: store.lock(path).__enter__(),
+        lambda: store.read_metrics(path),
         lambda: store.once(path, dict),
         lambda: store.write_text(path, ""),
     ):
         with pytest.raises(StoreError, match="name too long"):
             use()
-
-
-def test_resume_under_other_settings_names_them(tmp_path: Path) -> None:
-    store.create_run(tmp_path, "seed = 1\n", {})
-    assert store.resume_run(tmp_path, lambda stored: [] if stored == "seed = 1\n" else ["seed"]) == "seed = 1\n"
-    with pytest.raises(StoreError, match=r"other settings \(dqn\.steps, seed\)"):
-        store.resume_run(tmp_path, lambda _: ["dqn.steps", "seed"])
-    with pytest.raises(StoreError, match="not a run directory"):
-        store.resume_run(tmp_path / "none", lambda _: [])
 
 
 def test_no_permission_is_one_sentence(tmp_path: Path) -> None:

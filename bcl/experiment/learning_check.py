@@ -1,12 +1,10 @@
 """Whether a stage that began with fresh weights learned to play, from its own files."""
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from bcl.errors import counted
-from bcl.experiment.work import METRICS, RESULT
-from bcl.runs import store
+from bcl.runs.directory import TrainingFolder
 
 ENOUGH = 100  # episodes: the first of many copies to end are its shortest, and say little about the others
 SIGMAS = 3.0  # a rise counts above this many standard errors
@@ -15,17 +13,17 @@ COLUMNS = ("return", "return_sd", "episodes")
 Part = tuple[float, float, float]  # mean return, population deviation, episodes
 
 
-def doubt(folder: Path) -> tuple[str, str] | None:
+def doubt(run: TrainingFolder) -> tuple[str, str] | None:
     """A flag and a sentence about a finished stage from fresh weights whose last episodes were no better than its first, or
     of which that cannot be told; else none.
 
     A stage that trains on from an agent begins with good returns, and is not expected to raise them.
     """
-    if not (folder / RESULT).exists() or store.read_json(folder / RESULT).get("parent"):
+    if not run.finished or run.result().get("parent"):
         return None
-    if not (folder / METRICS).exists():
-        return UNKNOWN_LEARNING, f"its {METRICS} is missing, so whether it learned cannot be told"
-    rows = store.read_metrics(folder / METRICS)
+    if not run.metrics_file.exists():
+        return UNKNOWN_LEARNING, f"its {run.metrics_file.name} is missing, so whether it learned cannot be told"
+    rows = run.metrics()
     found = first_and_last(rows)
     if found is None:
         known = _known(rows)  # good episodes are long, and few
@@ -43,7 +41,8 @@ def doubt(folder: Path) -> tuple[str, str] | None:
 
 def rose(first: Part, last: Part) -> bool:
     """Whether the mean return grew by more than chance."""
-    (before, before_sd, before_episodes), (after, after_sd, after_episodes) = first, last
+    before, before_sd, before_episodes = first
+    after, after_sd, after_episodes = last
     return after - before > SIGMAS * (before_sd**2 / before_episodes + after_sd**2 / after_episodes) ** 0.5
 
 

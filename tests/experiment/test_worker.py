@@ -4,6 +4,7 @@ import dataclasses
 import errno
 import os
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,12 +17,13 @@ from bcl.config import Config, resolve, resolve_stages
 from bcl.envs import make_env
 from bcl.errors import BclError, MissingExtra, StoreError, TrainingError, WeightsError
 from bcl.evaluation import Score
-from bcl.experiment import Watch, train_run
-from bcl.experiment.mirrors import Mirrors
-from bcl.learners.learner import Task
+from bcl.experiment import train_run
+from bcl.experiment.trackers import Trackers
+from bcl.learners.learner import Hooks, Task
 from bcl.policies import Policy, PolicySpec
 from bcl.policies.files import fingerprint, load
 from bcl.runs import store
+from bcl.runs.directory import RunDirectory
 from bcl.settings import parse_flags
 
 TINY = [
@@ -40,12 +42,12 @@ def tiny(*more: str) -> Config:
     return resolve("cartpole", flags=parse_flags([*TINY, *more]))
 
 
-def crash_at(step: int) -> Watch:
+def crash_at(step: int) -> Hooks:
     def progress(done: int, of: int) -> None:
         if done >= step:
             raise Crash
 
-    return Watch(progress=progress)
+    return Hooks(progress=progress)
 
 
 def numbers(folder: Path) -> list[dict]:
@@ -98,7 +100,7 @@ def test_a_killed_run_ends_as_if_it_had_not_been(tmp_path: Path, loss: str) -> N
     for step in (40, 120, 160, 240):  # before the first checkpoint, between two, and when one is due
         with pytest.raises(Crash):
             train_run(tmp_path / "cut", tiny(), task, None, "cpu", crash_at(step))
-    watch = Watch(progress=lambda done, of: steps.append(done))
+    watch = Hooks(progress=lambda done, of: steps.append(done))
     again = train_run(tmp_path / "cut", tiny(), task, None, "cpu", watch)
     assert steps[0] == 168  # 240 was killed before its own
     assert fingerprint(again) == fingerprint(whole)
@@ -106,11 +108,33 @@ def test_a_killed_run_ends_as_if_it_had_not_been(tmp_path: Path, loss: str) -> N
     assert sorted(os.listdir(tmp_path / "cut")) == sorted(os.listdir(tmp_path / "whole"))
 
 
+def test_a_run_stores_when_it_began_and_ended_and_how_long_it_trained(cut: Path) -> None:
+    kept = torch.load(cut / "checkpoint.pt", weights_only=True)
+    torch.save(kept | {"began": 5.0, "seconds": 100.0}, cut / "checkpoint.pt")  # as if it had trained for long
+    before = time.time()
+    train_run(cut, tiny(), TASK, None, "cpu")
+    result = store.read_json(cut / "result.json")
+    assert (result["began"], 100 < result["seconds"] < 160) == (5.0, True)
+    assert before < result["ended"] <= time.time()
+
+
+def test_a_checkpoint_of_version_0_1_stores_no_times(cut: Path) -> None:
+    kept = torch.load(cut / "checkpoint.pt", weights_only=True)
+    torch.save({name: kept[name] for name in ("identity", "device", "state")}, cut / "checkpoint.pt")
+    rows = store.read_metrics(cut / "metrics.jsonl")
+    store.write_bytes(cut / "metrics.jsonl", b"")
+    with store.MetricsFile(cut / "metrics.jsonl") as metrics:
+        for row in rows:
+            metrics.append(row | {"steps_per_second": 0.8})  # 80 steps: 100 s
+    train_run(cut, tiny(), TASK, None, "cpu")
+    assert 100 < store.read_json(cut / "result.json")["seconds"] < 160
+
+
 def test_without_its_replay_memory_a_run_completes(tmp_path: Path) -> None:
     config, done = tiny("--dqn.checkpoint_replay", "false"), list[int]()
     with pytest.raises(Crash):
         train_run(tmp_path, config, TASK, None, "cpu", crash_at(120))
-    train_run(tmp_path, config, TASK, None, "cpu", Watch(progress=lambda step, of: done.append(step)))
+    train_run(tmp_path, config, TASK, None, "cpu", Hooks(progress=lambda step, of: done.append(step)))
     assert done[0] == 88
     assert [row["step"] for row in numbers(tmp_path)] == list(range(40, 321, 40))
 
@@ -198,7 +222,7 @@ def test_a_full_disk_keeps_the_old_checkpoint(tmp_path: Path, monkeypatch: pytes
             monkeypatch.setattr(os, "write", almost_full)
 
     with pytest.raises(StoreError, match=r"checkpoint\.pt': No space left on device; free some space"):
-        train_run(path.parent, tiny(), TASK, None, "cpu", Watch(progress=progress))
+        train_run(path.parent, tiny(), TASK, None, "cpu", Hooks(progress=progress))
     monkeypatch.undo()
     assert path.read_bytes() == old[0]
     assert sorted(os.listdir(path.parent)) == ["checkpoint.pt", "metrics.jsonl"]
@@ -257,7 +281,7 @@ def test_losses_of_bounds_need_layers_that_have_some() -> None:
 def test_a_damaged_configuration_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_text("[dqn")
     with pytest.raises(StoreError, match=r"config\.toml' is damaged"):
-        experiment.read_config(tmp_path)
+        _ = RunDirectory(tmp_path).config
 
 
 def test_a_checkpoint_is_written_piece_by_piece(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -271,10 +295,10 @@ def test_a_checkpoint_is_written_piece_by_piece(tmp_path: Path, monkeypatch: pyt
 
 def test_tensorboard_shows_what_the_metrics_hold(tmp_path: Path) -> None:
     reader = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-    mirrored = dataclasses.replace(crash_at(120), mirrors=Mirrors(tensorboard=True))
+    trackers = Trackers(tensorboard=True)
     with pytest.raises(Crash):
-        train_run(tmp_path, tiny(), TASK, None, "cpu", mirrored)
-    train_run(tmp_path, tiny(), TASK, None, "cpu", Watch(mirrors=Mirrors(tensorboard=True)))
+        train_run(tmp_path, tiny(), TASK, None, "cpu", crash_at(120), trackers)
+    train_run(tmp_path, tiny(), TASK, None, "cpu", trackers=trackers)
     events = reader.EventAccumulator(str(tmp_path / "tensorboard")).Reload()
     rows = numbers(tmp_path)
     for group, name in (("play", "episodes"), ("loss", "loss"), ("schedule", "eps"), ("speed", "updates")):
@@ -290,8 +314,8 @@ def test_tensorboard_has_scores_under_attack_with_the_settings_of_the_run(tmp_pa
         Score(attack, eps, (1.0, 2.0), (1, 1), 0.5, eps, 0.0, 0, "fixed")
         for attack, eps in (("none", 0.0), ("FGSM()", 0.1))
     ]
-    Mirrors(tensorboard=True).show(tmp_path, tiny(), scores)
-    Mirrors().show(tmp_path / "none", tiny(), scores)
+    Trackers(tensorboard=True).show(RunDirectory(tmp_path), tiny(), scores)
+    Trackers().show(RunDirectory(tmp_path / "none"), tiny(), scores)
     assert not (tmp_path / "none").exists()
     events = reader.EventAccumulator(str(tmp_path / "tensorboard")).Reload()
     assert {tag: events.Scalars(tag)[0].value for tag in events.Tags()["scalars"]} == {
@@ -305,7 +329,7 @@ def test_tensorboard_has_scores_under_attack_with_the_settings_of_the_run(tmp_pa
 def test_missing_tensorboard_names_the_pip_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     with pytest.raises(MissingExtra, match="pip install 'tensorboard"):
-        experiment.check([], "cpu", None, Mirrors(tensorboard=True))
+        experiment.check([], "cpu", None, Trackers(tensorboard=True))
 
 
 class FakeWandb:
@@ -336,10 +360,10 @@ class FakeWandb:
 def test_wandb_gets_what_the_metrics_hold_as_one_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake = FakeWandb()
     monkeypatch.setitem(sys.modules, "wandb", fake)
-    mirrors = Mirrors(wandb="robust")
+    trackers = Trackers(wandb="robust")
     with pytest.raises(Crash):
-        train_run(tmp_path, tiny(), TASK, None, "cpu", dataclasses.replace(crash_at(120), mirrors=mirrors))
-    train_run(tmp_path, tiny(), TASK, None, "cpu", Watch(mirrors=mirrors))
+        train_run(tmp_path, tiny(), TASK, None, "cpu", crash_at(120), trackers)
+    train_run(tmp_path, tiny(), TASK, None, "cpu", trackers=trackers)
     assert fake.finished == len(fake.begun) == 2
     assert {about["project"] for about in fake.begun} == {"robust"}
     [(_, rows)] = fake.rows.items()  # resumed: the same run
@@ -358,7 +382,7 @@ def test_what_keeps_wandb_from_starting_is_one_sentence(tmp_path: Path, monkeypa
 
     monkeypatch.setattr(fake, "init", refuse)
     with pytest.raises(BclError, match="W&B does not start: api_key not configured; 'wandb login' first"):
-        train_run(tmp_path, tiny(), TASK, None, "cpu", Watch(mirrors=Mirrors(wandb="robust")))
+        train_run(tmp_path, tiny(), TASK, None, "cpu", trackers=Trackers(wandb="robust"))
     monkeypatch.setitem(sys.modules, "wandb", None)
     with pytest.raises(MissingExtra, match="pip install 'wandb"):
-        experiment.check([], "cpu", None, Mirrors(wandb="robust"))
+        experiment.check([], "cpu", None, Trackers(wandb="robust"))

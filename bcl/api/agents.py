@@ -15,12 +15,10 @@ from bcl.api import Where, given, named_game, path_of
 from bcl.config import EvaluationConfig, evaluation_defaults, resolve
 from bcl.envs import make_env
 from bcl.errors import ConfigError, StoreError, WeightsError
-from bcl.experiment import Agent, read_config
-from bcl.experiment.run import start_of
 from bcl.games import REFERENCE_NOOPS, Game
 from bcl.policies import Policy, PolicySpec, files, importers
 from bcl.policies.networks import layers_of
-from bcl.runs import store
+from bcl.runs.directory import Agent, Repeats, RunDirectory
 
 
 @dataclass(frozen=True)
@@ -93,12 +91,14 @@ def find_target(path: Path, device: str) -> Target:
     """The best policy of a run, or a policy file; results lie in the run, or where those of the file go."""
     policy = load(path, pick_device(device))
     results = path if path.is_dir() else files.results_folder(path)
-    if (path / "config.toml").exists():
-        config, start = read_config(path), start_of(path)
-        if start and (not start[1].file.exists() or start[1].fingerprint == files.fingerprint(policy)):
-            start = None
-        return Target(policy, config.game, config.evaluation, results, str(path), start)
-    return _by_its_game(policy, results, str(path))
+    run = RunDirectory(path)
+    if not run.exists:
+        return _by_its_game(policy, results, str(path))
+    start = run.start()
+    if start and (not start[1].file.exists() or start[1].fingerprint == files.fingerprint(policy)):
+        start = None
+    config = run.config
+    return Target(policy, config.game, config.evaluation, results, str(path), start)
 
 
 @contextlib.contextmanager
@@ -123,16 +123,14 @@ def policy_file(path: Path) -> Path:
     """The best policy of a run, or the file itself."""
     if not path.is_dir():
         return path
-    if runs := store.repeats(path):
-        raise StoreError(f"'{path}' holds {len(runs)} repeats", f"give one of them, such as {runs[0]}")
-    file = path / "best" / "policy.safetensors"
-    if not file.exists():
-        if (path / "result.json").exists():
-            raise StoreError(
-                f"'{path}' is finished but its weights are missing", "copy best/ too, or give a policy file"
-            )
+    if runs := Repeats(path).runs():
+        raise StoreError(f"'{path}' holds {len(runs)} repeats", f"give one of them, such as {runs[0].path}")
+    run = RunDirectory(path)
+    if not run.best.exists() and run.finished:
+        raise StoreError(f"'{path}' is finished but its weights are missing", "copy best/ too, or give a policy file")
+    if not run.best.exists():
         raise StoreError(f"'{path}' has no best policy yet", "give a policy file, or wait for the run")
-    return file
+    return run.best
 
 
 def paper_starts(seed: int, episodes: int, num_envs: int = 0) -> int:

@@ -6,15 +6,13 @@ from pathlib import Path
 
 from bcl.config import Config, EvaluationConfig, preset_for, resolve
 from bcl.errors import ConfigError, StoreError, WeightsError
-from bcl.experiment.run import check_unchanged, read_config
-from bcl.experiment.work import EVALS, RESULT
 from bcl.games import Game
 from bcl.policies.files import is_policy, load
 from bcl.reports.collect import judged_policy
-from bcl.reports.effort import Effort, effort
+from bcl.reports.history import Effort, effort
 from bcl.reports.published import Levels, levels_of
 from bcl.reports.scores import Judged, read_scores
-from bcl.runs import store
+from bcl.runs.directory import EVALS, RunDirectory, runs_of
 
 
 @dataclass(frozen=True)
@@ -49,24 +47,26 @@ def read_entry(path: Path, label: str) -> Entry:
         usual = resolve(preset).evaluation if preset else EvaluationConfig()
         member = _member(path.name, judged_policy(path, policy), path)
         return Entry(label, path, None, (member,), usual.scored, ())
-    runs = store.repeats(path) or [path]
-    config = read_config(runs[0])
-    if not all((run / RESULT).exists() for run in runs):
+    runs = runs_of(path)
+    config = runs[0].config
+    if not all(run.finished for run in runs):
         raise StoreError(f"'{path}' is not finished", f"'bcl resume {path}' does what is left")
     for run in runs:
-        check_unchanged(run)
-    verdicts = [_verdict(run / RESULT) for run in runs]
-    members = tuple(_member(run.name, [(run, agent)], run) for run, (agent, _) in zip(runs, verdicts, strict=True))
-    raised = tuple(flags for _, flags in verdicts)
-    return Entry(label, path, config, members, config.evaluation.scored, tuple(map(effort, runs)), raised)
+        run.check_unchanged()
+    verdicts = [_verdict(run) for run in runs]
+    members = tuple(
+        _member(run.path.name, [(run.path, agent)], run.path) for run, (agent, _) in zip(runs, verdicts, strict=True)
+    )
+    efforts = tuple(effort(run.path) for run in runs)
+    return Entry(label, path, config, members, config.evaluation.scored, efforts, tuple(flags for _, flags in verdicts))
 
 
-def _verdict(result: Path) -> tuple[str, tuple[str, ...]]:
+def _verdict(run: RunDirectory) -> tuple[str, tuple[str, ...]]:
     """A run's agent and its flags."""
-    data = store.read_json(result)
+    data = run.result()
     policy, flags = data.get("policy"), data.get("flags", [])
     if not isinstance(policy, str) or not policy or not isinstance(flags, list):
-        raise StoreError(f"'{result}' is damaged: it names no agent", "delete it and resume the run")
+        raise StoreError(f"'{run.result_file}' is damaged: it names no agent", "delete it and resume the run")
     return policy, tuple(map(str, flags))
 
 

@@ -1,4 +1,4 @@
-"""Rows of metrics shown elsewhere too: TensorBoard, Weights & Biases. They read; metrics.jsonl is what counts."""
+"""Rows of metrics shown in TensorBoard or Weights & Biases too; metrics.jsonl is what counts."""
 
 import contextlib
 import dataclasses
@@ -6,7 +6,6 @@ import textwrap
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from bcl.attacks.names import attack_label
@@ -15,13 +14,14 @@ from bcl.errors import BclError, MissingExtra
 from bcl.evaluation import Score
 from bcl.learners.metrics import Metrics
 from bcl.runs import store
+from bcl.runs.directory import RunDirectory, TrainingFolder
 from bcl.settings import format_eps, to_toml
 
-Mirror = Callable[[Metrics], None]
+Tracker = Callable[[Metrics], None]
 
 
 @dataclass(frozen=True)
-class Mirrors:
+class Trackers:
     """Who gets the metrics of a training run besides its file."""
 
     tensorboard: bool = False
@@ -36,49 +36,42 @@ class Mirrors:
             _wandb()
 
     @contextlib.contextmanager
-    def open(self, folder: Path, config: Config, step: int) -> Iterator[Mirror]:
-        """What takes the rows of the training run in `folder` that follow `step`."""
+    def open(self, run: TrainingFolder, config: Config, step: int) -> Iterator[Tracker]:
+        """What takes the rows of a training run that follow `step`; TensorBoard forgets those it had."""
         with contextlib.ExitStack() as stack:
-            mirrors = list[Mirror]()
+            board: Any = None
+            online: Any = None
             if self.tensorboard:
-                mirrors.append(stack.enter_context(_to_tensorboard(folder, config, step)))
+                board = stack.enter_context(_summary_writer()(str(run.tensorboard), purge_step=step + 1))
+                board.add_text("settings", textwrap.indent(to_toml(config), "    "))  # to Markdown: code
             if self.wandb:
-                mirrors.append(stack.enter_context(_to_wandb(self.wandb, folder, config)))
+                online = stack.enter_context(_wandb_run(self.wandb, run, config))
 
-            def mirror(row: Metrics) -> None:
-                for one in mirrors:
-                    one(row)
+            def track(row: Metrics) -> None:
+                values = {name: value for name, value in row.items() if value is not None and name != "step"}
+                if board:
+                    for name, value in values.items():
+                        board.add_scalar(f"{_group(name)}/{name}", value, row["step"])
+                if online:
+                    online.log(values, step=int(row["step"] or 0))
 
-            yield mirror
+            yield track
 
-    def show(self, run: Path, config: Config, scores: Sequence[Score]) -> None:
+    def show(self, run: RunDirectory, config: Config, scores: Sequence[Score]) -> None:
         """The settings and the scores of a whole run, for TensorBoard's table of hyper-parameters."""
         if not self.tensorboard:
             return
-        with _summary_writer()(str(run / "tensorboard")) as writer:
+        with _summary_writer()(str(run.tensorboard)) as writer:
             found = {f"score/{_under(score)}": score.mean for score in scores}
             writer.add_hparams(_flat(dataclasses.asdict(config)), found, run_name=".")
 
 
-NO_MIRRORS = Mirrors()
+NO_TRACKERS = Trackers()
 GROUPS = {  # of TensorBoard's tags; what is in none of them is a part of the loss
     "play": ("return", "return_sd", "return_attacked", "episodes"),
     "schedule": ("eps", "kappa", "exploration"),
     "speed": ("steps_per_second", "updates"),
 }
-
-
-@contextlib.contextmanager
-def _to_tensorboard(folder: Path, config: Config, step: int) -> Iterator[Mirror]:
-    """TensorBoard is told to forget the rows after `step`."""
-    with _summary_writer()(str(folder / "tensorboard"), purge_step=step + 1) as writer:
-        writer.add_text("settings", textwrap.indent(to_toml(config), "    "))  # to Markdown: code
-
-        def mirror(row: Metrics) -> None:
-            for name, value in _values(row).items():
-                writer.add_scalar(f"{_group(name)}/{name}", value, row["step"])
-
-        yield mirror
 
 
 def _group(name: str) -> str:
@@ -102,23 +95,16 @@ def _flat(settings: dict[str, Any], where: str = "") -> dict[str, Any]:
     return flat
 
 
-@contextlib.contextmanager
-def _to_wandb(project: str, folder: Path, config: Config) -> Iterator[Mirror]:
+def _wandb_run(project: str, training: TrainingFolder, config: Config) -> Any:
     """W&B keeps one run per folder, found again by its id; steps that it has already it does not take twice."""
     wandb = _wandb()
-    known = store.once(folder / "wandb.json", lambda: {"id": uuid.uuid4().hex[:12]})
-    about = {"project": project, "name": str(folder), "config": dataclasses.asdict(config)}
+    known = store.once(training.wandb_file, lambda: {"id": uuid.uuid4().hex[:12]})
+    about = {"project": project, "name": str(training.path), "config": dataclasses.asdict(config)}
     try:
-        run = wandb.init(id=known["id"], resume="allow", dir=str(folder), settings={"silent": True}, **about)
+        return wandb.init(id=known["id"], resume="allow", dir=str(training.path), settings={"silent": True}, **about)
     except wandb.Error as error:
         reason = " ".join(str(error).split()).rstrip(".")
         raise BclError(f"W&B does not start: {reason}", "'wandb login' first, or set WANDB_MODE=offline") from None
-    with run:
-        yield lambda row: run.log(_values(row), step=int(row["step"] or 0))
-
-
-def _values(row: Metrics) -> Metrics:
-    return {name: value for name, value in row.items() if value is not None and name != "step"}
 
 
 def _summary_writer() -> Any:

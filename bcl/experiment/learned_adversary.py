@@ -24,9 +24,9 @@ from bcl.errors import counted
 from bcl.evaluation import Cell, Plan, run_suite
 from bcl.evaluation.evaluate import Decision, SearchForm
 from bcl.evaluation.score import lowest
-from bcl.experiment.work import Watch, train_run
+from bcl.experiment.worker import train_run
 from bcl.games import AtariGame
-from bcl.learners.learner import Task
+from bcl.learners.learner import Hooks, Task
 from bcl.policies import Policy
 from bcl.policies.files import fingerprint
 from bcl.policies.networks import Dueling, Plain
@@ -63,7 +63,6 @@ class AdversaryEnvs:
         self._decide = Decision(victim, SearchForm.of(victim, "fast"), actor, eps, generator)
 
     def reset(self, seed: Seeds) -> Tensor:
-        """Start every copy anew."""
         self._obs = self._env.reset(seed)
         return self._obs
 
@@ -79,11 +78,9 @@ class AdversaryEnvs:
         return dataclasses.replace(step, reward=-step.reward)
 
     def screen(self) -> np.ndarray | None:
-        """The game's."""
         return self._env.screen()
 
     def close(self) -> None:
-        """Stop the game."""
         self._env.close()
 
 
@@ -106,8 +103,8 @@ def ready(
         steps = counted(config.dqn.steps, "step")
         director = train_run(
             home, config, Task("standard", 0.0, 0.0, derive(0, "adversary")), myopic_director(victim, config), device,
-            Watch(progress(f"training the adversary at {format_eps(cell.eps)}, {steps}")),
-            lambda env: AdversaryEnvs(VariedStarts(env) if plan.starts == "varied" else env, victim, cell.eps),
+            Hooks(progress=progress(f"training the adversary at {format_eps(cell.eps)}, {steps}")),
+            seen_by_learner=lambda env: AdversaryEnvs(VariedStarts(env) if plan.starts == "varied" else env, victim, cell.eps),
         )  # fmt: skip
         planned = Directed(lambda obs: director(obs).argmax(dim=1) - 1)
         rivals = [dataclasses.replace(cell.attack, found=attack) for attack in (planned, *MYOPIC)]

@@ -15,8 +15,8 @@ from bcl.envs import make_env
 from bcl.errors import BclError, ConfigError
 from bcl.evaluation import Cell, Plan, run_suite
 from bcl.evaluation.speed import untrained_policy
-from bcl.experiment import planning
-from bcl.experiment.planning import AdversaryEnvs, director_config, myopic_director, ready
+from bcl.experiment import learned_adversary as planning
+from bcl.experiment.learned_adversary import AdversaryEnvs, director_config, myopic_director, ready
 from bcl.games import GymnasiumGame
 from bcl.policies import Policy, PolicySpec
 from bcl.policies.files import fingerprint

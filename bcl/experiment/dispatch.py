@@ -1,0 +1,89 @@
+"""Getting work done: orders go to an executor, agents and scores are read from the run directory."""
+
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from bcl.errors import StoreError
+from bcl.evaluation import Cell, Plan, Score, cell_file
+from bcl.experiment import worker
+from bcl.experiment.trackers import NO_TRACKERS, Trackers
+from bcl.experiment.worker import TrainingOrder
+from bcl.policies.files import fingerprint, load
+from bcl.runs import store
+from bcl.runs.directory import Agent, TrainingFolder
+from bcl.runs.executors import Executor, Here, Job, no_tick
+
+REFILL = ", which was kept without its replay memory: that is collected anew first"
+
+
+def content(agent: Agent) -> bytes:
+    """The policy file of an agent; refused where it is not the one that was trained."""
+    if fingerprint(load(agent.file)) != agent.fingerprint:
+        what = f"'{agent.file}' is not the agent whose results lie beside it"
+        raise StoreError(what, "restore it, or delete the result.json beside it to have it trained again")
+    return agent.file.read_bytes()
+
+
+@dataclass(frozen=True)
+class Dispatcher:
+    """Hands out work to an executor, with whether to stop, and whom to tell."""
+
+    executor: Executor = Here()  # frozen
+    device: str = "cpu"
+    """Of the workers."""
+    interrupted: Callable[[], bool] = lambda: False
+    tick: Callable[[], None] = no_tick
+    """Called several times a second while work is under way."""
+    say: Callable[[str], None] = lambda line: None
+    trackers: Trackers = NO_TRACKERS
+
+    def train(self, orders: Sequence[tuple[TrainingFolder, TrainingOrder]]) -> Generator[TrainingFolder, None, None]:
+        """The folders in the order of `orders`, each when it is done; closing cancels the others."""
+        jobs = {run.path: Job(run.path, worker.train, (order,)) for run, order in orders if not self._done(run, order)}
+        for run, order in orders:
+            if run.checkpoint.exists():
+                refill = order.config.algo == "dqn" and not order.config.dqn.checkpoint_replay
+                self.say(f"{order.name}: continues from its checkpoint{REFILL if refill else ''}")
+        working = self.executor.run([*jobs.values()], self.interrupted, self.tick)
+        try:
+            for run, _ in orders:
+                if run.path in jobs:
+                    next(working)
+                yield run
+        finally:
+            working.close()
+
+    def scores(
+        self, name: str, agent: Agent, plan: Plan, cells: Sequence[Cell], ahead: Sequence[Cell] = ()
+    ) -> list[Score]:
+        """Scores of the cells, those that are missing played; `ahead`: worth playing along with them."""
+        files = [self._file(agent, plan, cell) for cell in cells]
+        if not all(file.exists() for file in files):
+            self.play([(name, agent, plan, (*cells, *ahead))])
+        return [Score.from_dict(store.read_json(file), file) for file in files]
+
+    def play(self, wanted: Sequence[tuple[str, Agent, Plan, Sequence[Cell]]]) -> None:
+        """Have the scores made that are missing; those of several agents beside each other, where there are workers."""
+        jobs = list[Job]()
+        for name, agent, plan, cells in wanted:
+            missing = [cell for cell in cells if not self._file(agent, plan, cell).exists()]
+            policy = content(agent) if missing else b""
+            shares = min(self.executor.width, len(missing))
+            for number in range(shares):
+                order = (len(jobs), name, policy, plan, tuple(missing[number::shares]), self.device)
+                # In the folder of scores alone: on a cluster all of a job's folder travels.
+                jobs.append(Job(agent.evals, worker.evaluate, order))
+        for _ in self.executor.run(jobs, self.interrupted, self.tick):
+            pass
+
+    def _done(self, run: TrainingFolder, order: TrainingOrder) -> bool:
+        if not run.finished or run.checkpoint.exists():
+            return False
+        agent = run.agent()
+        if order.plan is None or not agent.fingerprint:
+            return True
+        return all(self._file(agent, order.plan, cell).exists() for cell in order.cells)
+
+    def _file(self, agent: Agent, plan: Plan, cell: Cell) -> Path:
+        return cell_file(agent.evals, cell, plan, agent.fingerprint, self.device)

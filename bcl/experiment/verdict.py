@@ -1,0 +1,199 @@
+"""How agents of a run are evaluated: by which episodes and attacks they are chosen and reported, and the verdict."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from bcl import stats
+from bcl.attacks import Attack, attacks_named
+from bcl.attacks.names import attack_label
+from bcl.config import Config
+from bcl.errors import StoreError
+from bcl.evaluation import Plan, Score, cells, flags, game_for_evaluation, worse_than_start, worst, worst_within
+from bcl.evaluation.flags import WORSE_THAN_START
+from bcl.experiment.dispatch import Dispatcher
+from bcl.experiment.learning_check import NO_LEARNING, UNKNOWN_LEARNING
+from bcl.recipes import find_recipe
+from bcl.runs.directory import Agent, RunDirectory
+from bcl.runs.store import Json
+from bcl.seeds import derive
+from bcl.settings import format_eps
+
+SELECTION = "selection"
+"""The purpose of episodes that agents are chosen by."""
+MOST_NAMED = 4  # attacks in a sentence; the paper's table has as many
+
+
+@dataclass(frozen=True)
+class Start:
+    """The agent that the recipe's own stages began from, evaluated on the episodes and under the attacks of the result."""
+
+    name: str
+    """Its stage, such as `vanilla`; `--init` where it was given."""
+    file: str
+    """Within the run; of `bcl attack` the whole path."""
+    scores: list[Score]
+    unlimited: list[Score]
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "file": self.file,
+            "scores": [score.to_dict() for score in self.scores],
+            "unlimited": [score.to_dict() for score in self.unlimited],
+        }
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """How a run ended."""
+
+    scores: list[Score]
+    """Of nominal play and, if the agent was made robust, of every attack at every budget."""
+    final_score: float
+    """The paper's: R_nominal + the mean over the table's budgets of the return under the worst attack at exactly each;
+    where unlimited levels count too, the sum of both sets of levels."""
+    flags: list[str]
+    """Reasons to distrust the scores."""
+    curriculum: str
+    """Why the last curriculum stopped; empty without one."""
+    kept: str
+    """Which of its agents this is."""
+    reached: float
+    """The budget that the agent was trained up to, or found robust at."""
+    unlimited: list[Score]
+    """The same as `scores` on unlimited levels; empty where these are not evaluated."""
+    start: Start | None = None
+    """None: fresh weights, or the agent is the start itself."""
+
+    @classmethod
+    def read(cls, run: RunDirectory) -> "Verdict | None":
+        """Of a finished run; none: it has not ended."""
+        return cls.of_result(run, run.result()) if run.finished else None
+
+    @classmethod
+    def of_result(cls, run: RunDirectory, data: Json) -> "Verdict":
+        names = ("final_score", "flags", "curriculum", "kept", "reached")
+        try:
+            if start := data.get("start"):
+                start = Start(start["name"], start["file"], *(_scores(start[k], run) for k in ("scores", "unlimited")))
+            scores, unlimited = _scores(data["scores"], run), _scores(data.get("unlimited", []), run)
+            return cls(scores, unlimited=unlimited, start=start, **{name: data[name] for name in names})
+        except (KeyError, TypeError):
+            what = f"'{run.result_file}' is not a result of this version"
+            raise StoreError(what, "delete it and resume the run") from None
+
+    def sentence(self, config: Config) -> str:
+        """The verdict as people read it, within the budget reached; where that was not evaluated, within the largest that was."""
+        words = [f"{config.recipe} on {config.game.id}: return {self.scores[0].mean:.4g} without attack"]
+        played = {score.eps for score in self.scores if score.eps > 0}
+        eps = self.reached if self.reached in played else max(played, default=0.0)
+        if played:
+            words.append(under_attack(self.scores, eps))
+        if self.start and self.start.scores:
+            lowest = worst_within(self.start.scores)
+            had = f" and {lowest[eps].mean:.4g} within {format_eps(eps)}" if eps in lowest else ""
+            words.append(f"its start ({self.start.name}) has {self.start.scores[0].mean:.4g} without attack{had}")
+        if self.curriculum:
+            words.append(f"it is {self.kept}; the curriculum stopped: {self.curriculum}")
+        named = (NO_LEARNING, UNKNOWN_LEARNING, WORSE_THAN_START)
+        words += [message for flag, _, message in (f.partition(": ") for f in self.flags) if flag in named]
+        if config.budget == "small":
+            words.append("a quick look, not the paper's protocol")
+        return "; ".join(words)
+
+
+def under_attack(scores: Sequence[Score], eps: float) -> str:
+    """The lowest return within a budget, the attacks that were tried, and which did it if that was with less."""
+    labels = [attack_label(name) for name in dict.fromkeys(score.attack for score in scores if 0 < score.eps <= eps)]
+    *others, last = labels
+    attacks = f"the worst of {', '.join(others)} and {last}" if others else last
+    if len(labels) > MOST_NAMED:
+        attacks = f"the worst of {len(labels)} attacks"
+    lowest, tried = worst_within(scores)[eps], f"under {attacks} within {format_eps(eps)}"
+    if lowest.eps == 0:
+        return f"no less {tried}"
+    with_less = f"{attack_label(lowest.attack)} at " if others else "at "
+    return f"{lowest.mean:.4g} {tried}" + (f" ({with_less}{format_eps(lowest.eps)})" if lowest.eps < eps else "")
+
+
+def evaluate_run(
+    run: RunDirectory, agent: Agent, robust: bool, reached: float, dispatcher: Dispatcher
+) -> dict[str, Any]:
+    """The verdict on an agent, and on the one that the run started from, as plain data; `robust`: it was made so, and attacks
+    are played."""
+    config = run.stages()[-1].config
+    budgets = sorted({*config.evaluation.eps, reached} - {0.0}) if robust else []
+    wanted = cells(attacks_named(config.evaluation.suite), budgets)
+    plans = plans_of(config, "evaluation")
+    agents = [("verdict", Agent(run.best, run.evals, agent.fingerprint))]
+    begun = run.start()
+    if begun and begun[1].fingerprint != agent.fingerprint:
+        agents.append(("verdict on its start", begun[1]))
+    dispatcher.play([(doing, one, plan, wanted) for plan in plans for doing, one in agents])
+    played = [[dispatcher.scores(doing, one, plan, wanted) for plan in plans] for doing, one in agents]
+    scores, unlimited = played[0][0], _joined(played[0][1:])
+    dispatcher.trackers.show(run, config, scores)
+    raised = flags(scores)
+    start = None
+    if begun and len(agents) == 2:
+        file = begun[1].file.relative_to(run.path).as_posix()
+        start = Start(begun[0], file, played[1][0], _joined(played[1][1:]))
+        raised += worse_than_start(scores, start.scores, file) or worse_than_start(unlimited, start.unlimited, file)
+    return {
+        "scores": [score.to_dict() for score in scores],
+        "unlimited": [score.to_dict() for score in unlimited],
+        "start": start and start.to_dict(),
+        "final_score": final_score(played[0], config),
+        "flags": [f"{flag.name}: {flag.message}" for flag in raised],
+    }
+
+
+def _joined(played: Sequence[Sequence[Score]]) -> list[Score]:
+    return [score for scores in played for score in scores]
+
+
+def _scores(data: Any, run: RunDirectory) -> list[Score]:
+    return [Score.from_dict(score, run.result_file) for score in data]
+
+
+def plan_of(config: Config, purpose: str, unlimited: bool = False) -> Plan:
+    """Episodes for one purpose: those that agents are chosen by are not those that are reported. `unlimited`: on all
+    levels of a Procgen game, not those of training."""
+    game = game_for_evaluation(config.game, "eval" if unlimited else None, config.evaluation.max_steps)
+    ours = purpose == SELECTION and find_recipe(config.recipe).ours
+    starts = "varied" if ours else config.evaluation.starts
+    return Plan(game, config.evaluation.episodes, derive(config.seed, purpose), starts=starts)
+
+
+def plans_of(config: Config, purpose: str) -> list[Plan]:
+    """The game as it was trained, then its unlimited levels if these count too."""
+    both = config.evaluation.levels == "both"
+    return [plan_of(config, purpose), *([plan_of(config, purpose, unlimited=True)] if both else [])]
+
+
+def choosing_attacks(config: Config) -> tuple[Attack, ...]:
+    """The attacks whose worst counts when agents are chosen."""
+    names = [config.evaluation.suite if by == "evaluation" else by for by in config.curriculum.judged_by]
+    return tuple({repr(attack): attack for name in names for attack in attacks_named(name)}.values())
+
+
+def final_score(played: Sequence[Sequence[Score]], config: Config) -> float:
+    """R_nominal + the mean over the scored budgets under the worst attack, summed over the sets of levels."""
+    total = 0.0
+    for scores in played:
+        lowest = worst(scores)
+        attacked = [lowest[eps].mean for eps in config.evaluation.scored if eps in lowest]
+        total += scores[0].mean + (stats.mean(attacked) if attacked else 0.0)
+    return total
+
+
+def final_score_in_words(config: Config, attacked: bool) -> str:
+    """By which attacks, budgets and levels the median of repeats is taken."""
+    evaluation = config.evaluation
+    words = "mean return without attack"
+    if attacked:
+        attacks = [attack_label(repr(attack)) for attack in attacks_named(evaluation.suite)]
+        under = attacks[0] if len(attacks) == 1 else f"the worst of {', '.join(attacks)}"
+        words += f" + mean over {', '.join(map(format_eps, evaluation.scored))} under {under}"
+    return words + (", training levels + unlimited levels" if evaluation.levels == "both" else "")

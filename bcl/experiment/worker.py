@@ -1,0 +1,322 @@
+"""What a worker does: a training run, scores or a certificate, each in a folder of its own.
+
+Work done again over what an earlier call left in its folder finishes what that one began: a run that has a result is read,
+one with a checkpoint continues, scores that are stored are not played.
+"""
+
+import contextlib
+import copy
+import dataclasses
+import functools
+import hashlib
+import tempfile
+import time
+import zipfile
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from bcl.bounds import Method
+from bcl.config import Config
+from bcl.device import threads
+from bcl.envs import VectorEnv, make_env
+from bcl.errors import ConfigError, StoreError, TrainingError, WeightsError, counted
+from bcl.evaluation import Cell, Plan, run_certificates, run_suite
+from bcl.experiment.trackers import NO_TRACKERS, Tracker, Trackers
+from bcl.learners import distill, dqn, ppo
+from bcl.learners.learner import Hooks, State, Task
+from bcl.learners.metrics import Metrics
+from bcl.learners.ppo import read_note
+from bcl.policies import Policy, PolicySpec
+from bcl.policies.files import fingerprint, load, save
+from bcl.policies.policy import ACTOR_CRITICS, CUSTOM, default_kind
+from bcl.runs import store
+from bcl.runs.directory import PROGRESS, TrainingFolder
+from bcl.seeds import derive
+
+TRAINING = "training"
+FORMAT = 1  # of checkpoints
+# What workers import; the last with the first optimizer.
+MODULES = ("bcl.experiment.worker", "gymnasium", "torch._dynamo")
+Stop = Callable[[], bool]
+SILENT = Hooks()
+
+
+@dataclass(frozen=True)
+class TrainingOrder:
+    """A training run to be made, as data that can travel."""
+
+    name: str
+    """For people who watch."""
+    config: Config
+    task: Task
+    parent: bytes | None = field(repr=False)
+    """Content of the policy file to start from; none: fresh weights."""
+    device: str
+    trackers: Trackers = NO_TRACKERS
+    plan: Plan | None = None
+    """How the outcome is evaluated, where it is."""
+    cells: tuple[Cell, ...] = ()
+
+
+class ProgressFile:
+    """Writes once a second how far the work in a folder is."""
+
+    def __init__(self, path: Path, name: str, stop: Stop) -> None:
+        self._path = path
+        self._name = name
+        self._stop = stop
+        self._written = 0.0
+
+    def tell(self, doing: str, done: int, of: int) -> None:
+        if time.monotonic() - self._written >= 1:
+            self._written = time.monotonic()
+            store.write_json(self._path, {"name": self._name, "doing": doing, "done": done, "of": of})
+
+    def begin(self, label: str) -> Callable[[int, int], None]:
+        """For a part of an evaluation: `tell`, with a look at whether to stop."""
+        self._written = 0.0
+        return functools.partial(self._tell_or_stop, label)
+
+    def _tell_or_stop(self, label: str, done: int, of: int) -> None:
+        if self._stop():
+            raise KeyboardInterrupt
+        self.tell(label, done, of)
+
+    def remove(self) -> None:
+        store.remove(self._path)
+
+
+def train(folder: Path, order: TrainingOrder, stop: Stop) -> None:
+    """A job: the run, then the scores that will be asked for. Of several runs that are compared, one may diverge."""
+    run = TrainingFolder(folder)
+    if "diverged" in run.result():
+        return
+    parent = _unpack(order.parent, order.device) if order.parent else None
+    progress = ProgressFile(run.progress, order.name, stop)
+    hooks = Hooks(progress=functools.partial(progress.tell, TRAINING), interrupted=stop)
+    began = time.time()
+    try:
+        policy = train_run(folder, order.config, order.task, parent, order.device, hooks, order.trackers)
+        if order.plan:
+            _play(policy, order.plan, order.cells, run.evals, progress, stop)
+    except TrainingError as error:
+        if not order.plan:
+            raise
+        run.finish({"policy": "", "diverged": error.message, "began": began, "ended": time.time()})
+    progress.remove()
+
+
+def evaluate(
+    folder: Path, part: int, name: str, policy: bytes, plan: Plan, cells: tuple[Cell, ...], device: str, stop: Stop
+) -> None:
+    """A job: scores of a policy by its file's content; `part`: which of several jobs in this folder."""
+    progress = ProgressFile(folder / progress_file(part), name, stop)
+    _play(_unpack(policy, device), plan, cells, folder, progress, stop)
+    progress.remove()
+
+
+def certify(
+    folder: Path, part: int, policy: bytes, plan: Plan, eps: float, method: Method, device: str, stop: Stop
+) -> None:
+    """A job: the certificate of a policy at one budget."""
+    progress = ProgressFile(folder / progress_file(part), "certify", stop)
+    for _ in run_certificates(_unpack(policy, device), plan, [eps], method, folder, progress.begin):
+        pass
+    progress.remove()
+
+
+def progress_file(part: int) -> str:
+    """Where one of several jobs in a folder tells how far it is."""
+    return f"{part}-{PROGRESS}"
+
+
+def _play(
+    policy: Policy, plan: Plan, cells: tuple[Cell, ...], folder: Path, progress: ProgressFile, stop: Stop
+) -> None:
+    from bcl.experiment.learned_adversary import ready  # which trains by `train_run`
+
+    trained = ready(policy, plan, folder, progress.begin)
+    for _ in run_suite(policy, plan, cells, folder, progress.begin, trained):
+        if stop():
+            raise KeyboardInterrupt
+
+
+def _unpack(policy: bytes, device: str) -> Policy:
+    with tempfile.NamedTemporaryFile(suffix=".safetensors") as file:
+        file.write(policy)
+        file.flush()
+        return load(file.name, device)
+
+
+class _Record:
+    """What a training run leaves in its folder while it trains: rows of metrics, checkpoints and snapshots."""
+
+    metrics: store.MetricsFile
+    tracker: Tracker
+
+    def __init__(self, run: TrainingFolder, policy: Policy, identity: str, device: str) -> None:
+        self._run = run
+        self._policy = policy
+        self._about = {"identity": identity, "device": device}
+        kept = _read_checkpoint(run.checkpoint, identity, device) or {}
+        self.state: State | None = kept.get("state")
+        self.step = int(self.state["step"]) if self.state else 0
+        self._forget_later()
+        self._began = kept.get("began", time.time())
+        # What a kill threw away does not count; checkpoints of version 0.1 have no seconds.
+        self._before = kept.get("seconds", run.seconds())
+        self._here = time.monotonic()
+
+    def _forget_later(self) -> None:
+        """Drop rows and snapshots that the checkpoint does not know."""
+        store.keep_metrics(self._run.metrics_file, lambda row: row["step"] <= self.step)
+        held = self.state["pacer"]["told"] if self.state and self.state["pacer"] else 0
+        for increments, path in self._run.snapshots().items():
+            if increments > held:
+                store.remove(path)
+
+    def log(self, row: Metrics) -> None:
+        self.metrics.append(row)
+        self.tracker(row)
+
+    def save(self, state: State) -> None:
+        """A checkpoint, in place of the one before."""
+        self.metrics.sync()  # rows up to the checkpoint must be there with it
+        with store.replacing(self._run.checkpoint) as file:
+            torch.save({**self._about, "state": state, "began": self._began, "seconds": self._seconds()}, file)
+
+    def held(self, increments: int) -> None:
+        save(self._policy, self._run.snapshot(increments))
+
+    def times(self) -> dict[str, float]:
+        """When the run began and ended, and the seconds it trained."""
+        return {"began": self._began, "ended": time.time(), "seconds": self._seconds()}
+
+    def _seconds(self) -> float:
+        return self._before + time.monotonic() - self._here
+
+
+def train_run(
+    folder: Path,
+    config: Config,
+    task: Task,
+    parent: Policy | None,
+    device: str,
+    hooks: Hooks = SILENT,
+    trackers: Trackers = NO_TRACKERS,
+    seen_by_learner: Callable[[VectorEnv], VectorEnv] = lambda env: env,
+) -> Policy:
+    """One training run in a folder of its own, from the parent's weights or fresh ones; the unit of all work. Of `hooks`,
+    progress and stop requests count. `seen_by_learner` makes of the game what the learner plays.
+
+    The result depends on the arguments and on when checkpoints fell, at which every episode starts anew: on the arguments
+    alone where these are counted in steps. A run that is finished is read; one with a checkpoint continues.
+    """
+    run = TrainingFolder(folder)
+    if run.finished:
+        store.remove(run.checkpoint)  # a kill may have come before
+        return load(run.policy, device)
+    game = seen_by_learner(make_env(config.game, config.learner(task.loss).num_envs, device))
+    with contextlib.closing(game) as env, _threads_for(env):
+        policy = _child(parent, config, env) if parent else _fresh(config, env, derive(task.seed, "weights"))
+        facts = (FORMAT, config, task, policy.spec.parent)
+        identity = hashlib.sha256(repr(facts).encode()).hexdigest()[:16]
+        record = _Record(run, policy, identity, device)
+        hooks = dataclasses.replace(hooks, log=record.log, save=record.save, held=record.held)
+        with (
+            store.MetricsFile(run.metrics_file) as record.metrics,
+            trackers.open(run, config, record.step) as record.tracker,
+        ):
+            if task.loss == "distill":
+                distill.train(policy.to(device), env, config.distill, task, hooks, record.state)
+            elif config.algo == "ppo":
+                ppo.train(policy.to(device), env, config.ppo, config.attack, task, hooks, record.state)
+            else:
+                dqn.train(policy.to(device), env, config.dqn, config.attack, task, hooks, record.state)
+    save(policy, run.policy)
+    about = {"policy": fingerprint(policy), "parent": policy.spec.parent, **dataclasses.asdict(task)}
+    run.finish({**about, "last": run.metrics()[-1], **record.times()})
+    return policy.eval()
+
+
+def _threads_for(env: VectorEnv) -> contextlib.AbstractContextManager[None]:
+    """One for vector observations; of images all, whatever else runs: with another number sums round otherwise."""
+    return threads(1) if len(env.obs_shape) == 1 else contextlib.nullcontext()
+
+
+def check_fits(policy: Policy, config: Config, env: VectorEnv) -> None:
+    """Refuse to train on from an agent that is not one of this game, learner and network."""
+    spec, game, network = policy.spec, policy.spec.game, config.network
+    hidden = ",".join(map(str, spec.hidden))
+    other = f"give one made for '{config.game.id}' with these [game] settings"
+    for fits, what, hint in (
+        (spec.kind != CUSTOM, "is a network of your own", "give one that bcl trained or imported"),
+        (
+            not game or (type(game), game.id) == (type(config.game), config.game.id),
+            f"plays '{game and game.id}'",
+            other,
+        ),
+        (spec.obs_shape == env.obs_shape, f"observes {spec.obs_shape} instead of {env.obs_shape}", other),
+        (
+            spec.num_actions == env.num_actions,
+            f"has {counted(spec.num_actions, 'action')} instead of {env.num_actions}",
+            other,
+        ),
+        ((spec.low, spec.high) == (env.low, env.high), "sees observations on another scale", other),
+        (spec.algo == config.algo, f"was made for {spec.algo} and not for {config.algo}", "leave out --algo"),
+        (network.kind in ("auto", spec.kind), f"has network.kind '{spec.kind}'", "leave out --network.kind"),
+        (spec.hidden in ((), network.hidden), f"has hidden layers {hidden}", "leave out --network.hidden"),
+    ):
+        if not fits:
+            raise WeightsError(f"the agent to start from {what}", hint)
+    if config.algo == "ppo" and config.ppo.keep_return_statistics and (note := spec.notes.get(ppo.NOTE)):
+        read_note(note)  # refuses what cannot be read, before a run is begun
+
+
+def spec_of(config: Config, env: VectorEnv) -> PolicySpec:
+    """What a fresh policy is made of."""
+    kind = default_kind(env.obs_shape, config.algo) if config.network.kind == "auto" else config.network.kind
+    if (config.algo == "ppo") != (kind in ACTOR_CRITICS):
+        raise ConfigError(f"{config.algo} cannot train network.kind '{kind}'", "leave out --network.kind")
+    hidden = config.network.hidden if kind.endswith("mlp") else ()
+    return PolicySpec(kind, env.obs_shape, env.num_actions, env.low, env.high, hidden, game=config.game)
+
+
+def _fresh(config: Config, env: VectorEnv, seed: int) -> Policy:
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        return Policy(spec_of(config, env))
+
+
+def _child(parent: Policy, config: Config, env: VectorEnv) -> Policy:
+    check_fits(parent, config, env)
+    policy = copy.deepcopy(parent)
+    policy.spec = dataclasses.replace(parent.spec, game=config.game, parent=fingerprint(parent))
+    return policy
+
+
+def _read_checkpoint(path: Path, identity: str, device: str) -> dict[str, Any] | None:
+    if not path.exists():
+        return None
+    again = f"delete it to have '{path.parent}' trained from its start"
+    try:
+        with zipfile.ZipFile(path) as archive:  # PyTorch does not check the sums that it writes
+            intact = archive.testzip() is None
+        # Mapped: gigabytes of replay memory are read as they are copied, not held a second time.
+        found = torch.load(path, map_location="cpu", mmap=True, weights_only=True) if intact else {}
+        if not found.keys() >= {"identity", "device", "state"}:
+            raise ValueError("its content does not fit")
+    except OSError as error:
+        raise StoreError(f"cannot read '{path}': {error.strerror}", "check its permissions") from None
+    except Exception as error:  # whatever zipfile, pickle and PyTorch raise for damaged bytes
+        reason = " ".join(str(error).split())[:80]
+        raise StoreError(f"'{path}' is damaged ({reason})", again) from None
+    if found["identity"] != identity:
+        raise StoreError(f"'{path}' was made under other settings, or from another agent", again)
+    if found["device"] != device:
+        raise StoreError(f"'{path}' was made on {found['device']}", f"take --device {found['device']}, or {again}")
+    return found

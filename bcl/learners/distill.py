@@ -1,0 +1,203 @@
+"""Robust distillation: a student learns the actions of the agent it starts from, for everything within the budget.
+
+The student plays, so that it learns where it goes itself (Ross et al. 2011), and the teacher says on clean observations what
+each action would cost. Labels do not move with the student: bounds of Q-learning can be met by one constant for all actions,
+these cannot. The same for Q-values and logits; docs/distillation.md has formulas, sources and measurements.
+"""
+
+import copy
+
+import torch
+from torch import Generator, Tensor, nn
+
+from bcl import losses
+from bcl.attacks import PGD, TargetValue, perturb
+from bcl.bounds import input_box, training_margins
+from bcl.config import DistillConfig
+from bcl.device import enough_memory, quick_kernels
+from bcl.envs import VectorEnv
+from bcl.errors import ConfigError
+from bcl.learners.dqn import Player
+from bcl.learners.learner import Hooks, Learner, Reporter, State, Task
+from bcl.learners.metrics import Meter, Metrics
+from bcl.learners.replay import Replay
+from bcl.policies import Policy, as_float
+from bcl.seeds import derive
+
+WARM_UP = 500  # updates over which the step size rises: the first ones see a network that never saw bounds
+STEADY = 0.75  # share of the run before the step size falls: while the budget rises there is much to learn
+REACH = 2.5  # budgets that the steps of PGD cover together
+SHARPNESS = 4.0  # leads are measured in 1 / so much of the teacher's usual one, beyond which the loss is nearly 0
+CLEAR = 0.5  # share of the teacher's usual lead from which another action counts as a whole mistake
+SCALE_BATCHES = 8  # replayed batches behind that usual lead
+
+
+@enough_memory("distill.buffer_size", "distill.batch_size", "distill.num_envs")
+def train(
+    policy: Policy, env: VectorEnv, config: DistillConfig, task: Task, hooks: Hooks, state: State | None = None
+) -> Policy:
+    """Train `policy` in place on `env`, with itself as it is as the teacher; `state` continues a checkpoint of the same task."""
+    learner = DistillLearner(policy, env, config, task)
+    if state:
+        learner.restore(state)
+    reporter = Reporter(learner, config, hooks)
+    obs = learner.restart()
+    with quick_kernels(learner.bf16):
+        while learner.step < config.steps:
+            actions = learner.play(obs)
+            learner.update()
+            obs = learner.store(obs, actions)
+            if reporter.report():
+                obs = learner.restart()
+    return policy
+
+
+class DistillLearner(Learner):
+    """The student, its teacher and what the student has seen."""
+
+    section = "distill"
+    draws = ("act", "attack", "update")
+    held = "held"
+
+    def __init__(self, policy: Policy, env: VectorEnv, config: DistillConfig, task: Task) -> None:
+        super().__init__(policy, env, config, task)
+        if self.pacer is None:
+            raise ConfigError("distillation needs a paced budget", 'give its stage strategy = "paced"')
+        self.config = config
+        self.teacher = copy.deepcopy(policy).requires_grad_(False)
+        self._student, self._labels = self._compiled(policy), self._compiled(self.teacher)
+        self._margins = self._compiled(training_margins)
+        self._scale = torch.zeros((), device=self.device)  # the teacher's usual lead
+        driven = round(config.in_play * env.num_envs)
+        self._victims = self._obs[:driven].clone()
+        self._show = self._graph(self._perturb_victims, "attack")
+        self._improve = self._graph(self._take_gradient_step, "update")
+        self.player = Player(
+            policy, env, self.generators["act"],
+            longest=config.exploration_repeat, graphed=self.graphed, bf16=self.bf16, attacked=driven > 0,
+        )  # fmt: skip
+        self.replay = Replay(config.buffer_size, self._obs, n_step=1, gamma=1.0, perturbations=False)
+        self._owed = 0.0  # updates
+        self._updates = 0
+        copies = torch.arange(env.num_envs, device=self.device)
+        self.meter = Meter(env.num_envs, self.device, copies < driven if driven else None)
+
+    def restart(self) -> Tensor:
+        """Start every copy anew, at the beginning and after each checkpoint, and return the first observations."""
+        self.meter.restart()
+        self.player.follow(self.policy)
+        return self.player.reset(derive(self.task.seed, "episodes", self.step))
+
+    def play(self, obs: Tensor) -> Tensor:
+        """Start the next step: (N,) actions of the student, on the first copies for what the adversary shows."""
+        assert self.pacer
+        self._eps.fill_(self.pacer.eps)
+        shown = obs
+        if driven := len(self._victims):
+            self._victims.copy_(obs[:driven])
+            with self.meter.device("attack"):
+                shown = torch.cat([self._show(), as_float(obs[driven:])])
+        with self.meter.host("act"):
+            return self.player.play(shown, self.config.exploration)
+
+    def update(self) -> None:
+        """The gradient steps that are due."""
+        c = self.config
+        self.player.follow(self.policy)
+        assert self.pacer
+        if not self.pacer.knows_start or not len(self.replay):
+            return
+        if not self._updates:
+            self._measure_scale()
+        self._owed += self.env.num_envs * c.samples_per_step / c.batch_size
+        with self.meter.device("update"):
+            while self._owed >= 1:
+                self._rate.fill_(self._learning_rate())
+                self._improve()
+                self._owed -= 1
+                self._updates += 1
+                self.meter.updates += 1
+
+    def store(self, obs: Tensor, actions: Tensor) -> Tensor:
+        """Wait for the emulators, remember the step, and return the next observations."""
+        with self.meter.host("env"):
+            step = self.player.wait()
+        self.replay.add(obs, actions, step.reward, step, None, self._eps)
+        self.meter.count(step)
+        self.step += self.env.num_envs
+        return step.obs
+
+    def metrics(self) -> Metrics:
+        """What happened since the last call. The one place where the host waits for the device."""
+        return self._row({"eps": self._eps.item(), "learning_rate": self._rate.item()})[0]
+
+    def state(self) -> State:
+        """What a checkpoint needs; the teacher is the agent that the run starts from."""
+        return super().state() | {
+            "owed": self._owed,
+            "updates": self._updates,
+            "scale": self._scale,
+            "replay": self.replay.state() if self.config.checkpoint_replay else None,
+        }
+
+    def restore(self, state: State) -> None:
+        """Continue from `state`; without a replay memory in it, one is collected while learning goes on."""
+        super().restore(state)
+        self._owed, self._updates = state["owed"], state["updates"]
+        self._scale.copy_(state["scale"])
+        if state["replay"] is not None:
+            self.replay.restore(state["replay"])
+
+    def _learning_rate(self) -> float:
+        c = self.config
+        left = 1 - (1 - c.learning_rate_end) * max(0.0, self.step / c.steps - STEADY) / (1 - STEADY)
+        return c.learning_rate * left * min(1.0, (self._updates + 1) / WARM_UP)
+
+    def _measure_scale(self) -> None:
+        """The teacher's mean lead over the other actions. Q-values and logits come on any scale."""
+        found = []
+        for _ in range(SCALE_BATCHES):
+            scores = self._teach(self.replay.sample(self.config.batch_size, self.generators["update"]).obs)
+            found.append(losses.leads(scores, scores.argmax(dim=1)).sum(dim=1).mean() / (scores.shape[1] - 1))
+        self._scale.copy_(torch.stack(found).mean())
+        if not self._scale > 0:
+            raise ConfigError("the agent to start from finds all actions alike", "give one that plays")
+
+    def _teach(self, obs: Tensor) -> Tensor:
+        with torch.no_grad(), self._autocast():
+            return self._labels(obs).float()
+
+    def _perturb_victims(self) -> Tensor:
+        obs = as_float(self._victims)
+        return self._attacked(obs, self._teach(obs), self._eps, self.generators["attack"])
+
+    def _attacked(self, obs: Tensor, scores: Tensor, eps: Tensor, generator: Generator) -> Tensor:
+        """What costs most by the teacher's scores."""
+        steps = self.config.attack_steps
+        attack = PGD(steps, REACH / steps, random_start=True, objective=TargetValue(scores))
+        with self._autocast():
+            return perturb(attack, self.policy, obs, eps, generator, check=False)
+
+    def _take_gradient_step(self) -> None:
+        c = self.config
+        batch = self.replay.sample(c.batch_size, self.generators["update"])
+        scores = self._teach(batch.obs)
+        best = scores.argmax(dim=1)
+        centre = batch.obs
+        if c.box < 1:
+            centre = self._attacked(batch.obs, scores, self._eps * (1 - c.box), self.generators["update"])
+        with self._autocast():
+            clean = losses.leads(self._student(batch.obs), best)
+            if c.box > 0:
+                box = input_box(centre, self._eps * c.box, self.policy.low, self.policy.high)
+                worst = self._margins(self.policy.chain(), *box, best)
+            else:
+                worst = losses.leads(self._student(centre), best)
+        sharp = SHARPNESS / self._scale
+        mistakes = losses.mistakes(scores, CLEAR * self._scale)
+        loss, info = losses.distilled(sharp * clean, sharp * worst, mistakes, batch.weights, c.kappa)
+        self.optimizer.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(self.policy.parameters(), c.max_grad_norm, foreach=True)
+        self.optimizer.step()
+        self.meter.add(info)

@@ -1,0 +1,516 @@
+"""The run directory: all its paths, and every fact that is stored in it. Nobody else joins paths inside a run.
+
+    config.toml  run.json       the settings; version, commit, command, machine, seed, stages, format
+    init/                       the agent to start from, where one was given
+    stages/1-vanilla/           a training run
+    stages/3-at/phases/003/     a phase of a curriculum: run1/, run2/, ... and decision.json
+    best/policy.safetensors     the agent to report; evals/, certs/, breaking/ hold its results
+    result.json                 the verdict, written last
+
+Several runs that differ in their seed alone lie in one folder with repeats.json (`Repeats`).
+"""
+
+import hashlib
+import re
+import shutil
+import time
+import tomllib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from bcl import recipes
+from bcl.config import Config, config_from_dict, config_from_toml, override
+from bcl.curriculum_rules import INCUMBENT, Decision
+from bcl.errors import StoreError
+from bcl.recipes import Stage
+from bcl.runs import store
+from bcl.runs.store import Json
+from bcl.settings import difference, to_toml
+
+FORMAT = 2  # of run directories; those of version 0.1 have no number
+CONFIG, RUN, REPEATS = "config.toml", "run.json", "repeats.json"
+EVALS, CERTS, PROGRESS = "evals", "certs", "progress.json"
+COPY_AGAIN = "copy the run again with all its files"
+# Files in the folders of stages that reports read.
+REPORTED = ("result.json", "metrics.jsonl", "decision.json", "clock*.json", "time-after*.json")
+# What a creation makes, of a run or of repeats.
+_MADE = re.compile(r"(seed\d+/)?(lock|run\.json|init/policy\.safetensors|(stages/[^/]+/)?config\.toml)")
+
+
+@dataclass(frozen=True)
+class Agent:
+    """A trained policy, by where it lies."""
+
+    file: Path
+    evals: Path
+    """The folder of its scores."""
+    fingerprint: str
+    """Empty: its training diverged, and there is no file."""
+    phase: int = 0
+    """In which it was trained; 0: before the curriculum."""
+
+
+class ResultFolder:
+    """A folder whose work is done once its result.json is there."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.result_file = path / "result.json"
+        self.evals = path / EVALS
+        self.tensorboard = path / "tensorboard"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ResultFolder) and self.path == other.path
+
+    @property
+    def finished(self) -> bool:
+        return self.result_file.exists()
+
+    def result(self) -> Json:
+        """What came out; empty before the work has ended."""
+        return store.read_if_there(self.result_file)
+
+    def once(self, work: Callable[[], Mapping[str, Any]]) -> Json:
+        """The result, made if it is not there."""
+        return store.once(self.result_file, work)
+
+    def lock(self, say: Callable[[str], None] = lambda _: None) -> AbstractContextManager[None]:
+        return store.lock(self.path, say)
+
+    def owner(self) -> str | None:
+        """Who holds it, as it presented itself; none if nobody does."""
+        return store.owner(self.path)
+
+
+class TrainingFolder(ResultFolder):
+    """One training run: its agent, metrics and result; while it is under way, its checkpoint and progress."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.policy = path / "policy.safetensors"
+        self.metrics_file = path / "metrics.jsonl"
+        self.checkpoint = path / "checkpoint.pt"
+        self.progress = path / PROGRESS
+        self.wandb_file = path / "wandb.json"
+
+    def finish(self, facts: Mapping[str, Any]) -> None:
+        """Store the result, which says that the run has ended."""
+        store.write_json(self.result_file, facts)
+        store.remove(self.checkpoint)
+
+    def agent(self, phase: int = 0) -> Agent:
+        """What a run that has ended left."""
+        return Agent(self.policy, self.evals, str(self.result().get("policy")), phase)
+
+    def metrics(self) -> list[Json]:
+        return store.read_metrics(self.metrics_file)
+
+    def steps(self) -> int:
+        rows = self.metrics()
+        return int(rows[-1]["step"]) if rows else 0
+
+    def seconds(self) -> float:
+        """Spent training, as stored; before the end, and of version 0.1, by the rates in its metrics."""
+        stored = self.result().get("seconds")
+        return float(stored) if isinstance(stored, int | float) else [0.0, *times(self.metrics())][-1]
+
+    def snapshot(self, increments: int) -> Path:
+        """The agent that held a paced budget so many increments above its start."""
+        return self.path / "snapshots" / f"{increments:03d}.safetensors"
+
+    def snapshots(self) -> dict[int, Path]:
+        return {int(path.stem): path for path in sorted((self.path / "snapshots").glob("*.safetensors"))}
+
+    def forget(self) -> None:
+        """Delete what a cancelled run left: its checkpoint can be gigabytes."""
+        store.sweep(self.path)
+        store.remove(self.checkpoint)
+        store.remove(self.progress)
+
+
+def times(rows: Sequence[Json]) -> list[float]:
+    """Seconds of training up to each row of metrics."""
+    found = list[float]()
+    seconds, step = 0.0, 0.0
+    for row in rows:
+        rate = row.get("steps_per_second")
+        seconds += (row["step"] - step) / rate if rate else 0.0
+        step = row["step"]
+        found.append(seconds)
+    return found
+
+
+@dataclass(frozen=True)
+class StoredDecision:
+    """A decision and when it was made, in seconds on the clock of its stage."""
+
+    decision: Decision
+    seconds: float
+
+
+@dataclass(frozen=True)
+class PhaseFolder:
+    path: Path
+    index: int
+
+    def run(self, number: int) -> TrainingFolder:
+        """One of its runs, from 1."""
+        return TrainingFolder(self.path / f"run{number}")
+
+    def runs(self) -> dict[int, TrainingFolder]:
+        """Those that were begun, by number."""
+        numbers = sorted(int(path.name[3:]) for path in self.path.glob("run[0-9]*"))
+        return {number: self.run(number) for number in numbers}
+
+    def keep(self, decision: Decision, seconds: Callable[[], float]) -> float:
+        """Store the decision, and give the time at which it was first made; refuse one that differs from what is stored."""
+        path = self.path / "decision.json"
+        made = _decision(path, store.once(path, lambda: {"decision": asdict(decision), "seconds": seconds()}))
+        if replace(made.decision, stop=decision.stop) != decision:  # its wording may be of another version
+            what = f"'{path}' holds another decision than the results beside it lead to"
+            raise StoreError(what, "restore what was changed by hand, or delete that file and the phases after it")
+        for number, run in self.runs().items():
+            if not decision.candidate(number):
+                run.forget()
+        return made.seconds
+
+    def out_of_time(self, run: int, reason: str | None) -> str | None:
+        """The reason to stop as it was when it was first asked for: on resuming, the clock must not undo what was in time."""
+        return store.once(self.path / f"time-after-run{run}.json", lambda: {"stop": reason}).get("stop")
+
+    def clock_after(self, run: int) -> float | None:
+        """Of version 0.1: seconds on the stage's clock when a run was trained and evaluated."""
+        return store.read_if_there(self.path / f"clock-after-run{run}.json").get("seconds")
+
+
+class StageFolder(TrainingFolder):
+    """A stage of a recipe: one training run, or a curriculum of phases."""
+
+    def __init__(self, run: Path, number: int, stage: Stage, own: bool) -> None:
+        self.name = stage_name(stage)
+        super().__init__(run / "stages" / f"{number}-{self.name}")
+        self.run = run
+        self.number = number
+        self.loss = stage.loss
+        self.strategy = stage.strategy
+        self.shares_median = stage.shares_median
+        self.own = own  # one of the recipe's own, not of its bootstrap
+        self.median = TrainingFolder(self.path / "median")  # the agent that repeats go on from
+        self.paced_run = TrainingFolder(self.path / "run")  # of a stage whose budget paces itself
+        self.clock = self.path / "clock.json"
+
+    @property
+    def config(self) -> Config:
+        return read_config(self.path)
+
+    def phase(self, index: int) -> PhaseFolder:
+        """A phase, from 0, which is the bootstrap."""
+        return PhaseFolder(self.path / "phases" / f"{index:03d}", index)
+
+    def phases(self) -> list[PhaseFolder]:
+        return [self.phase(int(path.name)) for path in sorted((self.path / "phases").glob("[0-9]*"))]
+
+    def decisions(self) -> list[StoredDecision]:
+        """What was decided so far, phase by phase."""
+        made = list[StoredDecision]()
+        for path in sorted((self.path / "phases").glob("*/decision.json")):
+            stored = _decision(path, store.read_json(path))
+            if stored.decision.phase.index != (made[-1].decision.next if made else 0):
+                hint = "restore it, or delete result.json of this stage and of the run, and resume that"
+                raise StoreError(f"the decision before '{path}' is missing", hint)
+            made.append(stored)
+        return made
+
+    def kept_by(self, phase: int) -> TrainingFolder:
+        """Where the agent lies that a phase handed on; the stage's own folder is the bootstrap's."""
+        for made in reversed(self.decisions()):
+            index, kept = made.decision.phase.index, made.decision.kept
+            if index <= phase and kept != INCUMBENT:
+                return self.phase(index).run(kept)
+        return self
+
+    def training_runs(self) -> list[TrainingFolder]:
+        """Those that count: all but what trained beside a run that was good enough."""
+        if self.strategy == "none":
+            return [self]
+        if self.strategy == "paced":
+            return [self.paced_run]
+        made = [one.decision for one in self.decisions()]
+        return [self.phase(d.phase.index).run(c.run) for d in made for c in d.candidates if c.run != INCUMBENT]
+
+    def on_clock(self, moment: Any) -> float | None:
+        """The seconds on its clock (`Clock`) at a time of day; none where that is not stored, as in version 0.1."""
+        sessions = store.read_if_there(self.clock).get("sessions", [])
+        before = [one for one in sessions if moment is not None and one[0] <= moment]
+        return float(before[-1][1] + moment - before[-1][0]) if before else None
+
+
+class Clock:
+    """Seconds spent on a stage by all processes that worked on it, each counted up to its last `keep`.
+
+    It also stores when each of these processes began, so that times of day can be found on it.
+    """
+
+    def __init__(self, stage: StageFolder) -> None:
+        self._path = stage.clock
+        stored = store.read_if_there(self._path)
+        self._before = float(stored.get("seconds", 0.0))
+        self._sessions = [*stored.get("sessions", []), (time.time(), self._before)]
+        self._began = time.monotonic()
+        self.keep()
+
+    def seconds(self) -> float:
+        return self._before + time.monotonic() - self._began
+
+    def keep(self) -> float:
+        spent = self.seconds()
+        store.write_json(self._path, {"seconds": spent, "sessions": self._sessions})
+        return spent
+
+
+class RunDirectory(ResultFolder):
+    """A run, whose result is its verdict; `path` may hold none yet."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.init = TrainingFolder(path / "init")  # the agent to start from; `about` says whether there is one
+        self.best = path / "best" / "policy.safetensors"
+        self.certs = path / CERTS
+        self.breaking = path / "breaking"
+        self.report = path / "report.html"
+
+    @staticmethod
+    def open(path: Path) -> "RunDirectory":
+        """A run that can be read and continued; anything else is refused."""
+        _config_text(path)
+        if not (path / RUN).exists():
+            if (path / "stages").exists():
+                raise StoreError(f"'{path}' has no {RUN}", COPY_AGAIN)
+            raise StoreError(f"'{path}' is a part of a run", "give the run's own directory")
+        return RunDirectory(path)
+
+    @staticmethod
+    def create(
+        path: Path, stages: Sequence[tuple[Stage, Config]], about: Mapping[str, Any], init: bytes | None = None
+    ) -> "RunDirectory":
+        """Make the directory from the settings of every stage, its provenance and the agent to start from. run.json is
+        written first and config.toml last."""
+        run = RunDirectory(path)
+        recipe = recipes.find_recipe(stages[-1][1].recipe)
+        trained = trained_stages(recipe, stages, init is not None)
+        files = {run.init.policy: init} if init else {}
+        for number, (stage, config), own in trained:
+            files[StageFolder(path, number, stage, own).path / CONFIG] = to_toml(config).encode()
+        if recipe.source:
+            files[path / "stages" / f"{stages[-1][1].recipe}.toml"] = recipe.source.encode()
+        files[path / CONFIG] = to_toml(stages[-1][1]).encode()
+        settings = {run._name(file): _digest(data) for file, data in files.items() if file.suffix == ".toml"}
+        listed = [
+            {"number": number, "own": own, "loss": s.loss, "strategy": s.strategy, "shares_median": s.shares_median}
+            for number, (s, _), own in trained
+        ]
+        make_room(path)
+        store.write_json(path / RUN, {**about, "format": FORMAT, "stages": listed, "settings": settings})
+        for file, data in files.items():
+            store.write_bytes(file, data)
+        return run
+
+    @property
+    def exists(self) -> bool:
+        return (self.path / CONFIG).exists()
+
+    @property
+    def config(self) -> Config:
+        """The settings of the last stage."""
+        return read_config(self.path)
+
+    def check_settings(self, flags: Mapping[str, Any]) -> None:
+        """Refuse settings other than those the run was started with."""
+        config = self.config
+        if names := difference(config, config_from_dict(override(tomllib.loads(_config_text(self.path)), flags))):
+            what = f"'{self.path}' was started with other settings ({', '.join(names)})"
+            raise StoreError(what, "resume it without them, or give another --out")
+
+    def about(self) -> Json:
+        """Version, commit, command, machine and seed."""
+        facts = store.read_json(self.path / RUN, COPY_AGAIN)
+        if facts.get("format", 1) not in (1, FORMAT):
+            raise StoreError(f"'{self.path}' was made by a later version of bcl", "update bcl")
+        return facts
+
+    def stages(self) -> list[StageFolder]:
+        """Those that are or will be trained."""
+        about = self.about()
+        if "stages" in about:
+            return [self._stage(**facts) for facts in about["stages"]]
+        config = self.config
+        found = recipes.stages_of(config.recipe, config.algo, "", config.bootstrap)
+        trained = trained_stages(recipes.find_recipe(config.recipe), found, about.get("init") is not None)
+        return [StageFolder(self.path, number, stage, own) for number, (stage, _), own in trained]
+
+    def _stage(self, number: int, own: bool, **facts: Any) -> StageFolder:
+        return StageFolder(self.path, number, Stage(**facts), own)
+
+    def start(self) -> tuple[str, Agent] | None:
+        """The agent that the recipe's own stages begin from, with its name; none: they begin with fresh weights, or it is
+        not trained yet."""
+        # By the record: a run that was copied without its weights can still be reported.
+        if given := self.about().get("init"):
+            return "--init", Agent(self.init.policy, self.init.evals, str(given))
+        before = [stage for stage in self.stages() if not stage.own]
+        return (before[-1].name, before[-1].agent()) if before and before[-1].finished else None
+
+    def digests(self) -> dict[str, str]:
+        """Of all that reports read of the stages, by file."""
+        found = sorted(path for pattern in REPORTED for path in (self.path / "stages").rglob(pattern))
+        return {self._name(path): _digest(path.read_bytes()) for path in found}
+
+    def _name(self, path: Path) -> str:
+        return path.relative_to(self.path).as_posix()
+
+    def check_unchanged(self) -> None:
+        """Refuse settings that were edited since the run was started, and files of a finished run that are not as it left
+        them, or not there."""
+        way_out = f"delete '{self.result_file}' and resume the run to go on with what is there"
+        self._check_digests(self.about().get("settings"), "was started", "start a new run with other settings")
+        self._check_digests(self.result().get("files"), "ended", way_out)
+
+    def _check_digests(self, digests: Mapping[str, str] | None, since: str, way_out: str) -> None:
+        for name, digest in (digests or {}).items():
+            path = self.path / name
+            if not path.exists():
+                raise StoreError(f"'{path}' is missing", f"restore it, or {way_out}")
+            if _digest(path.read_bytes()) != digest:
+                raise StoreError(f"'{path}' was changed since the run {since}", f"restore it, or {way_out}")
+
+    def check_device(self, device: str) -> None:
+        """Refuse another kind of device: scores of one are not the other's."""
+        started_on = self.about().get("worker_device")
+        if started_on not in (None, device):
+            raise StoreError(f"'{self.path}' was started on {started_on}", f"take --device {started_on}")
+
+    def locked_since(self) -> float:
+        return (self.path / "lock").stat().st_mtime
+
+    def progress_files(self) -> list[Path]:
+        """Of all work under way, or cut by a kill."""
+        return sorted(self.path.rglob(f"*{PROGRESS}"))
+
+    def trainings(self) -> Iterator[TrainingFolder]:
+        for path in sorted(self.path.rglob("metrics.jsonl")):
+            yield TrainingFolder(path.parent)
+
+    @property
+    def repeats(self) -> "Repeats | None":
+        """Those that it is one of."""
+        group = Repeats(self.path.absolute().parent)
+        return group if group.exists else None
+
+
+class Repeats(ResultFolder):
+    """A folder of runs that differ in their seed, whose result are final scores, median and IQM; `path` may hold none."""
+
+    @property
+    def exists(self) -> bool:
+        return (self.path / REPEATS).is_file()
+
+    def write(self, names: Sequence[str]) -> None:
+        """Name the runs, once all of them were made."""
+        store.write_json(self.path / REPEATS, {"runs": [*names]})
+
+    def runs(self) -> list[RunDirectory]:
+        """Empty: it is no folder of repeats."""
+        names = store.read_json(self.path / REPEATS, COPY_AGAIN).get("runs") if self.exists else None
+        return [RunDirectory(self.path / str(name)) for name in names] if isinstance(names, list) else []
+
+    def finish(self, summary: Mapping[str, Any]) -> None:
+        store.write_json(self.result_file, summary)
+
+    def shown(self) -> RunDirectory:
+        """The median; before all have ended, the first that has not."""
+        runs = self.runs()
+        if median := self.result().get("median"):
+            return RunDirectory(self.path / str(median))
+        return next((run for run in runs if not run.finished), runs[0])
+
+
+def runs_of(path: Path) -> list[RunDirectory]:
+    return Repeats(path).runs() or [RunDirectory(path)]
+
+
+def read_config(folder: Path) -> Config:
+    """The configuration that lies in a run, or in a stage of it; a recipe that lies with it is known from here on."""
+    text = _config_text(folder)
+    for recipe in (folder / "stages").glob("*.toml"):
+        recipes.take_recipe(recipe)
+    try:
+        return config_from_toml(text)
+    except tomllib.TOMLDecodeError as error:
+        raise StoreError(f"'{folder / CONFIG}' is damaged: {error}", "restore it, or start a new run") from None
+
+
+def _config_text(folder: Path) -> str:
+    path = folder / CONFIG
+    with store.clear_reads(path):
+        try:
+            return path.read_bytes().decode()
+        except (FileNotFoundError, NotADirectoryError):
+            hint = f"it has no {CONFIG}; check the path"
+            if (folder / RUN).exists():
+                hint = "its creation was cut short: run 'bcl train' again"
+            raise StoreError(f"'{folder}' is not a run directory", hint) from None
+
+
+def check_new(path: Path) -> None:
+    """Refuse a directory that holds something already; what a killed creation left does not count."""
+    with store.clear_errors(path):
+        left = path.is_dir() and all(_is_leftover(one, path) for one in path.rglob("*"))
+        new = left or not path.exists()
+    if not new:
+        raise StoreError(f"'{path}' exists already", "give another --out")
+
+
+def make_room(path: Path) -> None:
+    """`check_new`, and delete what a killed creation left, which may have been that of another run."""
+    check_new(path)
+    with store.clear_errors(path):
+        for inside in path.iterdir() if path.exists() else ():
+            if re.fullmatch(r"stages|init|seed\d+", inside.name):
+                shutil.rmtree(inside)
+    store.sweep(path)
+
+
+def stage_name(stage: Stage) -> str:
+    """As folders and messages call it."""
+    return "vanilla" if stage.loss == "standard" else stage.loss
+
+
+def trained_stages(recipe: recipes.Recipe, stages: Sequence[Any], init: bool) -> list[tuple[int, Any, bool]]:
+    """The number of each stage that is trained, the stage, and whether it is the recipe's own: an agent to start from
+    stands for all others."""
+    first_own = len(stages) - max(len(recipe.stages), 1) + 1
+    return [(n, stage, n >= first_own) for n, stage in enumerate(stages, 1) if n >= first_own or not init]
+
+
+def _decision(path: Path, stored: Json) -> StoredDecision:
+    try:
+        return StoredDecision(Decision.from_dict(stored["decision"]), float(stored["seconds"]))
+    except (KeyError, TypeError, ValueError, AttributeError):
+        raise StoreError(f"'{path}' does not hold a decision", store.MADE_AGAIN) from None
+
+
+def _is_leftover(path: Path, directory: Path) -> bool:
+    """Whether it is what a killed creation leaves in its directory: of a run all but the last file, config.toml. The first
+    is run.json; without one, files of these names are somebody else's."""
+    if store.TEMPORARY.fullmatch(path.name) or (path.is_dir() and not path.is_symlink()):
+        return True
+    made = _MADE.fullmatch(path.relative_to(directory).as_posix())
+    begun = made is not None and (made[2] == "lock" or (directory / (made[1] or "") / RUN).exists())
+    return begun and path != directory / CONFIG
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()[:16]

@@ -1,0 +1,166 @@
+"""The run directory: made, opened, refused, listed; and those of version 0.1."""
+
+import ast
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import bcl
+from bcl.config import Config, resolve_stages
+from bcl.errors import StoreError
+from bcl.recipes import Stage
+from bcl.runs import store
+from bcl.runs.directory import Clock, Repeats, RunDirectory, make_room, runs_of
+
+PACKAGE = Path(bcl.__file__).parent
+
+
+class Crash(BaseException):
+    """Stands for a kill: nothing of ours catches it."""
+
+
+def stages(recipe: str = "at", **flags: Any) -> list[tuple[Stage, Config]]:
+    return resolve_stages("cartpole", recipe=recipe, flags=flags)
+
+
+def test_create_and_open(tmp_path: Path) -> None:
+    made = RunDirectory.create(tmp_path / "run", stages(seed=7), {"version": "x"}, b"weights")
+    run = RunDirectory.open(tmp_path / "run")
+    assert run == made
+    assert run.config == stages(seed=7)[-1][1]
+    assert (run.about()["version"], run.about()["format"]) == ("x", 2)
+    assert run.init.policy.read_bytes() == b"weights"
+    assert not run.finished
+    with pytest.raises(StoreError, match=r"exists already; give another --out$"):
+        RunDirectory.create(tmp_path / "run", stages(), {})
+    with pytest.raises(StoreError, match="not a run directory"):
+        RunDirectory.open(tmp_path)
+
+
+def test_what_cannot_be_read_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_bytes(b"\xff\xfe")
+    with pytest.raises(StoreError, match=r"config\.toml' is damaged"):
+        RunDirectory.open(tmp_path)
+    with pytest.raises(StoreError, match="name too long"):
+        RunDirectory.open(tmp_path / ("x" * 300))
+    with pytest.raises(StoreError, match="name too long"):
+        RunDirectory.create(tmp_path / ("x" * 300), stages(), {})
+
+
+def test_a_part_of_a_run_is_not_the_run(tmp_path: Path) -> None:
+    run = RunDirectory.create(tmp_path, stages(), {})
+    with pytest.raises(StoreError, match="is a part of a run; give the run's own directory"):
+        RunDirectory.open(run.stages()[0].path)
+    (tmp_path / "run.json").unlink()
+    with pytest.raises(StoreError, match=r"has no run\.json; copy the run again with all its files"):
+        RunDirectory.open(tmp_path)
+
+
+def test_another_directory_or_file_in_the_way_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    for path in (tmp_path, tmp_path / "notes.txt"):
+        with pytest.raises(StoreError, match="exists already; give another --out"):
+            RunDirectory.create(path, stages(), {})
+    assert (tmp_path / "notes.txt").read_text() == "mine"
+
+
+def test_a_creation_cut_short_can_be_done_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    replace, made = os.replace, list[str]()
+
+    def killed(old: str, new: str) -> None:
+        made.append(Path(new).name)
+        if len(made) > 1:
+            raise Crash
+        replace(old, new)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", killed)
+        with pytest.raises(Crash):
+            RunDirectory.create(tmp_path, stages(seed=1), {"version": "x"})
+    assert made[0] == "run.json"
+    (tmp_path / "lock").touch()
+    assert not RunDirectory(tmp_path).exists
+    RunDirectory.create(tmp_path, stages(seed=2), {"version": "y"})
+    assert RunDirectory.open(tmp_path).config.seed == 2
+
+
+def test_resume_under_other_settings_names_them(tmp_path: Path) -> None:
+    run = RunDirectory.create(tmp_path, stages(seed=1), {})
+    run.check_settings({"seed": 1})
+    with pytest.raises(StoreError, match=r"other settings \(dqn\.steps, seed\)"):
+        run.check_settings({"seed": 2, "dqn": {"steps": 7}})
+
+
+def listed(run: RunDirectory) -> list[tuple[int, str, str, bool]]:
+    return [(stage.number, stage.path.name, stage.strategy, stage.own) for stage in run.stages()]
+
+
+@pytest.mark.parametrize("init", [None, b"weights"])
+@pytest.mark.parametrize("recipe", ["vanilla", "at", "bcl-mos-at", "bcl-radial+at"])
+def test_the_stages_of_a_run_of_version_0_1_are_told_by_its_recipe(
+    tmp_path: Path, recipe: str, init: bytes | None
+) -> None:
+    run = RunDirectory.create(tmp_path, stages(recipe), {"init": init and "fingerprint"}, init)
+    found = listed(run)
+    assert all(stage.config.recipe == recipe for stage in run.stages())
+    about = {name: value for name, value in run.about().items() if name not in ("format", "stages")}
+    store.write_json(tmp_path / "run.json", about)
+    assert listed(run) == found
+    assert [stage.shares_median for stage in run.stages()].count(True) == (recipe == "bcl-radial+at")
+
+
+def test_a_run_of_a_later_version_is_refused(tmp_path: Path) -> None:
+    run = RunDirectory.create(tmp_path, stages(), {})
+    store.write_json(tmp_path / "run.json", run.about() | {"format": 99})
+    with pytest.raises(StoreError, match="made by a later version of bcl; update bcl"):
+        run.stages()
+
+
+def test_repeats(tmp_path: Path) -> None:
+    repeats = Repeats(tmp_path)
+    assert (repeats.exists, repeats.runs(), runs_of(tmp_path)) == (False, [], [RunDirectory(tmp_path)])
+    for seed in (0, 1):
+        RunDirectory.create(tmp_path / f"seed{seed}", stages(seed=seed), {})
+    repeats.write(["seed0", "seed1"])
+    assert [run.config.seed for run in runs_of(tmp_path)] == [0, 1]
+    assert all(run.repeats == Repeats(tmp_path) for run in repeats.runs())
+    store.write_json(tmp_path / "seed0/result.json", {})
+    assert repeats.shown().path.name == "seed1"  # the first that has not ended
+    repeats.finish({"median": "seed0"})
+    assert repeats.shown().path.name == "seed0"
+
+
+def test_a_clock_counts_processes_up_to_what_they_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = RunDirectory.create(tmp_path, stages(), {}).stages()[-1]
+    now = [100.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    monkeypatch.setattr("time.time", lambda: 5000.0 + now[0])
+    clock = Clock(stage)
+    now[0] = 130.0
+    assert clock.keep() == 30.0
+    now[0] = 150.0  # not stored: killed
+    clock = Clock(stage)
+    now[0] = 155.0
+    assert clock.keep() == 35.0
+    assert [stage.on_clock(moment) for moment in (5099.0, 5110.0, 5155.0, None)] == [None, 10.0, 35.0, None]
+
+
+def test_room_is_made_where_a_creation_was_killed(tmp_path: Path) -> None:
+    for name in ("run.json", "init/policy.safetensors", "stages/1-at/config.toml"):
+        store.write_text(tmp_path / name, "")
+    make_room(tmp_path)
+    assert os.listdir(tmp_path) == ["run.json"]
+
+
+NAMES = {
+    *("metrics.jsonl", "decision.json", "checkpoint.pt", "run.json", "repeats.json", "clock.json", "progress.json"),
+    *("snapshots", "phases", "wandb.json", "report.html"),
+}
+
+
+@pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_no_other_module_knows_the_names_of_files_in_a_run(path: Path) -> None:
+    words = {node.value for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Constant)}
+    assert path == PACKAGE / "runs" / "directory.py" or not words & NAMES
