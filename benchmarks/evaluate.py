@@ -22,7 +22,7 @@ from bcl.attacks import PGD, RIFGSM, Attack, MultiT, perturb, suite
 from bcl.config import resolve
 from bcl.envs import make_env
 from bcl.evaluation import Cell, Plan, cells, evaluate_cells
-from bcl.evaluation.evaluate import SearchForm
+from bcl.evaluation.play import SearchForm
 from bcl.evaluation.speed import attack_speed, untrained_policy
 from bcl.evaluation.suite import make_envs, tables_at_once
 from bcl.games import AtariGame, Game

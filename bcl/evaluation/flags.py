@@ -1,20 +1,18 @@
 """Reasons to distrust an evaluation. docs/flags.md has a paragraph on each: raised if, meaning, what to do."""
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, permutations
 
 from bcl import stats
-from bcl.attacks.names import attack_label
-from bcl.evaluation.score import NO_ATTACK, Score, lowest
+from bcl.attacks import APGD, PGD, CornerNoise, Learned, Multi, MultiT, Square, UniformNoise, attack_label
+from bcl.evaluation.score import Score, lowest
 from bcl.quantities import counted, format_eps
 
 ZERO_GRADIENT_SHARE = 0.1
 SIGMAS = 2.0  # a difference counts above this many standard errors ...
 SHARE_OF_NOMINAL = 0.05  # ... and above this share of the nominal return
-WITHOUT_GRADIENT_DESCENT = ("Multi(", "MultiT(", "Square(", "UniformNoise(", "CornerNoise(")
-LEARNED = "Learned("
+WITHOUT_GRADIENT_DESCENT = (Multi, MultiT, Square, UniformNoise, CornerNoise)
 MIN_EPISODES = 3  # comparisons of fewer say nothing
 FEW_COURSES = 0.5  # share of the episodes
 WORSE_THAN_START = "worse-than-start"
@@ -51,11 +49,20 @@ class Flag:
     name: str
     message: str
 
+    def __str__(self) -> str:
+        return f"{self.name}: {self.message}"
+
+    @classmethod
+    def from_text(cls, text: str) -> "Flag":
+        """The inverse of `str`, in which runs store flags."""
+        name, _, message = text.partition(": ")
+        return cls(name, message)
+
 
 def flags(scores: Sequence[Score], floor: Score | None = None) -> list[Flag]:
     """All reasons to distrust these scores of one policy. `floor`: play in which every action is the lowest-scored."""
-    nominal = next((s for s in scores if s.attack == NO_ATTACK), None)
-    attacked = [s for s in scores if s.attack != NO_ATTACK]
+    nominal = next((s for s in scores if s.attack is None), None)
+    attacked = [s for s in scores if s.attack is not None]
     found = [*_zero_gradients(attacked), *_no_effect(attacked), *_stochastic(attacked), *_few_courses(scores)]
     found += [*_masking(attacked, nominal), *_weak_pgd(attacked, nominal)]
     found += [*_planning_wins(attacked, nominal)]
@@ -69,7 +76,7 @@ def flags(scores: Sequence[Score], floor: Score | None = None) -> list[Flag]:
 
 def worse_than_start(scores: Sequence[Score], start: Sequence[Score], file: str) -> list[Flag]:
     """Where the worst return within a budget, or without attack, is certainly below that of the agent that training began
-    from, which lies in `file` and was judged alike."""
+    from, which lies in `file` and was evaluated alike."""
     found = dict[tuple[Score, Score], str]()
     for eps in sorted({s.eps for s in scores} & {s.eps for s in start}):
         ours, theirs = (lowest(s for s in some if s.eps <= eps) for some in (scores, start))
@@ -97,10 +104,7 @@ def _zero_gradients(scores: Sequence[Score]) -> list[Flag]:
 
 
 def _no_effect(scores: Sequence[Score]) -> list[Flag]:
-    idle = [s for s in scores if s.changed == 0]
-    return [
-        Flag("no-effect", f"{attack_label(s.attack)} at {format_eps(s.eps)} changed no action at all") for s in idle
-    ]
+    return [Flag("no-effect", f"{s.label} changed no action at all") for s in scores if s.changed == 0]
 
 
 def _stochastic(scores: Sequence[Score]) -> list[Flag]:
@@ -114,8 +118,7 @@ def _few_courses(scores: Sequence[Score]) -> list[Flag]:
     share, courses, fewest = min(known, key=lambda one: one[0], default=(1.0, 0, None))
     if fewest is None or share > FEW_COURSES:
         return []
-    nominal = fewest.attack == NO_ATTACK
-    where = "without attack" if nominal else f"under {attack_label(fewest.attack)} at {format_eps(fewest.eps)}"
+    where = f"under {fewest.label}" if fewest.attack else "without attack"
     what = f"the {len(fewest.returns)} episodes {where} took only {counted(courses, 'course')}"
     return [Flag("few-courses", what)]
 
@@ -125,15 +128,15 @@ def _masking(scores: Sequence[Score], nominal: Score | None) -> list[Flag]:
 
 
 def _weak_pgd(scores: Sequence[Score], nominal: Score | None) -> list[Flag]:
-    return [Flag("weak-pgd", what) for what in _stronger_than_pgd(("APGD(",), scores, nominal)]
+    return [Flag("weak-pgd", what) for what in _stronger_than_pgd((APGD,), scores, nominal)]
 
 
-def _stronger_than_pgd(rivals: tuple[str, ...], scores: Sequence[Score], nominal: Score | None) -> Iterator[str]:
+def _stronger_than_pgd(rivals: tuple[type, ...], scores: Sequence[Score], nominal: Score | None) -> Iterator[str]:
     """By budget: the strongest of `rivals`, where it is clearly stronger than every PGD within the budget."""
     for eps in sorted({s.eps for s in scores}):
-        within = [s for s in scores if s.eps <= eps and s.attack.startswith("PGD(")]
+        within = [s for s in scores if s.eps <= eps and isinstance(s.attack, PGD)]
         climbing = [s for s in within if s.eps == eps]
-        others = [s for s in scores if s.eps == eps and s.attack.startswith(rivals)]
+        others = [s for s in scores if s.eps == eps and isinstance(s.attack, rivals)]
         if not climbing or not others:
             continue
         rival = lowest(others)
@@ -143,12 +146,12 @@ def _stronger_than_pgd(rivals: tuple[str, ...], scores: Sequence[Score], nominal
 
 def _planning_wins(scores: Sequence[Score], nominal: Score | None) -> list[Flag]:
     found = []
-    for eps in sorted({s.eps for s in scores if s.attack.startswith(LEARNED)}):
+    for eps in sorted({s.eps for s in scores if isinstance(s.attack, Learned)}):
         within = [s for s in scores if s.eps <= eps]
-        myopic = [s for s in within if not s.attack.startswith(LEARNED)]
+        myopic = [s for s in within if not isinstance(s.attack, Learned)]
         if not myopic:
             continue
-        planned = lowest(s for s in within if s.eps == eps and s.attack.startswith(LEARNED))
+        planned = lowest(s for s in within if s.eps == eps and isinstance(s.attack, Learned))
         strongest = lowest([*myopic, nominal] if nominal else myopic)
         apart = planned.mean + SIGMAS * planned.sem < strongest.mean - SIGMAS * strongest.sem
         if apart and clearly_lower(planned, strongest, nominal):
@@ -169,15 +172,17 @@ def _bigger_budget(scores: Sequence[Score], nominal: Score | None) -> list[Flag]
 
 
 def _more_effort(scores: Sequence[Score], nominal: Score | None) -> list[Flag]:
+    """Of two forms of PGD that differ in steps and restarts alone."""
     found = []
-    plain = [(s, *effort) for s in scores if (effort := _effort(s.attack))]
-    for weak, weak_kind, weak_effort in plain:
-        for strong, strong_kind, strong_effort in plain:
-            more = weak_kind == strong_kind and weak.eps == strong.eps and weak_effort != strong_effort
-            more = more and all(w <= s for w, s in zip(weak_effort, strong_effort, strict=True))
-            if more and clearly_lower(weak, strong, nominal):
-                what = f"{_called(strong)} hurts less than {_called(weak)}"
-                found.append(Flag("more-effort-weaker", f"{what} at {format_eps(weak.eps)}"))
+    played = [(s, s.attack) for s in scores if isinstance(s.attack, PGD)]
+    for (weak, less), (strong, more) in permutations(played, 2):
+        alike = (less.step, less.random_start, less.objective) == (more.step, more.random_start, more.objective)
+        harder = less.steps <= more.steps and less.restarts <= more.restarts and less != more
+        if not alike or not harder or weak.eps != strong.eps:
+            continue
+        if clearly_lower(weak, strong, nominal):
+            what = f"{_called(strong)} hurts less than {_called(weak)}"
+            found.append(Flag("more-effort-weaker", f"{what} at {format_eps(weak.eps)}"))
     return found
 
 
@@ -193,12 +198,6 @@ def _attack_helps(scores: Sequence[Score], nominal: Score) -> list[Flag]:
 
 def _called(score: Score) -> str:
     return f"{attack_label(score.attack)} ({score.mean:.4g})"
-
-
-def _effort(attack: str) -> tuple[str, tuple[int, int]] | None:
-    """What kind of PGD this is apart from its effort, and its steps and restarts."""
-    match = re.fullmatch(r"PGD\(steps=(\d+), (step=[^,]+, random_start=\w+), restarts=(\d+), (.*)\)", attack)
-    return (match[2] + match[4], (int(match[1]), int(match[3]))) if match else None
 
 
 def _full_budget(scores: Sequence[Score], nominal: Score, floor: Score) -> list[Flag]:

@@ -4,8 +4,9 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from bcl.attacks import recorded
 from bcl.errors import StoreError
-from bcl.evaluation import Cell, Plan, Score, cell_file
+from bcl.evaluation import Cell, Plan, Score, gather, missing_cells, read_scores
 from bcl.experiment import work
 from bcl.experiment.mirrors import NO_MIRRORS, Mirrors
 from bcl.experiment.work import CHECKPOINT, EVALS, POLICY, RESULT, Judging, Training
@@ -77,16 +78,16 @@ class Crew:
         self, name: str, agent: Agent, plan: Plan, cells: Sequence[Cell], ahead: Sequence[Cell] = ()
     ) -> list[Score]:
         """Scores of the cells, those that are missing played; `ahead`: worth playing along with them."""
-        if not all(self._file(agent, plan, cell).exists() for cell in cells):
+        if self._missing(agent, plan, cells):
             self.play([(name, agent, plan, (*cells, *ahead))])
-        files = [self._file(agent, plan, cell) for cell in cells]
-        return [Score.from_dict(store.read_json(file), file) for file in files]
+        found = read_scores(agent.folder / EVALS, plan.conditions(agent.fingerprint, self.device))
+        return [found[recorded(cell.attack), cell.eps] for cell in cells]
 
     def play(self, wanted: Sequence[tuple[str, Agent, Plan, Sequence[Cell]]]) -> None:
         """Have the scores made that are missing; those of several agents beside each other, where there are workers."""
         jobs, width = list[Job](), self.executor.width
         for name, agent, plan, cells in wanted:
-            missing = [cell for cell in cells if not self._file(agent, plan, cell).exists()]
+            missing = self._missing(agent, plan, cells)
             policy = agent.content() if missing else b""
             for share in (missing[i::width] for i in range(min(width, len(missing)))):
                 order = Judging(name, policy, plan, tuple(share), self.device)
@@ -94,14 +95,14 @@ class Crew:
                 jobs.append(Job(agent.folder / EVALS, work.judge, (order, len(jobs))))
         for _ in self.executor.run(jobs, self.interrupted, self.tick):
             pass
+        for folder in dict.fromkeys(job.folder for job in jobs):
+            gather(folder)
 
     def _done(self, folder: Path, order: Training) -> bool:
         if not (folder / RESULT).exists() or (folder / CHECKPOINT).exists():
             return False
         agent, plan = agent_in(folder), order.plan
-        return (
-            plan is None or not agent.fingerprint or all(self._file(agent, plan, cell).exists() for cell in order.cells)
-        )
+        return plan is None or not agent.fingerprint or not self._missing(agent, plan, order.cells)
 
-    def _file(self, agent: Agent, plan: Plan, cell: Cell) -> Path:
-        return cell_file(agent.folder / EVALS, cell, plan, agent.fingerprint, self.device)
+    def _missing(self, agent: Agent, plan: Plan, cells: Sequence[Cell]) -> list[Cell]:
+        return missing_cells(agent.folder / EVALS, plan.conditions(agent.fingerprint, self.device), cells)

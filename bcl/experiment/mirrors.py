@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bcl.attacks.names import attack_label
+from bcl.attacks import attack_label
 from bcl.config import Config
 from bcl.errors import BclError, MissingExtra
 from bcl.evaluation import Score

@@ -21,7 +21,7 @@ from bcl.config import Config, preset_for, resolve
 from bcl.envs import Step, VariedStarts, VectorEnv
 from bcl.envs.vector import Seeds
 from bcl.evaluation import Cell, Plan, run_suite
-from bcl.evaluation.evaluate import Decision, SearchForm
+from bcl.evaluation.play import Decision, SearchForm
 from bcl.evaluation.score import lowest
 from bcl.experiment.work import Watch, train_run
 from bcl.games import AtariGame

@@ -5,8 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from bcl import stats
-from bcl.attacks import attacks_named
-from bcl.attacks.names import attack_label
+from bcl.attacks import attack_label, attacks_named
 from bcl.config import Config
 from bcl.errors import StoreError
 from bcl.experiment.run import MEDIAN, Verdict, read_config, stage_folders
@@ -55,7 +54,7 @@ def final_score_in_words(config: Config, attacked: bool) -> str:
     evaluation = config.evaluation
     words = "mean return without attack"
     if attacked:
-        attacks = [attack_label(repr(attack)) for attack in attacks_named(evaluation.suite)]
+        attacks = [attack_label(attack) for attack in attacks_named(evaluation.suite)]
         under = attacks[0] if len(attacks) == 1 else f"the worst of {', '.join(attacks)}"
         words += f" + mean over {', '.join(map(format_eps, evaluation.scored))} under {under}"
     return words + (", training levels + unlimited levels" if evaluation.levels == "both" else "")

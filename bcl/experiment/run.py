@@ -21,14 +21,13 @@ import torch
 
 import bcl
 from bcl import recipes, stats
-from bcl.attacks import PGD, Multi, attacks_named
-from bcl.attacks.names import attack_label
+from bcl.attacks import PGD, Multi, attack_label, attacks_named
 from bcl.bounds import margins
 from bcl.config import Config, config_from_toml
 from bcl.curriculum import TARGET_REACHED
 from bcl.envs import make_env
 from bcl.errors import StoreError
-from bcl.evaluation import Cell, Plan, Score, cells, flags, worse_than_start, worst, worst_within
+from bcl.evaluation import Cell, Plan, Score, Start, cells, flags, worse_than_start, worst, worst_within
 from bcl.evaluation.flags import WORSE_THAN_START
 from bcl.experiment.crew import Agent, Crew, agent_in, agent_of
 from bcl.experiment.learned import NO_LEARNING, UNKNOWN_LEARNING, doubt
@@ -50,23 +49,6 @@ Stages = Sequence[tuple[Stage, Config]]
 MEDIAN = "median"  # folder of the agent that repeats share
 MOST_NAMED = 4  # attacks in a sentence; the paper's table has as many
 REPORTED = (RESULT, METRICS, DECISION, "clock*.json", "time-after*.json")  # files in the folders of stages
-
-
-@dataclass(frozen=True)
-class Start:
-    """The agent that the recipe's own stages began from, judged on the episodes and under the attacks of the result."""
-
-    name: str
-    """Its stage, such as `vanilla`; `--init` where it was given."""
-    file: str
-    """Within the run; of `bcl attack` the whole path."""
-    scores: list[Score]
-    unlimited: list[Score]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data."""
-        scores = {"scores": self.scores, "unlimited": self.unlimited}
-        return {"name": self.name, "file": self.file} | {k: [s.to_dict() for s in v] for k, v in scores.items()}
 
 
 @dataclass(frozen=True)
@@ -199,12 +181,15 @@ def read_verdict(run: Path) -> Verdict | None:
 
 def _verdict(run: Path, data: dict[str, Any]) -> Verdict:
     try:
-        scores = [Score.from_dict(score, run / RESULT) for score in data["scores"]]
-        unlimited = [Score.from_dict(score, run / RESULT) for score in data.get("unlimited", [])]
+        scores = [Score.from_dict(score, f"a score in '{run / RESULT}'") for score in data["scores"]]
+        unlimited = [Score.from_dict(score, f"a score in '{run / RESULT}'") for score in data.get("unlimited", [])]
         names = ("final_score", "flags", "curriculum", "kept", "reached")
         start = None
         if told := data.get("start"):
-            both = ([Score.from_dict(score, run / RESULT) for score in told[kind]] for kind in ("scores", "unlimited"))
+            both = (
+                [Score.from_dict(score, f"a score in '{run / RESULT}'") for score in told[kind]]
+                for kind in ("scores", "unlimited")
+            )
             start = Start(told["name"], told["file"], *both)
         return Verdict(scores, unlimited=unlimited, start=start, **{name: data[name] for name in names})
     except (KeyError, TypeError):

@@ -126,7 +126,8 @@ def prove(folder: Path, order: Proving, eps: float, part: int, stop: Stop) -> No
     """A job: the certificate of a policy at one budget."""
     progress = folder / progress_file(part)
     begin = _stoppable(progress, "certify", stop)
-    for _ in run_certificates(_unpack(order.policy, order.device), order.plan, [eps], order.method, folder, begin):
+    policy = _unpack(order.policy, order.device)
+    for _ in run_certificates(policy, order.plan, [eps], order.method, folder, begin, part):
         pass
     store.remove(progress)
 
@@ -134,17 +135,24 @@ def prove(folder: Path, order: Proving, eps: float, part: int, stop: Stop) -> No
 def judge(folder: Path, order: Judging, part: int, stop: Stop) -> None:
     """A job: scores of a policy that lies elsewhere; `part`: which of several jobs in this folder."""
     progress = folder / progress_file(part)
-    _play(_unpack(order.policy, order.device), order.name, order.plan, order.cells, folder, progress, stop)
+    _play(_unpack(order.policy, order.device), order.name, order.plan, order.cells, folder, progress, stop, part)
     store.remove(progress)
 
 
 def _play(
-    policy: Policy, name: str, plan: Plan, cells: tuple[Cell, ...], folder: Path, progress: Path, stop: Stop
+    policy: Policy,
+    name: str,
+    plan: Plan,
+    cells: tuple[Cell, ...],
+    folder: Path,
+    progress: Path,
+    stop: Stop,
+    part: int | None = None,
 ) -> None:
     from bcl.experiment.planning import ready  # which trains by `train_run`
 
     begin = _stoppable(progress, name, stop)
-    for _ in run_suite(policy, plan, cells, folder, begin, ready(policy, plan, folder, begin)):
+    for _ in run_suite(policy, plan, cells, folder, begin, ready(policy, plan, folder, begin), part):
         if stop():
             raise KeyboardInterrupt
 

@@ -19,9 +19,9 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from bcl.evaluation import Score
+from bcl.evaluation import Evaluation, Score
 from bcl.quantities import counted
-from bcl.reports.data import BarState, Evaluation, Frame, Proof, Published, Timeline
+from bcl.reports.data import BarState, Frame, Proof, Published, Timeline
 from bcl.reports.look import COLOURS, LEVELS, LIGHT, RC, number, styles
 from bcl.stats import MIN_FOR_INTERVAL
 

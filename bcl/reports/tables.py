@@ -7,7 +7,8 @@ from html import escape
 from typing import Any
 
 from bcl import stats
-from bcl.attacks.names import attack_label
+from bcl.attacks import attack_label
+from bcl.evaluation.score import shown
 from bcl.quantities import counted, format_eps
 from bcl.reports.compare import Block, Comparison, Median, Row
 from bcl.reports.entries import Entry
@@ -83,7 +84,7 @@ def as_json(comparison: Comparison) -> dict[str, Any]:
     blocks = []
     for block in comparison.blocks:
         data = dataclasses.asdict(block)
-        data["attacks"] = [{"eps": eps, "attacks": attacks} for eps, attacks in block.attacks.items()]
+        data["attacks"] = [{"eps": eps, "attacks": [*map(shown, attacks)]} for eps, attacks in block.attacks.items()]
         for row, plain in zip(block.rows, data["rows"], strict=True):
             plain["cells"] = [dataclasses.asdict(cell) for cell in row.cells.values()]
             for cell in plain["cells"]:
