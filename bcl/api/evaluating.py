@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol, cast, get_args
+from typing import Any, Literal, Protocol, cast
 
 from bcl.api import Where, given, several, whole
 from bcl.api.target import Target, judged, paper_starts, pick_device
@@ -29,14 +29,15 @@ from bcl.evaluation import (
     game_for_evaluation,
     gather,
     missing_cells,
-    missing_certificates,
+    read_certified,
     run_certificates,
     run_suite,
     worse_than_start,
 )
 from bcl.evaluation.breaking import BREAKING
 from bcl.evaluation.certify import CERTIFICATES
-from bcl.evaluation.evaluation import Starts, frame, html_table
+from bcl.evaluation.evaluation import frame, html_table
+from bcl.evaluation.plan import Starts
 from bcl.evaluation.play import Progress
 from bcl.evaluation.suite import CERTS, PARTS, no_progress
 from bcl.experiment import work
@@ -159,7 +160,7 @@ def evaluate(
     Workers(parallel=whole("parallel", parallel)).worker_device()  # refuses less than 1
     with judged(agent, device) as target:
         count = target.defaults.episodes if episodes is None else whole("episodes", episodes)
-        starts = _starts(starts, target.defaults.starts)
+        starts = starts or target.defaults.starts
         noops = paper_starts(seed, count, num_envs) if starts == "game" else 0
         game = game_for_evaluation(target.game, env_set, target.defaults.max_steps, noops)
         plan = Plan(game, count, seed, protocol, precision, num_envs, starts)
@@ -271,7 +272,8 @@ def certify(
         method, why = affordable_method(target.policy) if method == "auto" else (method, "")
         onlooker.start(len(budgets))
         folder, proofs = _writable(target.results / CERTS), []
-        missing = missing_certificates(folder, plan, target.policy, method, budgets)
+        stored = read_certified(folder, plan, target.policy, method)[1]
+        missing = [budget for budget in dict.fromkeys(budgets) if budget not in stored]
         if parallel > 1 and len(missing) > 1:
             order = work.Proving(files.to_bytes(target.policy), plan, method, pick_device(device))
             jobs = [Job(folder, work.prove, (order, budget, number)) for number, budget in enumerate(missing)]
@@ -296,12 +298,6 @@ def _writable(folder: Path) -> Path:
 def _budgets(eps: Budgets | None) -> list[float]:
     """Empty: the game's."""
     return [] if eps is None else [parse_eps(e) for e in several("eps", eps)]
-
-
-def _starts(asked: Starts | None, usual: Starts) -> Starts:
-    if asked not in (None, *get_args(Starts)):
-        raise ConfigError(f"starts = {asked!r:.60} does not fit", f"one of {', '.join(get_args(Starts))}")
-    return asked or usual
 
 
 def _chosen(suite: str | None, attacks: str | Attack | Sequence[str | Attack] | None) -> list[Attack]:

@@ -40,44 +40,10 @@ class AtariEnvs:
     def __init__(
         self, game: AtariGame, num_envs: int, device: torch.device, threads: int = 0, render: bool = False
     ) -> None:
-        try:
-            import ale_py
-            from ale_py import roms
-            from ale_py.vector_env import AtariVectorEnv
-        except ImportError:
-            raise MissingExtra(f"the Atari game '{game.id}' needs ale-py", "pip install 'ale-py>=0.12.1'") from None
-        if game.id not in roms.get_all_rom_ids():
-            raise GameError(f"ale-py has no game '{game.id}'", "ROM names are in snake case, such as road_runner")
-        if abs(game.crop_shift) > MARGIN:
-            allowed = f"between -{MARGIN} and {MARGIN}"
-            raise GameError(f"game.crop_shift {game.crop_shift} leaves the screen", f"it lies {allowed}")
-        if not 1 <= game.noop_max < 2**31 - 1:
-            raise GameError(
-                f"game.noop_max {game.noop_max} cannot be played", "it must be at least 1, and a 32-bit number"
-            )
-        ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
         self.game, self.num_envs = game, num_envs
         self._device, self._render = device, render
         self._v1 = game.pipeline == "v1"
-        self._settings: dict[str, Any] = {
-            "game": game.id,
-            "num_envs": num_envs,
-            "num_threads": threads,
-            "frameskip": 1 if self._v1 else SKIP,  # v1 pools 3 frames, which ale-py cannot: we skip and pool ourselves
-            "maxpool": not self._v1,
-            "grayscale": not self._v1 and game.pool == "gray",
-            "img_height": HEIGHT,
-            "img_width": WIDTH,
-            "stack_num": 1,
-            "noop_max": game.noop_max + 1,
-            "use_fire_reset": False,
-            "reward_clipping": False,
-            "episodic_life": False,
-            "repeat_action_probability": 0.0,
-            "max_num_frames_per_episode": 2**31 - 1,
-            "autoreset_mode": "NextStep",
-        }
-        self._ale: Any = _spare.pop(repr(self._settings), None) or AtariVectorEnv(**self._settings)
+        self._ale, self._settings = _emulators(game, num_envs, threads)
         actions = [action.name for action in self._ale.ale.get_action_set()]
         if game.num_actions > len(actions):
             raise GameError(f"'{game.id}' has {len(actions)} actions, not {game.num_actions}", "lower game.num_actions")
@@ -174,7 +140,7 @@ class AtariEnvs:
             self.recv()
         if self._twin:
             self._twin.close()
-        key, ale, self._ale = repr(self._settings), self._ale, None
+        key, ale, self._ale = self._settings, self._ale, None
         if older := _spare.pop(key, None):
             older.close()
         _spare[key] = ale
@@ -257,3 +223,42 @@ def _block_mean(x: Tensor) -> Tensor:
     x = x.to(torch.int16)
     x = x[:, 0::2] + x[:, 1::2]  # rows first: they are contiguous
     return ((x[:, :, 0::2] + x[:, :, 1::2] + 2) >> 2).to(torch.uint8)
+
+
+def _emulators(game: AtariGame, num_envs: int, threads: int) -> tuple[Any, str]:
+    """ale-py's environment, one that was closed where there is one, and the name under which it may be used again."""
+    try:
+        import ale_py
+        from ale_py import roms
+        from ale_py.vector_env import AtariVectorEnv
+    except ImportError:
+        raise MissingExtra(f"the Atari game '{game.id}' needs ale-py", "pip install 'ale-py>=0.12.1'") from None
+    if game.id not in roms.get_all_rom_ids():
+        raise GameError(f"ale-py has no game '{game.id}'", "ROM names are in snake case, such as road_runner")
+    if abs(game.crop_shift) > MARGIN:
+        allowed = f"between -{MARGIN} and {MARGIN}"
+        raise GameError(f"game.crop_shift {game.crop_shift} leaves the screen", f"it lies {allowed}")
+    if not 1 <= game.noop_max < 2**31 - 1:
+        allowed = "it must be at least 1, and a 32-bit number"
+        raise GameError(f"game.noop_max {game.noop_max} cannot be played", allowed)
+    ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
+    v1 = game.pipeline == "v1"
+    settings: dict[str, Any] = {
+        "game": game.id,
+        "num_envs": num_envs,
+        "num_threads": threads,
+        "frameskip": 1 if v1 else SKIP,  # v1 pools 3 frames, which ale-py cannot: we skip and pool ourselves
+        "maxpool": not v1,
+        "grayscale": not v1 and game.pool == "gray",
+        "img_height": HEIGHT,
+        "img_width": WIDTH,
+        "stack_num": 1,
+        "noop_max": game.noop_max + 1,
+        "use_fire_reset": False,
+        "reward_clipping": False,
+        "episodic_life": False,
+        "repeat_action_probability": 0.0,
+        "max_num_frames_per_episode": 2**31 - 1,
+        "autoreset_mode": "NextStep",
+    }
+    return _spare.pop(repr(settings), None) or AtariVectorEnv(**settings), repr(settings)

@@ -7,8 +7,9 @@ from typing import Any
 
 from bcl.attacks import Attack, Learned, attack_from_dict, attack_from_repr, attack_label, attack_to_dict, recorded
 from bcl.errors import ConfigError, StoreError
-from bcl.evaluation.play import Cell, Progress
-from bcl.evaluation.suite import Plan, run_suite
+from bcl.evaluation.plan import Cell, Plan
+from bcl.evaluation.play import Progress
+from bcl.evaluation.suite import run_suite
 from bcl.games import LOWEST_RETURNS
 from bcl.policies import Policy
 from bcl.policies.files import fingerprint

@@ -6,15 +6,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Generator, Tensor, nn
+from torch import Tensor, nn
 
 from bcl import stats
 from bcl.bounds import Method, certified, full_precision, impossible, input_box, margins, pair_margins
 from bcl.envs import VectorEnv
 from bcl.errors import BclError, StoreError
 from bcl.evaluation.episodes import Book, Episode
-from bcl.evaluation.evaluation import Conditions, is_of, read_rows, rows_file
-from bcl.evaluation.play import Cell, Decided, Group, Host, Table, play
+from bcl.evaluation.evaluation import is_of, read_rows, rows_file
+from bcl.evaluation.plan import Cell, Conditions
+from bcl.evaluation.play import Decided, Group, Host, Table, play
 from bcl.policies import Policy, as_float
 from bcl.quantities import counted, format_eps
 from bcl.runs import store
@@ -129,7 +130,7 @@ def _play(
     is expected to have."""
     device = next(policy.parameters()).device
     book = Book(env.num_envs, env.num_envs, "fixed", device)
-    table = Table(Cell(None, 0.0), Generator(device), book)
+    table = Table(Cell(None, 0.0), seed, book)
 
     def decide(obs: Tensor) -> Decided:
         counting = torch.from_numpy(book.counting).to(obs.device)

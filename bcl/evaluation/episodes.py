@@ -1,14 +1,14 @@
 """Which steps and episodes count, and which episodes are one and the same but for how they began."""
 
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from bcl.envs import Step
+from bcl.evaluation.plan import Protocol
 
-Protocol = Literal["fixed", "first"]
 MIX = 6364136223846793005  # odd, with well mixed bits: a product by it, modulo 2**64, loses nothing
 
 
@@ -43,7 +43,7 @@ class Book:
         self._noted = np.zeros(num_envs, dtype=np.int64)
         self._return = np.zeros(num_envs)
         self._courses = Courses(num_envs, device)
-        self._device = device
+        self.device = device
         self.noted = 0
         self.steps = 0
         self.largest = 0.0
@@ -75,7 +75,7 @@ class Book:
         self._noted += live & self._noted_now
         rewarded = live & (reward != 0)
         if rewarded.any():
-            rows, length = (torch.from_numpy(x).to(self._device) for x in (rewarded, self._length))
+            rows, length = (torch.from_numpy(x).to(self.device) for x in (rewarded, self._length))
             self._courses.follow(step, rows, length)
         over = live & ended
         if over.any():
@@ -86,7 +86,7 @@ class Book:
                 self._finish(i, Episode(float(self._return[i]), *counts, course, prefix))
             for running in (self._return, self._length, self._noted):
                 running[over] = 0
-            self._courses.restart(torch.from_numpy(over).to(self._device))
+            self._courses.restart(torch.from_numpy(over).to(self.device))
 
     def _finish(self, copy: int, episode: Episode) -> None:
         if self.complete:

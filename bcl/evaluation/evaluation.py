@@ -14,13 +14,11 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-import torch
-
-import bcl
 from bcl.attacks import Attack, LowestScored, attack_label, rank
-from bcl.errors import GameError, MissingExtra, StoreError
+from bcl.errors import MissingExtra
+from bcl.evaluation.plan import Conditions
 from bcl.evaluation.score import Score, Worst, worst, worst_within
-from bcl.games import AtariGame, Game, ProcgenGame, game_from_dict, game_to_dict
+from bcl.games import AtariGame, Game, ProcgenGame, game_to_dict
 from bcl.quantities import counted, format_eps
 from bcl.runs import store
 
@@ -28,67 +26,10 @@ if TYPE_CHECKING:
     from bcl.evaluation.breaking import Breaking
     from bcl.evaluation.flags import Flag
 
-MEANING = 1  # of a stored score: raised when the same conditions, attack and budget come to mean other play
 SCORES = "scores"  # name of the file, without its ending
-Starts = Literal["game", "varied"]
 Levels = Literal["train", "eval", ""]
 Key = tuple[Attack | None, float]
 """Attack and budget."""
-
-
-@dataclass(frozen=True)
-class Conditions:
-    """What all scores of an evaluation share: with it, an attack and a budget, a score is found again."""
-
-    agent: str
-    """Fingerprint of the policy."""
-    device: str
-    """cpu or cuda: they round differently."""
-    game: Game
-    num_envs: int
-    episodes: int
-    seed: int
-    protocol: str
-    precision: str
-    """As it was asked for, fast or full; on a CPU full either way."""
-    starts: Starts = "game"
-    meaning: int = MEANING
-
-    def to_dict(self) -> dict[str, Any]:
-        """What is stored beside a score, which has its episodes, seed, protocol and precision itself."""
-        return {
-            "agent": self.agent,
-            "device": self.device,
-            "game": game_to_dict(self.game),
-            "num_envs": self.num_envs,
-            "asked": self.precision,
-            "starts": self.starts,
-            "meaning": self.meaning,
-            "bcl": bcl.__version__,
-            "torch": torch.__version__,
-        }
-
-    @classmethod
-    def from_row(cls, row: dict[str, Any], source: str) -> "Conditions":
-        """Of a stored score or certificate; rows of version 0.1 have `policy`, such as `f00d on cpu`."""
-        agent, _, device = str(row.get("policy", "")).partition(" on ")
-        try:
-            game = game_from_dict(row["game"] if isinstance(row.get("game"), dict) else {})
-        except GameError as error:
-            what = f"the game of {source} does not fit ({error.message})"
-            raise StoreError(what, "delete it to have it played again") from None
-        return cls(
-            agent=row.get("agent", agent),
-            device=row["device"] if "agent" in row else device,
-            game=game,
-            num_envs=row.get("num_envs", 0),
-            episodes=len(row["returns"]) if "returns" in row else row["episodes"],
-            seed=row["seed"],
-            protocol=row.get("protocol", "fixed"),
-            precision=row.get("asked") or ("fast" if row.get("precision") == "half" else "full"),
-            starts=row.get("starts") or ("varied" if row.get("prefixes") else "game"),
-            meaning=row.get("meaning", 1),
-        )
 
 
 @dataclass(frozen=True)
@@ -270,7 +211,9 @@ def read_evaluations(folder: Path, agent: str) -> list[Evaluation]:
     for conditions, score in _stored(folder, agent):
         if score.eps < 1 and not isinstance(score.attack, LowestScored):
             found.setdefault((conditions, score.precision), []).append(score)
-    return [Evaluation(conditions.game, ordered(scores), conditions.agent) for (conditions, _), scores in found.items()]
+    return [
+        Evaluation(conditions.plan.game, ordered(scores), conditions.agent) for (conditions, _), scores in found.items()
+    ]
 
 
 def ordered(scores: Iterable[Score]) -> list[Score]:

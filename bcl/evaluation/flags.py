@@ -64,9 +64,9 @@ def flags(scores: Sequence[Score], floor: Score | None = None) -> list[Flag]:
     nominal = next((s for s in scores if s.attack is None), None)
     attacked = [s for s in scores if s.attack is not None]
     found = [*_zero_gradients(attacked), *_no_effect(attacked), *_stochastic(attacked), *_few_courses(scores)]
-    found += [*_masking(attacked, nominal), *_weak_pgd(attacked, nominal)]
-    found += [*_planning_wins(attacked, nominal)]
-    found += [*_bigger_budget(attacked, nominal), *_more_effort(attacked, nominal)]
+    found += _stronger_than_pgd("masking", WITHOUT_GRADIENT_DESCENT, attacked, nominal)
+    found += _stronger_than_pgd("weak-pgd", (APGD,), attacked, nominal)
+    found += [*_planning_wins(attacked, nominal), *_bigger_budget(attacked, nominal), *_more_effort(attacked, nominal)]
     if nominal:
         found += _attack_helps(attacked, nominal)
     if nominal and floor:
@@ -96,42 +96,35 @@ def clearly_lower(low: Score, high: Score, nominal: Score | None) -> bool:
     return high.mean - low.mean > max(SIGMAS * noise, trifle)
 
 
-def _zero_gradients(scores: Sequence[Score]) -> list[Flag]:
-    worst = max(scores, key=lambda s: s.zero_gradient, default=None)
-    if worst is None or worst.zero_gradient <= ZERO_GRADIENT_SHARE:
-        return []
-    return [Flag("zero-gradients", f"the gradient is exactly zero on {worst.zero_gradient:.0%} of sampled states")]
+def _zero_gradients(scores: Sequence[Score]) -> Iterator[Flag]:
+    share = max((s.zero_gradient for s in scores), default=0.0)
+    if share > ZERO_GRADIENT_SHARE:
+        yield Flag("zero-gradients", f"the gradient is exactly zero on {share:.0%} of sampled states")
 
 
-def _no_effect(scores: Sequence[Score]) -> list[Flag]:
-    return [Flag("no-effect", f"{s.label} changed no action at all") for s in scores if s.changed == 0]
+def _no_effect(scores: Sequence[Score]) -> Iterator[Flag]:
+    for score in scores:
+        if score.changed == 0:
+            yield Flag("no-effect", f"{score.label} changed no action at all")
 
 
-def _stochastic(scores: Sequence[Score]) -> list[Flag]:
-    if not any(s.stochastic for s in scores):
-        return []
-    return [Flag("stochastic-policy", "the policy answers one observation differently each time")]
+def _stochastic(scores: Sequence[Score]) -> Iterator[Flag]:
+    if any(s.stochastic for s in scores):
+        yield Flag("stochastic-policy", "the policy answers one observation differently each time")
 
 
-def _few_courses(scores: Sequence[Score]) -> list[Flag]:
+def _few_courses(scores: Sequence[Score]) -> Iterator[Flag]:
     known = [(s.courses / len(s.returns), s.courses, s) for s in scores if s.courses and len(s.returns) >= MIN_EPISODES]
     share, courses, fewest = min(known, key=lambda one: one[0], default=(1.0, 0, None))
-    if fewest is None or share > FEW_COURSES:
-        return []
-    where = f"under {fewest.label}" if fewest.attack else "without attack"
-    what = f"the {len(fewest.returns)} episodes {where} took only {counted(courses, 'course')}"
-    return [Flag("few-courses", what)]
+    if fewest and share <= FEW_COURSES:
+        where = f"under {fewest.label}" if fewest.attack else "without attack"
+        what = f"the {len(fewest.returns)} episodes {where} took only {counted(courses, 'course')}"
+        yield Flag("few-courses", what)
 
 
-def _masking(scores: Sequence[Score], nominal: Score | None) -> list[Flag]:
-    return [Flag("masking", what) for what in _stronger_than_pgd(WITHOUT_GRADIENT_DESCENT, scores, nominal)]
-
-
-def _weak_pgd(scores: Sequence[Score], nominal: Score | None) -> list[Flag]:
-    return [Flag("weak-pgd", what) for what in _stronger_than_pgd((APGD,), scores, nominal)]
-
-
-def _stronger_than_pgd(rivals: tuple[type, ...], scores: Sequence[Score], nominal: Score | None) -> Iterator[str]:
+def _stronger_than_pgd(
+    flag: str, rivals: tuple[type, ...], scores: Sequence[Score], nominal: Score | None
+) -> Iterator[Flag]:
     """By budget: the strongest of `rivals`, where it is clearly stronger than every PGD within the budget."""
     for eps in sorted({s.eps for s in scores}):
         within = [s for s in scores if s.eps <= eps and isinstance(s.attack, PGD)]
@@ -141,11 +134,10 @@ def _stronger_than_pgd(rivals: tuple[type, ...], scores: Sequence[Score], nomina
             continue
         rival = lowest(others)
         if clearly_lower(rival, lowest(within), nominal):
-            yield f"{_called(rival)} beats {_called(lowest(climbing))} at {format_eps(eps)}"
+            yield Flag(flag, f"{_called(rival)} beats {_called(lowest(climbing))} at {format_eps(eps)}")
 
 
-def _planning_wins(scores: Sequence[Score], nominal: Score | None) -> list[Flag]:
-    found = []
+def _planning_wins(scores: Sequence[Score], nominal: Score | None) -> Iterator[Flag]:
     for eps in sorted({s.eps for s in scores if isinstance(s.attack, Learned)}):
         within = [s for s in scores if s.eps <= eps]
         myopic = [s for s in within if not isinstance(s.attack, Learned)]
@@ -156,57 +148,47 @@ def _planning_wins(scores: Sequence[Score], nominal: Score | None) -> list[Flag]
         apart = planned.mean + SIGMAS * planned.sem < strongest.mean - SIGMAS * strongest.sem
         if apart and clearly_lower(planned, strongest, nominal):
             what = f"{_called(planned)} beats {_called(strongest)}, the least that anything else left"
-            found.append(Flag("planning-wins", f"{what} within {format_eps(eps)}"))
-    return found
+            yield Flag("planning-wins", f"{what} within {format_eps(eps)}")
 
 
-def _bigger_budget(scores: Sequence[Score], nominal: Score | None) -> list[Flag]:
-    found = []
+def _bigger_budget(scores: Sequence[Score], nominal: Score | None) -> Iterator[Flag]:
     for attack in dict.fromkeys(s.attack for s in scores):
         ladder = sorted((s for s in scores if s.attack == attack), key=lambda s: s.eps)
         for small, big in pairwise(ladder):
             if clearly_lower(small, big, nominal):
                 what = f"{_called(big)} hurts less at {format_eps(big.eps)} than at {format_eps(small.eps)}"
-                found.append(Flag("bigger-budget-weaker", f"{what} ({small.mean:.4g})"))
-    return found
+                yield Flag("bigger-budget-weaker", f"{what} ({small.mean:.4g})")
 
 
-def _more_effort(scores: Sequence[Score], nominal: Score | None) -> list[Flag]:
+def _more_effort(scores: Sequence[Score], nominal: Score | None) -> Iterator[Flag]:
     """Of two forms of PGD that differ in steps and restarts alone."""
-    found = []
     played = [(s, s.attack) for s in scores if isinstance(s.attack, PGD)]
     for (weak, less), (strong, more) in permutations(played, 2):
         alike = (less.step, less.random_start, less.objective) == (more.step, more.random_start, more.objective)
         harder = less.steps <= more.steps and less.restarts <= more.restarts and less != more
-        if not alike or not harder or weak.eps != strong.eps:
-            continue
-        if clearly_lower(weak, strong, nominal):
+        if alike and harder and weak.eps == strong.eps and clearly_lower(weak, strong, nominal):
             what = f"{_called(strong)} hurts less than {_called(weak)}"
-            found.append(Flag("more-effort-weaker", f"{what} at {format_eps(weak.eps)}"))
-    return found
+            yield Flag("more-effort-weaker", f"{what} at {format_eps(weak.eps)}")
 
 
-def _attack_helps(scores: Sequence[Score], nominal: Score) -> list[Flag]:
-    found = []
+def _attack_helps(scores: Sequence[Score], nominal: Score) -> Iterator[Flag]:
     for eps in sorted({s.eps for s in scores}):
         strongest = lowest(s for s in scores if s.eps == eps)
         if stats.certainly_less(nominal.returns, strongest.returns):
             what = f"{_called(strongest)}, the worst attack at {format_eps(eps)}"
-            found.append(Flag("attack-helps", f"{what}, leaves more than no attack ({nominal.mean:.4g})"))
-    return found
+            yield Flag("attack-helps", f"{what}, leaves more than no attack ({nominal.mean:.4g})")
+
+
+def _full_budget(scores: Sequence[Score], nominal: Score, floor: Score) -> Iterator[Flag]:
+    if not any(s.eps == 1 for s in scores):
+        return
+    worst = lowest(scores)
+    noise = SIGMAS * (worst.sem**2 + floor.sem**2) ** 0.5
+    allowed = floor.mean + 0.1 * max(nominal.mean - floor.mean, 0) + noise
+    if worst.mean > allowed:
+        what = f"a budget of 1 leaves a return of {worst.mean:.4g}; always playing the lowest-scored action gives"
+        yield Flag("full-budget-survived", f"{what} {floor.mean:.4g}")
 
 
 def _called(score: Score) -> str:
     return f"{attack_label(score.attack)} ({score.mean:.4g})"
-
-
-def _full_budget(scores: Sequence[Score], nominal: Score, floor: Score) -> list[Flag]:
-    if not any(s.eps == 1 for s in scores):
-        return []
-    worst = lowest(scores)
-    noise = SIGMAS * (worst.sem**2 + floor.sem**2) ** 0.5
-    allowed = floor.mean + 0.1 * max(nominal.mean - floor.mean, 0) + noise
-    if worst.mean <= allowed:
-        return []
-    what = f"a budget of 1 leaves a return of {worst.mean:.4g}; always playing the lowest-scored action gives {floor.mean:.4g}"
-    return [Flag("full-budget-survived", what)]

@@ -5,7 +5,7 @@ import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, get_args
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -18,7 +18,6 @@ from bcl.attacks import (
     LowestScored,
     Randomness,
     RowGenerators,
-    attack_label,
     perturb,
     recorded,
 )
@@ -28,34 +27,15 @@ from bcl.bounds import Method, certified, full_precision, input_box, margins
 from bcl.envs import Step, VariedStarts, VectorEnv
 from bcl.envs.vector import seed_list
 from bcl.errors import BclError
-from bcl.evaluation.episodes import Book, Protocol
+from bcl.evaluation.episodes import Book
+from bcl.evaluation.plan import Cell, Plan, Precision, Protocol
 from bcl.evaluation.score import Score
 from bcl.graphs import Graphed
 from bcl.policies import Policy, as_float
-from bcl.quantities import format_eps
 
-Precision = Literal["fast", "full"]
 Progress = Callable[[int, int], None]
 PROBE_EVERY = 32  # steps between looks at gradients and certificates
 TOLERANCE = 1e-6  # rounding of a perturbation in float32
-
-
-@dataclass(frozen=True)
-class Cell:
-    """One score to be had."""
-
-    attack: Attack | None
-    eps: float
-
-    @property
-    def label(self) -> str:
-        """For progress lines."""
-        return f"{attack_label(self.attack)} at {format_eps(self.eps)}" if self.perturbs else "nominal"
-
-    @property
-    def perturbs(self) -> bool:
-        """Whether observations are changed."""
-        return self.attack is not None and not isinstance(self.attack, LowestScored)
 
 
 def evaluate(
@@ -72,10 +52,8 @@ def evaluate(
 ) -> Score:
     """Greedy play under one attack; see `evaluate_cells`."""
     cell = Cell(attack if eps > 0 or isinstance(attack, LowestScored) else None, eps)
-    together = evaluate_cells(
-        policy, [env], [cell], episodes=episodes, seed=seed, protocol=protocol, precision=precision, progress=progress
-    )
-    [(_, score)] = together
+    plan = Plan(env.game, episodes, seed, protocol, precision, env.num_envs)
+    [(_, score)] = evaluate_cells(policy, [env], [cell], plan, progress=progress)
     return score
 
 
@@ -83,43 +61,29 @@ def evaluate_cells(
     policy: Policy,
     envs: Sequence[VectorEnv],
     cells: Sequence[Cell],
-    *,
-    episodes: int,
-    seed: int = 0,
-    protocol: Protocol = "fixed",
-    precision: Precision = "fast",
-    copies: int = 0,
+    plan: Plan,
     certificates: Mapping[float, Method] | None = None,
     progress: Progress = lambda steps, episodes: None,
 ) -> Iterator[tuple[int, Score]]:
     """Greedy play under attack, all cells at once; each score, with the number of its cell, when it is done.
 
-    Every cell has an environment of its own, or `copies` of one that they share; copies that are left play for nothing, and
-    environments that are left are not touched.
+    Every cell has an environment of its own, or `plan.copies()` of one that they share; copies that are left play for nothing,
+    and environments that are left are not touched.
     Cells with the same attack are rows of one batch, each with its budget and its own random draws, so that a cell has the
     score it would have alone, up to how matrix products of another size are rounded.
-    `fixed`: every copy plays a number of episodes set beforehand, so that short episodes are not over-counted.
-    `first`: the first `episodes` to finish on any copy count, in order of finishing, as the reference does on Procgen.
-    `fast`: on a GPU attacks search in half precision, which sees steps of 1/8 gray level; actions are always decided in
-    full precision. `certificates`: budgets at which every step, and not every 32nd alone, is compared with what this method
-    proves. `progress` is told after every step how many steps each copy has played, and how many episodes are done.
+    `certificates`: budgets at which every step, and not every 32nd alone, is compared with what this method proves.
+    `progress` is told after every step how many steps each copy has played, and how many episodes are done.
     """
-    if episodes < 1:
-        raise BclError(f"{episodes} episodes cannot be evaluated", "ask for at least 1")
-    if protocol not in get_args(Protocol) or precision not in get_args(Precision):
-        raise BclError(f"unknown protocol '{protocol}' or precision '{precision}'", "fixed or first; fast or full")
     device = next(policy.parameters()).device
-    search = SearchForm.of(policy, precision)
-    size = copies or envs[0].num_envs
-    tables = [
-        Table(cell, Generator(device).manual_seed(seed), Book(size, episodes, protocol, device)) for cell in cells
-    ]
+    search = SearchForm.of(policy, plan.precision)
+    size = plan.copies()
+    tables = [Table(cell, plan.seed, Book(size, plan.episodes, plan.protocol, device)) for cell in cells]
     hosts = list[Host]()
     for env in envs:
         taken = sum(len(host.tables) for host in hosts)
         if taken == len(tables):
             break
-        hosts.append(Host(env, tables[taken : taken + env.num_envs // size], size, seed))
+        hosts.append(Host(env, tables[taken : taken + env.num_envs // size], size, plan.seed))
     probe = Probe(policy, search, certificates or {})
     decide = functools.partial(decision_of, policy, search)
     groups = [Group(members, decide, probe) for members in _by_attack(tables)]
@@ -128,7 +92,7 @@ def evaluate_cells(
         progress(steps, sum(table.book.finished for table in tables))
         for table in left:
             if table.book.complete:
-                yield tables.index(table), table.score(seed, protocol, search.is_half)
+                yield tables.index(table), table.score(plan, search.is_half)
         left = [table for table in left if not table.book.complete]
 
 
@@ -174,7 +138,7 @@ def _moments(
     policy: Policy, envs: VectorEnv, cell: Cell, seed: int, steps: int | None, precision: Precision
 ) -> Iterator[Moment]:
     device = next(policy.parameters()).device
-    table = Table(cell, Generator(device).manual_seed(seed), Book(1, 1, "fixed", device))
+    table = Table(cell, seed, Book(1, 1, "fixed", device))
     host = Host(envs, [table], 1, seed)
     group = Group([table], functools.partial(decision_of, policy, SearchForm.of(policy, precision)))
     obs, screen, total, shown = table.obs, envs.screen(), 0.0, 0
@@ -227,11 +191,13 @@ class Table:
     actions: Tensor
     step: Step
 
-    def __init__(self, cell: Cell, generator: Generator, book: Book) -> None:
+    def __init__(self, cell: Cell, seed: int, book: Book) -> None:
         self.cell = cell
-        self.generator = generator
+        self.generator = Generator(book.device).manual_seed(seed)
         self.book = book
-        self.probed = Probed()
+        self.probed = 0  # states that were looked at
+        self.zero_gradients = 0
+        self.stochastic = False
 
     def act(self, decided: "Decided") -> None:
         """What the copies do next; tensors of the host."""
@@ -240,7 +206,7 @@ class Table:
         self.actions = decided.actions
         self.book.note(decided.noted, decided.distance)
 
-    def score(self, seed: int, protocol: Protocol, half: bool) -> Score:
+    def score(self, plan: Plan, half: bool) -> Score:
         """Of a table whose episodes are all done."""
         book, cell = self.book, self.cell
         refuse_over_budget(book.largest, cell)
@@ -252,11 +218,11 @@ class Table:
             lengths=tuple(episode.length for episode in episodes),
             changed=book.noted / max(book.steps, 1),
             max_perturbation=book.largest,
-            zero_gradient=self.probed.zero_gradients / max(self.probed.states, 1),
-            seed=seed,
-            protocol=protocol,
+            zero_gradient=self.zero_gradients / max(self.probed, 1),
+            seed=plan.seed,
+            protocol=plan.protocol,
             precision="half" if half else "full",
-            stochastic=self.probed.stochastic,
+            stochastic=self.stochastic,
             courses=book.courses(),
             prefixes=tuple(episode.prefix for episode in episodes if episode.prefix is not None),
         )
@@ -448,20 +414,6 @@ def _moved(seen: Tensor, obs: Tensor) -> Tensor:
     return (seen - obs).abs().flatten(1).amax(dim=1)
 
 
-@dataclass(frozen=True)
-class Probed:
-    """What looks at single states found."""
-
-    states: int = 0
-    zero_gradients: int = 0
-    stochastic: bool = False
-
-    def __add__(self, other: "Probed") -> "Probed":
-        return Probed(
-            self.states + other.states, self.zero_gradients + other.zero_gradients, self.stochastic or other.stochastic
-        )
-
-
 class Probe:
     """Looks for vanished gradients, for chance in the policy, and for a certified action that was changed."""
 
@@ -494,13 +446,15 @@ class Probe:
             _refuse_broken_certificate(self._policy, obs, scores, actions, cells, method)
         blind = without_gradient(self._exact, obs).split(counts)
         for table, count, without in zip(tables, counts, blind, strict=True):
-            table.probed += Probed(count, int(without.sum()), stochastic)
+            table.probed += count
+            table.zero_gradients += int(without.sum())
+            table.stochastic |= stochastic
 
     def certificates_hold(self, tables: Sequence[Table]) -> None:
         """Only whether a certified action was changed, where certificates are at hand, by their method."""
         for table in tables:
             method = self._certificates.get(table.cell.eps)
-            if method is None or table.probed.stochastic:
+            if method is None or table.stochastic:
                 continue
             rows = torch.from_numpy(table.book.counting)
             obs = as_float(table.obs)[rows.to(table.obs.device)]

@@ -4,22 +4,19 @@ import contextlib
 import dataclasses
 import math
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
 
 from bcl.attacks import Attack, recorded
 from bcl.bounds import METHODS, Method
-from bcl.envs import VariedStarts, VectorEnv, make_env
-from bcl.envs.vector import seed_list
-from bcl.errors import ConfigError
+from bcl.envs import VectorEnv
 from bcl.evaluation.certify import USUAL_LENGTH, Certificate, append_certificate, certify, read_certificates
-from bcl.evaluation.episodes import Protocol
-from bcl.evaluation.evaluation import Conditions, Key, Starts, append_score, read_scores
-from bcl.evaluation.play import Cell, Precision, Progress, evaluate_cells
+from bcl.evaluation.evaluation import Key, append_score, read_scores
+from bcl.evaluation.plan import Cell, Conditions, Plan
+from bcl.evaluation.play import Progress, evaluate_cells
 from bcl.evaluation.score import Score
-from bcl.games import REFERENCE_NOOPS, AtariGame, Game, ProcgenGame
+from bcl.games import AtariGame, ProcgenGame
 from bcl.policies import Policy
 from bcl.policies.files import fingerprint
 from bcl.quantities import format_eps
@@ -40,68 +37,10 @@ def no_progress(label: str) -> Progress:
     return lambda done, of: None
 
 
-@dataclass(frozen=True)
-class Plan:
-    """What is asked of every cell."""
-
-    game: Game
-    episodes: int
-    seed: int = 0
-    protocol: Protocol = "fixed"
-    precision: Precision = "fast"
-    num_envs: int = 0
-    """Copies played at once; 0: one per episode, at most 64, and always 64 where the protocol is `first`."""
-    starts: Starts = field(default="game", repr=False)  # folders of learned adversaries are named by the repr
-    """`game`: as the game has them, on Atari the no-ops alone; `varied`: then random actions (`bcl.envs.VariedStarts`)."""
-
-    def __post_init__(self) -> None:
-        if self.episodes < 1:
-            raise ConfigError(f"{self.episodes} episodes cannot be evaluated", "ask for at least 1")
-        if self.num_envs < 0:
-            raise ConfigError(f"{self.num_envs} copies cannot be played", "give 0 or more")
-        seed_list(self.seed, self.copies())
-
-    def make_env(self, copies: int, device: torch.device) -> VectorEnv:
-        """Copies of the game whose episodes begin as asked."""
-        env = make_env(self.game, copies, device)
-        return VariedStarts(env) if self.starts == "varied" else env
-
-    def copies(self) -> int:
-        """How many copies of the game are played at once."""
-        return self.num_envs or (64 if self.protocol == "first" else min(self.episodes, 64))
-
-    def conditions(self, agent: str, device: str) -> Conditions:
-        """Those of its scores, for an agent with this fingerprint on this kind of device."""
-        precision = self.precision if device == "cuda" else "full"
-        return Conditions(
-            agent, device, self.game, self.copies(), self.episodes, self.seed, self.protocol, precision, self.starts
-        )
-
-
-def cells(attacks: Sequence[Attack], budgets: Sequence[float]) -> list[Cell]:
-    """Nominal play, then every attack at every budget above 0."""
-    return [Cell(None, 0.0), *(Cell(attack, eps) for eps in sorted({*budgets}) if eps > 0 for attack in attacks)]
-
-
 def missing_cells(folder: Path, conditions: Conditions, wanted: Sequence[Cell]) -> list[Cell]:
     """Those whose scores do not lie in a folder."""
     stored = read_scores(folder, conditions)
     return [cell for cell in wanted if (recorded(cell.attack), cell.eps) not in stored]
-
-
-def game_for_evaluation(game: Game, env_set: str | None, max_steps: int, starts: int = 0) -> Game:
-    """The game as it is evaluated: the set of levels (Procgen); the step limit, for the first `starts` episodes the
-    reference's no-ops, and v1's moves after a lost life (Atari), which its reference plays in evaluations alone."""
-    if isinstance(game, ProcgenGame):
-        if env_set not in (None, "train", "eval"):
-            raise ConfigError(f"unknown set of levels '{env_set}'", "train or eval")
-        return dataclasses.replace(game, num_levels=0) if env_set == "eval" else game
-    if env_set is not None:
-        raise ConfigError(f"'{game.id}' has no sets of levels", "--env-set is for Procgen games")
-    if isinstance(game, AtariGame):
-        moves = game.life_reset or game.pipeline == "v1"
-        return dataclasses.replace(game, max_steps=max_steps, first_noops=REFERENCE_NOOPS[:starts], life_reset=moves)
-    return game
 
 
 def run_suite(
@@ -188,19 +127,7 @@ def _play(
         for first in range(0, len(ordered), width):
             keys = ordered[first : first + width]
             cells = [ready(missing[key]) for key in keys]
-            together = evaluate_cells(
-                policy,
-                envs,
-                cells,
-                episodes=plan.episodes,
-                seed=plan.seed,
-                protocol=plan.protocol,
-                precision=plan.precision,
-                copies=plan.copies(),
-                certificates=certificates,
-                progress=bar.begin(cells),
-            )
-            for number, score in together:
+            for number, score in evaluate_cells(policy, envs, cells, plan, certificates, bar.begin(cells)):
                 bar.finished(cells[number], score.lengths)
                 yield keys[number], score
 
@@ -237,23 +164,14 @@ def tables_at_once(policy: Policy, plan: Plan) -> int:
     return max(1, copies // plan.copies())
 
 
-def certificate_conditions(plan: Plan, policy: Policy) -> Conditions:
-    """Those of certificates, which are always proven in full precision."""
-    device = next(policy.parameters()).device.type
-    return dataclasses.replace(plan.conditions(fingerprint(policy), device), precision="full")
-
-
-def missing_certificates(
-    folder: Path, plan: Plan, policy: Policy, method: Method, wanted: Sequence[float]
-) -> list[float]:
-    """The budgets whose certificates do not lie in a folder."""
-    stored = _stored_certificates(folder, certificate_conditions(plan, policy), method)
-    return [eps for eps in dict.fromkeys(wanted) if eps not in stored]
-
-
-def _stored_certificates(folder: Path, conditions: Conditions, method: Method) -> dict[float, Certificate]:
+def read_certified(
+    folder: Path, plan: Plan, policy: Policy, method: Method
+) -> tuple[Conditions, dict[float, Certificate]]:
+    """Certificates that lie in a folder, by budget, and their conditions: they are always proven in full precision."""
+    plan = dataclasses.replace(plan, precision="full")
+    conditions = plan.conditions(fingerprint(policy), next(policy.parameters()).device.type)
     found = read_certificates(folder, conditions.agent)
-    return {proof.eps: proof for of, proof in found if of == conditions and proof.method == method}
+    return conditions, {proof.eps: proof for of, proof in found if of == conditions and proof.method == method}
 
 
 def run_certificates(
@@ -267,8 +185,7 @@ def run_certificates(
 ) -> Iterator[Certificate]:
     """Yield the certificate of every budget, stored like scores."""
     device = next(policy.parameters()).device
-    conditions = certificate_conditions(plan, policy)
-    found = _stored_certificates(folder, conditions, method)
+    conditions, found = read_certified(folder, plan, policy, method)
     missing = [eps for eps in dict.fromkeys(budgets) if eps not in found]
     count = worth(policy.spec.obs_shape, plan.episodes)
     for eps in budgets:

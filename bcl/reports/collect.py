@@ -295,7 +295,16 @@ def _proofs_of_start(run: Path, policy: str) -> Iterator[Proof]:
 def _proofs(folder: Path, policy: str) -> tuple[Proof, ...]:
     """Certificates of this agent. An adversary may also do nothing: the greedy worst case is at most play without attack."""
     found = [
-        Proof(p.eps, p.method, p.acr, min(p.gwc, p.nominal), p.nominal, p.episodes, p.seed, levels_of(conditions.game))
+        Proof(
+            p.eps,
+            p.method,
+            p.acr,
+            min(p.gwc, p.nominal),
+            p.nominal,
+            p.episodes,
+            p.seed,
+            levels_of(conditions.plan.game),
+        )
         for conditions, p in read_certificates(folder, policy)
     ]
     return tuple(sorted(found, key=lambda p: (p.levels, p.method, p.seed, p.episodes, p.eps)))

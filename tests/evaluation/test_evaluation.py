@@ -9,14 +9,14 @@ import pytest
 
 from bcl.attacks import PGD, Attack, LowestScored
 from bcl.config import resolve
-from bcl.evaluation import Cell, Conditions, Score, gather, missing_cells, read_evaluations, read_scores
+from bcl.evaluation import Cell, Plan, Score, gather, missing_cells, read_evaluations, read_scores
 from bcl.evaluation.evaluation import append_score
 from bcl.games import game_to_dict
 from bcl.runs import store
 from tests.report.conftest import AGENT, PGD30, RI, played
 
 PONG = resolve("pong").game
-CONDITIONS = Conditions(AGENT, "cpu", PONG, 2, 2, 1, "fixed", "full")
+CONDITIONS = Plan(PONG, 2, seed=1).conditions(AGENT, "cpu")
 
 
 def score(attack: Attack | None, eps: float) -> Score:

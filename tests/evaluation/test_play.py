@@ -209,8 +209,8 @@ def test_observations_that_are_not_finite_are_refused_at_once_without_a_look_at_
 
 
 def test_unknown_words_are_refused() -> None:
-    for word in ({"protocol": "frist"}, {"precision": "haf"}):
-        with pytest.raises(BclError, match="fixed or first; fast or full"):
+    for word, known in (({"protocol": "frist"}, "fixed, first"), ({"precision": "haf"}, "fast, full")):
+        with pytest.raises(BclError, match=f"does not fit; one of {known}"):
             evaluate(right_minded(), Toy(1), None, 0.0, episodes=1, **word)  # type: ignore[arg-type]
 
 

@@ -75,7 +75,7 @@ def test_environments_are_closed_when_play_fails(
         def close(self) -> None:
             closed.append(kind)
 
-    monkeypatch.setattr(suite, "make_env", lambda *_: Failing())
+    monkeypatch.setattr("bcl.evaluation.plan.make_env", lambda *_: Failing())
     work: dict[str, Callable[[], object]] = {
         "suite": lambda: [*run_suite(policy, PLAN, [Cell(None, 0.0)], tmp_path)],
         "certificates": lambda: [*run_certificates(policy, PLAN, [0.1], "ibp", tmp_path)],

@@ -7,7 +7,7 @@ from typing import Any
 from bcl import experiment
 from bcl.attacks import PGD, RIFGSM, Attack
 from bcl.config import resolve_stages
-from bcl.evaluation import Conditions, Score, game_for_evaluation
+from bcl.evaluation import Plan, Score, game_for_evaluation
 from bcl.evaluation.evaluation import append_score
 from bcl.games import Game
 from bcl.reports.compare import Block, compare
@@ -23,7 +23,7 @@ def judge(folder: Path, game: Game, cells: Cells, policy: str = "p", seed: int =
     for (attack, eps), returns in cells.items():
         count = len(returns)
         score = Score(attack, eps, tuple(returns), (1,) * count, 0.0, eps, 0.0, seed, "fixed")
-        append_score(folder / "evals", Conditions(policy, "cpu", game, count, count, seed, "fixed", "full"), score)
+        append_score(folder / "evals", Plan(game, count, seed).conditions(policy, "cpu"), score)
 
 
 def finished(

@@ -10,7 +10,7 @@ import pytest
 from bcl import experiment
 from bcl.attacks import PGD, RIFGSM, Attack, suite
 from bcl.config import Config, resolve_stages
-from bcl.evaluation import Conditions, Score
+from bcl.evaluation import Plan, Score
 from bcl.evaluation.evaluation import append_score
 from bcl.games import game_to_dict
 from bcl.reports.data import Frame, Frames
@@ -33,7 +33,7 @@ def played(
     """A stored score."""
     score = Score(attack, eps, returns, (100,) * len(returns), 0.5 * (eps > 0), eps, 0.0, seed, "fixed")
     count = len(returns)
-    append_score(folder, Conditions(AGENT, "cpu", config.game, count, count, seed, "fixed", "full"), score)
+    append_score(folder, Plan(config.game, count, seed).conditions(AGENT, "cpu"), score)
 
 
 def rewritten(folder: Path, change: Callable[[dict[str, Any]], dict[str, Any] | None]) -> None:

@@ -37,7 +37,7 @@ def test_a_damaged_score_is_named(
         return {name: value for name, value in (row | change).items() if value is not ...}
 
     rewritten(pong_run / "evals", lambda row: damaged(row) if row == rows[line - 1] else row)
-    words = rf"line {line} of '.*scores.jsonl' does not fit \({reason}.*delete it to have it played again"
+    words = rf"line {line} of '.*scores.jsonl' does not fit \({reason}.*delete it to have it (played|made) again"
     with pytest.raises(StoreError, match=words):
         read(pong_run)
 
