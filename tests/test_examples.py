@@ -49,7 +49,7 @@ def test_the_demo_runs_and_draws(tmp_path: Path) -> None:
             ["no attack:", "RI-FGSM at 0.06", "worst within 0.06", "crown at 0.01: ACR", "report.html"],
         ),
         ("own_agent.py", [], ["at 0.1 the worst attack leaves", "crown-ibp at 0.01: ACR"]),
-        ("own_game.py", ["--quick"], ["none at 0:", "crown at 0.01: ACR"]),
+        ("own_game.py", ["--quick"], ["no attack: ", "crown at 0.01: ACR"]),
         ("walkthrough.py", ["--quick"], ["turns the action in", "phase 1 up to 0.02", "curriculum:", "ACR"]),
     ],
 )
