@@ -8,7 +8,7 @@ those are read too.
 import dataclasses
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from html import escape
 from pathlib import Path
@@ -53,11 +53,11 @@ class Start:
 class Evaluation:
     """How an agent does under every attack at every budget, and what to think of it."""
 
-    game: Game
+    game: Game = field(compare=False)  # as it was played; a verdict without its file of scores knows only the run's
     scores: Sequence[Score]
     """Nominal play first; never empty."""
-    agent: str = ""
-    """Where it was found."""
+    agent: str = field(default="", compare=False)
+    """Where it was found, or its fingerprint."""
     flags: "Sequence[Flag]" = ()
     """Reasons to distrust the scores (docs/flags.md)."""
     floor: Score | None = None
