@@ -29,27 +29,28 @@ __all__ = [
 
 if TYPE_CHECKING:
     from bcl.api.agents import import_policy, load, wrap
+    from bcl.api.evaluating import Certification, certify, evaluate
     from bcl.api.filming import Video, video
-    from bcl.api.judging import Certification, Evaluation, certify, evaluate
     from bcl.api.reporting import compare, report
     from bcl.api.training import Run, resume, train
     from bcl.api.workers import Workers
     from bcl.envs import make_env
     from bcl.errors import BclError
+    from bcl.evaluation import Evaluation
     from bcl.policies import Policy
     from bcl.policies.files import save
 
 _HOMES = {
     "BclError": "bcl.errors",
-    "Certification": "bcl.api.judging",
-    "Evaluation": "bcl.api.judging",
+    "Certification": "bcl.api.evaluating",
+    "Evaluation": "bcl.evaluation",
     "Policy": "bcl.policies",
     "Run": "bcl.api.training",
     "Video": "bcl.api.filming",
     "Workers": "bcl.api.workers",
-    "certify": "bcl.api.judging",
+    "certify": "bcl.api.evaluating",
     "compare": "bcl.api.reporting",
-    "evaluate": "bcl.api.judging",
+    "evaluate": "bcl.api.evaluating",
     "import_policy": "bcl.api.agents",
     "load": "bcl.api.agents",
     "make_env": "bcl.envs",

@@ -22,7 +22,7 @@ from bcl.attacks import PGD, RIFGSM, Attack, MultiT, perturb, suite
 from bcl.config import resolve
 from bcl.envs import make_env
 from bcl.evaluation import Cell, Plan, cells, evaluate_cells
-from bcl.evaluation.evaluate import SearchForm
+from bcl.evaluation.play import SearchForm
 from bcl.evaluation.speed import attack_speed, untrained_policy
 from bcl.evaluation.suite import make_envs, tables_at_once
 from bcl.games import AtariGame, Game
@@ -63,7 +63,7 @@ def whole_evaluation(policy: Policy, game: AtariGame, wanted: list[Cell], copies
     """Seconds and agent steps per second of cells one by one and side by side."""
     game = dataclasses.replace(game, max_steps=steps)
     device = next(policy.parameters()).device
-    plan = Plan(game, copies)
+    plan = Plan(game, copies, num_envs=copies)
     width = min(tables_at_once(policy, plan), len(wanted))
     one, several = make_envs(plan, 1, device), make_envs(plan, width, device)
 
@@ -74,7 +74,7 @@ def whole_evaluation(policy: Policy, game: AtariGame, wanted: list[Cell], copies
             part = cells[first : first + at_once]
             envs = one if at_once == 1 else several
             envs = envs if len(envs) == 1 else envs[: len(part)]
-            for _, score in evaluate_cells(policy, envs, part, episodes=copies, copies=copies):
+            for _, score in evaluate_cells(policy, envs, part, plan):
                 played += sum(score.lengths)
         return time.perf_counter() - start, played
 

@@ -16,13 +16,12 @@ from provenance import provenance
 from torch import Generator, Tensor
 
 import bcl
-from bcl.attacks import APGD, PGD, Attack, Margin, Square, perturb
-from bcl.attacks.names import attack_label
+from bcl.attacks import APGD, PGD, Attack, Margin, Square, attack_label, perturb
 from bcl.config import EvaluationConfig
 from bcl.envs import make_env
 from bcl.errors import BclError, ConfigError, WeightsError, counted
 from bcl.evaluation import game_for_evaluation
-from bcl.evaluation.evaluate import SearchForm, without_gradient
+from bcl.evaluation.play import SearchForm, without_gradient
 from bcl.policies import Policy, as_float
 from bcl.runs import store
 from bcl.settings import format_eps, parse_eps
@@ -73,7 +72,7 @@ def look(agent: str, eps: float, count: int) -> dict[str, object]:
             changed = policy(seen).argmax(dim=1) != clean
         row = {"attack": repr(attack), "changed": int(changed.sum()), "without_gradient": int((changed & blind).sum())}
         size = f", steps of {attack.step:g} eps" if isinstance(attack, PGD) else ""
-        name = attack_label(row["attack"]) + size
+        name = attack_label(attack) + size
         print(f"{name:<34}{row['changed']:>5} actions changed, {row['without_gradient']} without gradient", flush=True)
         rows.append(row)
     return {"agent": agent, "eps": eps, "states": len(obs), "without_gradient": int(blind.sum()), "rows": rows}

@@ -26,11 +26,11 @@ from bcl.attacks import SUITES, suite
 from bcl.config import EvaluationConfig, config_from_dict
 from bcl.envs import make_env
 from bcl.errors import BclError, ConfigError, StoreError, WeightsError
-from bcl.evaluation import game_for_evaluation, watch
-from bcl.evaluation.score import NO_ATTACK
+from bcl.evaluation import Evaluation, game_for_evaluation, read_evaluations, watch
+from bcl.evaluation.certify import CERTIFICATES
+from bcl.evaluation.evaluation import SCORES, is_of, read_rows, rows_file
 from bcl.policies import Policy
 from bcl.policies.files import Weights, fingerprint, load, to_bytes
-from bcl.reports.scores import Judged, read_scores
 from bcl.runs import store
 from bcl.settings import format_eps, read_toml
 
@@ -77,15 +77,15 @@ def policy_in(data: bytes) -> Policy:
         return load(file.name)
 
 
-def means(judged: Judged, attacks: str) -> dict[str, float]:
+def means(judged: Evaluation, attacks: str) -> dict[str, float]:
     """By budget, under the worst attack of a suite; budgets at which not all of it was played are left out."""
-    wanted = [repr(attack) for attack in suite(attacks)]
+    wanted = suite(attacks)
     lowest = {
-        format_eps(eps): min(judged.scores[attack, eps].mean for attack in wanted)
-        for eps in sorted({eps for _, eps in judged.scores if eps > 0})
-        if all((attack, eps) in judged.scores for attack in wanted)
+        format_eps(eps): min(judged.cells[attack, eps].mean for attack in wanted)
+        for eps in sorted({eps for _, eps in judged.cells if eps > 0})
+        if all((attack, eps) in judged.cells for attack in wanted)
     }
-    return {"0": judged.scores[NO_ATTACK, 0.0].mean, **lowest}
+    return {"0": judged.cells[None, 0.0].mean, **lowest}
 
 
 def publish(options: argparse.Namespace) -> Path:
@@ -98,7 +98,7 @@ def publish(options: argparse.Namespace) -> Path:
         )
     policy, folder = load(options.file), zoo.FOLDER / options.name
     identity, game = fingerprint(policy), policy.spec.game
-    judged = max(read_scores(options.results / "evals", identity), key=lambda one: len(one.scores), default=None)
+    judged = max(read_evaluations(options.results / "evals", identity), key=lambda one: len(one.scores), default=None)
     if judged is None or game is None:
         raise StoreError(f"'{options.results}' has no scores of '{options.file}'", "judge it with 'bcl attack' first")
     config = config_from_dict(read_toml(options.config))
@@ -116,16 +116,16 @@ def publish(options: argparse.Namespace) -> Path:
         "sha256": hashlib.sha256(data).hexdigest(),
         "policy": fingerprint(published),
         "judged": identity,
-        "episodes": len(judged.example.returns),
+        "episodes": judged.episodes,
         "suite": options.suite,
     }
     lines = [f"{key} = {json.dumps(value)}" for key, value in about.items()]
     lines += ["", "[returns]", *(f"{json.dumps(eps)} = {mean}" for eps, mean in means(judged, options.suite).items())]
     shutil.rmtree(folder, ignore_errors=True)  # results of an earlier agent
-    for path in sorted(options.results.glob("*/*.json")):
-        result = store.read_json(path)
-        if path.parent.name in ("evals", "certs") and str(result.get("policy")).startswith(f"{identity} on "):
-            store.write_json(folder / path.parent.name / path.name, result)
+    for name, rows, of_old in (("evals", SCORES, "eps-*.json"), ("certs", CERTIFICATES, "*.json")):
+        for _, row in read_rows(options.results / name, rows, of_old):
+            if is_of(row, identity):
+                store.append_row(rows_file(folder / name, rows, None), row)
     store.write_bytes(folder / zoo.WEIGHTS, data)
     store.write_text(folder / zoo.CONFIG, options.config.read_text())
     store.write_text(folder / zoo.ABOUT, "\n".join([*lines, ""]))  # last: without it nobody sees the agent

@@ -62,5 +62,5 @@ if __name__ == "__main__":
     else:
         run = bcl.train("Thermostat-v0", recipe="at", out=OUT, say=print, **SETTINGS)
     for score in run.verdict.scores:
-        print(f"{score.attack} at {score.eps:.3g}: {score}")
+        print(f"{score.label}: {score}")
     print(bcl.certify(run, eps=[0.01], method="crown"))

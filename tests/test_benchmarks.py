@@ -13,7 +13,7 @@ import bcl
 from bcl import losses
 from bcl.attacks import CornerNoise
 from bcl.config import resolve
-from bcl.envs import frames
+from bcl.envs import atari as frames
 
 pytest.importorskip("ale_py")
 LOSSES = ("standard", "at", "radial")

@@ -1,12 +1,13 @@
 """The examples run."""
 
-import json
 import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from bcl.runs import store
 
 ROOT = Path(__file__).parents[1]
 
@@ -30,9 +31,9 @@ def test_the_demo_runs_and_draws(tmp_path: Path) -> None:
     assert "its start (vanilla) has" in re.search(r"<h1>(.*?)</h1>", report, re.DOTALL)[1]  # type: ignore[index]
     assert "start (vanilla), crown-ibp" in report
     # Certificates are of the episodes of the table.
-    table = json.loads((tmp_path / "run" / "evals" / "verdict.json").read_text())
-    [proof] = [json.loads(path.read_text()) for path in (tmp_path / "run" / "certs").glob("*.json")]
-    assert (proof["seed"], proof["nominal"]) == (table["scores"][0]["seed"], table["scores"][0]["mean"])
+    scores = store.read_metrics(tmp_path / "run" / "evals" / "scores.jsonl")
+    [proof] = store.read_metrics(tmp_path / "run" / "certs" / "certificates.jsonl")
+    assert (proof["seed"], proof["nominal"]) in {(s["seed"], s["mean"]) for s in scores if s["attack"] == "none"}
     assert "Nothing has been proven" not in report
     again = run("demo.py", tmp_path, *words)  # finished: read, not done again
     assert "'run' is finished" in again
@@ -48,7 +49,7 @@ def test_the_demo_runs_and_draws(tmp_path: Path) -> None:
             ["no attack:", "RI-FGSM at 0.06", "worst within 0.06", "crown at 0.01: ACR", "report.html"],
         ),
         ("own_agent.py", [], ["at 0.1 the worst attack leaves", "crown-ibp at 0.01: ACR"]),
-        ("own_game.py", ["--quick"], ["none at 0:", "crown at 0.01: ACR"]),
+        ("own_game.py", ["--quick"], ["no attack: ", "crown at 0.01: ACR"]),
         ("walkthrough.py", ["--quick"], ["turns the action in", "phase 1 up to 0.02", "curriculum:", "ACR"]),
     ],
 )

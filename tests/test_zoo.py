@@ -20,10 +20,10 @@ from bcl.cli.main import parse
 from bcl.config import EvaluationConfig, config_from_dict, config_from_toml, resolve
 from bcl.envs import make_env
 from bcl.errors import WeightsError
-from bcl.evaluation import watch
+from bcl.evaluation import read_certificates, read_evaluations, watch
 from bcl.policies import Policy, PolicySpec
 from bcl.policies.files import fingerprint
-from bcl.reports.scores import read_scores
+from bcl.runs import store
 from bcl.settings import difference, parse_flags, to_toml
 
 Cli = Callable[..., tuple[int, str, str]]
@@ -101,8 +101,8 @@ def test_a_shipped_agent_is_what_it_says(name: str, publishing) -> None:
     assert (fingerprint(policy), policy.spec.game.id) == (agent.policy, agent.game)
     config = config_from_dict(tomllib.loads((agent.folder / zoo.CONFIG).read_text()))
     assert (config.recipe, config.seed, config.game.id) == (agent.recipe, agent.seed, agent.game)
-    [judged] = read_scores(agent.folder / "evals", agent.judged)
-    assert (publishing.means(judged, agent.suite), len(judged.example.returns)) == (agent.returns, agent.episodes)
+    [judged] = read_evaluations(agent.folder / "evals", agent.judged)
+    assert (publishing.means(judged, agent.suite), judged.episodes) == (agent.returns, agent.episodes)
 
 
 LATER_DEFAULTS = ("curriculum.expected_return", "dqn.accelerate", "ppo.accelerate")
@@ -141,17 +141,18 @@ def test_the_command_line_takes_a_shipped_agent(
     assert code == 0
     assert "results: runs/zoo-pong-radial.results/evals" in out
     assert "next: bcl attack zoo:pong-radial --suite strong\n" in out
-    assert len(list((tmp_path / "runs" / "zoo-pong-radial.results" / "evals").glob("eps-*.json"))) == 2
+    assert len(store.read_metrics(tmp_path / "runs" / "zoo-pong-radial.results" / "evals" / "scores.jsonl")) == 2
     assert sorted(zoo.FOLDER.rglob("*")) == before
 
 
 def test_shipped_pong_agents_were_judged_whole_and_compare(publishing) -> None:
     names = ("pong-vanilla", "pong-radial", "pong-bcl-mos-at")
     for name in names:
-        [judged] = read_scores(zoo.named(name).folder / "evals", zoo.named(name).judged)
+        [judged] = read_evaluations(zoo.named(name).folder / "evals", zoo.named(name).judged)
         assert [*publishing.means(judged, "paper")] == ["0", *(f"{level}/255" for level in (1, 3, 5, 10, 15, 20, 25))]
         assert len(publishing.means(judged, "strong")) == 1 + 2
-        assert [*(zoo.named(name).folder / "certs").glob("eps-1-255-ibp-*.json")]
+        [(_, proof)] = read_certificates(zoo.named(name).folder / "certs", zoo.named(name).judged)
+        assert (proof.method, proof.eps) == ("ibp", 1 / 255)
     [block] = bcl.compare(*(f"zoo:{name}" for name in names)).blocks
     assert all(row.score is not None for row in block.rows)
     assert "zoo:pong-radial has -8.8 at 3/255 under APGD-100 margin, which not all faced" in block.notes
@@ -250,7 +251,8 @@ def test_a_budget_without_the_whole_suite_has_no_worst_case(publish, tmp_path: P
     bcl.evaluate(tmp_path / "p.safetensors", attacks=["noise", "corner-noise"], eps=[0.1, 0.2], episodes=2)
     publish(HEADS["int16"])
     assert zoo.named("mine").returns.keys() == {"0", "0.1"}
-    assert len(list((zoo.FOLDER / "mine" / "evals").glob("eps-0-2-*.json"))) == 2
+    rows = store.read_metrics(zoo.FOLDER / "mine" / "evals" / "scores.jsonl")
+    assert [row["eps"] for row in rows].count(0.2) == 2
 
 
 def test_a_command_that_starts_from_the_agent_itself_is_refused(publish) -> None:
@@ -261,9 +263,10 @@ def test_a_command_that_starts_from_the_agent_itself_is_refused(publish) -> None
 
 def test_an_agent_takes_the_place_of_its_namesake(publish, tmp_path: Path) -> None:
     publish(HEADS["int16"])
-    first = {path.name for path in (zoo.FOLDER / "mine" / "evals").iterdir()}
+    scores = zoo.FOLDER / "mine" / "evals" / "scores.jsonl"
+    first = {row["agent"] for row in store.read_metrics(scores)}
     publish(HEADS["float16"])
-    assert not first & {path.name for path in (zoo.FOLDER / "mine" / "evals").iterdir()}
+    assert not first & {row["agent"] for row in store.read_metrics(scores)}
     assert zoo.named("mine").weights == "float16"
 
 

@@ -9,13 +9,13 @@ from typing import Literal
 
 from bcl.api import Where, given, path_of, whole
 from bcl.api.agents import judged, paper_starts
-from bcl.api.judging import NOBODY, Onlooker, Progress, named_attack
-from bcl.attacks import Attack
-from bcl.attacks.names import attack_label
+from bcl.api.evaluating import NOBODY, Onlooker, named_attack
+from bcl.attacks import Attack, attack_label
 from bcl.envs import make_env
 from bcl.errors import ConfigError
 from bcl.evaluation import Cell, Moment, Plan, game_for_evaluation, watch
 from bcl.evaluation.certify import USUAL_LENGTH
+from bcl.evaluation.play import Progress
 from bcl.experiment.learned_adversary import ready
 from bcl.games import OBSERVATION_NAMES
 from bcl.policies import Policy
@@ -77,13 +77,13 @@ def video(
         folder = path_of("out", out) if out else target.results / "videos"
         if folder.suffix.lower() in (".mp4", ".gif"):
             raise ConfigError(f"'{folder}' is to be a folder, for an mp4 and a GIF", "leave the ending out")
-        stem = stem_of(attack if isinstance(attack, str) else attack_label(repr(attack)), eps, env_set, seed)
+        stem = stem_of(attack if isinstance(attack, str) else attack_label(attack), eps, env_set, seed)
         made = Video(folder / f"{stem}.mp4", folder / f"{stem}.gif", eps)
         store.try_to_write(made.mp4)  # a folder that cannot be written is an error before the work
         render = len(policy.spec.obs_shape) == 1
         with contextlib.closing(make_env(game, 1, next(policy.parameters()).device, render=render)) as envs:
             dimensions = OBSERVATION_NAMES.get(game.id, ())
-            subject = Subject(game.id, repr(adversary) if eps else "", eps, envs.action_names, dimensions)
+            subject = Subject(game.id, adversary if eps else None, eps, envs.action_names, dimensions)
             onlooker.start(1)
             played = ready(policy, Plan(game, 1, seed), target.results / "evals", onlooker.begin)(Cell(adversary, eps))
             moments = watch(policy, envs, played.attack, eps, seed=seed, steps=steps or None)

@@ -1,12 +1,16 @@
-"""Random perturbations: attacks of their own, and where the others start."""
+"""Attacks that draw and follow no gradient, and the draws that other attacks start from."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import sqrt
 
 import torch
 from torch import Generator, Tensor
 
-from bcl.attacks.threat import Budget, Policy, Randomness
+from bcl.attacks.objectives import Margin
+from bcl.attacks.threat import Ball, Budget, Policy, Randomness, demand, per_sample
+
+SQUARE_HALVINGS = (10, 50, 200, 500, 1000, 2000, 4000, 6000, 8000)  # per 10,000 queries
 
 
 @dataclass(frozen=True)
@@ -23,6 +27,33 @@ class CornerNoise:
 
     def __call__(self, policy: Policy, obs: Tensor, eps: Budget, generator: Randomness, /) -> Tensor:
         return obs + eps * signs(obs.shape, obs, generator)
+
+
+@dataclass(frozen=True)
+class Square:
+    """Square attack, Linf (Andriushchenko et al. 2020): moves random windows to +-eps and keeps what raises the margin, so
+    that masked gradients cannot stop it; `area` is the first window's share."""
+
+    queries: int = 500
+    area: float = 0.8
+
+    def __post_init__(self) -> None:
+        demand("at least 1", queries=self.queries)
+        demand("between 0 and 1", area=self.area)
+
+    def __call__(self, policy: Policy, obs: Tensor, eps: Budget, generator: Randomness, /) -> Tensor:
+        clean = policy(obs)
+        ball = Ball.around(policy, obs, eps)
+        best = ball.project(obs + eps * _stripes(obs, generator))
+        best_value = Margin()(policy(best), clean)
+        for query in range(1, self.queries):
+            share = self.area / 2 ** sum(query * 10_000 > halving * self.queries for halving in SQUARE_HALVINGS)
+            inside, sign = _window(obs, share, generator)
+            tried = ball.project(torch.where(inside, obs + eps * sign, best))
+            value = Margin()(policy(tried), clean)
+            best = torch.where(per_sample(value > best_value, obs), tried, best)
+            best_value = torch.maximum(value, best_value)
+        return best
 
 
 def uniform(obs: Tensor, eps: Budget, generator: Randomness, copies: int = 1) -> Tensor:
@@ -55,3 +86,33 @@ def _fill(out: Tensor, dim: int, generator: Randomness, fill: Callable[[Tensor, 
         return
     for part, own in generator.parts(out, dim):
         part.copy_(fill(torch.empty_like(part), own))  # in the order in which it would be filled alone
+
+
+def _stripes(obs: Tensor, generator: Randomness) -> Tensor:
+    """One sign per image column and channel; one per element where there are no columns."""
+    if obs.dim() != 4:
+        return signs(obs.shape, obs, generator)
+    batch, channels, _, width = obs.shape
+    return signs((batch, channels, 1, width), obs, generator)
+
+
+def _window(obs: Tensor, share: float, generator: Randomness) -> tuple[Tensor, Tensor]:
+    """Where to move and in which direction: a square with one sign per channel, or a run of vector elements."""
+    if obs.dim() != 4:
+        flat = obs.flatten(1)
+        inside = _run(flat, flat.shape[1], round(share * flat.shape[1]), generator)
+        return inside.view_as(obs), signs(obs.shape, obs, generator)
+    batch, channels, height, width = obs.shape
+    side = round(sqrt(share * height * width))
+    rows, columns = (_run(obs, length, side, generator) for length in (height, width))
+    return rows.view(batch, 1, height, 1) & columns.view(batch, 1, 1, width), signs(
+        (batch, channels, 1, 1), obs, generator
+    )
+
+
+def _run(obs: Tensor, length: int, wanted: int, generator: Randomness) -> Tensor:
+    """(B, length) true on a randomly placed run of `wanted` places, at least one and at most all."""
+    run = min(max(wanted, 1), length)
+    start = random_numbers(length - run + 1, (len(obs), 1), obs, generator)
+    place = torch.arange(length, device=obs.device)
+    return (place >= start) & (place < start + run)

@@ -1,4 +1,4 @@
-"""RI-FGSM and its forms with many starts, as in the reference code but for judging what the policy really sees."""
+"""RI-FGSM and its forms with many starts, as in the reference code but that they go by what the policy really sees."""
 
 from dataclasses import dataclass, field
 

@@ -3,13 +3,11 @@
 import importlib
 import re
 
-from bcl.attacks.apgd import APGD
 from bcl.attacks.learned import Learned
-from bcl.attacks.noise import CornerNoise, UniformNoise
+from bcl.attacks.noise import CornerNoise, Square, UniformNoise
 from bcl.attacks.objectives import KL, CrossEntropy, Margin, MinBest
-from bcl.attacks.pgd import FGSM, PGD, WorstAction
+from bcl.attacks.pgd import APGD, FGSM, PGD, WorstAction
 from bcl.attacks.ri_fgsm import RIFGSM, Multi, MultiT
-from bcl.attacks.square import Square
 from bcl.attacks.threat import Attack
 from bcl.errors import ConfigError, did_you_mean
 

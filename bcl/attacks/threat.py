@@ -1,6 +1,7 @@
 """The threat model: an observation may move by at most eps per element and must stay a valid observation."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol, TypeAlias
 
 import torch
@@ -48,9 +49,18 @@ class Policy(Protocol):
 
 
 class Attack(Protocol):
-    """A frozen dataclass whose repr is its label; call it through `perturb`."""
+    """A frozen dataclass; call it through `perturb`. Scores are stored under its class and fields."""
 
     def __call__(self, policy: Policy, obs: Tensor, eps: Budget, generator: Randomness, /) -> Tensor: ...
+
+
+@dataclass(frozen=True)
+class LowestScored:
+    """What an adversary without limits would force: `bcl.evaluation` plays the action that the policy scores lowest, and
+    observations stay as they are."""
+
+    def __call__(self, policy: Policy, obs: Tensor, eps: Budget, generator: Randomness, /) -> Tensor:
+        return obs
 
 
 class Ball(NamedTuple):

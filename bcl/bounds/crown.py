@@ -58,13 +58,10 @@ class Tightener:
 
     lower: Tensor  # the input box
     upper: Tensor
-    max_neurons: int
-    """A layer with more undecided neurons than this keeps its intervals."""
 
     def __call__(self, before: Sequence[Step], layer: nn.Module, lower: Tensor, upper: Tensor) -> Interval:
         undecided = ((lower < 0) & (upper > 0)).float() if isinstance(layer, nn.ReLU) else torch.ones_like(lower)
-        count = int(undecided.flatten(1).sum(dim=1).max())
-        if _intervals_are_exact(before) or not 0 < count <= self.max_neurons:
+        if _intervals_are_exact(before) or not undecided.any():
             return lower, upper
         tight_lower, tight_upper = lower.clone(), upper.clone()
         for corner, tile in _tiles(lower.shape):

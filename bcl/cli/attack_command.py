@@ -9,12 +9,10 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import tyro
 
-from bcl.errors import counted
 from bcl.settings import format_eps, parse_eps
 
 if TYPE_CHECKING:
-    from bcl.evaluation import Breaking, Flag, Score
-    from bcl.experiment import Start
+    from bcl.evaluation import Breaking, Flag, Score, Start
 
 
 @dataclass(frozen=True)
@@ -66,7 +64,7 @@ class Command:
         for eps in self.eps:
             parse_eps(eps, "--eps")  # a mistake is told before anything heavy is imported
 
-        from bcl.api.judging import evaluate
+        from bcl.api.evaluating import evaluate
         from bcl.cli import console
 
         with kept_scores(), console.progress(quiet=self.json) as bar:
@@ -92,10 +90,7 @@ class Command:
         if self.json:
             print(json.dumps(found.to_dict()))
             return
-        title = (
-            f"{found.game.id}: mean return ± standard error, {counted(found.episodes, 'episode')}, seed {found.seed}"
-        )
-        print_table(found.scores, found.flags, title, found.start, found.breaking)
+        print_table(found.scores, found.flags, found.title, found.start, found.breaking)
         print(f"results: {found.folder}")
         if self.suite not in ("strong", "learned"):
             budgets = f" --eps {' '.join(self.eps)}" if self.eps else ""
@@ -122,7 +117,7 @@ def print_table(
     from rich.table import Table
     from rich.text import Text
 
-    from bcl.attacks.names import attack_label
+    from bcl.attacks import Attack, attack_label
     from bcl.cli.console import out
     from bcl.evaluation.score import lowest
     from bcl.reports import look
@@ -133,14 +128,13 @@ def print_table(
     for eps in budgets:
         table.add_column("0" if eps == 0 else format_eps(eps), justify="right")
     by_cell = {(s.attack, s.eps): str(s) for s in scores}
-    breaks = {}
+    breaks = dict[Attack | None, str]()
     if breaking:
         table.add_column("breaks at", justify="right")
         breaks = dict(zip(breaking.attacks, map(breaking.shown, breaking.budgets), strict=True))
     for attack in dict.fromkeys([*(s.attack for s in scores), *breaks]):
-        name = "no attack" if attack == "none" else attack_label(attack)
         row = [by_cell.get((attack, eps), "") for eps in budgets]
-        table.add_row(name, *row, *([breaks.get(attack, "")] if breaking else []))
+        table.add_row(attack_label(attack), *row, *([breaks.get(attack, "")] if breaking else []))
     if max(budgets) > 0:
         table.add_section()
         of_start = [(f"start ({start.name}), worst within", start.scores, None)] if start else []

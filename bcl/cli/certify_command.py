@@ -44,7 +44,7 @@ class Command:
 
         from rich.table import Table
 
-        from bcl.api.judging import certify
+        from bcl.api.evaluating import certify
         from bcl.cli import console
         from bcl.cli.attack_command import kept_scores
 
@@ -64,9 +64,7 @@ class Command:
             print(json.dumps([proof.to_dict() for proof in found.certificates]))
             return
         proofs = found.certificates
-        title = (
-            f"{found.game.id}: certificates by {found.by}, {counted(proofs[0].episodes, 'episode')}, seed {self.seed}"
-        )
+        title = f"{found.title}, {counted(proofs[0].episodes, 'episode')}, seed {self.seed}"
         table = Table(
             "eps", "actions proven (ACR)", "greedy worst case (GWC)", "nominal", title=title, title_justify="left"
         )

@@ -2,12 +2,9 @@
 
 import torch
 
-from bcl.envs.starts import VariedStarts
-from bcl.envs.vector import Step, VectorEnv
+from bcl.envs.vector import Step, VariedStarts, VectorEnv
 from bcl.errors import GameError
 from bcl.games import AtariGame, Game, ProcgenGame
-
-__all__ = ["Step", "VariedStarts", "VectorEnv", "make_env"]
 
 
 def make_env(

@@ -7,7 +7,8 @@ ours are two agent steps (FIRE, then action 2) in which the agent's action is ig
 are reset at once here, so its next-step autoreset runs only in v1, in the raw frames left of the step in which a game
 ended, and what it started is reset again. The step limit counts agent steps after the start-up moves (the reference
 counts raw frames, start-up included). ale-py does not pool in the raw frame in which a game ends, so terminal frames
-differ from the reference; both mask them by `terminated`.
+differ from the reference; both mask them by `terminated`. Frames stay upright; the reference transposes them: x[i, j] is row
+j, column i.
 """
 
 import dataclasses
@@ -15,15 +16,17 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from bcl.envs import frames
 from bcl.envs.vector import Seeds, Step, expect_sent, host_actions, seed_list, to_device
 from bcl.errors import GameError, MissingExtra, counted
 from bcl.games import AtariGame
 
+HEIGHT, WIDTH = 210, 160
+MARGIN = (HEIGHT - 168) // 2  # rows above and below v2's crop window
 SKIP = 4  # raw frames per agent step
-SPARES = 2  # a curriculum alternates between training and judging
+SPARES = 2  # a curriculum alternates between training and evaluation
 _spare: dict[str, Any] = {}  # closed emulators by their settings: ale-py makes them one after the other, 0.15 s each
 
 
@@ -36,44 +39,10 @@ class AtariEnvs:
     def __init__(
         self, game: AtariGame, num_envs: int, device: torch.device, threads: int = 0, render: bool = False
     ) -> None:
-        try:
-            import ale_py
-            from ale_py import roms
-            from ale_py.vector_env import AtariVectorEnv
-        except ImportError:
-            raise MissingExtra(f"the Atari game '{game.id}' needs ale-py", "pip install 'ale-py>=0.12.1'") from None
-        if game.id not in roms.get_all_rom_ids():
-            raise GameError(f"ale-py has no game '{game.id}'", "ROM names are in snake case, such as road_runner")
-        if abs(game.crop_shift) > frames.MARGIN:
-            allowed = f"between -{frames.MARGIN} and {frames.MARGIN}"
-            raise GameError(f"game.crop_shift {game.crop_shift} leaves the screen", f"it lies {allowed}")
-        if not 1 <= game.noop_max < 2**31 - 1:
-            raise GameError(
-                f"game.noop_max {game.noop_max} cannot be played", "it must be at least 1, and a 32-bit number"
-            )
-        ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
         self.game, self.num_envs = game, num_envs
         self._device, self._render = device, render
         self._v1 = game.pipeline == "v1"
-        self._settings: dict[str, Any] = {
-            "game": game.id,
-            "num_envs": num_envs,
-            "num_threads": threads,
-            "frameskip": 1 if self._v1 else SKIP,  # v1 pools 3 frames, which ale-py cannot: we skip and pool ourselves
-            "maxpool": not self._v1,
-            "grayscale": not self._v1 and game.pool == "gray",
-            "img_height": frames.HEIGHT,
-            "img_width": frames.WIDTH,
-            "stack_num": 1,
-            "noop_max": game.noop_max + 1,
-            "use_fire_reset": False,
-            "reward_clipping": False,
-            "episodic_life": False,
-            "repeat_action_probability": 0.0,
-            "max_num_frames_per_episode": 2**31 - 1,
-            "autoreset_mode": "NextStep",
-        }
-        self._ale: Any = _spare.pop(repr(self._settings), None) or AtariVectorEnv(**self._settings)
+        self._ale, self._settings = _emulators(game, num_envs, threads)
         actions = [action.name for action in self._ale.ale.get_action_set()]
         if game.num_actions > len(actions):
             raise GameError(f"'{game.id}' has {len(actions)} actions, not {game.num_actions}", "lower game.num_actions")
@@ -170,7 +139,7 @@ class AtariEnvs:
             self.recv()
         if self._twin:
             self._twin.close()
-        key, ale, self._ale = repr(self._settings), self._ale, None
+        key, ale, self._ale = self._settings, self._ale, None
         if older := _spare.pop(key, None):
             older.close()
         _spare[key] = ale
@@ -222,6 +191,73 @@ class AtariEnvs:
         raw = to_device(screens, self._device)
         threads = torch.get_num_threads()
         torch.set_num_threads(1)  # on a CPU the emulators need the cores, see to_device
-        obs = frames.crop_v1(raw) if self._v1 else frames.crop_v2(raw, self.game.crop_shift)
+        obs = crop_v1(raw) if self._v1 else crop_v2(raw, self.game.crop_shift)
         torch.set_num_threads(threads)
         return obs
+
+
+def luma(rgb: Tensor) -> Tensor:
+    """OpenCV's RGB2GRAY in its 15-bit integer form: (..., 3) uint8 -> (...) uint8."""
+    r, g, b = rgb.int().unbind(-1)
+    return ((9798 * r + 19235 * g + 3735 * b + (1 << 14)) >> 15).to(torch.uint8)
+
+
+def crop_v2(screens: Tensor, crop_shift: int) -> Tensor:
+    """Gray (N, 210, 160) or RGB (N, 210, 160, 3) -> (N, 1, 84, 84): 168 rows, 4 black columns each side, rounded mean of
+    2x2 blocks."""
+    top = MARGIN + crop_shift
+    rows = screens[:, top : top + 168]
+    rows = luma(rows) if rows.dim() == 4 else rows
+    return F.pad(_block_mean(rows), (2, 2)).unsqueeze(1)  # 4 black columns are 2 black columns after the mean
+
+
+def crop_v1(rgb: Tensor) -> Tensor:
+    """(N, 210, 160, 3) uint8 -> (N, 1, 80, 80): rows 34 to 193, mean of the channels and of 2x2 blocks, rounded once."""
+    rows = rgb[:, 34:194].int().sum(-1)
+    total = rows[:, 0::2, 0::2] + rows[:, 1::2, 0::2] + rows[:, 0::2, 1::2] + rows[:, 1::2, 1::2]
+    return ((total + 6) // 12).to(torch.uint8).unsqueeze(1)
+
+
+def _block_mean(x: Tensor) -> Tensor:
+    x = x.to(torch.int16)
+    x = x[:, 0::2] + x[:, 1::2]  # rows first: they are contiguous
+    return ((x[:, :, 0::2] + x[:, :, 1::2] + 2) >> 2).to(torch.uint8)
+
+
+def _emulators(game: AtariGame, num_envs: int, threads: int) -> tuple[Any, str]:
+    """ale-py's environment, one that was closed where there is one, and the name under which it may be used again."""
+    try:
+        import ale_py
+        from ale_py import roms
+        from ale_py.vector_env import AtariVectorEnv
+    except ImportError:
+        raise MissingExtra(f"the Atari game '{game.id}' needs ale-py", "pip install 'ale-py>=0.12.1'") from None
+    if game.id not in roms.get_all_rom_ids():
+        raise GameError(f"ale-py has no game '{game.id}'", "ROM names are in snake case, such as road_runner")
+    if abs(game.crop_shift) > MARGIN:
+        allowed = f"between -{MARGIN} and {MARGIN}"
+        raise GameError(f"game.crop_shift {game.crop_shift} leaves the screen", f"it lies {allowed}")
+    if not 1 <= game.noop_max < 2**31 - 1:
+        allowed = "it must be at least 1, and a 32-bit number"
+        raise GameError(f"game.noop_max {game.noop_max} cannot be played", allowed)
+    ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
+    v1 = game.pipeline == "v1"
+    settings: dict[str, Any] = {
+        "game": game.id,
+        "num_envs": num_envs,
+        "num_threads": threads,
+        "frameskip": 1 if v1 else SKIP,  # v1 pools 3 frames, which ale-py cannot: we skip and pool ourselves
+        "maxpool": not v1,
+        "grayscale": not v1 and game.pool == "gray",
+        "img_height": HEIGHT,
+        "img_width": WIDTH,
+        "stack_num": 1,
+        "noop_max": game.noop_max + 1,
+        "use_fire_reset": False,
+        "reward_clipping": False,
+        "episodic_life": False,
+        "repeat_action_probability": 0.0,
+        "max_num_frames_per_episode": 2**31 - 1,
+        "autoreset_mode": "NextStep",
+    }
+    return _spare.pop(repr(settings), None) or AtariVectorEnv(**settings), repr(settings)

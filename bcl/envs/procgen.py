@@ -81,14 +81,12 @@ class ProcgenEnvs:
         return self._obs
 
     def send(self, actions: Tensor) -> None:
-        """Start one step."""
         chosen = host_actions(actions, self.num_envs, self.num_actions).astype(np.int32)
         for engine, part in zip(self._engines, np.split(chosen, len(self._engines)), strict=True):
             engine.act(part)
         self._sent = True
 
     def recv(self) -> Step:
-        """Wait for the step."""
         expect_sent(self._sent)
         self._sent = False
         last_obs = self._obs

@@ -1,5 +1,6 @@
 """The one interface through which every game is played: many copies of it, stepped together."""
 
+import dataclasses
 import operator
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -10,10 +11,15 @@ import torch
 from torch import Tensor
 
 from bcl.errors import GameError, counted
-from bcl.games import Game
+from bcl.games import AtariGame, Game
 
 Seeds = int | Sequence[int]
 MAX_SEED = 2**31 - 1
+# Agent steps, from the fewest to the most. After fewer Pong is soon back on the course that it takes without; with more the
+# opponent would have points that count for nobody.
+ATARI_PREFIXES = (30, 120)
+PREFIXES = (1, 10)  # elsewhere, where starts are drawn already; more would end a game of CartPole
+PREFIX_STREAM = 7  # tells these draws from others with the same seed
 
 
 @dataclass(frozen=True)
@@ -141,3 +147,60 @@ def to_device(array: np.ndarray, device: torch.device) -> Tensor:
     pinned = torch.empty_like(source, pin_memory=True)  # from such memory the copy runs beside the host
     np.copyto(pinned.numpy(), array)
     return pinned.to(device, non_blocking=True)
+
+
+class VariedStarts:
+    """A game whose episodes begin with random actions, of each copy its own, so that a deterministic agent in a deterministic
+    game takes more than a few courses; these are no steps of the agent's."""
+
+    def __init__(self, env: VectorEnv) -> None:
+        self._env = env
+        self.game, self.num_envs, self.num_actions = env.game, env.num_envs, env.num_actions
+        self.action_names, self.obs_shape = env.action_names, env.obs_shape
+        self.low, self.high = env.low, env.high
+        self._lengths = ATARI_PREFIXES if isinstance(env.game, AtariGame) else PREFIXES
+        self.prefixes = np.zeros(self.num_envs, dtype=np.int64)
+        """Random actions with which each copy's episode began."""
+        self._left = np.zeros(self.num_envs, dtype=np.int64)
+
+    def reset(self, seed: Seeds) -> Tensor:
+        """Start every copy anew; its seed decides its random actions too."""
+        self._draws = [np.random.default_rng([one, PREFIX_STREAM]) for one in seed_list(seed, self.num_envs)]
+        self._begin(np.ones(self.num_envs, dtype=bool))
+        return self._env.reset(seed)
+
+    def send(self, actions: Tensor) -> None:
+        """Start one step; copies that still begin ignore their action."""
+        chosen = host_actions(actions, self.num_envs, self.num_actions)
+        for i in np.flatnonzero(self._left):
+            chosen[i] = self._draws[i].integers(self.num_actions)
+        self._env.send(torch.from_numpy(chosen))
+
+    def recv(self) -> Step:
+        """The result of the step; what happened to copies that begin is hidden, and one that ended there begins again."""
+        step = self._env.recv()
+        begins = self._left > 0
+        ended, playing = step.ended.cpu().numpy(), step.playing.cpu().numpy()
+        self._left -= begins & playing  # not in moves of the game's own
+        self._begin(ended)
+        if not begins.any():
+            return step
+        shown = torch.from_numpy(~begins).to(step.obs.device)
+        return dataclasses.replace(
+            step,
+            reward=step.reward * shown,
+            terminated=step.terminated & shown,
+            truncated=step.truncated & shown,
+            playing=step.playing & shown,
+            final_obs=step.final_obs[shown[step.ended]],
+        )
+
+    def screen(self) -> np.ndarray | None:
+        return self._env.screen()
+
+    def close(self) -> None:
+        self._env.close()
+
+    def _begin(self, which: np.ndarray) -> None:
+        for i in np.flatnonzero(which):
+            self._left[i] = self.prefixes[i] = self._draws[i].integers(*self._lengths, endpoint=True)

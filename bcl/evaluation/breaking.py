@@ -1,15 +1,15 @@
 """The smallest budget that breaks an agent, attack by attack."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from bcl.attacks import Attack, Learned
-from bcl.attacks.names import attack_label
+from bcl.attacks import Attack, Learned, attack_from_dict, attack_from_repr, attack_label, attack_to_dict, recorded
 from bcl.errors import ConfigError, StoreError
-from bcl.evaluation.evaluate import Cell, Progress
-from bcl.evaluation.suite import Plan, run_suite
+from bcl.evaluation.plan import Cell, Plan
+from bcl.evaluation.play import Progress
+from bcl.evaluation.suite import run_suite
 from bcl.games import LOWEST_RETURNS
 from bcl.policies import Policy
 from bcl.policies.files import fingerprint
@@ -30,17 +30,17 @@ class Breaking:
     nominal: float
     episodes: int
     seed: int
-    attacks: tuple[str, ...]
+    attacks: tuple[Attack, ...]
     image: bool
     """Observations are images, whose budgets people count in 1/255."""
     budgets: tuple[float | None, ...]
     """For each attack the smallest budget found, at most a 64th too large; none: not even a budget of 1 is enough."""
 
     @property
-    def smallest(self) -> tuple[float, str] | None:
+    def smallest(self) -> tuple[float, Attack] | None:
         """Over all attacks, and which it was."""
         found = [(eps, attack) for eps, attack in zip(self.budgets, self.attacks, strict=True) if eps is not None]
-        return min(found, default=None)
+        return min(found, key=lambda one: (one[0], repr(one[1])), default=None)
 
     def __str__(self) -> str:
         """The one number of this agent, for people."""
@@ -55,8 +55,9 @@ class Breaking:
         return "never" if eps is None else f"{255 * eps:.3g}/255" if self.image else f"{eps:.3g}"
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data."""
-        return asdict(self)
+        """Plain data. `attacks` is for people; `adversaries` is what they are rebuilt from."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return values | {"attacks": [*map(repr, self.attacks)], "adversaries": [*map(attack_to_dict, self.attacks)]}
 
 
 def read_breaking(folder: Path, policy: str) -> Breaking | None:
@@ -66,7 +67,9 @@ def read_breaking(folder: Path, policy: str) -> Breaking | None:
     if data.pop("policy", None) != policy:
         return None
     try:
-        return Breaking(**data | {name: tuple(data[name]) for name in ("attacks", "budgets")})
+        texts, adversaries = data.pop("attacks"), data.pop("adversaries", None)
+        attacks = map(attack_from_dict, adversaries) if adversaries else map(attack_from_repr, texts)  # of version 0.1
+        return Breaking(**data | {"attacks": tuple(attacks), "budgets": tuple(data["budgets"])})
     except (KeyError, TypeError) as error:
         raise StoreError(f"'{path}' does not fit ({error})", "delete it, and find the budget again") from None
 
@@ -94,12 +97,12 @@ def find_breaking(
         cells = [Cell(attack, eps) for attack, grid in zip(attacks, grids, strict=True) for eps in grid[1:]]
         means = {(s.attack, s.eps): s.mean for s in run_suite(policy, plan, cells, folder, progress)}
         for number, (attack, grid) in enumerate(zip(attacks, grids, strict=True)):
-            broken = (i for i, eps in enumerate(grid[1:], 1) if means[repr(attack), eps] < threshold)
+            broken = (i for i, eps in enumerate(grid[1:], 1) if means[recorded(attack), eps] < threshold)
             first = next(broken, None)
             grids[number] = _between(grid[first - 1], grid[first]) if first else ()
     budgets = tuple(grid[-1] if grid else None for grid in grids)
     image = len(policy.spec.obs_shape) == 3
-    found = Breaking(threshold, nominal, plan.episodes, plan.seed, tuple(map(repr, attacks)), image, budgets)
+    found = Breaking(threshold, nominal, plan.episodes, plan.seed, tuple(map(recorded, attacks)), image, budgets)
     store.write_json(folder / RESULT, found.to_dict() | {"policy": fingerprint(policy)})
     return found
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -11,8 +12,15 @@ from bcl import stats
 from bcl.bounds import Method, certified, full_precision, impossible, input_box, margins, pair_margins
 from bcl.envs import VectorEnv
 from bcl.errors import BclError, StoreError, counted
+from bcl.evaluation.episodes import Book, Episode
+from bcl.evaluation.evaluation import is_of, read_rows, rows_file
+from bcl.evaluation.plan import Cell, Conditions
+from bcl.evaluation.play import Decided, Group, Host, Table, play
 from bcl.policies import Policy, as_float
+from bcl.runs import store
+from bcl.settings import format_eps
 
+CERTIFICATES = "certificates"  # name of their file, without its ending
 FEW_NEURONS = 4096  # with which CROWN takes milliseconds for a batch of vectors (docs/certificates.md)
 USUAL_LENGTH = 1000  # steps an episode is taken to have before one is known
 
@@ -34,19 +42,22 @@ class Certificate:
     episodes: int
     seed: int
 
+    def __str__(self) -> str:
+        return f"{self.method} at {format_eps(self.eps)}: ACR {self.acr:.1%}, GWC {self.gwc:.4g}"
+
     def to_dict(self) -> dict[str, Any]:
         """Plain data."""
         return asdict(self)
 
     @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> "Certificate":
-        """The inverse of `to_dict`."""
+    def from_dict(cls, data: dict[str, Any], source: str) -> "Certificate":
+        """The inverse of `to_dict`; `source` names the data in an error."""
         try:
             lists = {name: tuple(data[name]) for name in ("acr_per_episode", "gwc_returns")}
             return cls(**{f.name: data[f.name] for f in fields(cls)} | lists)
         except (KeyError, TypeError) as error:
-            what = f"a stored certificate does not fit ({error})"
-            raise StoreError(what, "delete its file to have it proven again") from None
+            what = f"the certificate in {source} does not fit ({error})"
+            raise StoreError(what, "delete it to have it proven again") from None
 
 
 def affordable_method(policy: Policy) -> tuple[Method, str]:
@@ -89,16 +100,19 @@ def certify(
         return scores.masked_fill(~possible, torch.inf).argmin(dim=1), possible.sum(dim=1) == 1
 
     with torch.no_grad(), full_precision():
-        nominal, rates, steps = _play(policy, env, proven, seed, USUAL_LENGTH, lambda share: progress(share / 2))
-        worst, *_ = _play(policy, env, lowest_possible, seed, steps, lambda share: progress((1 + share) / 2))
+        usual = _play(policy, env, proven, seed, USUAL_LENGTH, lambda share: progress(share / 2))
+        steps = max(episode.length for episode in usual)
+        worst = _play(policy, env, lowest_possible, seed, steps, lambda share: progress((1 + share) / 2))
+    rates = [episode.noted / episode.length for episode in usual]
+    returns = tuple(episode.value for episode in worst)
     return Certificate(
         eps=eps,
         method=method,
         acr=stats.mean(rates),
         acr_per_episode=tuple(rates),
-        gwc=stats.mean(worst),
-        gwc_returns=tuple(worst),
-        nominal=stats.mean(nominal),
+        gwc=stats.mean(returns),
+        gwc_returns=returns,
+        nominal=stats.mean([episode.value for episode in usual]),
         episodes=episodes,
         seed=seed,
     )
@@ -107,29 +121,41 @@ def certify(
 def _play(
     policy: Policy,
     env: VectorEnv,
-    decide: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]],
+    rule: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]],
     seed: int,
     length: int,
     progress: Callable[[float], None],
-) -> tuple[list[float], list[float], int]:
-    """One episode per copy: its return, the share of its states in which `decide`'s second answer was yes, and the steps
-    that the longest took; `length` is what that is expected to be."""
-    obs = env.reset(seed)
-    running = torch.ones(env.num_envs, dtype=torch.bool, device=obs.device)
-    returns = torch.zeros(env.num_envs, dtype=torch.float64, device=obs.device)
-    states, proofs, steps = torch.zeros_like(returns), torch.zeros_like(returns), 0
-    while bool(running.any()):
-        actions = torch.zeros(env.num_envs, dtype=torch.long, device=obs.device)
-        proof = torch.zeros_like(running)
-        playing_obs = as_float(obs)[running]
-        actions[running], proof[running] = decide(playing_obs, policy(playing_obs))
-        env.send(actions)
-        step = env.recv()
-        live = running & step.playing
-        returns += step.reward * live
-        states += live
-        proofs += live & proof
-        running &= ~step.ended
-        obs, steps = step.obs, steps + 1
-        progress(max(float((~running).double().mean()), min(0.95, steps / length)))
-    return returns.tolist(), (proofs / states).tolist(), steps
+) -> list[Episode]:
+    """One episode per copy; noted are the states in which the rule's second answer was yes. `length`: steps that the longest
+    is expected to have."""
+    device = next(policy.parameters()).device
+    book = Book(env.num_envs, env.num_envs, "fixed", device)
+    table = Table(Cell(None, 0.0), seed, book)
+
+    def decide(obs: Tensor) -> Decided:
+        counting = torch.from_numpy(book.counting).to(obs.device)
+        actions = torch.zeros(len(obs), dtype=torch.long, device=obs.device)
+        proof = torch.zeros_like(counting)
+        counted = as_float(obs)[counting]
+        actions[counting], proof[counting] = rule(counted, policy(counted))
+        return Decided(actions, actions, obs, torch.zeros(len(obs)), proof)
+
+    host = Host(env, [table], env.num_envs, seed)
+    for steps in play([Group([table], lambda tables: decide)], [host]):
+        progress(max(book.finished / env.num_envs, min(0.95, steps / length)))
+    return book.episodes()
+
+
+def append_certificate(folder: Path, conditions: Conditions, proof: Certificate, part: int | None) -> None:
+    """Store one more; see `append_score`."""
+    store.append_row(rows_file(folder, CERTIFICATES, part), proof.to_dict() | conditions.to_dict())
+
+
+def read_certificates(folder: Path, agent: str) -> list[tuple[Conditions, Certificate]]:
+    """Of the agent with this fingerprint, with what they were proven under."""
+    found = []
+    for source, row in read_rows(folder, CERTIFICATES, "*.json"):
+        if is_of(row, agent):
+            proof = Certificate.from_dict(row, source)
+            found.append((Conditions.from_row(row, source), proof))
+    return found

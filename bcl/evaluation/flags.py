@@ -1,21 +1,19 @@
 """Reasons to distrust an evaluation. docs/flags.md has a paragraph on each: raised if, meaning, what to do."""
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, permutations
 
 from bcl import stats
-from bcl.attacks.names import attack_label
+from bcl.attacks import APGD, PGD, CornerNoise, Learned, Multi, MultiT, Square, UniformNoise, attack_label
 from bcl.errors import counted
-from bcl.evaluation.score import NO_ATTACK, Score, lowest
+from bcl.evaluation.score import Score, lowest
 from bcl.settings import format_eps
 
 ZERO_GRADIENT_SHARE = 0.1
 SIGMAS = 2.0  # a difference counts above this many standard errors ...
 SHARE_OF_NOMINAL = 0.05  # ... and above this share of the nominal return
-WITHOUT_GRADIENT_DESCENT = ("Multi(", "MultiT(", "Square(", "UniformNoise(", "CornerNoise(")
-LEARNED = "Learned("
+WITHOUT_GRADIENT_DESCENT = (Multi, MultiT, Square, UniformNoise, CornerNoise)
 MIN_EPISODES = 3  # comparisons of fewer say nothing
 FEW_COURSES = 0.5  # share of the episodes
 WORSE_THAN_START = "worse-than-start"
@@ -52,15 +50,24 @@ class Flag:
     name: str
     message: str
 
+    def __str__(self) -> str:
+        return f"{self.name}: {self.message}"
+
+    @classmethod
+    def from_text(cls, text: str) -> "Flag":
+        """The inverse of `str`, in which runs store flags."""
+        name, _, message = text.partition(": ")
+        return cls(name, message)
+
 
 def flags(scores: Sequence[Score], floor: Score | None = None) -> list[Flag]:
     """All reasons to distrust these scores of one policy. `floor`: play in which every action is the lowest-scored."""
-    nominal = next((s for s in scores if s.attack == NO_ATTACK), None)
-    attacked = [s for s in scores if s.attack != NO_ATTACK]
+    nominal = next((s for s in scores if s.attack is None), None)
+    attacked = [s for s in scores if s.attack is not None]
     found = [*_zero_gradients(attacked), *_no_effect(attacked), *_stochastic(attacked), *_few_courses(scores)]
-    found += [*_masking(attacked, nominal), *_weak_pgd(attacked, nominal)]
-    found += [*_planning_wins(attacked, nominal)]
-    found += [*_bigger_budget(attacked, nominal), *_more_effort(attacked, nominal)]
+    found += _stronger_than_pgd("masking", WITHOUT_GRADIENT_DESCENT, attacked, nominal)
+    found += _stronger_than_pgd("weak-pgd", (APGD,), attacked, nominal)
+    found += [*_planning_wins(attacked, nominal), *_bigger_budget(attacked, nominal), *_more_effort(attacked, nominal)]
     if nominal:
         found += _attack_helps(attacked, nominal)
     if nominal and floor:
@@ -70,7 +77,7 @@ def flags(scores: Sequence[Score], floor: Score | None = None) -> list[Flag]:
 
 def worse_than_start(scores: Sequence[Score], start: Sequence[Score], file: str) -> list[Flag]:
     """Where the worst return within a budget, or without attack, is certainly below that of the agent that training began
-    from, which lies in `file` and was judged alike."""
+    from, which lies in `file` and was evaluated alike."""
     found = dict[tuple[Score, Score], str]()
     for eps in sorted({s.eps for s in scores} & {s.eps for s in start}):
         ours, theirs = (lowest(s for s in some if s.eps <= eps) for some in (scores, start))
@@ -90,125 +97,99 @@ def clearly_lower(low: Score, high: Score, nominal: Score | None) -> bool:
     return high.mean - low.mean > max(SIGMAS * noise, trifle)
 
 
-def _zero_gradients(scores: Sequence[Score]) -> list[Flag]:
-    worst = max(scores, key=lambda s: s.zero_gradient, default=None)
-    if worst is None or worst.zero_gradient <= ZERO_GRADIENT_SHARE:
-        return []
-    return [Flag("zero-gradients", f"the gradient is exactly zero on {worst.zero_gradient:.0%} of sampled states")]
+def _zero_gradients(scores: Sequence[Score]) -> Iterator[Flag]:
+    share = max((s.zero_gradient for s in scores), default=0.0)
+    if share > ZERO_GRADIENT_SHARE:
+        yield Flag("zero-gradients", f"the gradient is exactly zero on {share:.0%} of sampled states")
 
 
-def _no_effect(scores: Sequence[Score]) -> list[Flag]:
-    idle = [s for s in scores if s.changed == 0]
-    return [
-        Flag("no-effect", f"{attack_label(s.attack)} at {format_eps(s.eps)} changed no action at all") for s in idle
-    ]
+def _no_effect(scores: Sequence[Score]) -> Iterator[Flag]:
+    for score in scores:
+        if score.changed == 0:
+            yield Flag("no-effect", f"{score.label} changed no action at all")
 
 
-def _stochastic(scores: Sequence[Score]) -> list[Flag]:
-    if not any(s.stochastic for s in scores):
-        return []
-    return [Flag("stochastic-policy", "the policy answers one observation differently each time")]
+def _stochastic(scores: Sequence[Score]) -> Iterator[Flag]:
+    if any(s.stochastic for s in scores):
+        yield Flag("stochastic-policy", "the policy answers one observation differently each time")
 
 
-def _few_courses(scores: Sequence[Score]) -> list[Flag]:
+def _few_courses(scores: Sequence[Score]) -> Iterator[Flag]:
     known = [(s.courses / len(s.returns), s.courses, s) for s in scores if s.courses and len(s.returns) >= MIN_EPISODES]
     share, courses, fewest = min(known, key=lambda one: one[0], default=(1.0, 0, None))
-    if fewest is None or share > FEW_COURSES:
-        return []
-    nominal = fewest.attack == NO_ATTACK
-    where = "without attack" if nominal else f"under {attack_label(fewest.attack)} at {format_eps(fewest.eps)}"
-    what = f"the {len(fewest.returns)} episodes {where} took only {counted(courses, 'course')}"
-    return [Flag("few-courses", what)]
+    if fewest and share <= FEW_COURSES:
+        where = f"under {fewest.label}" if fewest.attack else "without attack"
+        what = f"the {len(fewest.returns)} episodes {where} took only {counted(courses, 'course')}"
+        yield Flag("few-courses", what)
 
 
-def _masking(scores: Sequence[Score], nominal: Score | None) -> list[Flag]:
-    return [Flag("masking", what) for what in _stronger_than_pgd(WITHOUT_GRADIENT_DESCENT, scores, nominal)]
-
-
-def _weak_pgd(scores: Sequence[Score], nominal: Score | None) -> list[Flag]:
-    return [Flag("weak-pgd", what) for what in _stronger_than_pgd(("APGD(",), scores, nominal)]
-
-
-def _stronger_than_pgd(rivals: tuple[str, ...], scores: Sequence[Score], nominal: Score | None) -> Iterator[str]:
+def _stronger_than_pgd(
+    flag: str, rivals: tuple[type, ...], scores: Sequence[Score], nominal: Score | None
+) -> Iterator[Flag]:
     """By budget: the strongest of `rivals`, where it is clearly stronger than every PGD within the budget."""
     for eps in sorted({s.eps for s in scores}):
-        within = [s for s in scores if s.eps <= eps and s.attack.startswith("PGD(")]
+        within = [s for s in scores if s.eps <= eps and isinstance(s.attack, PGD)]
         climbing = [s for s in within if s.eps == eps]
-        others = [s for s in scores if s.eps == eps and s.attack.startswith(rivals)]
+        others = [s for s in scores if s.eps == eps and isinstance(s.attack, rivals)]
         if not climbing or not others:
             continue
         rival = lowest(others)
         if clearly_lower(rival, lowest(within), nominal):
-            yield f"{_called(rival)} beats {_called(lowest(climbing))} at {format_eps(eps)}"
+            yield Flag(flag, f"{_called(rival)} beats {_called(lowest(climbing))} at {format_eps(eps)}")
 
 
-def _planning_wins(scores: Sequence[Score], nominal: Score | None) -> list[Flag]:
-    found = []
-    for eps in sorted({s.eps for s in scores if s.attack.startswith(LEARNED)}):
+def _planning_wins(scores: Sequence[Score], nominal: Score | None) -> Iterator[Flag]:
+    for eps in sorted({s.eps for s in scores if isinstance(s.attack, Learned)}):
         within = [s for s in scores if s.eps <= eps]
-        myopic = [s for s in within if not s.attack.startswith(LEARNED)]
+        myopic = [s for s in within if not isinstance(s.attack, Learned)]
         if not myopic:
             continue
-        planned = lowest(s for s in within if s.eps == eps and s.attack.startswith(LEARNED))
+        planned = lowest(s for s in within if s.eps == eps and isinstance(s.attack, Learned))
         strongest = lowest([*myopic, nominal] if nominal else myopic)
         apart = planned.mean + SIGMAS * planned.sem < strongest.mean - SIGMAS * strongest.sem
         if apart and clearly_lower(planned, strongest, nominal):
             what = f"{_called(planned)} beats {_called(strongest)}, the least that anything else left"
-            found.append(Flag("planning-wins", f"{what} within {format_eps(eps)}"))
-    return found
+            yield Flag("planning-wins", f"{what} within {format_eps(eps)}")
 
 
-def _bigger_budget(scores: Sequence[Score], nominal: Score | None) -> list[Flag]:
-    found = []
+def _bigger_budget(scores: Sequence[Score], nominal: Score | None) -> Iterator[Flag]:
     for attack in dict.fromkeys(s.attack for s in scores):
         ladder = sorted((s for s in scores if s.attack == attack), key=lambda s: s.eps)
         for small, big in pairwise(ladder):
             if clearly_lower(small, big, nominal):
                 what = f"{_called(big)} hurts less at {format_eps(big.eps)} than at {format_eps(small.eps)}"
-                found.append(Flag("bigger-budget-weaker", f"{what} ({small.mean:.4g})"))
-    return found
+                yield Flag("bigger-budget-weaker", f"{what} ({small.mean:.4g})")
 
 
-def _more_effort(scores: Sequence[Score], nominal: Score | None) -> list[Flag]:
-    found = []
-    plain = [(s, *effort) for s in scores if (effort := _effort(s.attack))]
-    for weak, weak_kind, weak_effort in plain:
-        for strong, strong_kind, strong_effort in plain:
-            more = weak_kind == strong_kind and weak.eps == strong.eps and weak_effort != strong_effort
-            more = more and all(w <= s for w, s in zip(weak_effort, strong_effort, strict=True))
-            if more and clearly_lower(weak, strong, nominal):
-                what = f"{_called(strong)} hurts less than {_called(weak)}"
-                found.append(Flag("more-effort-weaker", f"{what} at {format_eps(weak.eps)}"))
-    return found
+def _more_effort(scores: Sequence[Score], nominal: Score | None) -> Iterator[Flag]:
+    """Of two forms of PGD that differ in steps and restarts alone."""
+    played = [(s, s.attack) for s in scores if isinstance(s.attack, PGD)]
+    for (weak, less), (strong, more) in permutations(played, 2):
+        alike = (less.step, less.random_start, less.objective) == (more.step, more.random_start, more.objective)
+        harder = less.steps <= more.steps and less.restarts <= more.restarts and less != more
+        if alike and harder and weak.eps == strong.eps and clearly_lower(weak, strong, nominal):
+            what = f"{_called(strong)} hurts less than {_called(weak)}"
+            yield Flag("more-effort-weaker", f"{what} at {format_eps(weak.eps)}")
 
 
-def _attack_helps(scores: Sequence[Score], nominal: Score) -> list[Flag]:
-    found = []
+def _attack_helps(scores: Sequence[Score], nominal: Score) -> Iterator[Flag]:
     for eps in sorted({s.eps for s in scores}):
         strongest = lowest(s for s in scores if s.eps == eps)
         if stats.certainly_less(nominal.returns, strongest.returns):
             what = f"{_called(strongest)}, the worst attack at {format_eps(eps)}"
-            found.append(Flag("attack-helps", f"{what}, leaves more than no attack ({nominal.mean:.4g})"))
-    return found
+            yield Flag("attack-helps", f"{what}, leaves more than no attack ({nominal.mean:.4g})")
+
+
+def _full_budget(scores: Sequence[Score], nominal: Score, floor: Score) -> Iterator[Flag]:
+    if not any(s.eps == 1 for s in scores):
+        return
+    worst = lowest(scores)
+    noise = SIGMAS * (worst.sem**2 + floor.sem**2) ** 0.5
+    allowed = floor.mean + 0.1 * max(nominal.mean - floor.mean, 0) + noise
+    if worst.mean > allowed:
+        what = f"a budget of 1 leaves a return of {worst.mean:.4g}; always playing the lowest-scored action gives"
+        yield Flag("full-budget-survived", f"{what} {floor.mean:.4g}")
 
 
 def _called(score: Score) -> str:
     return f"{attack_label(score.attack)} ({score.mean:.4g})"
-
-
-def _effort(attack: str) -> tuple[str, tuple[int, int]] | None:
-    """What kind of PGD this is apart from its effort, and its steps and restarts."""
-    match = re.fullmatch(r"PGD\(steps=(\d+), (step=[^,]+, random_start=\w+), restarts=(\d+), (.*)\)", attack)
-    return (match[2] + match[4], (int(match[1]), int(match[3]))) if match else None
-
-
-def _full_budget(scores: Sequence[Score], nominal: Score, floor: Score) -> list[Flag]:
-    if not any(s.eps == 1 for s in scores):
-        return []
-    worst = lowest(scores)
-    noise = SIGMAS * (worst.sem**2 + floor.sem**2) ** 0.5
-    allowed = floor.mean + 0.1 * max(nominal.mean - floor.mean, 0) + noise
-    if worst.mean <= allowed:
-        return []
-    what = f"a budget of 1 leaves a return of {worst.mean:.4g}; always playing the lowest-scored action gives {floor.mean:.4g}"
-    return [Flag("full-budget-survived", what)]

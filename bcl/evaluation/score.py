@@ -4,21 +4,22 @@ import dataclasses
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from bcl import stats
+from bcl.attacks import Attack, attack_from_dict, attack_from_repr, attack_label, attack_to_dict
 from bcl.errors import StoreError
+from bcl.settings import format_eps
 
-NO_ATTACK = "none"
+NO_ATTACK = "none"  # in place of an attack's repr
 
 
 @dataclass(frozen=True)
 class Score:
     """Returns per episode and what is needed to trust, repeat or doubt them."""
 
-    attack: str
-    """repr of the attack; `none` for nominal play."""
+    attack: Attack | None
+    """None: nominal play."""
     eps: float
     returns: tuple[float, ...]
     """Undiscounted raw returns; in the order of `protocol`."""
@@ -52,20 +53,33 @@ class Score:
         """Standard error of the mean, as the paper reports it."""
         return stats.sem(self.returns)
 
+    @property
+    def label(self) -> str:
+        """Its attack and budget, for people."""
+        return attack_label(self.attack) + (f" at {format_eps(self.eps)}" if self.eps else "")
+
     def __str__(self) -> str:
         """The mean, with its standard error where there are enough episodes for one."""
         enough = len(self.returns) >= stats.MIN_FOR_INTERVAL
         return f"{self.mean:.4g} ± {self.sem:.2g}" if enough else f"{self.mean:.4g}"
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data, with the summary people look for."""
+        """Plain data, with the summary people look for. `attack` is for people; `adversary` is what it is rebuilt from."""
         interval = stats.iqm_interval(self.returns)
-        summary = {"mean": self.mean, "sem": self.sem, "episodes": len(self.returns), "iqm": stats.iqm(self.returns)}
-        return dataclasses.asdict(self) | summary | {"iqm_interval": interval and dataclasses.astuple(interval)}
+        return {
+            **{field.name: getattr(self, field.name) for field in dataclasses.fields(self)},
+            "attack": shown(self.attack),
+            "adversary": self.attack and attack_to_dict(self.attack),
+            "mean": self.mean,
+            "sem": self.sem,
+            "episodes": len(self.returns),
+            "iqm": stats.iqm(self.returns),
+            "iqm_interval": interval and dataclasses.astuple(interval),
+        }
 
     @classmethod
-    def from_dict(cls, data: dict[str, Any], source: Path | None = None) -> "Score":
-        """The inverse of `to_dict`; `source` is the file that the data are from."""
+    def from_dict(cls, data: dict[str, Any], source: str = "a stored score") -> "Score":
+        """The inverse of `to_dict`; `source` names the data in an error."""
         try:
             for name, numbers in (("eps", [data["eps"]]), ("returns", data["returns"])):
                 if not numbers or not all(isinstance(x, int | float) and math.isfinite(x) for x in numbers):
@@ -73,10 +87,21 @@ class Score:
             data = {"courses": None, "prefixes": ()} | data  # scores from before there were any
             values = {f.name: data[f.name] for f in dataclasses.fields(cls)}
             lists = {name: tuple(data[name]) for name in ("returns", "lengths", "prefixes")}
-            return cls(**values | lists)
+            return cls(**values | lists | {"attack": _attack(data)})
         except (KeyError, TypeError) as error:
-            what = f"the score in '{source}'" if source else "a stored score"
-            raise StoreError(f"{what} does not fit ({error})", "delete its file to have it played again") from None
+            hint = "delete it to have it played again"
+            raise StoreError(f"{source} does not fit ({error})", hint) from None
+
+
+def shown(attack: Attack | None) -> str:
+    """All of an attack, in words."""
+    return NO_ATTACK if attack is None else repr(attack)
+
+
+def _attack(data: dict[str, Any]) -> Attack | None:
+    if "adversary" not in data:  # version 0.1
+        return attack_from_repr(data["attack"])
+    return data["adversary"] and attack_from_dict(data["adversary"])
 
 
 @dataclass(frozen=True)
@@ -85,13 +110,18 @@ class Worst:
 
     eps: float
     """The budget of the score with the lowest mean."""
-    attack: str
-    """Its attack; `none` where no attack left less."""
+    attack: Attack | None
+    """Its attack; none where no attack left less."""
     mean: float
     sem: float
     episode_minimum: float | None
     """Mean over episodes of the lowest return in any of the scores; stronger, and none where their episodes cannot be
     paired."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return values | {"attack": shown(self.attack)}
 
 
 def lowest(scores: Iterable[Score]) -> Score:

@@ -8,7 +8,7 @@ import torch
 from bcl.attacks import Attack
 from bcl.envs import make_env
 from bcl.errors import ConfigError
-from bcl.evaluation.evaluate import evaluate
+from bcl.evaluation.play import evaluate
 from bcl.games import AtariGame, Game
 from bcl.policies import Policy, PolicySpec, default_kind
 

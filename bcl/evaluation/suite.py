@@ -1,37 +1,30 @@
-"""A whole evaluation: every attack at every budget, each cell stored when it is done."""
+"""A whole evaluation: every attack at every budget, each score stored when it is done."""
 
 import contextlib
 import dataclasses
-import functools
-import hashlib
 import math
-import re
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, get_args
 
 import torch
 
-import bcl
-from bcl.attacks import Attack
-from bcl.bounds import Method
+from bcl.attacks import Attack, recorded
+from bcl.bounds import METHODS, Method
 from bcl.device import threads, worth
-from bcl.envs import VariedStarts, VectorEnv, make_env
-from bcl.envs.vector import seed_list
-from bcl.errors import ConfigError
-from bcl.evaluation.certify import USUAL_LENGTH, Certificate, certify
-from bcl.evaluation.evaluate import Cell, Precision, Progress, Protocol, evaluate, evaluate_cells
-from bcl.evaluation.score import NO_ATTACK, Score
-from bcl.games import REFERENCE_NOOPS, AtariGame, Game, ProcgenGame, game_to_dict
+from bcl.envs import VectorEnv
+from bcl.evaluation.certify import USUAL_LENGTH, Certificate, append_certificate, certify, read_certificates
+from bcl.evaluation.evaluation import Key, append_score, read_scores
+from bcl.evaluation.plan import Cell, Conditions, Plan
+from bcl.evaluation.play import Progress, evaluate_cells
+from bcl.evaluation.score import Score
+from bcl.games import AtariGame, ProcgenGame
 from bcl.policies import Policy
 from bcl.policies.files import fingerprint
-from bcl.runs import store
 from bcl.settings import format_eps
 
-Starts = Literal["game", "varied"]
+Begin = Callable[[str], Progress]
+"""Told what begins; the result is told how much of how much is done, of all that is missing."""
 CERTS = "certs"  # folder of certificates, beside that of scores
-
 # Copies of a game that are played at once, over all cells of a pass.
 GPU_COPIES = 512
 ATARI_COPIES = 160  # ale-py makes emulators one after the other, 0.15 s each
@@ -39,55 +32,15 @@ CPU_COPIES = 512
 PARTS = 1000  # into which progress divides the whole
 
 
-@dataclass(frozen=True)
-class Plan:
-    """What is asked of every cell."""
-
-    game: Game
-    episodes: int
-    seed: int = 0
-    protocol: Protocol = "fixed"
-    precision: Precision = "fast"
-    num_envs: int = 0
-    """Copies played at once; 0: one per episode, at most 64, and always 64 where the protocol is `first`."""
-    starts: Starts = field(default="game", repr=False)
-    """`game`: as the game has them, on Atari the no-ops alone; `varied`: then random actions (`bcl.envs.starts`)."""
-
-    def __post_init__(self) -> None:
-        if self.episodes < 1:
-            raise ConfigError(f"{self.episodes} episodes cannot be judged", "ask for at least 1")
-        if self.num_envs < 0:
-            raise ConfigError(f"{self.num_envs} copies cannot be played", "give 0 or more")
-        seed_list(self.seed, self.copies())
-
-    def make_env(self, copies: int, device: torch.device) -> VectorEnv:
-        """Copies of the game whose episodes begin as asked."""
-        env = make_env(self.game, copies, device)
-        return VariedStarts(env) if self.starts == "varied" else env
-
-    def copies(self) -> int:
-        """How many copies of the game are played at once."""
-        return self.num_envs or (64 if self.protocol == "first" else min(self.episodes, 64))
+def no_progress(label: str) -> Progress:
+    """Tells nobody."""
+    return lambda done, of: None
 
 
-def cells(attacks: Sequence[Attack], budgets: Sequence[float]) -> list[Cell]:
-    """Nominal play, then every attack at every budget above 0."""
-    return [Cell(None, 0.0), *(Cell(attack, eps) for eps in sorted({*budgets}) if eps > 0 for attack in attacks)]
-
-
-def game_for_evaluation(game: Game, env_set: str | None, max_steps: int, starts: int = 0) -> Game:
-    """The game as it is judged: the set of levels (Procgen); the step limit, for the first `starts` episodes the
-    reference's no-ops, and v1's moves after a lost life (Atari), which its reference plays in evaluations alone."""
-    if isinstance(game, ProcgenGame):
-        if env_set not in (None, "train", "eval"):
-            raise ConfigError(f"unknown set of levels '{env_set}'", "train or eval")
-        return dataclasses.replace(game, num_levels=0) if env_set == "eval" else game
-    if env_set is not None:
-        raise ConfigError(f"'{game.id}' has no sets of levels", "--env-set is for Procgen games")
-    if isinstance(game, AtariGame):
-        moves = game.life_reset or game.pipeline == "v1"
-        return dataclasses.replace(game, max_steps=max_steps, first_noops=REFERENCE_NOOPS[:starts], life_reset=moves)
-    return game
+def missing_cells(folder: Path, conditions: Conditions, wanted: Sequence[Cell]) -> list[Cell]:
+    """Those whose scores do not lie in a folder."""
+    stored = read_scores(folder, conditions)
+    return [cell for cell in wanted if (recorded(cell.attack), cell.eps) not in stored]
 
 
 def run_suite(
@@ -95,28 +48,30 @@ def run_suite(
     plan: Plan,
     wanted: Sequence[Cell],
     folder: Path,
-    progress: Callable[[str], Progress] = lambda label: lambda done, of: None,
+    progress: Begin = no_progress,
     ready: Callable[[Cell], Cell] = lambda cell: cell,
+    part: int | None = None,
 ) -> Iterator[Score]:
-    """Yield every score; cells found in `folder` are read, the others played and written there when done. `progress` is
-    told what is played and gives what is told how much of how much is done, of all that is missing. `ready` makes a cell that
-    has to be played ready for it: adversaries that learn are trained there."""
+    """Yield every score; those found in `folder` are read, the others played and stored there when done. `ready` makes a cell
+    that has to be played ready for it: adversaries that learn are trained there. `part`: which of several processes that
+    share the work."""
     device = next(policy.parameters()).device
-    identity = fingerprint(policy)
-    files = [cell_file(folder, cell, plan, identity, device.type) for cell in wanted]
-    missing = {file: cell for file, cell in zip(files, wanted, strict=True) if not file.exists()}
-    known = [Score.from_dict(store.read_json(file), file) for file in files if file.exists()][:1]
-    bar = Bar([*missing.values()], plan, progress, known[0].lengths if known else ())
-    playing = _play(policy, plan, missing, bar, ready, _certified(folder.parent / CERTS, identity))
+    conditions = plan.conditions(fingerprint(policy), device.type)
+    found = read_scores(folder, conditions)
+    keys = [(recorded(cell.attack), cell.eps) for cell in wanted]
+    missing = {key: cell for key, cell in zip(keys, wanted, strict=True) if key not in found}
+    bar = Bar([*missing.values()], plan, progress, next((found[key].lengths for key in keys if key in found), ()))
+    proven = _certified(folder.parent / CERTS, conditions.agent)
+    playing = _play(policy, plan, missing, bar, ready, proven)
     count = worth(policy.spec.obs_shape, plan.copies())
     try:
-        for file in files:
-            while not file.exists():
+        for key in keys:
+            while key not in found:
                 with threads(count):
                     done, score = next(playing)
-                bar.finished(missing[done], score.lengths)
-                store.write_json(done, score.to_dict() | _about(plan, identity, device))
-            yield Score.from_dict(store.read_json(file), file)
+                found[done] = dataclasses.replace(score, attack=done[0])  # an attack may change as it is played
+                append_score(folder, conditions, found[done], part)
+            yield found[key]
     finally:
         playing.close()
 
@@ -124,9 +79,7 @@ def run_suite(
 class Bar:
     """How far all cells together are: by what each costs, and inside a pass by steps, since episodes can be long."""
 
-    def __init__(
-        self, cells: Sequence[Cell], plan: Plan, progress: Callable[[str], Progress], lengths: Sequence[int]
-    ) -> None:
+    def __init__(self, cells: Sequence[Cell], plan: Plan, progress: Begin, lengths: Sequence[int]) -> None:
         self._plan, self._begin = plan, progress
         self._all, self._done = sum(network_passes(cell.attack) for cell in cells), 0.0
         self._length = max(lengths, default=USUAL_LENGTH)
@@ -158,39 +111,25 @@ def network_passes(attack: Attack | None) -> int:
 def _play(
     policy: Policy,
     plan: Plan,
-    missing: Mapping[Path, Cell],
+    missing: Mapping[Key, Cell],
     bar: Bar,
     ready: Callable[[Cell], Cell],
     certificates: Mapping[float, Method],
-) -> Generator[tuple[Path, Score], None, None]:
-    """Files with the scores that belong there; several cells at once, those of one attack together."""
+) -> Generator[tuple[Key, Score], None, None]:
+    """Scores as they are done; several cells at once, those of one attack together."""
     device = next(policy.parameters()).device
-    attacks = [repr(cell.attack) for cell in missing.values()]
-    ordered = sorted(missing, key=lambda file: attacks.index(repr(missing[file].attack)))
-    envs: list[VectorEnv] = []
+    attacks = [attack for attack, _ in missing]
+    ordered = sorted(missing, key=lambda key: attacks.index(key[0]))
     width = tables_at_once(policy, plan)
-    try:
-        envs += make_envs(plan, min(width, len(ordered)), device)
+    with contextlib.ExitStack() as held:
+        made = make_envs(plan, min(width, len(ordered)), device)
+        envs = [held.enter_context(contextlib.closing(env)) for env in made]
         for first in range(0, len(ordered), width):
-            files = ordered[first : first + width]
-            cells = [ready(missing[file]) for file in files]
-            together = evaluate_cells(
-                policy,
-                envs,
-                cells,
-                episodes=plan.episodes,
-                seed=plan.seed,
-                protocol=plan.protocol,
-                precision=plan.precision,
-                copies=plan.copies(),
-                certificates=certificates,
-                progress=bar.begin(cells),
-            )
-            for number, score in together:
-                yield files[number], score
-    finally:
-        for env in envs:
-            env.close()
+            keys = ordered[first : first + width]
+            cells = [ready(missing[key]) for key in keys]
+            for number, score in evaluate_cells(policy, envs, cells, plan, certificates, bar.begin(cells)):
+                bar.finished(cells[number], score.lengths)
+                yield keys[number], score
 
 
 def shares_environment(plan: Plan, device: torch.device) -> bool:
@@ -209,15 +148,11 @@ def make_envs(plan: Plan, count: int, device: torch.device) -> list[VectorEnv]:
     return [dataclasses.replace(plan, game=game).make_env(plan.copies() * count, device)]
 
 
-def _certified(folder: Path, policy: str) -> dict[float, Method]:
+def _certified(folder: Path, agent: str) -> dict[float, Method]:
     """Budgets at which certificates of this agent lie in a folder, each with the quickest method used there."""
-    found: dict[float, Method] = {}
-    proofs = [
-        data for path in folder.glob("*.json") if str((data := store.read_json(path)).get("policy")).startswith(policy)
-    ]
-    for method in reversed(get_args(Method)):
-        found |= {Certificate.from_dict(data).eps: method for data in proofs if data.get("method") == method}
-    return found
+    proofs = [proof for _, proof in read_certificates(folder, agent)]
+    proofs.sort(key=lambda proof: -METHODS.index(proof.method))
+    return {proof.eps: proof.method for proof in proofs}
 
 
 def tables_at_once(policy: Policy, plan: Plan) -> int:
@@ -229,78 +164,40 @@ def tables_at_once(policy: Policy, plan: Plan) -> int:
     return max(1, copies // plan.copies())
 
 
+def read_certified(
+    folder: Path, plan: Plan, policy: Policy, method: Method
+) -> tuple[Conditions, dict[float, Certificate]]:
+    """Certificates that lie in a folder, by budget, and their conditions: they are always proven in full precision."""
+    plan = dataclasses.replace(plan, precision="full")
+    conditions = plan.conditions(fingerprint(policy), next(policy.parameters()).device.type)
+    found = read_certificates(folder, conditions.agent)
+    return conditions, {proof.eps: proof for of, proof in found if of == conditions and proof.method == method}
+
+
 def run_certificates(
     policy: Policy,
     plan: Plan,
     budgets: Sequence[float],
     method: Method,
     folder: Path,
-    progress: Callable[[str], Progress] = lambda label: lambda done, of: None,
+    progress: Begin = no_progress,
+    part: int | None = None,
 ) -> Iterator[Certificate]:
     """Yield the certificate of every budget, stored like scores."""
     device = next(policy.parameters()).device
-    files = {eps: certificate_file(folder, method, eps, plan, policy) for eps in budgets}
-    missing, count = [eps for eps in files if not files[eps].exists()], worth(policy.spec.obs_shape, plan.episodes)
-    for eps, file in files.items():
-
-        def prove(eps: float = eps) -> dict[str, Any]:
+    conditions, found = read_certified(folder, plan, policy, method)
+    missing = [eps for eps in dict.fromkeys(budgets) if eps not in found]
+    count = worth(policy.spec.obs_shape, plan.episodes)
+    for eps in budgets:
+        if eps not in found:
             report, before = progress(f"{method} at {format_eps(eps)}"), PARTS * missing.index(eps)
+
+            def tell(share: float, report: Progress = report, before: int = before) -> None:
+                report(before + round(PARTS * share), PARTS * len(missing))
+
             with contextlib.closing(plan.make_env(plan.episodes, device)) as env, threads(count):
-                proof = certify(
-                    policy, env, eps, method=method, episodes=plan.episodes, seed=plan.seed,
-                    progress=lambda share: report(before + round(PARTS * share), PARTS * len(missing)),
-                )  # fmt: skip
-            return proof.to_dict() | _about(plan, fingerprint(policy), device)
-
-        yield Certificate.from_dict(store.once(file, prove))
-
-
-def run_floor(policy: Policy, plan: Plan, folder: Path, progress: Progress = lambda done, of: None) -> Score:
-    """Play in which every action is the one the policy scores lowest: what an adversary without limits would force."""
-
-    def play() -> dict[str, Any]:
-        env = plan.make_env(plan.copies(), next(policy.parameters()).device)
-        bar = Bar([Cell(None, 0.0)], plan, lambda label: progress, ())
-        with contextlib.closing(env), threads(worth(policy.spec.obs_shape, plan.copies())):
-            score = evaluate(
-                policy, env, None, 0.0, episodes=plan.episodes, seed=plan.seed, protocol=plan.protocol,
-                choose=functools.partial(torch.argmin, dim=1), progress=bar.begin([Cell(None, 0.0)]),
-            )  # fmt: skip
-        return score.to_dict()
-
-    return Score.from_dict(store.once(folder / _file_name("lowest-scored", 0.0, plan, _identity(policy)), play))
-
-
-def _about(plan: Plan, policy: str, device: torch.device) -> dict[str, Any]:
-    """Whose result it is and what it was made with, to be kept beside it."""
-    return {
-        "game": game_to_dict(plan.game),
-        "num_envs": plan.copies(),
-        "policy": f"{policy} on {device.type}",
-        "bcl": bcl.__version__,
-        "torch": torch.__version__,
-        "device": str(device),
-    }
-
-
-def _identity(policy: Policy) -> str:
-    return f"{fingerprint(policy)} on {next(policy.parameters()).device.type}"
-
-
-def cell_file(folder: Path, cell: Cell, plan: Plan, policy: str, device: str) -> Path:
-    """Where `run_suite` keeps a cell: `policy` is a fingerprint, `device` the type of the one that plays it."""
-    attack = NO_ATTACK if cell.attack is None else repr(cell.attack)
-    return folder / _file_name(attack, cell.eps, plan, f"{policy} on {device}")
-
-
-def certificate_file(folder: Path, method: Method, eps: float, plan: Plan, policy: Policy) -> Path:
-    """Where `run_certificates` keeps what it proved."""
-    return folder / _file_name(method, eps, plan, _identity(policy))
-
-
-def _file_name(what: str, eps: float, plan: Plan, policy: str) -> str:
-    """A name people can read, unique for everything that decides the result."""
-    facts: tuple[object, ...] = (what, eps, plan, plan.copies(), policy, bcl.__version__)
-    facts += ("varied",) * (plan.starts == "varied")  # not part of the plan's repr, which older names are made from
-    words = re.sub(r"[^a-z0-9]+", "-", f"eps {format_eps(eps)} {what}".lower()).strip("-")
-    return f"{words[:60]}-{hashlib.sha256(repr(facts).encode()).hexdigest()[:8]}.json"
+                found[eps] = certify(
+                    policy, env, eps, method=method, episodes=plan.episodes, seed=plan.seed, progress=tell
+                )
+            append_certificate(folder, conditions, found[eps], part)
+        yield found[eps]

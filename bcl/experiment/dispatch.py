@@ -2,15 +2,15 @@
 
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
+from bcl.attacks import recorded
+from bcl.config import PpoConfig
 from bcl.errors import StoreError
-from bcl.evaluation import Cell, Plan, Score, cell_file
+from bcl.evaluation import Cell, Plan, Score, gather, missing_cells, read_scores
 from bcl.experiment import worker
 from bcl.experiment.trackers import NO_TRACKERS, Trackers
 from bcl.experiment.worker import TrainingOrder
 from bcl.policies.files import fingerprint, load
-from bcl.runs import store
 from bcl.runs.directory import Agent, TrainingFolder
 from bcl.runs.executors import Executor, Here, Job, no_tick
 
@@ -43,7 +43,8 @@ class Dispatcher:
         jobs = {run.path: Job(run.path, worker.train, (order,)) for run, order in orders if not self._done(run, order)}
         for run, order in orders:
             if run.checkpoint.exists():
-                refill = order.config.algo == "dqn" and not order.config.dqn.checkpoint_replay
+                learner = order.config.learner(order.task.loss)
+                refill = not isinstance(learner, PpoConfig) and not learner.checkpoint_replay
                 self.say(f"{order.name}: continues from its checkpoint{REFILL if refill else ''}")
         working = self.executor.run([*jobs.values()], self.interrupted, self.tick)
         try:
@@ -58,16 +59,16 @@ class Dispatcher:
         self, name: str, agent: Agent, plan: Plan, cells: Sequence[Cell], ahead: Sequence[Cell] = ()
     ) -> list[Score]:
         """Scores of the cells, those that are missing played; `ahead`: worth playing along with them."""
-        files = [self._file(agent, plan, cell) for cell in cells]
-        if not all(file.exists() for file in files):
+        if self._missing(agent, plan, cells):
             self.play([(name, agent, plan, (*cells, *ahead))])
-        return [Score.from_dict(store.read_json(file), file) for file in files]
+        found = read_scores(agent.evals, plan.conditions(agent.fingerprint, self.device))
+        return [found[recorded(cell.attack), cell.eps] for cell in cells]
 
     def play(self, wanted: Sequence[tuple[str, Agent, Plan, Sequence[Cell]]]) -> None:
         """Have the scores made that are missing; those of several agents beside each other, where there are workers."""
         jobs = list[Job]()
         for name, agent, plan, cells in wanted:
-            missing = [cell for cell in cells if not self._file(agent, plan, cell).exists()]
+            missing = self._missing(agent, plan, cells)
             policy = content(agent) if missing else b""
             shares = min(self.executor.width, len(missing))
             for number in range(shares):
@@ -76,6 +77,8 @@ class Dispatcher:
                 jobs.append(Job(agent.evals, worker.evaluate, order))
         for _ in self.executor.run(jobs, self.interrupted, self.tick):
             pass
+        for folder in dict.fromkeys(job.folder for job in jobs):
+            gather(folder)
 
     def _done(self, run: TrainingFolder, order: TrainingOrder) -> bool:
         if not run.finished or run.checkpoint.exists():
@@ -83,7 +86,7 @@ class Dispatcher:
         agent = run.agent()
         if order.plan is None or not agent.fingerprint:
             return True
-        return all(self._file(agent, order.plan, cell).exists() for cell in order.cells)
+        return not self._missing(agent, order.plan, order.cells)
 
-    def _file(self, agent: Agent, plan: Plan, cell: Cell) -> Path:
-        return cell_file(agent.evals, cell, plan, agent.fingerprint, self.device)
+    def _missing(self, agent: Agent, plan: Plan, cells: Sequence[Cell]) -> list[Cell]:
+        return missing_cells(agent.evals, plan.conditions(agent.fingerprint, self.device), cells)

@@ -22,7 +22,7 @@ from bcl.envs import Step, VariedStarts, VectorEnv
 from bcl.envs.vector import Seeds
 from bcl.errors import counted
 from bcl.evaluation import Cell, Plan, run_suite
-from bcl.evaluation.evaluate import Decision, SearchForm
+from bcl.evaluation.play import Decision, SearchForm
 from bcl.evaluation.score import lowest
 from bcl.experiment.worker import train_run
 from bcl.games import AtariGame

@@ -25,7 +25,12 @@ from bcl.envs import make_env
 from bcl.errors import StoreError, counted
 from bcl.experiment.dispatch import Dispatcher, content
 from bcl.experiment.learning_check import doubt
-from bcl.experiment.phases import Curriculum, pace_of, rules_of, train_paced
+from bcl.experiment.phases import (
+    Curriculum,
+    pace_of,
+    rules_of,
+    train_paced,
+)
 from bcl.experiment.trackers import NO_TRACKERS, Trackers
 from bcl.experiment.verdict import Verdict, choosing_attacks, evaluate_run, final_score_in_words
 from bcl.experiment.worker import TrainingOrder, check_fits, spec_of

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bcl.attacks.names import attack_label
+from bcl.attacks import attack_label
 from bcl.config import Config
 from bcl.errors import BclError, MissingExtra
 from bcl.evaluation import Score

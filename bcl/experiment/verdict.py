@@ -5,11 +5,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from bcl import stats
-from bcl.attacks import Attack, attacks_named
-from bcl.attacks.names import attack_label
+from bcl.attacks import Attack, attack_label, attacks_named
 from bcl.config import Config
 from bcl.errors import StoreError
-from bcl.evaluation import Plan, Score, cells, flags, game_for_evaluation, worse_than_start, worst, worst_within
+from bcl.evaluation import Plan, Score, Start, cells, flags, game_for_evaluation, worse_than_start, worst, worst_within
 from bcl.evaluation.flags import WORSE_THAN_START
 from bcl.experiment.dispatch import Dispatcher
 from bcl.experiment.learning_check import NO_LEARNING, UNKNOWN_LEARNING
@@ -22,26 +21,6 @@ from bcl.settings import format_eps
 SELECTION = "selection"
 """The purpose of episodes that agents are chosen by."""
 MOST_NAMED = 4  # attacks in a sentence; the paper's table has as many
-
-
-@dataclass(frozen=True)
-class Start:
-    """The agent that the recipe's own stages began from, evaluated on the episodes and under the attacks of the result."""
-
-    name: str
-    """Its stage, such as `vanilla`; `--init` where it was given."""
-    file: str
-    """Within the run; of `bcl attack` the whole path."""
-    scores: list[Score]
-    unlimited: list[Score]
-
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            "name": self.name,
-            "file": self.file,
-            "scores": [score.to_dict() for score in self.scores],
-            "unlimited": [score.to_dict() for score in self.unlimited],
-        }
 
 
 @dataclass(frozen=True)
@@ -145,7 +124,7 @@ def evaluate_run(
         "unlimited": [score.to_dict() for score in unlimited],
         "start": start and start.to_dict(),
         "final_score": final_score(played[0], config),
-        "flags": [f"{flag.name}: {flag.message}" for flag in raised],
+        "flags": [*map(str, raised)],
     }
 
 
@@ -154,7 +133,7 @@ def _joined(played: Sequence[Sequence[Score]]) -> list[Score]:
 
 
 def _scores(data: Any, run: RunDirectory) -> list[Score]:
-    return [Score.from_dict(score, run.result_file) for score in data]
+    return [Score.from_dict(score, f"a score in '{run.result_file}'") for score in data]
 
 
 def plan_of(config: Config, purpose: str, unlimited: bool = False) -> Plan:
@@ -193,7 +172,7 @@ def final_score_in_words(config: Config, attacked: bool) -> str:
     evaluation = config.evaluation
     words = "mean return without attack"
     if attacked:
-        attacks = [attack_label(repr(attack)) for attack in attacks_named(evaluation.suite)]
+        attacks = [attack_label(attack) for attack in attacks_named(evaluation.suite)]
         under = attacks[0] if len(attacks) == 1 else f"the worst of {', '.join(attacks)}"
         words += f" + mean over {', '.join(map(format_eps, evaluation.scored))} under {under}"
     return words + (", training levels + unlimited levels" if evaluation.levels == "both" else "")

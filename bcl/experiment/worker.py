@@ -115,7 +115,7 @@ def evaluate(
 ) -> None:
     """A job: scores of a policy by its file's content; `part`: which of several jobs in this folder."""
     progress = ProgressFile(folder / progress_file(part), name, stop)
-    _play(_unpack(policy, device), plan, cells, folder, progress, stop)
+    _play(_unpack(policy, device), plan, cells, folder, progress, stop, part)
     progress.remove()
 
 
@@ -124,7 +124,7 @@ def certify(
 ) -> None:
     """A job: the certificate of a policy at one budget."""
     progress = ProgressFile(folder / progress_file(part), "certify", stop)
-    for _ in run_certificates(_unpack(policy, device), plan, [eps], method, folder, progress.begin):
+    for _ in run_certificates(_unpack(policy, device), plan, [eps], method, folder, progress.begin, part):
         pass
     progress.remove()
 
@@ -135,12 +135,18 @@ def progress_file(part: int) -> str:
 
 
 def _play(
-    policy: Policy, plan: Plan, cells: tuple[Cell, ...], folder: Path, progress: ProgressFile, stop: Stop
+    policy: Policy,
+    plan: Plan,
+    cells: tuple[Cell, ...],
+    folder: Path,
+    progress: ProgressFile,
+    stop: Stop,
+    part: int | None = None,
 ) -> None:
     from bcl.experiment.learned_adversary import ready  # which trains by `train_run`
 
     trained = ready(policy, plan, folder, progress.begin)
-    for _ in run_suite(policy, plan, cells, folder, progress.begin, trained):
+    for _ in run_suite(policy, plan, cells, folder, progress.begin, trained, part):
         if stop():
             raise KeyboardInterrupt
 

@@ -7,24 +7,34 @@ from typing import Any
 
 import bcl
 from bcl import zoo
-from bcl.attacks.names import attack_label
+from bcl.attacks import Attack
 from bcl.attacks.suites import SUITES, suite
 from bcl.config import Config, evaluation_defaults, preset_for, resolve_stages
 from bcl.errors import StoreError, WeightsError, counted
-from bcl.evaluation import Score, flags, read_breaking, worse_than_start
+from bcl.evaluation import (
+    Evaluation,
+    Flag,
+    Score,
+    Start,
+    flags,
+    read_breaking,
+    read_certificates,
+    read_evaluations,
+    worse_than_start,
+)
 from bcl.evaluation.breaking import BREAKING
+from bcl.evaluation.evaluation import levels_of, ordered
 from bcl.evaluation.flags import WORSE_THAN_START
-from bcl.experiment.run import commit_here
+from bcl.experiment.run import (
+    commit_here,
+)
 from bcl.experiment.status import incumbent, status
-from bcl.experiment.verdict import Start, Verdict, under_attack
-from bcl.games import game_from_dict
+from bcl.experiment.verdict import Verdict, under_attack
 from bcl.policies import Policy, files
 from bcl.policies.files import fingerprint, is_policy, load
-from bcl.reports.data import Collected, Evaluation, Frames, Proof, Published, Repeat, Setting
+from bcl.reports.data import Collected, Frames, Proof, Published, Repeat, Setting
 from bcl.reports.history import read_timeline
-from bcl.reports.published import levels_of, results, row_for
-from bcl.reports.scores import Judged, ordered, read_scores
-from bcl.runs import store
+from bcl.reports.published import results, row_for
 from bcl.runs.directory import CERTS, EVALS, Agent, Repeats, RunDirectory
 from bcl.settings import difference, setting_line
 
@@ -78,9 +88,9 @@ def _of_run(run: RunDirectory, source: Path, frames: Frames | None) -> Collected
     if verdict := Verdict.read(run):
         policy = str(run.result().get("policy"))
         usual = evaluation_defaults(config.game).episodes
-        found = _evaluations(read_scores(run.evals, policy), usual, verdict, config)
+        found = _evaluations(read_evaluations(run.evals, policy), usual, verdict, config)
         if start:
-            found = _beside_the_start(run, found, verdict, start[1])
+            found = _beside_the_start(run, found, verdict, *start)
         sentence = _shown(verdict, found[0], start).sentence(config) + _few_episodes(found[0], usual)
         proofs = (*_proofs(run.certs, policy), *_proofs_of_start(start, policy))
     else:
@@ -88,7 +98,7 @@ def _of_run(run: RunDirectory, source: Path, frames: Frames | None) -> Collected
         best = incumbent(run.path)
         sentence = f"{config.recipe} on {config.game.id} is not finished" + (f"; best so far: {best}" if best else "")
         proofs = ()
-    under_way = [f"{p.name}: {_doing(p.doing)}, {p.done:,} of {p.of:,}" for p in now.pieces]
+    under_way = [f"{p.name}: {p.doing}, {p.done:,} of {p.of:,}" for p in now.pieces]
     return Collected(
         title=f"{config.recipe} on {config.game.id}",
         source=str(source),
@@ -111,18 +121,13 @@ def _of_run(run: RunDirectory, source: Path, frames: Frames | None) -> Collected
     )
 
 
-def _doing(doing: str) -> str:
-    attack, at, eps = doing.partition(" at ")
-    return f"{attack_label(attack)}{at}{eps}"
-
-
 def _of_policy(file: Path, frames: Frames | None) -> Collected:
     policy = load(file)
     game, identity = policy.spec.game, fingerprint(policy)
     if game is None:
         raise WeightsError(f"'{file}' does not say which game it plays", "save it with a game in its spec")
     usual, results = evaluation_defaults(game).episodes, judged_policy(file, policy)
-    found = _evaluations([one for folder, who in results for one in read_scores(folder / EVALS, who)], usual)
+    found = _evaluations([one for folder, who in results for one in read_evaluations(folder / EVALS, who)], usual)
     sentence = f"{file.name} on {game.id} has not been evaluated yet"
     run = RunDirectory(file.parent.parent)
     if file == run.best and run.finished:
@@ -158,23 +163,22 @@ def _of_policy(file: Path, frames: Frames | None) -> Collected:
 
 
 def _evaluations(
-    played: Iterable[Judged], usual: int, verdict: Verdict | None = None, config: Config | None = None
+    played: Iterable[Evaluation], usual: int, verdict: Verdict | None = None, config: Config | None = None
 ) -> list[Evaluation]:
     """What was played with this agent, the one to look at first in front: of a run its own verdict, unless a later
     evaluation outdoes it."""
     found = []
     for judged in played:
-        mine = verdict is not None and any(score in verdict.scores for score in judged.scores.values())
-        beside = verdict is not None and any(score in verdict.unlimited for score in judged.scores.values())
+        mine = verdict is not None and any(score in verdict.scores for score in judged.scores)
+        beside = verdict is not None and any(score in verdict.unlimited for score in judged.scores)
         if verdict and mine:  # all of them, though files of some may be gone
-            scores = {(s.attack, s.eps): s for s in verdict.scores} | judged.scores
-            judged = Judged(judged.game, {(s.attack, s.eps): s for s in ordered(scores.values())})
+            judged = dataclasses.replace(judged, scores=ordered([*verdict.scores, *judged.scores]))
         note = OWN if mine or beside else LATER
-        found.append(_evaluation(judged, note, verdict.flags if verdict and mine else ()))
+        found.append(_flagged(judged, note, verdict.flags if verdict and mine else ()))
     found.sort(key=lambda e: e.levels == "eval")  # of equals, the levels of training come first
     if verdict and config and not any(e.note == OWN for e in found):  # its files are gone, or were never handed on
-        kept = tuple(ordered(verdict.scores))
-        found.append(Evaluation(kept, tuple(verdict.flags), OWN, levels_of(config.game)))
+        kept = tuple(map(Flag.from_text, verdict.flags))
+        found.append(Evaluation(config.game, ordered(verdict.scores), flags=kept, note=OWN))
 
     # The budget that training happened to reach may lie beyond those that agents are judged at; others need not have it.
     asked = {s.eps for s in verdict.scores if s.eps > 0} & {*config.evaluation.eps} if verdict and config else set()
@@ -196,14 +200,14 @@ def _outdoes(later: Evaluation, own: Evaluation, asked: set[float]) -> bool:
     return later.episodes >= own.episodes and (attacks > known or _suite_held(attacks) > _suite_held(known))
 
 
-def _thorough(e: Evaluation, asked: set[float]) -> set[str]:
+def _thorough(e: Evaluation, asked: set[float]) -> set[Attack]:
     """The attacks that were played at every budget asked."""
-    return {attack for attack in e.attacks if all(e.cell(attack, eps) for eps in asked)}
+    return {attack for attack in e.attacks if all((attack, eps) in e.cells for eps in asked)}
 
 
-def _suite_held(attacks: set[str]) -> int:
+def _suite_held(attacks: set[Attack]) -> int:
     """The place of the strongest suite whose attacks are all there, from 1; 0: of none."""
-    return max((n for n, name in enumerate(SUITES, 1) if {*map(repr, suite(name))} <= attacks), default=0)
+    return max((n for n, name in enumerate(SUITES, 1) if {*suite(name)} <= attacks), default=0)
 
 
 def _few_episodes(first: Evaluation, usual: int) -> str:
@@ -211,30 +215,30 @@ def _few_episodes(first: Evaluation, usual: int) -> str:
     return f"; {counted(first.episodes, 'episode')} instead of {usual}" if first.episodes < usual else ""
 
 
-def _evaluation(judged: Judged, note: str, known: Iterable[str] = ()) -> Evaluation:
+def _flagged(judged: Evaluation, note: str, known: Iterable[str] = ()) -> Evaluation:
     """With its flags, after those that are `known`."""
-    scores = tuple(judged.scores.values())
-    raised = [f"{flag.name}: {flag.message}" for flag in flags(scores)]
-    return Evaluation(scores, tuple(dict.fromkeys([*known, *raised])), note, levels_of(judged.game))
+    raised = dict.fromkeys([*map(Flag.from_text, known), *flags(judged.scores)])
+    return dataclasses.replace(judged, flags=tuple(raised), note=note)
 
 
-def _beside_the_start(run: RunDirectory, found: list[Evaluation], verdict: Verdict, start: Agent) -> list[Evaluation]:
+def _beside_the_start(
+    run: RunDirectory, found: list[Evaluation], verdict: Verdict, name: str, start: Agent
+) -> list[Evaluation]:
     """Each with the scores of the agent that training began from and what these say, where all its cells were played with
     that agent on the same episodes."""
-    played = [(levels_of(one.game), one.scores) for one in read_scores(start.evals, start.fingerprint)]
-    if verdict.start:  # though its files may be gone
-        kept = {(s.attack, s.eps): s for s in verdict.start.scores}
-        played.append((levels_of(run.config.game), kept))
-    return [_compared(one, played, start.file.relative_to(run.path).as_posix()) for one in found]
+    played = read_evaluations(start.evals, start.fingerprint)
+    if verdict.start and verdict.start.scores:  # though its files may be gone
+        played.append(Evaluation(run.config.game, verdict.start.scores))
+    return [_compared(one, played, name, start.file.relative_to(run.path).as_posix()) for one in found]
 
 
-def _compared(e: Evaluation, played: Iterable[tuple[str, dict[tuple[str, float], Score]]], file: str) -> Evaluation:
-    for levels, scores in played:
-        theirs = [scores.get((s.attack, s.eps)) for s in e.scores]
-        start = tuple(s for s in theirs if s and _episodes(s) == _episodes(e.scores[0]))
-        if levels == e.levels and len(start) == len(e.scores):
-            raised = [f"{flag.name}: {flag.message}" for flag in worse_than_start(e.scores, start, file)]
-            return dataclasses.replace(e, start=start, flags=tuple(dict.fromkeys([*e.flags, *raised])))
+def _compared(e: Evaluation, played: Iterable[Evaluation], name: str, file: str) -> Evaluation:
+    for other in played:
+        theirs = [other.cells.get((s.attack, s.eps)) for s in e.scores]
+        start = [s for s in theirs if s and _episodes(s) == _episodes(e.scores[0])]
+        if other.levels == e.levels and len(start) == len(e.scores):
+            raised = dict.fromkeys([*e.flags, *worse_than_start(e.scores, start, file)])
+            return dataclasses.replace(e, start=Start(name, file, start, []), flags=tuple(raised))
     return e
 
 
@@ -247,9 +251,9 @@ def _shown(verdict: Verdict, first: Evaluation, start: tuple[str, Agent] | None)
     if not first.nominal:
         return verdict
     others = [flag for flag in verdict.flags if not flag.startswith(WORSE_THAN_START)]
-    raised = [flag for flag in first.flags if flag.startswith(WORSE_THAN_START)]
-    begun = Start(start[0] if start else "", "", list(first.start), [])
-    return dataclasses.replace(verdict, scores=list(first.scores), flags=others + raised, start=begun)
+    raised = [str(flag) for flag in first.flags if flag.name == WORSE_THAN_START]
+    began = first.start or Start(start[0] if start else "", "", [], [])
+    return dataclasses.replace(verdict, scores=list(first.scores), flags=others + raised, start=began)
 
 
 def _so_far(run: RunDirectory) -> list[Evaluation]:
@@ -257,7 +261,7 @@ def _so_far(run: RunDirectory) -> list[Evaluation]:
     for stage in reversed(run.stages()):
         if stage.strategy != "none" and (made := stage.decisions()):
             best = stage.kept_by(made[-1].decision.best_phase)
-            return [_evaluation(played, CHOOSING) for played in read_scores(best.evals, "")][:1]
+            return [_flagged(played, CHOOSING) for played in read_evaluations(best.evals, "")][:1]
     return []
 
 
@@ -277,17 +281,19 @@ def _proofs_of_start(start: tuple[str, Agent] | None, policy: str) -> Iterator[P
 
 def _proofs(folder: Path, policy: str) -> tuple[Proof, ...]:
     """Certificates of this agent. An adversary may also do nothing: the greedy worst case is at most play without attack."""
-    names = ("eps", "method", "acr", "gwc", "nominal", "episodes", "seed")
-    found = []
-    for path in folder.glob("*.json"):
-        data = store.read_json(path)
-        if str(data.get("policy")).startswith(policy):
-            try:
-                levels = levels_of(game_from_dict(data["game"]))
-                facts = {name: data[name] for name in names}
-                found.append(Proof(**facts | {"gwc": min(facts["gwc"], facts["nominal"])}, levels=levels))
-            except KeyError as error:
-                raise StoreError(f"'{path}' has no {error}", "delete it to have it made again") from None
+    found = [
+        Proof(
+            p.eps,
+            p.method,
+            p.acr,
+            min(p.gwc, p.nominal),
+            p.nominal,
+            p.episodes,
+            p.seed,
+            levels_of(conditions.plan.game),
+        )
+        for conditions, p in read_certificates(folder, policy)
+    ]
     return tuple(sorted(found, key=lambda p: (p.levels, p.method, p.seed, p.episodes, p.eps)))
 
 

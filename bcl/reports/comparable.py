@@ -6,12 +6,12 @@ from pathlib import Path
 
 from bcl.config import Config, EvaluationConfig, preset_for, resolve
 from bcl.errors import ConfigError, StoreError, WeightsError
+from bcl.evaluation import Evaluation, read_evaluations
+from bcl.evaluation.evaluation import Levels
 from bcl.games import Game
 from bcl.policies.files import is_policy, load
 from bcl.reports.collect import judged_policy
 from bcl.reports.history import Effort, effort
-from bcl.reports.published import Levels, levels_of
-from bcl.reports.scores import Judged, read_scores
 from bcl.runs.directory import EVALS, RunDirectory, runs_of
 
 
@@ -23,7 +23,7 @@ class Entry:
     path: Path
     config: Config | None
     """Of a run."""
-    members: tuple[tuple[str, tuple[Judged, ...]], ...]
+    members: tuple[tuple[str, tuple[Evaluation, ...]], ...]
     """Each agent's name and evaluations; several where there are repeats."""
     scored: tuple[float, ...]
     """Budgets of the final score."""
@@ -70,20 +70,18 @@ def _verdict(run: RunDirectory) -> tuple[str, tuple[str, ...]]:
     return policy, tuple(map(str, flags))
 
 
-def _member(name: str, results: Sequence[tuple[Path, str]], path: Path) -> tuple[str, tuple[Judged, ...]]:
-    found = [judged for folder, policy in results for judged in read_scores(folder / EVALS, policy)]
+def _member(name: str, results: Sequence[tuple[Path, str]], path: Path) -> tuple[str, tuple[Evaluation, ...]]:
+    found = [judged for folder, policy in results for judged in read_evaluations(folder / EVALS, policy)]
     if not found:
         raise StoreError(f"'{path}' has not been judged", f"'bcl attack {path} --suite paper' does it")
     return name, tuple(found)
 
 
-def judged_alike(entries: Sequence[Entry], levels: Levels) -> dict[str, list[Judged]]:
+def judged_alike(entries: Sequence[Entry], levels: Levels) -> dict[str, list[Evaluation]]:
     """For every entry that was judged on these levels, one evaluation per member, all under the same conditions, chosen as
     `_sharing` says. Empty: no entry was, in all its repeats."""
     pools = {
-        entry.label: [
-            [judged for judged in evaluations if levels_of(judged.game) == levels] for _, evaluations in entry.members
-        ]
+        entry.label: [[judged for judged in evaluations if judged.levels == levels] for _, evaluations in entry.members]
         for entry in entries
     }
     pools = {label: members for label, members in pools.items() if all(members)}
@@ -97,32 +95,32 @@ def judged_alike(entries: Sequence[Entry], levels: Levels) -> dict[str, list[Jud
             f"{names} were not judged alike", "give 'bcl attack' the same --suite, --eps and --episodes for each"
         )
     candidates = [judged for members in every for judged in members if judged.conditions in common]
-    picks = [pick for one in candidates for seed in (one.example.seed, None) if (pick := _alike(pools, one, seed))]
+    picks = [pick for one in candidates for seed in (one.seed, None) if (pick := _alike(pools, one, seed))]
     return max(picks, key=_sharing)
 
 
-def _alike(pools: dict[str, list[list[Judged]]], like: Judged, seed: int | None) -> dict[str, list[Judged]]:
+def _alike(pools: dict[str, list[list[Evaluation]]], like: Evaluation, seed: int | None) -> dict[str, list[Evaluation]]:
     """Of every member what shares most with `like`, then most of it all; empty where one has nothing with that seed."""
-    shared, picked = {*like.scores}, dict[str, list[Judged]]()
+    shared, picked = {*like.cells}, dict[str, list[Evaluation]]()
     for label, pool in pools.items():
         for members in pool:
-            fitting = [one for one in members if one.conditions == like.conditions and seed in (None, one.example.seed)]
+            fitting = [one for one in members if one.conditions == like.conditions and seed in (None, one.seed)]
             if not fitting:
                 return {}
-            most = max(fitting, key=lambda one: (len(shared & one.scores.keys()), len(one.scores)))
-            shared &= most.scores.keys()
+            most = max(fitting, key=lambda one: (len(shared & one.cells.keys()), len(one.cells)))
+            shared &= most.cells.keys()
             picked.setdefault(label, []).append(most)
     return picked
 
 
-def _sharing(alike: dict[str, list[Judged]]) -> tuple[int, int, bool, int]:
+def _sharing(alike: dict[str, list[Evaluation]]) -> tuple[int, int, bool, int]:
     """By what an evaluation is chosen. Episodes come before attacks: a quick try of more attacks on fewer episodes must not
     displace a run's verdict."""
     everyone = [judged for members in alike.values() for judged in members]
-    shared = set.intersection(*({*judged.scores} for judged in everyone))
+    shared = set.intersection(*({*judged.cells} for judged in everyone))
     return (
-        len(everyone[0].example.returns),
+        everyone[0].episodes,
         len(shared),
-        len({judged.example.seed for judged in everyone}) == 1,
-        sum(len(judged.scores) for judged in everyone),
+        len({judged.seed for judged in everyone}) == 1,
+        sum(len(judged.cells) for judged in everyone),
     )

@@ -5,21 +5,21 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bcl import stats
-from bcl.attacks.names import attack_label
+from bcl.attacks import Attack, attack_label
 from bcl.attacks.suites import SUITES
 from bcl.errors import ConfigError
-from bcl.evaluation import Score, flags
+from bcl.evaluation import Evaluation, Score, flags
+from bcl.evaluation.evaluation import Levels
 from bcl.evaluation.flags import clearly_lower
-from bcl.evaluation.score import NO_ATTACK, lowest
+from bcl.evaluation.score import lowest, shown
 from bcl.games import AtariGame
 from bcl.reports.comparable import Entry, judged_alike, read_entry
-from bcl.reports.published import Levels, Result, levels_of, results, row_for
-from bcl.reports.scores import Judged
+from bcl.reports.published import Result, results, row_for
 from bcl.runs.directory import Repeats
 from bcl.settings import format_eps
 
-Attacks = dict[float, tuple[str, ...]]  # by budget
-Pick = Callable[[Judged, Attacks, float], Score | None]
+Attacks = dict[float, tuple[Attack | None, ...]]  # by budget
+Pick = Callable[[Evaluation, Attacks, float], Score | None]
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ class Block:
         return sorted(self.attacks)
 
     @property
-    def usual_attacks(self) -> list[str]:
+    def usual_attacks(self) -> list[Attack | None]:
         """For titles: those that count at every budget above 0, or, where there is none, at any."""
         attacked = {eps: names for eps, names in self.attacks.items() if eps}
         common = _everywhere(attacked, [*attacked])
@@ -167,9 +167,7 @@ def _short_name(path: Path) -> str:
 
 def _blocks(entries: Sequence[Entry]) -> list[Block]:
     """The blocks of one game. The median of repeats is by the score summed over its blocks, as the paper has it."""
-    wanted = {
-        levels_of(judged.game): None for entry in entries for _, evaluations in entry.members for judged in evaluations
-    }
+    wanted = {judged.levels: None for entry in entries for _, evaluations in entry.members for judged in evaluations}
     found = {levels: judged_alike(entries, levels) for levels in sorted(wanted, reverse=True)}  # train before eval
     chosen = {levels: alike for levels, alike in found.items() if alike}
     totals: dict[str, list[float]] = {}
@@ -183,12 +181,12 @@ def _blocks(entries: Sequence[Entry]) -> list[Block]:
     return [_block(entries, levels, alike, medians) for levels, alike in chosen.items()]
 
 
-def _shared_attacks(alike: dict[str, list[Judged]]) -> Attacks:
+def _shared_attacks(alike: dict[str, list[Evaluation]]) -> Attacks:
     """By budget, what all of those agents faced who were judged at it."""
     everyone = [judged for members in alike.values() for judged in members]
     shared = {}
-    for eps in sorted({eps for judged in everyone for _, eps in judged.scores}):
-        sets = [[a for a, at in judged.scores if at == eps] for judged in everyone]
+    for eps in sorted({eps for judged in everyone for _, eps in judged.cells}):
+        sets = [[a for a, at in judged.cells if at == eps] for judged in everyone]
         sets = [attacks for attacks in sets if attacks]
         attacks = tuple(a for a in sets[0] if all(a in others for others in sets))
         if attacks:
@@ -196,20 +194,20 @@ def _shared_attacks(alike: dict[str, list[Judged]]) -> Attacks:
     return shared
 
 
-def _everywhere(attacks: Attacks, budgets: Sequence[float]) -> tuple[str, ...]:
+def _everywhere(attacks: Attacks, budgets: Sequence[float]) -> tuple[Attack | None, ...]:
     """The attacks that were played at all of these budgets."""
     if not budgets:
         return ()
     return tuple(attack for attack in attacks[budgets[0]] if all(attack in attacks[eps] for eps in budgets))
 
 
-def _exactly(judged: Judged, attacks: Attacks, eps: float) -> Score | None:
+def _exactly(judged: Evaluation, attacks: Attacks, eps: float) -> Score | None:
     """Under the worst of the attacks that count at a budget; none where the agent was not judged at it."""
-    scores = [judged.scores[attack, eps] for attack in attacks[eps] if (attack, eps) in judged.scores]
+    scores = [judged.cells[attack, eps] for attack in attacks[eps] if (attack, eps) in judged.cells]
     return lowest(scores) if scores else None
 
 
-def _within(judged: Judged, attacks: Attacks, eps: float) -> Score | None:
+def _within(judged: Evaluation, attacks: Attacks, eps: float) -> Score | None:
     """The worst of what counts at all budgets up to it; none where the agent was not judged at it."""
     found = [score for at in attacks if at <= eps and (score := _exactly(judged, attacks, at))]
     return lowest(found) if _exactly(judged, attacks, eps) else None
@@ -221,22 +219,23 @@ def _scored(entries: Sequence[Entry], attacks: Attacks) -> tuple[float, ...]:
     return scored if _everywhere(attacks, scored) else ()
 
 
-def _score(judged: Judged, attacks: Attacks, scored: tuple[float, ...], worst: Pick = _within) -> float:
+def _score(judged: Evaluation, attacks: Attacks, scored: tuple[float, ...], worst: Pick = _within) -> float:
     """As far as it was judged, under attacks that all its budgets have."""
-    nominal = judged.scores.get((NO_ATTACK, 0.0))
-    counted = {NO_ATTACK, *_everywhere(attacks, scored)}
+    nominal = judged.cells.get((None, 0.0))
+    counted = {None, *_everywhere(attacks, scored)}
     alike = {eps: tuple(attack for attack in names if attack in counted) for eps, names in attacks.items()}
     attacked = [score.mean for eps in scored if (score := worst(judged, alike, eps))]
     return (nominal.mean if nominal else 0.0) + (stats.mean(attacked) if attacked else 0.0)
 
 
-def _block(entries: Sequence[Entry], levels: Levels, alike: dict[str, list[Judged]], medians: dict[str, int]) -> Block:
+def _block(
+    entries: Sequence[Entry], levels: Levels, alike: dict[str, list[Evaluation]], medians: dict[str, int]
+) -> Block:
     attacks = _shared_attacks(alike)
     present = [entry for entry in entries if entry.label in alike]
     scored = _scored(entries, attacks)
     rows = [_row(entry, alike[entry.label], attacks, scored, medians[entry.label], levels) for entry in present]
     first = alike[present[0].label][0]
-    example = first.example
     notes = [f"{entry.label} was not judged on these levels" for entry in entries if entry.label not in alike]
     notes += _atari_conditions(alike)
     notes += _uneven(attacks, scored)
@@ -248,7 +247,7 @@ def _block(entries: Sequence[Entry], levels: Levels, alike: dict[str, list[Judge
         notes.append(f"at {', '.join(apart)} no attack was faced by all; judge each by --suite {missing.suite}")
     quick = [entry.label for entry in present if entry.config and entry.config.budget == "small"]
     notes += [f"{label} is a quick look, not the paper's protocol" for label in quick]
-    nominal = [label for label, members in alike.items() if not any(eps for one in members for _, eps in one.scores)]
+    nominal = [label for label, members in alike.items() if not any(eps for one in members for _, eps in one.cells)]
     notes += [f"{label} was judged by nominal play alone" for label in nominal if missing and missing.eps]
     baseline, *others = rows
     improvements = [
@@ -266,8 +265,8 @@ def _block(entries: Sequence[Entry], levels: Levels, alike: dict[str, list[Judge
     return Block(
         game=first.game.id,
         levels=levels,
-        episodes=len(example.returns),
-        protocol=example.protocol,
+        episodes=first.episodes,
+        protocol=first.protocol,
         attacks=attacks,
         scored=scored,
         rows=tuple(rows),
@@ -277,7 +276,7 @@ def _block(entries: Sequence[Entry], levels: Levels, alike: dict[str, list[Judge
     )
 
 
-def _atari_conditions(alike: dict[str, list[Judged]]) -> Iterator[str]:
+def _atari_conditions(alike: dict[str, list[Evaluation]]) -> Iterator[str]:
     """In what Atari evaluations of one table may differ: the pipeline, and v1's moves after a lost life."""
     games = {label: [j.game for j in members if isinstance(j.game, AtariGame)] for label, members in alike.items()}
     pipelines = sorted({game.pipeline for played in games.values() for game in played})
@@ -304,13 +303,13 @@ def _uneven(attacks: Attacks, scored: tuple[float, ...]) -> Iterator[str]:
         yield f"the score is over {', '.join(map(attack_label, counted))}, which all its budgets have"
 
 
-def _hurt_more(label: str, judged: Judged, attacks: Attacks) -> Iterator[str]:
+def _hurt_more(label: str, judged: Evaluation, attacks: Attacks) -> Iterator[str]:
     """What an agent has where an attack that not all faced hurt it more than those that count."""
     found = dict[Score, None]()
     for eps in attacks:
         if shown := _within(judged, attacks, eps):
-            own = lowest(s for s in judged.scores.values() if s.eps <= eps)
-            if clearly_lower(own, shown, judged.scores.get((NO_ATTACK, 0.0))):
+            own = lowest(s for s in judged.cells.values() if s.eps <= eps)
+            if clearly_lower(own, shown, judged.cells.get((None, 0.0))):
                 found[own] = None
     for own in found:
         what = f"{own.mean:.4g} at {format_eps(own.eps)} under {attack_label(own.attack)}"
@@ -324,7 +323,7 @@ def _fewer_budgets(row: Row, budgets: Iterable[float]) -> Iterator[str]:
         yield f"{row.label} was not judged at {', '.join(lacking)}: within larger budgets it may have less"
 
 
-def _missing(entries: Sequence[Entry], alike: dict[str, list[Judged]], attacks: Attacks) -> Missing | None:
+def _missing(entries: Sequence[Entry], alike: dict[str, list[Evaluation]], attacks: Attacks) -> Missing | None:
     """Where a budget has no attack that all faced, or an agent no budget: the largest suite that somebody faced, and the
     first agent that did not."""
     everyone = [
@@ -332,36 +331,36 @@ def _missing(entries: Sequence[Entry], alike: dict[str, list[Judged]], attacks: 
         for entry in entries
         for (name, _), judged in zip(entry.members, alike[entry.label], strict=True)
     ]
-    budgets = sorted({eps for *_, judged in everyone for _, eps in judged.scores if eps})
+    budgets = sorted({eps for *_, judged in everyone for _, eps in judged.cells if eps})
     apart = [eps for eps in budgets if eps not in attacks]
-    if not apart and all(any(eps for _, eps in judged.scores) for *_, judged in everyone):
+    if not apart and all(any(eps for _, eps in judged.cells) for *_, judged in everyone):
         return None
-    suites = {name: {*map(repr, suite)} for name, suite in SUITES.items()}
+    suites = {name: {*suite} for name, suite in SUITES.items()}
     wanted = apart or budgets
     for name in sorted(suites, key=lambda name: -len(suites[name])):
         lacking = [
             (label, member, eps)
             for label, member, judged in everyone
             for eps in wanted
-            if not suites[name] <= {attack for attack, at in judged.scores if at == eps}
+            if not suites[name] <= {attack for attack, at in judged.cells if at == eps}
         ]
         if len(lacking) < len(everyone) * len(wanted):
             label, member, _ = lacking[0]
             return Missing(label, member, name, tuple(wanted))
-    label, member, _ = next((one for one in everyone if not any(eps for _, eps in one[2].scores)), everyone[0])
+    label, member, _ = next((one for one in everyone if not any(eps for _, eps in one[2].cells)), everyone[0])
     return Missing(label, member, "paper", tuple(wanted))
 
 
 def _row(
     entry: Entry,
-    members: Sequence[Judged],
+    members: Sequence[Evaluation],
     attacks: Attacks,
     scored: tuple[float, ...],
     median: int,
     levels: Levels,
 ) -> Row:
-    cells, judged = {}, flags([*members[median].scores.values()])
-    raised = [*(entry.flags[median] if entry.flags else ()), *(f"{flag.name}: {flag.message}" for flag in judged)]
+    cells, judged = {}, flags(members[median].scores)
+    raised = [*(entry.flags[median] if entry.flags else ()), *map(str, judged)]
     for eps in attacks:
         found = [score for judged in members if (score := _within(judged, attacks, eps))]
         exactly = _exactly(members[median], attacks, eps)
@@ -384,4 +383,4 @@ def _row(
 
 
 def _median(score: Score) -> Median:
-    return Median(score.attack, score.eps, score.mean, score.sem, stats.mean_interval([score.returns]))
+    return Median(shown(score.attack), score.eps, score.mean, score.sem, stats.mean_interval([score.returns]))

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from bcl import stats
-from bcl.attacks.names import attack_label
+from bcl.attacks import attack_label
 from bcl.errors import ConfigError, counted
 from bcl.reports.compare import Block, Comparison, Row
 from bcl.reports.look import LIGHT, RC

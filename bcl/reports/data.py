@@ -1,75 +1,16 @@
 """What a report is made of: everything collected from files, nothing drawn."""
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Literal
 
 import numpy as np
 
-from bcl.evaluation import Breaking, Score, Worst, worst, worst_within
+from bcl.attacks import Attack
+from bcl.evaluation import Breaking, Evaluation, Score
 from bcl.evaluation.score import lowest
 
 BarState = Literal["kept", "not kept", "undecided", "diverged", "unfinished", "not needed"]
 """`not needed`: it trained beside a run that was good enough, so that no decision names it."""
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """Scores that can stand in one table: one agent, one game, the same episodes."""
-
-    scores: tuple[Score, ...]
-    flags: tuple[str, ...]
-    """Reasons to distrust them."""
-    note: str
-    """Where they come from."""
-    levels: str = ""
-    """Procgen: `train` or `eval`."""
-    start: tuple[Score, ...] = ()
-    """The same scores of the agent that training began from; empty where not all of them were played."""
-
-    @property
-    def episodes(self) -> int:
-        """Of every score."""
-        return len(self.scores[0].returns)
-
-    @property
-    def attacks(self) -> list[str]:
-        """Without nominal play, in the order of the scores."""
-        return list(dict.fromkeys(s.attack for s in self.scores if s.eps > 0))
-
-    @property
-    def budgets(self) -> list[float]:
-        """Ascending; 0 is nominal play."""
-        return sorted({s.eps for s in self.scores})
-
-    @cached_property
-    def worst(self) -> dict[float, Worst]:
-        """Per budget above 0, at exactly this budget."""
-        return worst(self.scores)
-
-    @cached_property
-    def worst_within(self) -> dict[float, Worst]:
-        """Per budget above 0, over all budgets up to it and play without attack."""
-        return worst_within(self.scores)
-
-    @cached_property
-    def start_within(self) -> dict[float, Score | Worst]:
-        """Of the start: without attack, and the worst within each budget."""
-        return {s.eps: s for s in self.start if s.eps == 0} | worst_within(self.start)
-
-    @property
-    def partial(self) -> list[float]:
-        """Budgets above 0 at which not every attack was played."""
-        return [eps for eps in self.budgets if eps > 0 and not all(self.cell(attack, eps) for attack in self.attacks)]
-
-    @property
-    def nominal(self) -> Score | None:
-        """Play without attack."""
-        return next((s for s in self.scores if s.eps == 0), None)
-
-    def cell(self, attack: str, eps: float) -> Score | None:
-        """One score, if it was played."""
-        return next((s for s in self.scores if s.eps == eps and s.attack == attack), None)
 
 
 @dataclass(frozen=True)
@@ -201,7 +142,7 @@ class Frame:
 class Frames:
     """Moments of one episode."""
 
-    attack: str
+    attack: Attack
     eps: float
     seed: int
     steps: int

@@ -9,14 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from bcl.attacks import suite
+from bcl.attacks import attack_from_dict, attack_to_dict, suite
 from bcl.config import EvaluationConfig, preset_for, resolve
 from bcl.device import threads, worth
 from bcl.envs import make_env
 from bcl.errors import StoreError
-from bcl.evaluation import game_for_evaluation
-from bcl.evaluation.score import lowest
-from bcl.evaluation.watch import Moment, watch
+from bcl.evaluation import Moment, game_for_evaluation, lowest, watch
 from bcl.games import OBSERVATION_NAMES, Game
 from bcl.policies.files import fingerprint, load
 from bcl.reports.collect import agent_file, collect, results_folder
@@ -31,7 +29,7 @@ STEPS = 100  # looked at
 
 def play_frames(path: Path, device: str, say: Callable[[str], object] = lambda line: None) -> Frames | None:
     """Moments of a finished run's agent, or of a policy file's; those kept by an earlier call are read, whatever has been
-    judged since."""
+    evaluated since."""
     file = agent_file(path)
     if file is None:
         return None
@@ -44,32 +42,28 @@ def play_frames(path: Path, device: str, say: Callable[[str], object] = lambda l
         return found
     say("sample frames: the beginning of an episode under attack is played once, and kept for later reports")
     eps = worst_budget(collect(path), game)
-    about |= {"attack": repr(ATTACK), "eps": eps}
     played = game_for_evaluation(game, None, EvaluationConfig().max_steps)
     with contextlib.closing(make_env(played, 1, device, render=True)) as env, threads(worth(policy.spec.obs_shape, 1)):
-        moments, names = list(watch(policy, env, ATTACK, eps, seed=0, steps=STEPS)), env.action_names
-    chosen = choose(moments)
+        moments = list(watch(policy, env, ATTACK, eps, seed=0, steps=STEPS))
+        names = [name.lower() for name in env.action_names]
+    chosen = []
+    for i in choose(moments):
+        m = moments[i]
+        chosen.append(Frame(i + 1, m.clean, m.seen, names[m.wanted], names[m.taken], m.screen))
     changed = sum(m.wanted != m.taken for m in moments)
-    frames = Frames(
-        repr(ATTACK), eps, 0, len(moments), changed, OBSERVATION_NAMES.get(game.id, ()),
-        tuple(
-            Frame(i + 1, moments[i].clean, moments[i].seen, names[moments[i].wanted].lower(),
-                  names[moments[i].taken].lower(), moments[i].screen)
-            for i in chosen
-        ),
-    )  # fmt: skip
+    frames = Frames(ATTACK, eps, 0, len(moments), changed, OBSERVATION_NAMES.get(game.id, ()), tuple(chosen))
     with contextlib.suppress(StoreError):  # a run may be read-only: then they are played again next time
         _write(kept, about, frames)
     return frames
 
 
 def worst_budget(collected: Collected, game: Game) -> float:
-    """The budget at which the agent has least; of one that was not judged under attack, the largest of its preset."""
-    judged = collected.evaluations[0] if collected.evaluations else None
-    if judged is None or not judged.attacks:
+    """The budget at which the agent has least; of one that was not evaluated under attack, the largest of its preset."""
+    attacked = [score for evaluation in collected.evaluations[:1] for score in evaluation.scores if score.eps > 0]
+    if not attacked:
         name = preset_for(game)
         return max((resolve(name).evaluation if name else EvaluationConfig()).eps)
-    return lowest(s for s in judged.scores if s.eps > 0).eps
+    return lowest(attacked).eps
 
 
 def choose(moments: Sequence[Moment], count: int = MOMENTS) -> list[int]:
@@ -80,20 +74,21 @@ def choose(moments: Sequence[Moment], count: int = MOMENTS) -> list[int]:
 
 
 def _write(path: Path, about: dict[str, Any], frames: Frames) -> None:
-    moments = frames.moments
     about = about | {
+        "attack": attack_to_dict(frames.attack),
+        "eps": frames.eps,
         "steps": frames.steps,
         "changed": frames.changed,
         "dimensions": frames.dimensions,
-        "at": [m.step for m in moments],
-        "wanted": [m.wanted for m in moments],
-        "taken": [m.taken for m in moments],
+        "at": [m.step for m in frames.moments],
+        "wanted": [m.wanted for m in frames.moments],
+        "taken": [m.taken for m in frames.moments],
     }
     arrays = {"about": np.frombuffer(json.dumps(about).encode(), dtype=np.uint8)}
-    arrays |= {"clean": np.stack([m.clean for m in moments]), "seen": np.stack([m.seen for m in moments])}
-    screens = [m.screen for m in moments if m.screen is not None]
-    if len(screens) == len(moments):
-        arrays["screen"] = np.stack(screens)
+    for name in ("clean", "seen", "screen"):
+        pictures = [getattr(m, name) for m in frames.moments]
+        if all(picture is not None for picture in pictures):
+            arrays[name] = np.stack(pictures)
     buffer = io.BytesIO()
     np.savez_compressed(buffer, **arrays)  # type: ignore[arg-type] # numpy's stub mistakes the names for its own flags
     store.write_bytes(path, buffer.getvalue())
@@ -110,17 +105,9 @@ def _read(path: Path, about: dict[str, Any]) -> Frames | None:
         if any(kept.get(name) != value for name, value in about.items()):
             return None
         screens = arrays.get("screen", [None] * len(kept["at"]))
-        rows = zip(
-            kept["at"], arrays["clean"], arrays["seen"], kept["wanted"], kept["taken"], screens, strict=True
-        )  # fmt: skip
-        return Frames(
-            kept["attack"],
-            kept["eps"],
-            kept["seed"],
-            kept["steps"],
-            kept["changed"],
-            tuple(kept["dimensions"]),
-            tuple(Frame(*r) for r in rows),
-        )
+        columns = (kept["at"], arrays["clean"], arrays["seen"], kept["wanted"], kept["taken"], screens)
+        moments = tuple(Frame(*row) for row in zip(*columns, strict=True))
+        attack, dimensions = attack_from_dict(kept["attack"]), tuple(kept["dimensions"])
+        return Frames(attack, kept["eps"], kept["seed"], kept["steps"], kept["changed"], dimensions, moments)
     except Exception:  # whatever damaged bytes make zipfile and NumPy stumble over
         return None

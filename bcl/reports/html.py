@@ -16,13 +16,13 @@ import numpy as np
 from matplotlib import image
 from matplotlib.figure import Figure
 
-from bcl.attacks.names import attack_label
+from bcl.attacks import Attack, attack_label
 from bcl.errors import StoreError, counted
-from bcl.evaluation import Score, Worst
+from bcl.evaluation import Evaluation, Score, Worst
 from bcl.evaluation.flags import EXPLAINED
 from bcl.reports import plots
 from bcl.reports.collect import collect, report_file
-from bcl.reports.data import Collected, Evaluation, Frame, Frames
+from bcl.reports.data import Collected, Frame, Frames
 from bcl.reports.look import DARK, LEVELS, LIGHT, aligned, number, pixels, short_eps
 from bcl.runs import store
 from bcl.stats import MIN_FOR_INTERVAL
@@ -48,7 +48,7 @@ def page(collected: Collected) -> str:
         trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
     environment.filters |= {
-        "attack": attack_label, "flag_name": lambda flag: flag.partition(":")[0], "counted": counted, "breakable": _breakable, "eps": short_eps, "minus": _true_minus,
+        "attack": attack_label, "flag_name": lambda flag: flag.name, "counted": counted, "breakable": _breakable, "eps": short_eps, "minus": _true_minus,
         "name": lambda path: Path(path).name, "number": number, "quoted": shlex.quote,
         "unbroken": lambda text: text.replace("-", "\N{NON-BREAKING HYPHEN}"), "whole": _whole,
     }  # fmt: skip
@@ -84,7 +84,7 @@ class Cells:
     """The worst attack at exactly each budget; empty where there is one attack, which is then the worst."""
     minimum: dict[float, str]
     """Worst per episode; empty where episodes cannot be paired, or where there is one attack."""
-    attacks: dict[str, dict[float, tuple[str, str]]]
+    attacks: dict[Attack, dict[float, tuple[str, str]]]
     start: dict[float, tuple[str, str]]
     """As `within`, of the agent that training began from; empty where it was not judged alike."""
 

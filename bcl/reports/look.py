@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from bcl.attacks.names import attack_label, kind_of
+from bcl.attacks import Attack, attack_label, kind_of
 from bcl.settings import format_eps
 
 # Name -> colour on white, colour on the dark page. Figures are drawn in the first; the page replaces each by a variable.
@@ -66,9 +66,9 @@ class Style:
     dash: Dash
 
 
-def styles(attacks: list[str]) -> dict[str, Style]:
-    """A style per attack (its repr): hue and marker tell the kind, hollow markers its variants, dashes all of one hue."""
-    kinds, hues, found = Counter[str](), Counter[str](), {}
+def styles(attacks: list[Attack]) -> dict[Attack, Style]:
+    """A style per attack: hue and marker tell the kind, hollow markers its variants, dashes all of one hue."""
+    kinds, hues, found = Counter[str](), Counter[str](), dict[Attack, Style]()
     for attack in attacks:
         kind = kind_of(attack)
         colour, marker = _KINDS.get(kind, ("muted", "o"))
@@ -78,12 +78,6 @@ def styles(attacks: list[str]) -> dict[str, Style]:
         kinds[kind] += 1
         hues[colour] += 1
     return found
-
-
-def rank(attack: str) -> int:
-    """Where an attack stands in tables: the paper's first."""
-    kind = kind_of(attack)
-    return [*_KINDS].index(kind) if kind in _KINDS else len(_KINDS)
 
 
 def number(value: float) -> str:

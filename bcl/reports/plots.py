@@ -20,8 +20,8 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from bcl.errors import counted
-from bcl.evaluation import Score
-from bcl.reports.data import BarState, Evaluation, Frame, Proof, Published, Timeline
+from bcl.evaluation import Evaluation, Score
+from bcl.reports.data import BarState, Frame, Proof, Published, Timeline
 from bcl.reports.look import COLOURS, LEVELS, LIGHT, RC, number, styles
 from bcl.stats import MIN_FOR_INTERVAL
 

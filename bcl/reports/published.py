@@ -5,12 +5,11 @@ import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import resources
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 from bcl.config import Config
-from bcl.games import Game, ProcgenGame
-
-Levels = Literal["", "train", "eval"]
+from bcl.evaluation.evaluation import Levels
+from bcl.games import ProcgenGame
 
 
 @dataclass(frozen=True)
@@ -96,11 +95,6 @@ def wall_time(game: str) -> WallTime | None:
     table = _file()["hours"]
     found = (row for row in table["rows"] if game in row["games"])
     return next((WallTime(game, row["steps"], row["hours"], table["source"]) for row in found), None)
-
-
-def levels_of(game: Game) -> Levels:
-    """Which of Procgen's levels a game is played on; empty for other games."""
-    return ("train" if game.num_levels else "eval") if isinstance(game, ProcgenGame) else ""
 
 
 def row_for(rows: Sequence[Row], config: Config | None) -> Row | None:

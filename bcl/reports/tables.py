@@ -7,8 +7,9 @@ from html import escape
 from typing import Any
 
 from bcl import stats
-from bcl.attacks.names import attack_label
+from bcl.attacks import attack_label
 from bcl.errors import counted
+from bcl.evaluation.score import shown
 from bcl.reports.comparable import Entry
 from bcl.reports.compare import Block, Comparison, Median, Row
 from bcl.reports.look import number
@@ -84,7 +85,7 @@ def as_json(comparison: Comparison) -> dict[str, Any]:
     blocks = []
     for block in comparison.blocks:
         data = dataclasses.asdict(block)
-        data["attacks"] = [{"eps": eps, "attacks": attacks} for eps, attacks in block.attacks.items()]
+        data["attacks"] = [{"eps": eps, "attacks": [*map(shown, attacks)]} for eps, attacks in block.attacks.items()]
         for row, plain in zip(block.rows, data["rows"], strict=True):
             plain["cells"] = [dataclasses.asdict(cell) for cell in row.cells.values()]
             for cell in plain["cells"]:

@@ -9,7 +9,7 @@ import matplotlib
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from bcl.attacks.names import attack_label
+from bcl.attacks import Attack, attack_label
 from bcl.evaluation import Moment
 from bcl.reports.look import LIGHT, number, pixels
 from bcl.settings import format_eps
@@ -25,8 +25,7 @@ class Subject:
     """What is shown, in words."""
 
     game: str
-    attack: str
-    """Its repr; empty without one."""
+    attack: Attack | None
     eps: float
     actions: Sequence[str]
     dimensions: Sequence[str] = ()
@@ -48,7 +47,7 @@ def _frame(moment: Moment, step: int, subject: Subject) -> np.ndarray:
         draw.text((left, TITLE // 2), title, LIGHT["ink"], _font(15), anchor="lm")
         canvas.paste(pane, (left, TITLE))
         draw.rectangle((left - 1, TITLE - 1, left + PANE, TITLE + PANE), outline=LIGHT["rule"])
-    attacked = f"{attack_label(subject.attack)} at {format_eps(subject.eps)}" if subject.attack else "no attack"
+    attacked = attack_label(subject.attack) + (f" at {format_eps(subject.eps)}" if subject.attack else "")
     low, right = TITLE + PANE, canvas.width - GAP
     draw.text((GAP, low + 26), f"{subject.game}, {attacked}", LIGHT["ink"], _font(18), anchor="lm")
     draw.text((right, low + 26), f"step {step}", LIGHT["muted"], _font(18), anchor="rm")

@@ -186,6 +186,16 @@ class MetricsFile:
         self.close()
 
 
+def append_row(path: Path, row: Mapping[str, Any]) -> None:
+    """Add one row to a file, and flush it to the disk; several processes may do so at once."""
+    with clear_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(path, "ab") as held:
+            fcntl.flock(held, fcntl.LOCK_EX)  # until it is closed
+            with MetricsFile(path) as file:
+                file.append(row)
+
+
 def keep_metrics(path: Path, keep: Callable[[Json], bool]) -> None:
     rows = read_metrics(path)
     if not all(map(keep, rows)):

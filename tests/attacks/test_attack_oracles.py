@@ -25,7 +25,7 @@ from bcl.attacks import (
     WorstAction,
     perturb,
 )
-from bcl.attacks.apgd import checkpoints
+from bcl.attacks.pgd import checkpoints
 from bcl.attacks.ri_fgsm import DRAW
 
 FREE = {"low": -float("inf"), "high": float("inf")}

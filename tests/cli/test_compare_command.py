@@ -10,6 +10,7 @@ import bcl as package
 from bcl.config import resolve
 from bcl.envs import make_env
 from bcl.policies import Policy, PolicySpec
+from bcl.runs import store
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +76,8 @@ def test_other_formats_are_nothing_but_themselves(bcl) -> None:
     data = json.loads(out)
     assert (err, [row["label"] for row in data["blocks"][0]["rows"]]) == ("", ["one.safetensors", "two.safetensors"])
     cell = data["blocks"][0]["rows"][0]["cells"][1]
-    stored = [json.loads(f.read_text()) for f in Path("one.results/evals").glob("eps-0-05*.json")]
+    rows = store.read_metrics(Path("one.results/evals/scores.jsonl"))
+    stored = [row for row in rows if row["eps"] == 0.05]
     assert cell["median"]["mean"] == min(score["mean"] for score in stored)
     assert bcl("compare", "one.safetensors", "--format", "latex")[1].startswith(
         "% needs \\usepackage{booktabs}\n\\begin{table}\n\\centering\n"

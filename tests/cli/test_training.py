@@ -82,15 +82,17 @@ def test_a_recipe_from_start_to_end(bcl, recipe: str, stages: list[str]) -> None
     of_start = {name for name in found if name.startswith("stages/1-vanilla/evals/")}
     own = {"config.toml", "run.json", "lock", "result.json", "best/policy.safetensors"}
     assert found - cells - of_start == own | {f"stages/{stage}/{name}" for stage in stages for name in per_stage}
-    assert len(cells) == len(attacked) + 1
-    assert len(of_start) == (len(cells) if len(stages) > 1 else 0)
+    assert cells == {"evals/scores.jsonl"}
+    scores = store.read_metrics(run / "evals" / "scores.jsonl")
+    assert len(scores) == len(attacked) + 1
+    assert [len(store.read_metrics(run / name)) for name in of_start] == [len(scores)] * (len(stages) > 1)
 
     results = [store.read_json(run / "stages" / stage / "result.json") for stage in stages]
     assert [result["parent"] for result in results] == ["", *(result["policy"] for result in results[:-1])]
     assert best(run) == results[-1]["policy"]
     assert (results[-1]["start"], results[-1]["end"]) == (0.0, target)
     seeds = [result["seed"] for result in results]
-    judged = {store.read_json(run / cell)["seed"] for cell in cells}
+    judged = {score["seed"] for score in scores}
     assert len(judged) == 1
     assert len({*seeds, *judged}) == len(seeds) + 1
 

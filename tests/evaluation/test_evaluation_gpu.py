@@ -9,7 +9,7 @@ from bcl.attacks import PGD, Attack, Directed, MultiT, perturb
 from bcl.config import resolve
 from bcl.envs import make_env
 from bcl.evaluation import evaluate
-from bcl.evaluation.evaluate import Decision, SearchForm
+from bcl.evaluation.play import Decision, SearchForm
 from bcl.evaluation.speed import untrained_policy
 from bcl.policies import Policy
 

@@ -12,7 +12,7 @@ import bcl
 from bcl.attacks import PGD, Multi, Square
 from bcl.config import resolve
 from bcl.envs import make_env
-from bcl.evaluation import Cell, Plan, cells, run_certificates, run_floor, run_suite, suite
+from bcl.evaluation import Cell, Plan, cells, run_certificates, run_suite, suite
 from bcl.policies import Policy, PolicySpec
 from bcl.policies.files import save
 
@@ -36,11 +36,10 @@ def test_between_two_scores_the_caller_has_its_threads(policy: Policy, tmp_path:
         between.add(torch.get_num_threads())
     for _ in run_certificates(policy, PLAN, [0.01, 0.02], "ibp", tmp_path, progress):
         between.add(torch.get_num_threads())
-    run_floor(policy, PLAN, tmp_path, progress(""))
     assert (played, between, torch.get_num_threads()) == ({1}, {2}, 2)
 
 
-@pytest.mark.parametrize("kind", ["suite", "certificates", "floor"])
+@pytest.mark.parametrize("kind", ["suite", "certificates"])
 def test_environments_are_closed_when_play_fails(
     policy: Policy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
@@ -55,11 +54,10 @@ def test_environments_are_closed_when_play_fails(
         def close(self) -> None:
             closed.append(kind)
 
-    monkeypatch.setattr(suite, "make_env", lambda *_: Failing())
+    monkeypatch.setattr("bcl.evaluation.plan.make_env", lambda *_: Failing())
     work: dict[str, Callable[[], object]] = {
         "suite": lambda: [*run_suite(policy, PLAN, [Cell(None, 0.0)], tmp_path)],
         "certificates": lambda: [*run_certificates(policy, PLAN, [0.1], "ibp", tmp_path)],
-        "floor": lambda: run_floor(policy, PLAN, tmp_path),
     }
     with pytest.raises(RuntimeError, match="the game broke"):
         work[kind]()
@@ -106,7 +104,7 @@ def test_processes_that_share_the_work_find_what_one_does(
     )
     assert one_proven.certificates == two_proven.certificates
     assert not [*tmp_path.rglob("*progress.json")]
-    monkeypatch.setattr("bcl.api.judging._in_processes", lambda *_: pytest.fail("all of it is stored"))
+    monkeypatch.setattr("bcl.api.evaluating._in_processes", lambda *_: pytest.fail("all of it is stored"))
     file = tmp_path / "two" / "p.safetensors"
     assert bcl.evaluate(file, attacks="pgd-2", parallel=2, **words).scores == two.scores
     assert bcl.certify(file, parallel=2, **words).certificates == two_proven.certificates

@@ -56,7 +56,10 @@ def test_rows_with_budgets_and_generators_of_their_own_get_what_they_would_get_a
 
 def play(policy: Policy, cells: list[Cell], episodes: int = 4, seed: int = 5) -> dict[str, object]:
     envs = [make_env(GAME, 3) for _ in cells]  # one copy plays two episodes
-    return {cells[i].label: score for i, score in evaluate_cells(policy, envs, cells, episodes=episodes, seed=seed)}
+    return {
+        cells[i].label: score
+        for i, score in evaluate_cells(policy, envs, cells, Plan(GAME, episodes, seed, num_envs=3))
+    }
 
 
 @pytest.mark.parametrize(
@@ -76,7 +79,7 @@ def test_scores_of_budgets_played_together_are_those_of_budgets_played_alone(pol
 def test_cells_that_share_an_environment_have_the_scores_of_environments_of_their_own(policy, spare):
     cells = [Cell(None, 0.0), *(Cell(attack, eps) for attack in (PGD(3, 0.4), UniformNoise()) for eps in (0.1, 0.3))]
     shared = make_env(GAME, 3 * (len(cells) + spare))
-    together = evaluate_cells(policy, [shared], cells, episodes=4, seed=5, copies=3)
+    together = evaluate_cells(policy, [shared], cells, Plan(shared.game, 4, 5, num_envs=3))
     assert {cells[i].label: score for i, score in together} == play(policy, cells)
 
 

@@ -10,7 +10,7 @@ import torch
 from bcl.attacks import PGD, Attack, UniformNoise
 from bcl.config import resolve
 from bcl.envs import VectorEnv, make_env
-from bcl.envs.frames import crop_v2
+from bcl.envs.atari import crop_v2
 from bcl.errors import BclError
 from bcl.evaluation import Moment, evaluate, watch
 from bcl.evaluation.speed import untrained_policy

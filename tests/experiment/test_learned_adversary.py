@@ -13,7 +13,7 @@ from bcl.attacks import Directed, Learned, attack_by_name, perturb
 from bcl.attacks.learned import TRUTH
 from bcl.envs import make_env
 from bcl.errors import BclError, ConfigError
-from bcl.evaluation import Cell, Plan, run_suite
+from bcl.evaluation import Cell, Plan, read_evaluations, run_suite
 from bcl.evaluation.speed import untrained_policy
 from bcl.experiment import learned_adversary as planning
 from bcl.experiment.learned_adversary import AdversaryEnvs, director_config, myopic_director, ready
@@ -83,7 +83,7 @@ def test_planning_wins_where_myopic_attacks_see_nothing() -> None:
     assert "planning-wins" in [flag.name for flag in found.flags]
     assert fingerprint(victim) == before
     assert found.scores[-1].max_perturbation <= 0.3 + 1e-6
-    assert found.scores[-1].attack == "Learned(training=4000)"
+    assert found.scores[-1].attack == Learned(training=4000)
 
 
 def test_on_cartpole_it_beats_pgd_clearly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,9 +169,10 @@ def test_of_director_and_myopic_attacks_the_strongest_is_kept(tmp_path: Path) ->
     cell = ready(victim, plan, tmp_path, SILENT)(Cell(Learned(training=1_200), 0.3))
     [home] = tmp_path.glob("learned-at-*")
     by_attack = {s.attack: s.mean for s in run_suite(victim, plan, [cell], tmp_path)}
-    choosing = [bcl.evaluation.Score.from_dict(bcl.runs.store.read_json(f)) for f in home.glob("choosing/*.json")]
+    [chosen_by] = read_evaluations(home / "choosing", "")
+    choosing = chosen_by.scores
     assert len(choosing) == 3
-    assert by_attack["Learned(training=1200)"] == min(s.mean for s in choosing)
+    assert by_attack[Learned(training=1_200)] == min(s.mean for s in choosing)
     assert not {s.seed for s in choosing} & {plan.seed}
 
 

@@ -58,7 +58,7 @@ def test_agents_are_judged_by_any_attacks(tmp_path: Path) -> None:
     flags = ["--curriculum.judged_by=noise,quick fgsm", "--curriculum.max_runs=1", *HARD]
     whole(tmp_path / "run", "bcl-mos-at", *flags)
     [folder] = (tmp_path / "run").glob("stages/*-at/phases/001/run1/evals")
-    played = {store.read_json(file)["attack"].partition("(")[0] for file in folder.glob("*.json")}
+    played = {row["attack"].partition("(")[0] for row in store.read_metrics(folder / "scores.jsonl")}
     assert played == {"none", "UniformNoise", "PGD", "FGSM"}
 
 
@@ -119,7 +119,8 @@ def test_a_recipe_from_start_to_end(
     assert all(score.eps in (0.0, 0.03, 0.06, 0.1, verdict.reached) for score in verdict.scores)
     kept = store.read_json(tmp_path / "stages" / stages[-1] / "result.json")["policy"]
     assert best(tmp_path) == kept
-    chosen = {store.read_json(p)["seed"] for p in (tmp_path / "stages" / stages[-1]).rglob("evals/*.json")}
+    files = (tmp_path / "stages" / stages[-1]).rglob("evals/scores.jsonl")
+    chosen = {row["seed"] for file in files for row in store.read_metrics(file)}
     reported = {score.seed for score in verdict.scores}
     assert not chosen & reported, "those that choose are not those that are reported"
 
@@ -163,7 +164,7 @@ def test_runs_of_a_phase_start_from_its_incumbent_with_seeds_of_their_own(tmp_pa
             around = at[decision.phase.eps] + at[decision.phase.start]
             assert candidate.value == pytest.approx(at[0.0] + around / 2)
             folder = stage / "phases" / f"{decision.phase.index:03d}" / f"run{candidate.run}" / "evals"
-            stored = [store.read_json(path) for path in folder.glob("*.json")]
+            stored = store.read_metrics(folder / "scores.jsonl")
             assert {(s["eps"], s["mean"]) for s in stored} >= set(at.items())
         values = [candidate.value for candidate in decision.candidates]
         assert decision.kept == values.index(max(values)) + 1

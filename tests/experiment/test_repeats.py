@@ -71,7 +71,7 @@ def test_on_procgen_both_sets_of_levels_count(tmp_path: Path, monkeypatch: pytes
     unlimited = {score.eps: score.mean for score in verdict.unlimited}
     assert at.keys() == unlimited.keys() == {0.0, 1 / 255, 10 / 255}
     assert verdict.final_score == pytest.approx(sum(scores[0.0] + scores[10 / 255] for scores in (at, unlimited)))
-    played = [store.read_json(file) for file in (tmp_path / "evals").glob("*.json")]
+    played = store.read_metrics(tmp_path / "evals" / "scores.jsonl")
     levels = {game["game"]["num_levels"]: [s["mean"] for s in played if s["game"] == game["game"]] for game in played}
     assert {*levels} == {200, 0}
     assert sorted(levels[0]) == sorted(unlimited.values())
@@ -116,8 +116,8 @@ def test_stages_before_the_median_are_trained_and_no_others(group: Path) -> None
 def test_the_median_is_by_the_final_score(group: Path) -> None:
     for run in runs_in(group):
         result = store.read_json(radial(run) / "result.json")
-        kept = [store.read_json(file) for file in radial(run).rglob("evals/*.json")]
-        of_kept = [score for score in kept if str(score["policy"]).startswith(result["policy"])]
+        kept = [row for file in radial(run).rglob("scores.jsonl") for row in store.read_metrics(file)]
+        of_kept = [score for score in kept if score["agent"] == result["policy"]]
         quick = {s["eps"]: s["mean"] for s in of_kept if s["attack"] in ("none", repr(SUITES["quick"][0]))}
         assert result["final_score"] == pytest.approx(quick[0.0] + quick[0.03])
 

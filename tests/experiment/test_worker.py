@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from bcl import experiment
+from bcl.attacks import FGSM
 from bcl.config import Config, resolve, resolve_stages
 from bcl.envs import make_env
 from bcl.errors import BclError, MissingExtra, StoreError, TrainingError, WeightsError
@@ -312,7 +313,7 @@ def test_tensorboard_has_scores_under_attack_with_the_settings_of_the_run(tmp_pa
     reader = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     scores = [
         Score(attack, eps, (1.0, 2.0), (1, 1), 0.5, eps, 0.0, 0, "fixed")
-        for attack, eps in (("none", 0.0), ("FGSM()", 0.1))
+        for attack, eps in ((None, 0.0), (FGSM(), 0.1))
     ]
     Trackers(tensorboard=True).show(RunDirectory(tmp_path), tiny(), scores)
     Trackers().show(RunDirectory(tmp_path / "none"), tiny(), scores)

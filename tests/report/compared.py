@@ -5,27 +5,26 @@ from pathlib import Path
 from typing import Any
 
 from bcl import experiment
-from bcl.attacks import PGD, RIFGSM
+from bcl.attacks import PGD, RIFGSM, Attack
 from bcl.config import resolve_stages
-from bcl.evaluation import Score, game_for_evaluation
-from bcl.evaluation.score import NO_ATTACK
-from bcl.games import Game, game_to_dict
+from bcl.evaluation import Plan, Score, game_for_evaluation
+from bcl.evaluation.evaluation import append_score
+from bcl.games import Game
 from bcl.reports.compare import Block, compare
 from bcl.runs import store
 from bcl.runs.directory import Repeats
 
-PGD30, RI = repr(PGD(steps=30, step=0.1)), repr(RIFGSM())
-Cells = Mapping[tuple[str, float], list[float]]
+PGD30, RI = PGD(steps=30, step=0.1), RIFGSM()
+Cells = Mapping[tuple[Attack | None, float], list[float]]
 
 
 def judge(folder: Path, game: Game, cells: Cells, policy: str = "p", seed: int = 1) -> None:
     """Scores as `bcl attack` stores them."""
     game = game_for_evaluation(game, None, 10_000)
     for (attack, eps), returns in cells.items():
-        score = Score(attack, eps, tuple(returns), (1,) * len(returns), 0.0, eps, 0.0, seed, "fixed")
-        about = {"game": game_to_dict(game), "num_envs": len(returns), "policy": f"{policy} on cpu", "bcl": "0"}
-        number = len([*(folder / "evals").glob("*")])
-        store.write_json(folder / "evals" / f"eps-{number:03d}.json", score.to_dict() | about)
+        count = len(returns)
+        score = Score(attack, eps, tuple(returns), (1,) * count, 0.0, eps, 0.0, seed, "fixed")
+        append_score(folder / "evals", Plan(game, count, seed).conditions(policy, "cpu"), score)
 
 
 def finished(
@@ -48,7 +47,7 @@ def repeated(path: Path, preset: str, recipe: str, cells: list[Cells]) -> Path:
 
 def pong(nominal: float, at10: float, at20: float, at25: float) -> Cells:
     """Four episodes around each mean; RI-FGSM is the weaker attack."""
-    found = {(NO_ATTACK, 0.0): [nominal - 1, nominal, nominal, nominal + 1]}
+    found: dict[tuple[Attack | None, float], list[float]] = {(None, 0.0): [nominal - 1, nominal, nominal, nominal + 1]}
     for level, mean in ((10, at10), (20, at20), (25, at25)):
         found[PGD30, level / 255] = [mean - 1, mean, mean, mean + 1]
         found[RI, level / 255] = [mean + 5] * 4

@@ -1,6 +1,5 @@
 """The files of a Pong run with numbers chosen by hand, without any training."""
 
-import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,15 +8,15 @@ import numpy as np
 import pytest
 
 from bcl import experiment
-from bcl.attacks import PGD, RIFGSM, suite
+from bcl.attacks import PGD, RIFGSM, Attack, suite
 from bcl.config import Config, resolve_stages
-from bcl.evaluation import Score
-from bcl.evaluation.score import NO_ATTACK
+from bcl.evaluation import Plan, Score
+from bcl.evaluation.evaluation import append_score
 from bcl.games import game_to_dict
 from bcl.reports.data import Frame, Frames
 from bcl.runs import store
 
-PGD30, RI = repr(PGD(steps=30, step=0.1)), repr(RIFGSM())
+PGD30, RI = PGD(steps=30, step=0.1), RIFGSM()
 AGENT = "f00dfeedf00dfeed"
 
 
@@ -28,12 +27,22 @@ def metrics(folder: Path, rows: list[tuple[int, float | None, float]]) -> None:
             file.append({"step": step, "return": value, "steps_per_second": rate, "eps": 0.0})
 
 
-def played(folder: Path, config: Config, attack: str, eps: float, returns: tuple[float, ...], seed: int = 1) -> None:
+def played(
+    folder: Path, config: Config, attack: Attack | None, eps: float, returns: tuple[float, ...], seed: int = 1
+) -> None:
     """A stored score."""
     score = Score(attack, eps, returns, (100,) * len(returns), 0.5 * (eps > 0), eps, 0.0, seed, "fixed")
-    about = {"game": game_to_dict(config.game), "num_envs": len(returns), "policy": f"{AGENT} on cpu", "bcl": "0"}
-    words = "".join(c for c in attack if c.isalnum())[:40]
-    store.write_json(folder / f"eps-{eps:.4f}-{words}-{seed}.json", dataclasses.asdict(score) | about)
+    count = len(returns)
+    append_score(folder, Plan(config.game, count, seed).conditions(AGENT, "cpu"), score)
+
+
+def rewritten(folder: Path, change: Callable[[dict[str, Any]], dict[str, Any] | None]) -> None:
+    """The stored scores, each as `change` has it; none: without it."""
+    rows = store.read_metrics(folder / "scores.jsonl")
+    store.remove(folder / "scores.jsonl")
+    for row in rows:
+        if (changed := change(row)) is not None:
+            store.append_row(folder / "scores.jsonl", changed)
 
 
 def decision(
@@ -78,7 +87,7 @@ def make_pong_run() -> Callable[..., Path]:
             folder = at / f"phases/003/run{k}"
             metrics(folder, [(150, 18.0, rate), (300, value, rate)])
             store.write_json(folder / "result.json", {"policy": f"phase3run{k}", "began": began, "ended": ended})
-            played(folder / "evals", config, NO_ATTACK, 0.0, (20.0, 21.0), seed=9)
+            played(folder / "evals", config, None, 0.0, (20.0, 21.0), seed=9)
             played(folder / "evals", config, PGD30, 6 / 255, (19.0, value), seed=9)
         decision(at, 3, (5 / 255, 6 / 255), [1, 2], 2, 60.0, next=4)
         # Side by side: 30 s and 38 s, done at 100 s and 102 s; the third diverged at once.
@@ -98,14 +107,14 @@ def make_pong_run() -> Callable[..., Path]:
         store.write_json(at / "result.json", {"policy": AGENT, "reached": 25 / 255})
 
         evals = run / "evals"
-        for attack, offset in zip(map(repr, suite("paper")), (0.0, 0.5, 1.0, 0.25), strict=True):
+        for attack, offset in zip(suite("paper"), (0.0, 0.5, 1.0, 0.25), strict=True):
             for level, value in ((10, 20.0), (20, 15.0), (25, 4.0)):
                 played(evals, config, attack, level / 255, tuple(value + offset + d for d in (-1.0, 0.0, 1.0)))
-        played(evals, config, NO_ATTACK, 0.0, (20.0, 21.0, 21.0))
-        played(evals, config, NO_ATTACK, 0.0, (21.0, 21.0), seed=0)  # of a later call of bcl attack
+        played(evals, config, None, 0.0, (20.0, 21.0, 21.0))
+        played(evals, config, None, 0.0, (21.0, 21.0), seed=0)  # of a later call of bcl attack
         played(evals, config, PGD30, 1.0, (-21.0, -21.0, -21.0))  # of bcl attack --sanity
-        store.write_json(evals / "verdict.json", {"game": {}, "policy": str(run), "scores": []})
-        scores = [store.read_json(path) for path in sorted(evals.glob("eps-0*-1.json"))]
+        scores = [row for row in store.read_metrics(evals / "scores.jsonl") if row["seed"] == 1 and row["eps"] < 1]
+        scores.sort(key=lambda row: (row["eps"], row["attack"]))
         about = {"policy": AGENT, "final_score": 33.0, "flags": ["masking: made up"], "curriculum": "target reached"}
         about |= {"kept": "the agent of phase 4, trained up to 7/255", "reached": 25 / 255, "scores": scores}
         store.write_json(run / "result.json", about)
@@ -113,6 +122,7 @@ def make_pong_run() -> Callable[..., Path]:
             for level, acr in zip((1, 3), shares, strict=True):
                 proof = {"eps": level / 255, "method": method, "acr": acr, "gwc": 20.0 * acr, "nominal": 20.5}
                 about = {"game": game_to_dict(config.game), "policy": f"{AGENT} on cpu", "episodes": 20, "seed": 0}
+                about |= {"acr_per_episode": [acr], "gwc_returns": [20.0 * acr]}
                 store.write_json(run / f"certs/{method}-{level}.json", proof | about)
         return run
 

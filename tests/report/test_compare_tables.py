@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from bcl.evaluation.score import NO_ATTACK
 from bcl.reports.compare import compare
 from bcl.reports.compare_figure import draw, encoded, figure_format
 from bcl.reports.tables import Table, as_json, as_latex, as_markdown, tables
@@ -59,7 +58,7 @@ def test_where_less_hurts_more_the_papers_number_has_a_row_of_its_own(tmp_path: 
 
 
 def test_games_that_the_paper_has_not_played_have_no_columns_of_it(tmp_path: Path) -> None:
-    took = tables(compare([finished(tmp_path / "a", "cartpole", "vanilla", {(NO_ATTACK, 0.0): [1.0, 2.0, 3.0]})]))[-1]
+    took = tables(compare([finished(tmp_path / "a", "cartpole", "vanilla", {(None, 0.0): [1.0, 2.0, 3.0]})]))[-1]
     assert took.header == ("agent", "training runs", "runs before", "steps a run", "time a run", "machine")
     assert len(took.rows[0]) == len(took.header)
 
@@ -132,7 +131,7 @@ def test_a_figure_shows_the_median_run_and_says_what_it_shows(tmp_path: Path) ->
 
 
 def test_a_figure_of_many_rows_and_budgets_stays_readable(tmp_path: Path) -> None:
-    cells = {(NO_ATTACK, 0.0): [21.0] * 3} | {(PGD30, level / 255): [21.0 - level] * 3 for level in range(1, 26)}
+    cells = {(None, 0.0): [21.0] * 3} | {(PGD30, level / 255): [21.0 - level] * 3 for level in range(1, 26)}
     names = [f"agent-{number}-of-seven" for number in range(7)]
     figure = draw(compare([finished(tmp_path / name, "cartpole", "at", cells) for name in names]))
     figure.canvas.draw()

@@ -13,7 +13,7 @@ from bcl.attacks import PGD, RIFGSM
 from bcl.config import resolve
 from bcl.envs import make_env
 from bcl.errors import MissingExtra
-from bcl.evaluation.watch import Moment
+from bcl.evaluation import Moment
 from bcl.policies import Policy, PolicySpec
 from bcl.policies.files import fingerprint
 from bcl.reports import frames
@@ -56,7 +56,7 @@ def test_moments_are_those_in_which_the_action_changed() -> None:
 def test_frames_are_at_the_budget_that_hurt_most(pong_run: Path) -> None:
     game = resolve("pong").game
     assert worst_budget(collect(pong_run), game) == 25 / 255
-    played(pong_run / "evals", RunDirectory(pong_run).config, repr(RIFGSM()), 10 / 255, (1.0, 2.0, 3.0))
+    played(pong_run / "evals", RunDirectory(pong_run).config, RIFGSM(), 10 / 255, (1.0, 2.0, 3.0))
     assert worst_budget(collect(pong_run), game) == 10 / 255
 
 
@@ -83,7 +83,7 @@ def test_frames_that_cannot_be_kept_are_shown_all_the_same(agent: Path, tmp_path
 def test_frames_are_played_once(agent: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = play_frames(agent, "cpu")
     assert found is not None
-    assert (found.attack, found.eps) == (repr(PGD(steps=10, step=0.2)), 0.1)
+    assert (found.attack, found.eps) == (PGD(steps=10, step=0.2), 0.1)
     assert 0 < found.changed <= found.steps <= frames.STEPS
     assert all(m.wanted != m.taken for m in found.moments)
     assert all(0 < np.abs(m.seen - m.clean).max() <= 0.1 + 1e-6 for m in found.moments)

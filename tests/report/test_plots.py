@@ -11,7 +11,6 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 
 from bcl.attacks import suite
-from bcl.attacks.names import attack_label
 from bcl.reports import plots
 from bcl.reports.collect import collect
 from bcl.reports.data import Bar, Collected, Frame
@@ -158,28 +157,12 @@ def test_colours_can_be_told_from_the_page_and_from_each_other(palette: dict[str
 
 
 def test_attacks_are_told_apart_without_colour() -> None:
-    looks = styles([repr(attack) for attack in suite("strong")]).values()
+    looks = styles([*suite("strong")]).values()
     assert len({(look.marker, look.dash) for look in looks}) == len(looks)
     assert len({look.label for look in looks}) == len(looks)
     # Nor do lines of one hue hang on the dash alone, which crowded points hide.
     assert len({(look.colour, look.dash) for look in looks}) == len(looks)
     assert len({(look.colour, look.marker, look.hollow) for look in looks}) == len(looks)
-
-
-@pytest.mark.parametrize(
-    ("attack", "label"),
-    [
-        ("PGD(steps=30, step=0.1, random_start=False, restarts=1, objective=CrossEntropy())", "PGD-30"),
-        ("PGD(steps=50, step=0.1, random_start=True, restarts=5, objective=Margin())", "PGD-50 x5 margin"),
-        ("MultiT(starts=1000)", "Multi-T 1000"),
-        ("Square(queries=500, area=0.8)", "Square 500"),
-        ("Mine(steps=3)", "Mine-3"),
-        ("training", "training"),
-        ("not ( python", "not ( python"),
-    ],
-)
-def test_attacks_have_short_names(attack: str, label: str) -> None:
-    assert attack_label(attack) == label
 
 
 def test_a_column_has_one_number_of_decimals() -> None:

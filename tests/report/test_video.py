@@ -19,7 +19,7 @@ from bcl.reports.look import LIGHT, number
 from bcl.reports.video import GAP, PANE, TITLE, Subject, _image_panes, _vector_panes, frames
 
 EPS = 10 / 255
-SUBJECT = Subject("pong", repr(PGD(steps=30, step=0.1)), EPS, ("NOOP", "LEFT"))
+SUBJECT = Subject("pong", PGD(steps=30, step=0.1), EPS, ("NOOP", "LEFT"))
 
 
 def moment(clean: np.ndarray, moved: np.ndarray, taken: int = 0, screen: np.ndarray | None = None) -> Moment:

@@ -1,0 +1,147 @@
+"""An attack as data, its kind and its fields: what is stored of it, how it is rebuilt, what people call it."""
+
+import ast
+import dataclasses
+from dataclasses import dataclass
+from typing import Any, cast, overload
+
+from torch import Tensor
+
+from bcl.attacks.learned import Learned
+from bcl.attacks.noise import CornerNoise, Square, UniformNoise
+from bcl.attacks.objectives import KL, CrossEntropy, Margin, MinBest, OwnValue
+from bcl.attacks.pgd import APGD, FGSM, PGD, WorstAction
+from bcl.attacks.ri_fgsm import RIFGSM, Multi, MultiT
+from bcl.attacks.threat import Attack, Budget, LowestScored, Policy, Randomness
+from bcl.errors import BclError, ConfigError
+
+NONE = "none"  # the repr of no attack
+# In the order of tables: the paper's first.
+_ATTACKS = (
+    PGD,
+    RIFGSM,
+    Multi,
+    MultiT,
+    FGSM,
+    APGD,
+    WorstAction,
+    Square,
+    UniformNoise,
+    CornerNoise,
+    Learned,
+    LowestScored,
+)
+_OBJECTIVES = (CrossEntropy, KL, Margin, MinBest, OwnValue)
+_KINDS: dict[str, type] = {kind.__name__: kind for kind in (*_ATTACKS, *_OBJECTIVES)}
+_NAMES = {
+    "RIFGSM": "RI-FGSM",
+    "MultiT": "Multi-T",
+    "WorstAction": "Worst action",
+    "UniformNoise": "Noise",
+    "CornerNoise": "Corner noise",
+    "LowestScored": "Lowest-scored action",
+}
+
+
+@dataclass(frozen=True, repr=False)
+class OtherAttack:
+    """An attack that is not one of this package, as a stored score names it. It cannot be played."""
+
+    kind: str
+    """`module:Class`; of scores of version 0.1 the class alone."""
+    settings: tuple[tuple[str, Any], ...] = ()
+
+    def __call__(self, policy: Policy, obs: Tensor, eps: Budget, generator: Randomness, /) -> Tensor:
+        raise BclError(f"{self} is known by its name alone", "give the attack itself")
+
+    def __repr__(self) -> str:
+        settings = ", ".join(f"{name}={value}" for name, value in self.settings)
+        return f"{self.kind.rpartition(':')[2]}({settings})"
+
+
+def attack_to_dict(attack: Attack) -> dict[str, Any]:
+    """Its kind, and those of its fields that its repr shows."""
+    if isinstance(attack, OtherAttack):
+        return {"kind": attack.kind, **dict(attack.settings)}
+    kind = type(attack)
+    ours = _KINDS.get(kind.__name__) is kind
+    name = kind.__name__ if ours else f"{kind.__module__}:{kind.__qualname__}"
+    if not dataclasses.is_dataclass(attack):
+        return {"kind": name, "repr": repr(attack)}
+    values = {field.name: getattr(attack, field.name) for field in dataclasses.fields(attack) if field.repr}
+    return {"kind": name} | {
+        key: attack_to_dict(cast(Attack, value)) if dataclasses.is_dataclass(value) else _plain(value)
+        for key, value in values.items()
+    }
+
+
+def attack_from_dict(data: dict[str, Any]) -> Attack:
+    """The inverse of `attack_to_dict`; what this package cannot rebuild is an `OtherAttack`."""
+    settings = {name: attack_from_dict(v) if isinstance(v, dict) else v for name, v in data.items() if name != "kind"}
+    kind = str(data["kind"])
+    if kind in _KINDS:
+        try:
+            return cast(Attack, _KINDS[kind](**settings))
+        except (TypeError, ConfigError):  # with fields of another version
+            pass
+    return OtherAttack(kind, tuple(settings.items()))
+
+
+def attack_from_repr(text: str) -> Attack | None:
+    """From scores that version 0.1 stored, which had the repr of an attack in place of its fields."""
+    if text == NONE:
+        return None
+    try:
+        return attack_from_dict(_parsed(ast.parse(text, mode="eval").body))
+    except (SyntaxError, ValueError, TypeError):
+        return OtherAttack(text)
+
+
+@overload
+def recorded(attack: Attack) -> Attack: ...
+@overload
+def recorded(attack: Attack | None) -> Attack | None: ...
+def recorded(attack: Attack | None) -> Attack | None:
+    """The attack as it is read back once it was stored."""
+    return attack and attack_from_dict(attack_to_dict(attack))
+
+
+def kind_of(attack: object) -> str:
+    """The class of an attack or objective, without its module."""
+    kind = attack.kind if isinstance(attack, OtherAttack) else type(attack).__name__
+    return kind.rpartition(":")[2]
+
+
+def rank(attack: Attack | None) -> int:
+    """Where an attack stands in tables."""
+    return [*_ATTACKS, type(attack)].index(type(attack))
+
+
+def attack_label(attack: Attack | None) -> str:
+    """A short name: `PGD-30`, `PGD-50 x5 margin`, `Multi-T 1000`."""
+    if attack is None:
+        return "no attack"
+    fields = attack_to_dict(attack)
+    name = _NAMES.get(kind_of(attack), kind_of(attack))
+    words = [f"{name}-{fields['steps']}" if fields.get("steps") else name]
+    words += [str(fields[key]) for key in ("starts", "queries") if key in fields]
+    if fields.get("restarts", 1) != 1:
+        words.append(f"x{fields['restarts']}")
+    objective = kind_of(getattr(attack, "objective", CrossEntropy()))
+    if objective != "CrossEntropy":
+        words.append({"KL": "KL", "MinBest": "best value"}.get(objective, objective.lower()))
+    return " ".join(words)
+
+
+def _plain(value: object) -> object:
+    return value if isinstance(value, bool | int | float | str) else repr(value)
+
+
+def _parsed(node: ast.expr) -> dict[str, Any]:
+    if not isinstance(node, ast.Call) or node.args:
+        raise ValueError("not the repr of a dataclass")
+    fields = {
+        str(word.arg): _parsed(word.value) if isinstance(word.value, ast.Call) else ast.literal_eval(word.value)
+        for word in node.keywords
+    }
+    return {"kind": ast.unparse(node.func), **fields}

@@ -1,0 +1,286 @@
+"""An evaluation: the scores of one agent under equal conditions, and the file in which they are stored.
+
+A folder holds the scores of one agent as rows of `scores.jsonl`, each with its conditions. Processes that share the work
+write files of their own beside it (`scores-0.jsonl`), which `gather` joins. Version 0.1 had a file `eps-*.json` per score;
+those are read too.
+"""
+
+import dataclasses
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from bcl.attacks import Attack, LowestScored, attack_label, rank
+from bcl.errors import MissingExtra, counted
+from bcl.evaluation.plan import Conditions
+from bcl.evaluation.score import Score, Worst, worst, worst_within
+from bcl.games import AtariGame, Game, ProcgenGame, game_to_dict
+from bcl.runs import store
+from bcl.settings import format_eps
+
+if TYPE_CHECKING:
+    from bcl.evaluation.breaking import Breaking
+    from bcl.evaluation.flags import Flag
+
+SCORES = "scores"  # name of the file, without its ending
+Levels = Literal["train", "eval", ""]
+Key = tuple[Attack | None, float]
+"""Attack and budget."""
+
+
+@dataclass(frozen=True)
+class Start:
+    """The agent that the recipe's own stages began from, evaluated on the same episodes and under the same attacks."""
+
+    name: str
+    """Its stage, such as `vanilla`; `--init` where it was given."""
+    file: str
+    """Within the run; of `bcl attack` the whole path."""
+    scores: list[Score]
+    unlimited: list[Score]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        scores = {"scores": self.scores, "unlimited": self.unlimited}
+        return {"name": self.name, "file": self.file} | {k: [s.to_dict() for s in v] for k, v in scores.items()}
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """How an agent does under every attack at every budget, and what to think of it."""
+
+    game: Game = field(compare=False)  # as it was played; a verdict without its file of scores knows only the run's
+    scores: Sequence[Score]
+    """Nominal play first; never empty."""
+    agent: str = field(default="", compare=False)
+    """Where it was found, or its fingerprint."""
+    flags: "Sequence[Flag]" = ()
+    """Reasons to distrust the scores (docs/flags.md)."""
+    floor: Score | None = None
+    """With `sanity`: play in which every action is the one the policy scores lowest."""
+    folder: Path | None = None
+    """Where the scores lie, so that asking again plays only what is missing; none for an agent in memory."""
+    start: Start | None = None
+    """Of a run: the same scores of the agent that its training began from."""
+    breaking: "Breaking | None" = None
+    """With `find_eps`: the smallest budget of each attack that breaks the agent."""
+    note: str = ""
+    """In a report: where the scores come from."""
+
+    @property
+    def episodes(self) -> int:
+        """Of every score."""
+        return len(self.scores[0].returns)
+
+    @property
+    def seed(self) -> int:
+        """Of games and attacks."""
+        return self.scores[0].seed
+
+    @property
+    def protocol(self) -> str:
+        """Which episodes count."""
+        return self.scores[0].protocol
+
+    @cached_property
+    def cells(self) -> dict[Key, Score]:
+        """The scores by attack and budget."""
+        return {(score.attack, score.eps): score for score in self.scores}
+
+    @property
+    def attacks(self) -> list[Attack]:
+        """Without nominal play, in the order of the scores."""
+        return list(dict.fromkeys(s.attack for s in self.scores if s.attack))
+
+    @property
+    def budgets(self) -> list[float]:
+        """Ascending; 0 is nominal play."""
+        return sorted({s.eps for s in self.scores})
+
+    @property
+    def partial(self) -> list[float]:
+        """Budgets above 0 at which not every attack was played."""
+        return [eps for eps in self.budgets if eps and not all((attack, eps) in self.cells for attack in self.attacks)]
+
+    @property
+    def levels(self) -> Levels:
+        """See `levels_of`."""
+        return levels_of(self.game)
+
+    @property
+    def nominal(self) -> Score | None:
+        """Without attack; none where that was not played."""
+        return self.cells.get((None, 0.0))
+
+    @cached_property
+    def worst(self) -> dict[float, Worst]:
+        """The worst attack at exactly each budget above 0, as in the paper's tables."""
+        return worst(self.scores)
+
+    @cached_property
+    def worst_within(self) -> dict[float, Worst]:
+        """The worst case within each budget above 0: smaller budgets count too, and so does play without attack."""
+        return worst_within(self.scores)
+
+    @property
+    def start_within(self) -> dict[float, Score | Worst]:
+        """Of the start: without attack, and the worst within each budget."""
+        scores = self.start.scores if self.start else []
+        return {s.eps: s for s in scores if s.eps == 0} | worst_within(scores)
+
+    @cached_property
+    def conditions(self) -> str:
+        """What must be equal for two agents to stand in one table. Atari agents may see a game through different
+        pipelines, as the paper's do; it is the same game. `life_reset` belongs to v1: with another than the pipeline's
+        own it is not the same evaluation."""
+        facts = dataclasses.asdict(self.game)
+        if isinstance(self.game, AtariGame):
+            own_life_reset = self.game.life_reset == (self.game.pipeline == "v1")
+            facts = {name: facts[name] for name in ("id", "max_steps", "noop_max", "first_noops")}
+            facts["own_life_reset"] = own_life_reset
+        return json.dumps([facts, self.protocol, self.episodes, bool(self.scores[0].prefixes)])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data: what `bcl attack --json` prints."""
+        return {
+            "game": game_to_dict(self.game),
+            "policy": self.agent,
+            "scores": [score.to_dict() for score in self.scores],
+            "worst": {format_eps(eps): lowest.to_dict() for eps, lowest in self.worst.items()},
+            "worst_within": {format_eps(eps): lowest.to_dict() for eps, lowest in self.worst_within.items()},
+            "floor": self.floor and self.floor.to_dict(),
+            "flags": [dataclasses.asdict(flag) for flag in self.flags],
+            "breaking": self.breaking and self.breaking.to_dict(),
+            "start": self.start and self.start.to_dict(),
+        }
+
+    def to_frame(self) -> Any:
+        """A pandas DataFrame, a row per score."""
+        return frame(
+            {"attack": attack_label(s.attack), "eps": s.eps, "mean": s.mean, "sem": s.sem, "changed": s.changed}
+            for s in self.scores
+        )
+
+    def __repr__(self) -> str:
+        return f"Evaluation({self.agent} on {self.game.id}, {counted(len(self.scores), 'score')})"
+
+    @property
+    def title(self) -> str:
+        """Of a table of the scores."""
+        return f"{self.game.id}: mean return ± standard error, {counted(self.episodes, 'episode')}, seed {self.seed}"
+
+    def _repr_html_(self) -> str:
+        budgets = self.budgets
+        cells = {(attack_label(score.attack), score.eps): str(score) for score in self.scores}
+        cells |= {("worst within", eps): f"{lowest.mean:.4g}" for eps, lowest in self.worst_within.items()}
+        names = dict.fromkeys(name for name, _ in cells)
+        rows = [(name, *(cells.get((name, eps), "") for eps in budgets)) for name in names]
+        return html_table(
+            self.title, ["attack", *map(format_eps, budgets)], rows, (f"flag {flag}" for flag in self.flags)
+        )
+
+    def __str__(self) -> str:
+        """A line per score, then the worst case within each budget, then doubts."""
+        lines = [self.title, *(f"{score.label}: {score}" for score in self.scores)]
+        began = worst_within(self.start.scores) if self.start else {}
+        for eps, lowest in self.worst_within.items():
+            start = f" (its start: {began[eps].mean:.4g})" if eps in began else ""
+            lines.append(f"worst within {format_eps(eps)}: {lowest.mean:.4g}{start}")
+        lines += [str(self.breaking)] if self.breaking else []
+        return "\n".join([*lines, *(f"flag {flag}" for flag in self.flags)])
+
+
+def levels_of(game: Game) -> Levels:
+    """Which of Procgen's levels a game is played on; empty for other games."""
+    return ("train" if game.num_levels else "eval") if isinstance(game, ProcgenGame) else ""
+
+
+def read_evaluations(folder: Path, agent: str) -> list[Evaluation]:
+    """The evaluations of an agent whose scores lie in a folder; `agent` is its fingerprint, empty for whoever played.
+
+    Two scores belong to one evaluation if nothing but the attack and its budget differs. So an evaluation that was
+    interrupted and then continued is one, and the same attacks in half and in full precision are two. Left out are the floor of
+    `--sanity` and its budget of 1, which test the attack. A score that cannot be read is refused by name: without it another
+    attack would be the worst.
+    """
+    found: dict[tuple[Conditions, str], list[Score]] = {}
+    for conditions, score in _stored(folder, agent):
+        if score.eps < 1 and not isinstance(score.attack, LowestScored):
+            found.setdefault((conditions, score.precision), []).append(score)
+    return [
+        Evaluation(conditions.plan.game, ordered(scores), conditions.agent) for (conditions, _), scores in found.items()
+    ]
+
+
+def ordered(scores: Iterable[Score]) -> list[Score]:
+    """Budgets ascending, at each the paper's attacks first; each score once."""
+    once = {(score.attack, score.eps): score for score in scores}
+    return sorted(once.values(), key=lambda s: (s.eps, rank(s.attack), repr(s.attack)))
+
+
+def read_scores(folder: Path, conditions: Conditions) -> dict[Key, Score]:
+    """The scores that were played under these conditions, by attack and budget."""
+    stored = _stored(folder, conditions.agent)
+    return {(score.attack, score.eps): score for found, score in stored if found == conditions}
+
+
+def append_score(folder: Path, conditions: Conditions, score: Score, part: int | None = None) -> None:
+    """Store one more; `part`: which of several processes that share the work."""
+    store.append_row(rows_file(folder, SCORES, part), score.to_dict() | conditions.to_dict())
+
+
+def rows_file(folder: Path, name: str, part: int | None) -> Path:
+    """Where rows are appended; processes that share the work have a file each, which may come from another machine."""
+    return folder / (f"{name}.jsonl" if part is None else f"{name}-{part}.jsonl")
+
+
+def gather(folder: Path, name: str = SCORES) -> None:
+    """Join what processes that shared the work have left, once all of them ended."""
+    for path in sorted(folder.glob(f"{name}-*.jsonl")):
+        for row in store.read_metrics(path):
+            store.append_row(rows_file(folder, name, None), row)
+        store.remove(path)
+
+
+def read_rows(folder: Path, name: str, of_old: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Every row of a folder, with words that say where it is; `of_old`: pattern of version 0.1's files."""
+    for path in sorted(folder.glob(of_old)):
+        yield f"'{path}'", store.read_json(path)
+    for path in sorted(folder.glob(f"{name}*.jsonl")):
+        for number, row in enumerate(store.read_metrics(path), 1):
+            yield f"line {number} of '{path}'", row
+
+
+def is_of(row: dict[str, Any], agent: str) -> bool:
+    """Whether an agent with this fingerprint made the row; empty: whether any did."""
+    who = row.get("agent") or str(row.get("policy", "")).partition(" on ")[0]  # the floor of version 0.1 has neither
+    return bool(who) and agent in ("", who)
+
+
+def _stored(folder: Path, agent: str) -> Iterator[tuple[Conditions, Score]]:
+    for source, row in read_rows(folder, SCORES, "eps-*.json"):
+        if is_of(row, agent):
+            score = Score.from_dict(row, f"the score in {source}")
+            yield Conditions.from_row(row, f"the score in {source}"), score
+
+
+def frame(rows: Iterable[dict[str, Any]]) -> Any:
+    """A pandas DataFrame."""
+    try:
+        import pandas
+    except ImportError:
+        raise MissingExtra("a data frame needs pandas", "pip install pandas") from None
+    return pandas.DataFrame([*rows])
+
+
+def html_table(title: str, header: Iterable[str], rows: Iterable[Iterable[str]], notes: Iterable[str] = ()) -> str:
+    """For notebooks."""
+    tagged = [("th", header), *(("td", row) for row in rows)]
+    lines = ["".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in row) for tag, row in tagged]
+    body = "".join(f"<tr>{line}</tr>" for line in lines)
+    below = "".join(f"<p>{escape(note)}</p>" for note in notes)
+    return f"<table><caption>{escape(title)}</caption>{body}</table>{below}"

@@ -1,0 +1,148 @@
+"""What is asked of an evaluation: attacks and budgets, and the conditions that all of its scores share."""
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args
+
+import torch
+
+import bcl
+from bcl.attacks import Attack, LowestScored, attack_label
+from bcl.envs import VariedStarts, VectorEnv, make_env
+from bcl.envs.vector import seed_list
+from bcl.errors import ConfigError, GameError, StoreError
+from bcl.games import REFERENCE_NOOPS, AtariGame, Game, ProcgenGame, game_from_dict, game_to_dict
+from bcl.settings import format_eps
+
+Protocol = Literal["fixed", "first"]
+Precision = Literal["fast", "full"]
+Starts = Literal["game", "varied"]
+MEANING = 1  # of a stored score: raised when the same conditions, attack and budget come to mean other play
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One score to be had."""
+
+    attack: Attack | None
+    eps: float
+
+    @property
+    def label(self) -> str:
+        """For progress lines."""
+        return f"{attack_label(self.attack)} at {format_eps(self.eps)}" if self.perturbs else "nominal"
+
+    @property
+    def perturbs(self) -> bool:
+        """Whether observations are changed."""
+        return self.attack is not None and not isinstance(self.attack, LowestScored)
+
+
+def cells(attacks: Sequence[Attack], budgets: Sequence[float]) -> list[Cell]:
+    """Nominal play, then every attack at every budget above 0."""
+    return [Cell(None, 0.0), *(Cell(attack, eps) for eps in sorted({*budgets}) if eps > 0 for attack in attacks)]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is asked of every cell."""
+
+    game: Game
+    episodes: int
+    seed: int = 0
+    protocol: Protocol = "fixed"
+    """`fixed`: every copy plays a number of episodes set beforehand, so that short episodes are not over-counted; `first`: the
+    first to finish on any copy count, in order of finishing, as the reference does on Procgen."""
+    precision: Precision = "fast"
+    """`fast`: on a GPU attacks search in half precision, which sees steps of 1/8 gray level; actions are always decided in
+    full precision."""
+    num_envs: int = 0
+    """Copies played at once; 0: one per episode, at most 64, and always 64 where the protocol is `first`."""
+    starts: Starts = field(default="game", repr=False)  # folders of learned adversaries are named by the repr
+    """`game`: as the game has them, on Atari the no-ops alone; `varied`: then random actions (`bcl.envs.VariedStarts`)."""
+
+    def __post_init__(self) -> None:
+        if self.episodes < 1:
+            raise ConfigError(f"{self.episodes} episodes cannot be evaluated", "ask for at least 1")
+        if self.num_envs < 0:
+            raise ConfigError(f"{self.num_envs} copies cannot be played", "give 0 or more")
+        for name, allowed in (("protocol", Protocol), ("precision", Precision), ("starts", Starts)):
+            if getattr(self, name) not in get_args(allowed):
+                what = f"{name} = {getattr(self, name)!r:.60} does not fit"
+                raise ConfigError(what, f"one of {', '.join(get_args(allowed))}")
+        seed_list(self.seed, self.copies())
+
+    def make_env(self, copies: int, device: torch.device) -> VectorEnv:
+        """Copies of the game whose episodes begin as asked."""
+        env = make_env(self.game, copies, device)
+        return VariedStarts(env) if self.starts == "varied" else env
+
+    def copies(self) -> int:
+        """How many copies of the game are played at once."""
+        return self.num_envs or (64 if self.protocol == "first" else min(self.episodes, 64))
+
+    def conditions(self, agent: str, device: str) -> "Conditions":
+        """Those of its scores, for an agent with this fingerprint on this kind of device."""
+        precision = self.precision if device == "cuda" else "full"
+        return Conditions(agent, device, dataclasses.replace(self, num_envs=self.copies(), precision=precision))
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """What all scores of an evaluation share: with it, an attack and a budget, a stored score is found again."""
+
+    agent: str
+    """Fingerprint of the policy."""
+    device: str
+    """cpu or cuda: they round differently."""
+    plan: Plan
+    """With its number of copies; on a CPU precision is full, whatever was asked for."""
+    meaning: int = MEANING
+
+    def to_dict(self) -> dict[str, Any]:
+        """What is stored beside a score, which has its episodes, seed, protocol and precision itself."""
+        return {
+            "agent": self.agent,
+            "device": self.device,
+            "game": game_to_dict(self.plan.game),
+            "num_envs": self.plan.num_envs,
+            "asked": self.plan.precision,
+            "starts": self.plan.starts,
+            "meaning": self.meaning,
+            "bcl": bcl.__version__,
+            "torch": torch.__version__,
+        }
+
+    @classmethod
+    def from_row(cls, row: dict[str, Any], source: str) -> "Conditions":
+        """Of a stored score or certificate; rows of version 0.1 have `policy`, such as `f00d on cpu`."""
+        agent, _, device = str(row.get("policy", "")).partition(" on ")
+        try:
+            plan = Plan(
+                game_from_dict(row["game"] if isinstance(row.get("game"), dict) else {}),
+                len(row["returns"]) if "returns" in row else row["episodes"],
+                row["seed"],
+                row.get("protocol", "fixed"),
+                row.get("asked") or ("fast" if row.get("precision") == "half" else "full"),
+                row.get("num_envs", 0),
+                row.get("starts") or ("varied" if row.get("prefixes") else "game"),
+            )
+        except (GameError, ConfigError) as error:
+            raise StoreError(f"{source} does not fit ({error.message})", "delete it to have it made again") from None
+        return cls(row.get("agent", agent), row["device"] if "agent" in row else device, plan, row.get("meaning", 1))
+
+
+def game_for_evaluation(game: Game, env_set: str | None, max_steps: int, starts: int = 0) -> Game:
+    """The game as it is evaluated: the set of levels (Procgen); the step limit, for the first `starts` episodes the
+    reference's no-ops, and v1's moves after a lost life (Atari), which its reference plays in evaluations alone."""
+    if isinstance(game, ProcgenGame):
+        if env_set not in (None, "train", "eval"):
+            raise ConfigError(f"unknown set of levels '{env_set}'", "train or eval")
+        return dataclasses.replace(game, num_levels=0) if env_set == "eval" else game
+    if env_set is not None:
+        raise ConfigError(f"'{game.id}' has no sets of levels", "--env-set is for Procgen games")
+    if isinstance(game, AtariGame):
+        moves = game.life_reset or game.pipeline == "v1"
+        return dataclasses.replace(game, max_steps=max_steps, first_noops=REFERENCE_NOOPS[:starts], life_reset=moves)
+    return game

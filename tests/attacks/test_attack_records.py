@@ -1,0 +1,112 @@
+"""An attack is stored as its kind and fields, and rebuilt from them."""
+
+import json
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import Generator
+
+from bcl.attacks import (
+    FGSM,
+    KL,
+    PGD,
+    SUITES,
+    Attack,
+    CornerNoise,
+    Learned,
+    LowestScored,
+    Margin,
+    Multi,
+    MultiT,
+    OwnValue,
+    Square,
+    UniformNoise,
+    attack_from_dict,
+    attack_from_repr,
+    attack_label,
+    attack_to_dict,
+    perturb,
+    rank,
+    recorded,
+)
+from bcl.attacks.records import OtherAttack
+from bcl.errors import BclError
+
+OURS: list[Attack] = [
+    *SUITES["learned"],
+    *(FGSM(KL()), UniformNoise(), CornerNoise(), PGD(3, 0.5, objective=OwnValue()), LowestScored()),
+]
+
+
+@dataclass(frozen=True)
+class Flip:
+    rate: float = 0.5
+    objective: object = KL()
+
+    def __call__(self, policy, obs, eps, generator):
+        return obs
+
+
+@pytest.mark.parametrize("attack", OURS, ids=repr)
+def test_every_attack_is_rebuilt_from_what_is_stored(attack: Attack) -> None:
+    data = json.loads(json.dumps(attack_to_dict(attack)))
+    assert attack_from_dict(data) == attack
+    assert data["kind"] == type(attack).__name__
+
+
+@pytest.mark.parametrize("attack", OURS, ids=repr)
+def test_the_repr_that_version_0_1_stored_is_read(attack: Attack) -> None:
+    assert attack_from_repr(repr(attack)) == attack
+
+
+def test_no_attack_of_version_0_1() -> None:
+    assert attack_from_repr("none") is None
+
+
+def test_what_does_not_matter_to_the_result_is_not_stored() -> None:
+    assert recorded(Multi(starts=5, chunk=64)) == Multi(starts=5)
+    assert recorded(Learned(found=FGSM())) == Learned()
+    assert recorded(None) is None
+
+
+def test_an_attack_of_ones_own_is_known_by_its_name_and_fields() -> None:
+    stored = recorded(Flip(0.25))
+    assert isinstance(stored, OtherAttack)
+    assert stored.kind == f"{__name__}:Flip"
+    assert (attack_label(stored), recorded(stored)) == ("Flip", stored)
+    assert stored == recorded(Flip(0.25)) != recorded(Flip(0.5))
+    assert repr(stored) == "Flip(rate=0.25, objective=KL())"
+    with pytest.raises(BclError, match="known by its name alone"):
+        perturb(stored, torch.nn.Identity(), torch.zeros(1, 2), 0.1, Generator())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("text", "label"), [("Flip(steps=3, rate=0.5)", "Flip-3"), ("PGD(knots=3)", "PGD"), ("<odd>", "<odd>")]
+)
+def test_what_cannot_be_rebuilt_keeps_its_name(text: str, label: str) -> None:
+    found = attack_from_repr(text)
+    assert isinstance(found, OtherAttack)
+    assert attack_label(found) == label
+    assert attack_from_dict(attack_to_dict(found)) == found
+
+
+@pytest.mark.parametrize(
+    ("attack", "label"),
+    [
+        (None, "no attack"),
+        (PGD(steps=30, step=0.1), "PGD-30"),
+        (PGD(steps=50, step=0.1, random_start=True, restarts=5, objective=Margin()), "PGD-50 x5 margin"),
+        (MultiT(starts=1000), "Multi-T 1000"),
+        (Square(queries=500, area=0.8), "Square 500"),
+    ],
+)
+def test_attacks_have_short_names(attack: Attack | None, label: str) -> None:
+    assert attack_label(attack) == label
+
+
+def test_the_paper_s_attacks_stand_first() -> None:
+    ranks = [rank(attack) for attack in SUITES["paper"]]
+    assert ranks == sorted(ranks)
+    others = [rank(attack) for attack in (*SUITES["strong"][len(ranks) :], recorded(Flip()))]
+    assert max(ranks) < max(others) == rank(recorded(Flip()))

@@ -1,0 +1,194 @@
+"""bcl attack and bcl certify as a person meets them."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from bcl.attacks import PGD, Attack, UniformNoise
+from bcl.cli.attack_command import print_table
+from bcl.evaluation import Score, affordable_method
+from bcl.policies import Policy, PolicySpec, default_kind
+from bcl.policies.files import fingerprint, load
+from bcl.runs import store
+
+
+def test_attack_prints_a_table_and_keeps_the_cells(bcl, tmp_path: Path) -> None:
+    code, out, _ = bcl("attack", "p.safetensors", "--eps", "0.05", "0.2", "--episodes", "4")
+    assert code == 0
+    for word in (
+        "no attack",
+        "PGD-10",
+        "0.05",
+        "0.2",
+        "worst within",
+        "next: bcl attack",
+    ):
+        assert word in out
+    file = tmp_path / "p.results" / "evals" / "scores.jsonl"
+    stamp = file.stat().st_mtime_ns
+    assert bcl("attack", "p.safetensors", "--eps", "0.05", "0.2", "--episodes", "4")[1] == out
+    assert file.stat().st_mtime_ns == stamp  # read, not played again
+    _, cell, _ = store.read_metrics(file)
+    assert cell["adversary"]["kind"] == "PGD"
+    assert {"returns", "changed", "max_perturbation", "seed", "attack", "eps", "game", "agent", "torch"} <= cell.keys()
+
+
+def test_attack_as_json(bcl) -> None:
+    code, out, err = bcl(
+        "attack", "p.safetensors", "--attack", "noise", "pgd-3", "--eps", "0.1", "--episodes", "2", "--json"
+    )
+    assert (code, err) == (0, "")
+    data = json.loads(out)
+    assert [s["attack"] for s in data["scores"]][:2] == ["none", "UniformNoise()"]
+    assert data["worst"]["0.1"]["mean"] == min(score["mean"] for score in data["scores"][1:])
+    assert data["worst_within"]["0.1"]["mean"] == min(score["mean"] for score in data["scores"])
+
+
+def test_the_table_shows_one_worst_case_a_budget(capsys: pytest.CaptureFixture[str]) -> None:
+    def score(attack: Attack | None, eps: float, *returns: float) -> Score:
+        return Score(attack, eps, returns, (1,) * len(returns), 0.5, eps, 0.0, 0, "fixed")
+
+    pgd, noise = PGD(steps=30, step=0.1), UniformNoise()
+    scores = [score(None, 0.0, 500, 500), score(pgd, 0.03, 120, 128), score(pgd, 0.06, 320, 332)]
+    print_table([*scores, score(noise, 0.06, 310, 430)], [], "title")
+    lines = [re.split(r"\s*[│┃]\s*", line)[1:-1] for line in capsys.readouterr().out.splitlines()]
+    rows = {line[0]: line[1:] for line in lines if line}
+    assert [*rows][-1] == "worst within"  # one worst case a budget
+    assert rows["worst within"] == ["500", "124", "124"]
+
+
+def test_sanity_attacks_with_everything(bcl) -> None:
+    code, out, _ = bcl("attack", "p.safetensors", "--eps", "0.1", "--episodes", "2", "--sanity")
+    assert code == 0
+    assert "1.0" in out
+
+
+def test_a_run_directory_stands_for_its_best_policy(bcl, tmp_path: Path) -> None:
+    code, _, err = bcl("attack", str(tmp_path), "--eps", "0.1")
+    assert code == 2
+    assert "no best policy yet" in err
+    (tmp_path / "three").mkdir()
+    (tmp_path / "three" / "repeats.json").write_text('{"runs": ["seed0", "seed1", "seed2"]}')
+    assert "'three' holds 3 repeats; give one of them, such as three/seed0" in bcl("attack", "three")[2]
+    (tmp_path / "run" / "best").mkdir(parents=True)
+    (tmp_path / "p.safetensors").rename(tmp_path / "run" / "best" / "policy.safetensors")
+    assert bcl("attack", "run", "--eps", "0.1", "--episodes", "2")[0] == 0
+    assert (tmp_path / "run" / "evals").is_dir()
+
+
+@pytest.mark.parametrize("method", ["ibp", "crown"])
+def test_certify_prints_a_table(bcl, tmp_path: Path, method: str) -> None:
+    code, out, _ = bcl("certify", "p.safetensors", "--eps", "0.01", "--method", method, "--episodes", "2")
+    assert code == 0
+    assert "ACR" in out
+    [kept] = (tmp_path / "p.results" / "certs").iterdir()
+    about = json.loads(kept.read_text())
+    assert (about["agent"], about["device"]) == (fingerprint(load(tmp_path / "p.safetensors")), "cpu")
+    assert about["game"]["id"] == "CartPole-v1"
+    code, out, _ = bcl("certify", "p.safetensors", "--eps", "0.01", "--method", method, "--episodes", "2", "--json")
+    assert json.loads(out)[0]["method"] == method
+
+
+def test_the_tightest_method_that_is_affordable_is_the_default(bcl) -> None:
+    code, out, _ = bcl("certify", "p.safetensors", "--eps", "0.01", "--episodes", "2")
+    assert code == 0
+    assert "certificates by crown (the tightest, affordable on a small network)" in " ".join(out.split())
+    asked = json.loads(bcl("certify", "p.safetensors", "--eps=0.01", "--method=crown", "--episodes=2", "--json")[1])
+    assert json.loads(bcl("certify", "p.safetensors", "--eps=0.01", "--episodes=2", "--json")[1]) == asked
+
+
+@pytest.mark.parametrize(("game", "method"), [("pong", "crown-ibp"), ("fruitbot", "ibp"), ("cartpole", "crown")])
+def test_large_networks_get_a_cheaper_method(game: str, method: str) -> None:
+    shape = {"pong": (1, 84, 84), "fruitbot": (3, 64, 64), "cartpole": (4,)}[game]
+    kind = default_kind(shape, "ppo" if game == "fruitbot" else "dqn")
+    policy = Policy(PolicySpec(kind, shape, 2, (0.0,), (1.0,), (64,)))
+    assert affordable_method(policy)[0] == method
+    if game == "cartpole":
+        assert affordable_method(Policy(PolicySpec(kind, shape, 2, (0.0,), (1.0,), (8192,))))[0] == "crown-ibp"
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["attack", "p.safetensors", "--eps", "3"], "3/255"),
+        (["attack", "p.safetensors", "--suite", "papr"], "did you mean 'paper'"),
+        (["attack", "p.safetensors", "--attack", "pgd", "--suite", "quick"], "give one of the two"),
+        (["attack", "p.safetensors", "--attack", "pdg"], "did you mean 'pgd'"),
+        (["attack", "p.safetensors", "--env-set", "eval"], "no sets of levels"),
+        (["attack", "p.safetensors", "--episodes", "0"], "at least 1"),
+        (["attack", "p.safetensors", "--device", "tpu"], "auto, cpu or cuda"),
+        (["attack", "p.safetensors", "--nonsense"], "--nonsense"),
+        (["attack", "none.safetensors"], "does not exist"),
+        (["certify", "p.safetensors", "--eps", "2"], "2/255"),
+        (["certify", "p.safetensors", "--method", "magic"], "method"),
+        (["certify", "p.safetensors", "--episodes", "0"], "at least 1"),
+        (["certify"], "RUN|FILE"),
+    ],
+)
+def test_mistakes_are_one_sentence(bcl, words: list[str], expected: str) -> None:
+    code, out, err = bcl(*words)
+    assert code == 2
+    assert expected in err
+    assert err.count("\n") == 1
+    assert "Traceback" not in out + err
+
+
+@pytest.mark.parametrize("command", ["attack", "certify"])
+def test_results_that_cannot_be_written_are_refused_before_the_work(bcl, tmp_path: Path, command: str) -> None:
+    (tmp_path / "p.results").touch()  # in the way, as permissions would be
+    code, _, err = bcl(command, "p.safetensors", "--eps", "0.1", "--episodes", "2")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "copy it to where you may write" in err
+    assert "--out" not in err
+
+
+@pytest.mark.parametrize("command", ["attack", "certify"])
+def test_whoever_stops_it_hears_that_results_are_kept(bcl, monkeypatch: pytest.MonkeyPatch, command: str) -> None:
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    for name in ("run_suite", "run_certificates"):
+        monkeypatch.setattr(f"bcl.api.evaluating.{name}", interrupt)
+    code, _, err = bcl(command, "p.safetensors", "--eps", "0.1", "--episodes", "2")
+    assert (code, err) == (130, "bcl: interrupted; what is finished is kept, the same command goes on from there\n")
+
+
+OWN_ATTACKS = """
+from dataclasses import dataclass
+import torch
+
+@dataclass(frozen=True)
+class Up:
+    share: float = 1.0
+    def __call__(self, policy, obs, eps, generator):
+        return obs + self.share * eps
+
+class Nameless:
+    def __call__(self, policy, obs, eps, generator):
+        return obs
+
+half = Up(0.5)
+"""
+
+
+def test_an_attack_of_ones_own_by_its_module(bcl, tmp_path: Path) -> None:
+    (tmp_path / "own_attacks.py").write_text(OWN_ATTACKS)
+    words = ["attack", "p.safetensors", "--eps", "0.1", "--episodes", "2", "--attack"]
+    code, out, _ = bcl(*words, "own_attacks:Up", "own_attacks:half", "--json")
+    assert code == 0
+    assert [score["attack"] for score in json.loads(out)["scores"][1:]] == ["Up(share=1.0)", "Up(share=0.5)"]
+    assert "make it a frozen dataclass" in bcl(*words, "own_attacks:Nameless")[2]
+    for name in ("own_attacks:Down", "nowhere:Up"):
+        code, _, err = bcl(*words, name)
+        assert (code, err.count("\n")) == (2, 1)
+        assert f"cannot take the attack '{name}'" in err
+
+
+def test_a_foreign_agent_gets_a_verdict(bcl, tmp_path: Path) -> None:
+    sb3 = pytest.importorskip("stable_baselines3")
+    sb3.PPO("MlpPolicy", "CartPole-v1", n_steps=64, seed=0).learn(64).save(tmp_path / "agent.zip")
+    assert bcl("import", "agent.zip", "--format", "sb3", "--game", "cartpole", "--out", "mine.safetensors")[0] == 0
+    assert "PGD" in bcl("attack", "mine.safetensors", "--eps", "0.1", "--episodes", "2")[1]
+    assert "ACR" in bcl("certify", "mine.safetensors", "--eps", "0.01", "--episodes", "2", "--method", "crown")[1]
