@@ -218,9 +218,10 @@ def test_own_settings_reach_earlier_stages() -> None:
 
 
 def test_the_learner_in_use() -> None:
-    assert resolve("pong").learner == resolve("pong").dqn
-    assert resolve("fruitbot").learner == resolve("fruitbot").ppo
-    assert resolve("pong", flags=parse_flags(["--algo", "ppo"])).learner == PpoConfig()
+    assert resolve("pong").learner("at") == resolve("pong").dqn
+    assert resolve("fruitbot").learner("at") == resolve("fruitbot").ppo
+    assert resolve("pong", flags=parse_flags(["--algo", "ppo"])).learner("at") == PpoConfig()
+    assert resolve("fruitbot").learner("distill") == resolve("fruitbot").distill
 
 
 def test_training_attacks_of_the_papers_ppo() -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from bcl.config import resolve
 from bcl.envs import make_env
 from bcl.errors import ConfigError
-from bcl.learners import dqn, ppo
+from bcl.learners import distill, dqn, ppo
 from bcl.learners.learner import Hooks, Task
 from bcl.learners.pacing import NONE_PLAYED, Pace, Paced, Pacer, Played, advance, begin
 from bcl.policies import Policy, PolicySpec
@@ -227,25 +227,34 @@ def test_newly_held_budgets_are_told_once():
     assert pacer.newly_held() is None
 
 
-@pytest.mark.parametrize("algo", ["dqn", "ppo"])
-def test_a_resumed_run_is_the_uninterrupted_one(algo):
+@pytest.mark.parametrize("section", ["dqn", "ppo", "distill"])
+def test_a_resumed_run_is_the_uninterrupted_one(section):
+    algo = "ppo" if section == "ppo" else "dqn"
     config = resolve("cartpole", flags={"algo": algo})
     kind = "actor-critic-mlp" if algo == "ppo" else "dueling-mlp"
     small = {
         "dqn": {"steps": 1_200, "num_envs": 4, "batch_size": 16, "replay_initial": 32, "samples_per_step": 4.0},
         "ppo": {"steps": 1_280, "num_envs": 4, "rollout": 16, "batch_size": 32, "epochs": 1},
-    }[algo]
-    learner = replace(config.learner, **small, log_steps=64, checkpoint_steps=640)
+        "distill": {
+            "steps": 1_200,
+            "num_envs": 4,
+            "batch_size": 16,
+            "samples_per_step": 4.0,
+            "checkpoint_replay": True,
+        },
+    }[section]
+    learner = replace(getattr(config, section), **small, log_steps=64, checkpoint_steps=640)
     pace = replace(QUICK, nominal=5.0, episodes=1, rise=2e-5, patience=200)
     task = Task("at", 0.0, 0.1, 3, pace)
-    train = {"dqn": dqn.train, "ppo": ppo.train}[algo]
+    train = {"dqn": dqn.train, "ppo": ppo.train, "distill": distill.train}[section]
+    attack = () if section == "distill" else (config.attack,)
 
     def run(state=None):
         states, rows = [], []
         policy = small_policy(kind)
         hooks = Hooks(log=rows.append, save=lambda state: states.append(copy.deepcopy(state)))
         with_env = make_env(config.game, 4)
-        train(policy, with_env, learner, config.attack, task, hooks, state)
+        train(policy, with_env, learner, *attack, task, hooks, state)
         return weights(policy), states, [(row["step"], row["eps"]) for row in rows]
 
     whole, states, rows = run()

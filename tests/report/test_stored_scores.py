@@ -23,8 +23,8 @@ from tests.report.conftest import rewritten
         ({"returns": []}, "returns must be finite"),
         ({"precision": ...}, "'precision'"),
         ({"adversary": {"steps": 3}}, "'kind'"),
-        ({"game": ...}, "unknown game engine"),
-        ({"game": {"engine": "atari", "id": 5}}, "game.id = 5 is not allowed"),
+        ({"game": ...}, "game.engine = '' is unknown or missing"),
+        ({"game": {"engine": "atari", "id": 5}}, "game.id = 5 is not text"),
     ],
 )
 def test_a_damaged_score_is_named(
