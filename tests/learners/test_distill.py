@@ -1,0 +1,90 @@
+"""A student keeps its teacher's actions, and holds them where the teacher does not."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from bcl.attacks import PGD, perturb
+from bcl.bounds import certified, input_box, margins
+from bcl.config import DistillConfig
+from bcl.errors import ConfigError
+from bcl.learners import distill
+from bcl.learners.learner import Hooks, Task
+from bcl.learners.pacing import Pace
+from bcl.policies import Policy, PolicySpec
+
+BUDGET = 0.2  # states are one-hot: below 0.5 every one can be told from the others
+SMALL = DistillConfig(
+    steps=4_000, num_envs=4, batch_size=32, samples_per_step=4.0, learning_rate=5e-3, buffer_size=2_000,
+    exploration=0.3, in_play=0.0, log_steps=40, checkpoint_minutes=1e6,
+)  # fmt: skip
+PACE = Pace(
+    start=0.0, target=BUDGET, rise=BUDGET / 1_500, patience=10**6, step_back=0.5, increment=0.1, episodes=4,
+    gentle_below=0.01, gentle_from=1e-3, nominal=-1.0, certified=0.9,
+)  # fmt: skip
+STATES = torch.eye(5)
+
+
+def teacher_of(env, kind: str, seed: int) -> Policy:
+    torch.manual_seed(seed)
+    hidden = (16, 16) if kind == "actor-critic-mlp" else (16,)
+    return Policy(PolicySpec(kind, env.obs_shape, env.num_actions, env.low, env.high, hidden))
+
+
+def proven(policy: Policy, actions: torch.Tensor) -> torch.Tensor:
+    box = input_box(STATES, BUDGET, policy.low, policy.high)
+    return certified(margins(policy.chain(), *box, actions, "ibp"), actions, policy(STATES))
+
+
+@pytest.mark.parametrize(
+    ("kind", "box"), [("dueling-mlp", 1.0), ("dueling-mlp", 0.3), ("dueling-mlp", 0.0), ("actor-critic-mlp", 1.0)]
+)
+@torch.no_grad()
+def test_a_student_holds_its_teachers_actions_within_the_budget(chain, kind, box):
+    env = chain(4, limits=(7,))
+    student = teacher_of(env, kind, seed=3)
+    actions = student(STATES).argmax(dim=1)
+    assert not proven(student, actions).all(), "there is something to learn"
+    rows = []
+    with torch.enable_grad():
+        distill.train(student, env, replace(SMALL, box=box), Task("distill", 0.0, BUDGET, 0, PACE), Hooks(rows.append))
+    assert rows[-1]["eps"] == pytest.approx(BUDGET)
+    assert torch.equal(student(STATES).argmax(dim=1), actions)
+    if box == 1:
+        assert proven(student, actions).all()
+    shown = perturb(PGD(30, 0.1), student, STATES, BUDGET, torch.Generator().manual_seed(0))
+    assert torch.equal(student(shown).argmax(dim=1), actions)
+
+
+def test_the_teacher_does_not_move(chain):
+    env = chain(4, limits=(7,))
+    learner = distill.DistillLearner(
+        teacher_of(env, "dueling-mlp", 3), env, SMALL, Task("distill", 0.0, BUDGET, 0, PACE)
+    )
+    before = [parameter.clone() for parameter in learner.teacher.parameters()]
+    obs = learner.restart()
+    for _ in range(200):
+        actions = learner.play(obs)
+        learner.update()
+        obs = learner.store(obs, actions)
+        learner.metrics()
+    moved = [not torch.equal(a, b) for a, b in zip(before, learner.policy.parameters(), strict=True)]
+    assert any(moved)
+    assert all(torch.equal(a, b) for a, b in zip(before, learner.teacher.parameters(), strict=True))
+
+
+def test_it_needs_a_pace(chain):
+    env = chain(4)
+    with pytest.raises(ConfigError, match='strategy = "paced"'):
+        distill.train(teacher_of(env, "dueling-mlp", 0), env, SMALL, Task("distill", 0.0, BUDGET, 0), Hooks())
+
+
+def test_a_teacher_without_preferences_is_refused(chain):
+    env = chain(4, limits=(7,))
+    blank = teacher_of(env, "dueling-mlp", 0)
+    with torch.no_grad():
+        for parameter in blank.parameters():
+            parameter.zero_()
+    with pytest.raises(ConfigError, match="all actions alike"):
+        distill.train(blank, env, SMALL, Task("distill", 0.0, BUDGET, 0, PACE), Hooks())
