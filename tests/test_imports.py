@@ -57,7 +57,7 @@ ALLOWED = {
     | {"recipes", "runs", "settings", "stats", "threads", "zoo"},
     "api": FACTS
     | {"attacks", "bounds", "config", "envs", "evaluation", "experiment", "learners", "policies", "recipes", "reports"}
-    | {"runs", "zoo"},
+    | {"runs", "settings", "zoo"},
     "cli": FACTS
     | {"__init__", "config", "settings", "recipes", "envs", "policies", "attacks", "evaluation", "runs", "stats"}
     | {"api", "experiment", "reports", "zoo"},

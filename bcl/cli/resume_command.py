@@ -39,7 +39,7 @@ class Command(Workers):
         for folder in repeated or [self.folder]:
             store.resume_run(folder, functools.partial(_differing, folder, flags))
 
-        from bcl.cli import console
+        from bcl.api import console
 
         with store.lock(self.folder, console.say), _lock_of_repeats(self.folder):
             if repeated:
@@ -72,7 +72,7 @@ def finish_repeats(group: Path, workers: Workers) -> None:
         raise StoreError(f"'{group / store.REPEATS}' names no runs", "start anew with another --out")
     store.sweep(group)
     from bcl import experiment
-    from bcl.cli import console
+    from bcl.api import console
 
     if shared := experiment.shared_stages(runs):
         for run in runs:
@@ -97,7 +97,7 @@ def finish_repeats(group: Path, workers: Workers) -> None:
 
 
 def _do(work: "Callable[[Path, Crew], Result]", run: Path, whole: Path, workers: Workers) -> Result:
-    from bcl.cli import console
+    from bcl.api import console
 
     resume = shlex.join(["bcl", "resume", str(whole), *workers.flags()])
     farewell = f"continue with: {resume}"

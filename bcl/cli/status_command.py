@@ -34,7 +34,7 @@ class Command:
 
 
 def _print(run: Path, whole: Path) -> str:
-    from bcl.cli.console import piece_line
+    from bcl.api.console import piece_line
     from bcl.experiment.status import incumbent, status
 
     now = status(run)

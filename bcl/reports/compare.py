@@ -1,8 +1,9 @@
 """Runs side by side, in numbers. Draws and writes nothing."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from bcl import stats
 from bcl.attacks.names import attack_label
@@ -130,6 +131,16 @@ class Block:
         common = _everywhere(attacked, [*attacked])
         return list(dict.fromkeys(common or (attack for names in attacked.values() for attack in names)))
 
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data; budgets, which are keys here, are numbers in lists."""
+        data = asdict(self)
+        data["attacks"] = [{"eps": eps, "attacks": attacks} for eps, attacks in self.attacks.items()]
+        for row in data["rows"]:
+            row["cells"] = [*row["cells"].values()]
+            for cell in row["cells"]:
+                cell["run_means"] = [stats.mean(returns) for returns in cell.pop("runs")]
+        return data
+
 
 @dataclass(frozen=True)
 class Comparison:
@@ -138,8 +149,23 @@ class Comparison:
     blocks: tuple[Block, ...]
     entries: tuple[Entry, ...]
 
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data: all numbers of the tables, unrounded; what `bcl compare --format json` prints."""
+        runs = [
+            {"agent": entry.label, "path": str(entry.path), "repeats": [asdict(one) for one in entry.efforts]}
+            for entry in self.entries
+            if entry.efforts
+        ]
+        return {"blocks": [block.to_dict() for block in self.blocks], "runs": runs}
+
     def __repr__(self) -> str:
         return f"Comparison({', '.join(entry.label for entry in self.entries)})"
+
+    def __str__(self) -> str:
+        """Its tables as markdown."""
+        from bcl.reports.tables import as_markdown, tables
+
+        return "\n\n".join(map(as_markdown, tables(self)))
 
     def _repr_html_(self) -> str:
         from bcl.reports.tables import as_html, tables
@@ -147,7 +173,7 @@ class Comparison:
         return "".join(map(as_html, tables(self)))
 
 
-def compare(paths: Sequence[Path]) -> Comparison:
+def compare_agents(paths: Sequence[Path]) -> Comparison:
     """Every game in a block of its own, Procgen's sets of levels too."""
     if len({path.resolve() for path in paths}) < len(paths):
         raise ConfigError("a run was given twice", "give each once")

@@ -15,8 +15,8 @@ from bcl.attacks.names import attack_label
 from bcl.errors import ConfigError
 from bcl.quantities import counted
 from bcl.reports.compare import Block, Comparison, Row
-from bcl.reports.look import LIGHT, RC
-from bcl.reports.plots import budget_axis
+from bcl.reports.figures import budget_axis
+from bcl.reports.style import LIGHT, RC
 
 FORMATS = ("png", "svg", "pdf")
 _COLOURS = ("blue", "vermilion", "green", "purple", "ochre", "muted")

@@ -13,7 +13,7 @@ from bcl.experiment.run import read_config, stage_folders
 from bcl.experiment.work import DIVERGED, METRICS, RESULT
 from bcl.recipes import Stage
 from bcl.reports.data import Bar, BarState, Curve, Panel, Rise, Skip, Timeline
-from bcl.reports.look import short_eps
+from bcl.reports.style import short_eps
 from bcl.runs import store
 
 MOST_POINTS = 150  # of a curve; more cannot be told apart in a panel

@@ -1,23 +1,31 @@
-"""A comparison as tables of text, and tables as markdown, LaTeX and plain data."""
+"""Tables of text: what they hold, and how they are written to a terminal, as markdown, LaTeX and HTML."""
 
-import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
-from typing import Any
+from typing import TYPE_CHECKING, Literal
 
 from bcl import stats
 from bcl.attacks.names import attack_label
+from bcl.evaluation import Breaking, Score
+from bcl.evaluation.score import lowest
 from bcl.quantities import counted, format_eps
 from bcl.reports.compare import Block, Comparison, Median, Row
 from bcl.reports.entries import Entry
-from bcl.reports.look import number
 from bcl.reports.published import row_for, run_counts, wall_time
+from bcl.reports.style import number, short_eps
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from bcl.experiment.run import Start
 
 EXACTLY = "at exactly this budget"
 PAPER_RUNS, PAPER_TIME = "paper's runs", "paper's time"  # columns that are left out where the paper has neither
+SHORTEST_NAME = 12  # letters of an agent's name that the terminal shows at least
 _LATEX = {"\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}"}
 _LATEX |= {"~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$", "\N{MINUS SIGN}": "$-$"}
+Lines = Sequence[tuple[str, ...]]
 
 
 @dataclass(frozen=True)
@@ -28,6 +36,33 @@ class Table:
     header: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     notes: tuple[str, ...] = ()
+    totals: tuple[tuple[str, ...], ...] = ()
+    """Rows below a rule, of which the first is bold."""
+
+
+def scores_table(
+    title: str, scores: Sequence[Score], start: "Start | None" = None, breaking: Breaking | None = None
+) -> Table:
+    """Attacks down, budgets across, the worst case below and that of the agent that training started from."""
+    budgets = sorted({s.eps for s in scores})
+    shown = {(s.attack, s.eps): str(s) for s in scores}
+    breaks = dict(zip(breaking.attacks, map(breaking.shown, breaking.budgets), strict=True)) if breaking else {}
+    rows = []
+    for attack in dict.fromkeys([*(s.attack for s in scores), *breaks]):
+        name = "no attack" if attack == "none" else attack_label(attack)
+        row = [name, *(shown.get((attack, eps), "") for eps in budgets)]
+        rows.append((*row, breaks.get(attack, "")) if breaking else tuple(row))
+    totals = [("worst within", *_worst_within(scores, budgets))] if max(budgets) > 0 else []
+    if totals and start:
+        totals.append((f"start ({start.name}), worst within", *_worst_within(start.scores, budgets)))
+    blank = ("",) * bool(breaking)
+    header = ("attack", *map(short_eps, budgets), *("breaks at",) * bool(breaking))
+    return Table(title, header, tuple(rows), totals=tuple((*row, *blank) for row in totals))
+
+
+def _worst_within(scores: Sequence[Score], budgets: Sequence[float]) -> list[str]:
+    within = [[s for s in scores if s.eps <= eps] for eps in budgets]
+    return [str(lowest(some)) if some else "" for some in within]
 
 
 def tables(comparison: Comparison) -> list[Table]:
@@ -41,6 +76,61 @@ def tables(comparison: Comparison) -> list[Table]:
     return [*found, _efforts(ran)] if ran else found
 
 
+def print_table(table: Table, console: "Console") -> None:
+    """In a terminal, turned where more of it fits that way."""
+    from rich.table import Table as RichTable
+    from rich.text import Text
+
+    console.print(table.title, markup=False, highlight=False)
+    lines = _upright([table.header, *table.rows, *table.totals], console.width)
+    columns = [*zip(*lines, strict=True)]
+    upright = lines[0] == table.header
+    shown = RichTable()
+    for place, (name, width) in enumerate(zip(lines[0], _widths(columns, console.width), strict=True)):
+        justify: Literal["left", "right"] = "right" if place else "left"
+        shown.add_column(Text(name), justify=justify, width=width, overflow="fold" if place else "ellipsis")
+    for place, row in enumerate(lines[1:]):
+        if upright and table.totals and place == len(table.rows):
+            shown.add_section()
+        bold = upright and table.totals and row == table.totals[0]
+        shown.add_row(*map(Text, row), style="bold" if bold else "dim" if row[0].startswith("  ") else None)
+    console.print(shown)
+    for note in table.notes:
+        console.print(note, markup=False, highlight=False)
+
+
+def _upright(lines: Lines, width: int) -> Lines:
+    """Rows as columns where words would have to be broken otherwise, and fewer need be so."""
+    turned = [*zip(*lines, strict=True)]  # the columns
+    lacks, lacks_turned = (max(0, sum(_longest_words(c)) - _room(c, width)) for c in (turned, lines))
+    return turned if lacks_turned < lacks else lines
+
+
+def _room(columns: Lines, width: int) -> int:
+    """For text, between the lines of the table."""
+    return width - 3 * len(columns) - 1
+
+
+def _longest_words(columns: Lines) -> list[int]:
+    """Of each column; agents' names in the header are long, and may be broken."""
+    first, *others = columns
+    texts = [first, *((*(name[:SHORTEST_NAME] for name in header.split()), *body) for header, *body in others)]
+    return [max(len(word) for text in column for word in text.split()) for column in texts]
+
+
+def _widths(columns: Lines, width: int) -> list[int]:
+    """Of columns of text: lines break between words, and where words have no room the first column is cut."""
+    room = _room(columns, width)
+    whole = [max(map(len, column)) for column in columns]
+    widths = _longest_words(columns)
+    widths[0] = min(widths[0], max(SHORTEST_NAME, room - sum(widths[1:])))
+    for _ in range(room - sum(widths)):
+        short = [place for place, width in enumerate(widths) if width < whole[place]]
+        if short:
+            widths[min(short, key=lambda place: widths[place])] += 1
+    return widths
+
+
 def as_markdown(table: Table) -> str:
     """A pipe table under its title."""
     rows = [table.header, ["---"] * len(table.header), *table.rows]
@@ -50,7 +140,7 @@ def as_markdown(table: Table) -> str:
 
 def as_html(table: Table) -> str:
     """For notebooks."""
-    rows = [("th", table.header), *(("td", row) for row in table.rows)]
+    rows = [("th", table.header), *(("td", row) for row in (*table.rows, *table.totals))]
     lines = ["".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in row) for tag, row in rows]
     body = "".join(f"<tr>{line}</tr>" for line in lines)
     notes = "".join(f"<p>{escape(note)}</p>" for note in table.notes)
@@ -76,25 +166,6 @@ def as_latex(table: Table) -> str:
             r"\end{table}",
         ]
     )
-
-
-def as_json(comparison: Comparison) -> dict[str, Any]:
-    """Plain data: all numbers of the tables, unrounded; budgets are numbers."""
-    blocks = []
-    for block in comparison.blocks:
-        data = dataclasses.asdict(block)
-        data["attacks"] = [{"eps": eps, "attacks": attacks} for eps, attacks in block.attacks.items()]
-        for row, plain in zip(block.rows, data["rows"], strict=True):
-            plain["cells"] = [dataclasses.asdict(cell) for cell in row.cells.values()]
-            for cell in plain["cells"]:
-                cell["run_means"] = [stats.mean(returns) for returns in cell.pop("runs")]
-        blocks.append(data)
-    runs = [
-        {"agent": entry.label, "path": str(entry.path), "repeats": [dataclasses.asdict(one) for one in entry.efforts]}
-        for entry in comparison.entries
-        if entry.efforts
-    ]
-    return {"blocks": blocks, "runs": runs}
 
 
 def _returns(block: Block) -> Table:

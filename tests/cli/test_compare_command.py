@@ -61,10 +61,10 @@ def test_tables_and_a_figure(bcl, tmp_path: Path) -> None:
 def test_the_figure_is_drawn_though_the_tables_have_no_reader(
     bcl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def closed(table: object) -> None:
+    def closed(*_: object) -> None:
         raise BrokenPipeError
 
-    monkeypatch.setattr("bcl.cli.compare_command._print", closed)
+    monkeypatch.setattr("bcl.reports.tables.print_table", closed)
     monkeypatch.setattr("bcl.cli.main._silence_stdout", lambda: None)
     bcl("compare", "one.safetensors", "--figure", str(tmp_path / "f.svg"))
     assert (tmp_path / "f.svg").exists()
@@ -111,18 +111,18 @@ def test_the_next_command_is_the_one_that_is_missing(bcl, judged: Path) -> None:
 
 
 def test_in_a_narrow_terminal_lines_break_between_words_and_only_names_are_cut() -> None:
-    from bcl.cli.compare_command import _widths
+    from bcl.reports.tables import _widths
 
     columns = [("agent", "a-run-of-20-letters."), ("no attack", "20 ± 0.35 [19.25, 20.75]")]
-    assert _widths(columns, 100) == [20, 24]
-    assert _widths(columns, 30) == [20, 10]
-    assert _widths(columns, 25) == [18, 7]  # "[19.25," and what is left
-    assert _widths(columns, 10) == [12, 7]
-    assert _widths([("agent", "a"), *columns[1:]], 10) == [5, 7]
+    assert _widths(columns, 107) == [20, 24]
+    assert _widths(columns, 37) == [20, 10]
+    assert _widths(columns, 32) == [18, 7]  # "[19.25," and what is left
+    assert _widths(columns, 17) == [12, 7]
+    assert _widths([("agent", "a"), *columns[1:]], 17) == [5, 7]
 
 
 def test_budgets_that_do_not_fit_beside_each_other_stand_below_each_other() -> None:
-    from bcl.cli.compare_command import _upright
+    from bcl.reports.tables import _upright
 
     lines = [("agent", *(f"{level}/255" for level in range(10, 20))), ("mine", *["20.9 ± 0.1"] * 10)]
     assert _upright(lines, 160) == lines

@@ -17,7 +17,7 @@ import pytest
 from rich.console import Console
 
 import bcl as package
-from bcl.cli import console
+from bcl.api import console
 from bcl.cli.main import main
 from bcl.config import config_from_toml, resolve_stages
 from bcl.policies.files import fingerprint
@@ -203,9 +203,12 @@ def test_a_finished_run(bcl) -> None:
     assert bcl("train", *words)[0] == 0
     before = {name: (Path("run") / name).stat().st_mtime_ns for name in files(Path("run")) - {"lock"}}
 
-    code, out, err = bcl("train", *words)
+    code, out, _ = bcl("train", *words)
+    assert code == 0
+    assert out.startswith("'run' is finished\nmean return")
+    code, out, err = bcl("train", *words, "--dqn.steps", "400")
     assert (code, out) == (2, "")
-    assert err == "bcl: 'run' is a run already; continue it with 'bcl resume run', or give another --out\n"
+    assert err.startswith("bcl: 'run' was started with other settings (dqn.steps); ")
     code, out, _ = bcl("resume", "run", "--dqn.steps", "320")
     assert code == 0
     assert out.startswith("'run' is finished\nmean return")
@@ -315,9 +318,8 @@ def test_mistakes_leave_nothing_behind(bcl, tmp_path: Path, words: list[str], ex
 def start(*words: str) -> multiprocessing.process.BaseProcess:
     """A command line in a process of its own, forked from one that has imported everything."""
     context = multiprocessing.get_context("forkserver")
-    names = ("attack_command", "train_command", "resume_command", "target")
     slow = ["bcl.experiment", "bcl.envs.gymnasium", "torch._dynamo"]  # the last one comes with the first optimizer
-    context.set_forkserver_preload([*slow, *(f"bcl.cli.{name}" for name in names)])
+    context.set_forkserver_preload([*slow, "bcl.api.judging", "bcl.cli.commands", "bcl.cli.resume_command"])
     process = context.Process(target=main, args=(list(words),))
     process.start()
     return process
@@ -444,7 +446,7 @@ def test_a_terminal_shows_what_how_far_and_how_long_in_one_line(monkeypatch: pyt
     now[0] = 10.0
     report(20, 1000)
     with console.err.capture() as shown:
-        console.err.print(bar._bars)
+        console.err.print(bar.bars.drawn)
     [line] = shown.get().splitlines()
     plain = re.sub("\x1b[^m]*m", "", line)
     assert plain.startswith("start (vanilla): PGD-50 x5 marg\N{HORIZONTAL ELLIPSIS}   2% 0:08:10 left")

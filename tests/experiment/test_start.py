@@ -14,7 +14,7 @@ from bcl.experiment import Crew, Verdict
 from bcl.experiment.run import start_of
 from bcl.policies import Policy, PolicySpec
 from bcl.reports.collect import collect
-from bcl.reports.html import page
+from bcl.reports.page import page
 from bcl.runs import store
 from bcl.runs.executors import Here, Job, Results
 from bcl.settings import parse_flags

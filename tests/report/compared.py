@@ -10,7 +10,7 @@ from bcl.config import resolve_stages
 from bcl.evaluation import Score, game_for_evaluation
 from bcl.evaluation.score import NO_ATTACK
 from bcl.games import Game, game_to_dict
-from bcl.reports.compare import Block, compare
+from bcl.reports.compare import Block, compare_agents
 from bcl.runs import store
 
 PGD30, RI = repr(PGD(steps=30, step=0.1)), repr(RIFGSM())
@@ -55,5 +55,5 @@ def pong(nominal: float, at10: float, at20: float, at25: float) -> Cells:
 
 
 def only_block(*paths: Path) -> Block:
-    [block] = compare(paths).blocks
+    [block] = compare_agents(paths).blocks
     return block

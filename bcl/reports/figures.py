@@ -1,6 +1,6 @@
 """Data to figures. Every function takes data and a width in pixels and gives a matplotlib figure; `svg` makes it markup.
 
-Figures are drawn in the light colours of `bcl.reports.look`; in the markup each becomes a CSS variable, so that the page,
+Figures are drawn in the light colours of `bcl.reports.style`; in the markup each becomes a CSS variable, so that the page,
 not the figure, decides between light, dark and print.
 """
 
@@ -17,12 +17,12 @@ from matplotlib.container import ErrorbarContainer
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
-from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.ticker import EngFormatter, FuncFormatter, MaxNLocator
 
 from bcl.evaluation import Score
 from bcl.quantities import counted
 from bcl.reports.data import BarState, Evaluation, Frame, Proof, Published, Timeline
-from bcl.reports.look import COLOURS, LEVELS, LIGHT, RC, number, styles
+from bcl.reports.style import COLOURS, LEVELS, LIGHT, RC, number, styles
 from bcl.stats import MIN_FOR_INTERVAL
 
 PIXELS_PER_INCH = 72  # of an SVG: its unit is a point, which the page shows as a pixel
@@ -127,6 +127,7 @@ def return_against_budget(
     figure = _figure(width, (250 if width <= HALF else 230) + 20 * rows)
     axes = figure.add_subplot()
     nominal = [evaluation.nominal] if evaluation.nominal else []
+    lowest = {s.eps: s.mean for s in nominal} | {eps: w.mean for eps, w in evaluation.worst_within.items()}
     for attack, look in looks.items():
         scores = [*nominal, *(s for s in evaluation.scores if s.attack == attack)]
         axes.errorbar(
@@ -137,9 +138,9 @@ def return_against_budget(
     if began := evaluation.start_within:
         axes.plot([*began], [w.mean for w in began.values()], color=LIGHT["muted"], linewidth=3.5, zorder=2.5,
                   linestyle=_DASHED, marker="" if looks else "s", label=of_start)  # fmt: skip
-    if lowest := _lowest(evaluation):
+    if lowest:
         label = "worst within" if looks else "no attack"
-        axes.plot(*zip(*lowest, strict=True), color=LIGHT["ink"], linewidth=3.5, alpha=0.9, zorder=3, label=label,
+        axes.plot([*lowest], [*lowest.values()], color=LIGHT["ink"], linewidth=3.5, alpha=0.9, zorder=3, label=label,
                   marker="" if looks else "o")  # fmt: skip
     handles, labels = axes.get_legend_handles_labels()
     handles = [one.lines[0] if isinstance(one, ErrorbarContainer) else one for one in handles]  # without its error
@@ -157,12 +158,6 @@ def return_against_budget(
     axes.margins(y=0.08)
     figure.legend(handles, labels, loc="outside lower left", ncols=columns, handlelength=3)
     return figure
-
-
-def _lowest(evaluation: Evaluation) -> list[tuple[float, float]]:
-    """Mean return by budget: the worst within each."""
-    nominal = [evaluation.nominal] if evaluation.nominal else []
-    return [(s.eps, s.mean) for s in nominal] + [(eps, w.mean) for eps, w in evaluation.worst_within.items()]
 
 
 @styled
@@ -244,7 +239,7 @@ def learning_curves(history: Timeline, width: int) -> Figure:
                 axes.plot(curve.attacked_steps, curve.attacked, color=colour, linestyle=(0, (2, 1.5)), **strength)
         axes.set_title(panel.title, fontsize=11)
         axes.xaxis.set_major_locator(MaxNLocator(2, steps=[1, 2, 5, 10]))
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _steps(value)))
+        axes.xaxis.set_major_formatter(EngFormatter(sep=""))
         axes.grid(axis="y")
         _number_axis(axes)
     for axes in list(grid.flat)[len(history.panels) :]:
@@ -314,7 +309,3 @@ def observation(frame: Frame, eps: float, names: Sequence[str], width: int) -> F
         axes.set_xlim(-limit, limit)
     left.set(yticks=place, yticklabels=names or [f"{i + 1}" for i in place], ylim=(count - 0.5, -0.5))
     return figure
-
-
-def _steps(value: float) -> str:
-    return f"{value / 1e6:g}M" if value >= 1e6 else f"{value / 1e3:g}k" if value >= 1e3 else f"{value:g}"
