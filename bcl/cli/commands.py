@@ -51,45 +51,33 @@ def train(call: "partial[Any]", *, repeats: int = 1) -> None:
     """
     if repeats < 1:
         raise ConfigError(f"--repeats {repeats} is not possible", "give 1 or more")
-    call(finish=partial(_train_repeats, repeats=repeats) if repeats > 1 else _train_one)
+    call(finish=partial(_train, repeats=repeats))
 
 
-def _train_one(order: "Order") -> None:
+def _train(order: "Order", repeats: int) -> None:
     from bcl.api import console
-    from bcl.cli.resume_command import finish
+    from bcl.cli.resume_command import finish, finish_repeats
     from bcl.runs import store
 
-    _warn_of_a_quick_look(order)
+    if order.config.budget == "small":
+        console.say("a quick look: few steps, runs, phases and episodes; the result is not the paper's protocol")
+    if order.begun and repeats > 1:
+        raise StoreError(f"'{order.out}' is a run already, without repeats", "give another --out")
     with store.lock(order.out, console.say):
+        if repeats > 1:
+            seeds = range(order.config.seed, order.config.seed + repeats)
+            store.make_room(order.out)
+            for seed in seeds:
+                order.create(order.out / f"seed{seed}", seed)
+            store.write_json(order.out / store.REPEATS, {"runs": [f"seed{seed}" for seed in seeds]})
+            finish_repeats(order.out, order.workers)
+            return
         if (order.out / "result.json").exists():
             print(f"'{order.out}' is finished")
         if not order.begun:
             order.create(order.out, order.config.seed)
         console.say(f"run: {order.out}")
         finish(order.out, order.workers)
-
-
-def _train_repeats(order: "Order", repeats: int) -> None:
-    from bcl.cli.resume_command import finish_repeats
-    from bcl.runs import store
-
-    if order.begun:
-        raise StoreError(f"'{order.out}' is a run already, without repeats", "give another --out")
-    _warn_of_a_quick_look(order)
-    seeds = range(order.config.seed, order.config.seed + repeats)
-    with store.lock(order.out):
-        store.make_room(order.out)
-        for seed in seeds:
-            order.create(order.out / f"seed{seed}", seed)
-        store.write_json(order.out / store.REPEATS, {"runs": [f"seed{seed}" for seed in seeds]})
-        finish_repeats(order.out, order.workers)
-
-
-def _warn_of_a_quick_look(order: "Order") -> None:
-    from bcl.api import console
-
-    if order.config.budget == "small":
-        console.say("a quick look: few steps, runs, phases and episodes; the result is not the paper's protocol")
 
 
 def train_settings() -> str:
