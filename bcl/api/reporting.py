@@ -53,7 +53,7 @@ def compare(*runs: Where) -> Comparison:
     """Set agents side by side: the worst return within each budget with intervals, how probably each does better than the
     first, what training took, and the paper's numbers beside. Plays nothing: what is missing, `bcl attack` plays.
 
-    Gives a block per game; `bcl.reports.tables` writes them as Markdown or LaTeX.
+    Gives a block per game. Printed it is Markdown, `to_dict` is plain data; `bcl.reports.tables` also writes LaTeX.
 
     Args:
         runs: Run directories, directories of repeats, policy files that were evaluated, agents of `bcl zoo`; the first is

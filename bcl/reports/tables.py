@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from bcl import stats
 from bcl.attacks.names import attack_label
@@ -25,7 +25,6 @@ PAPER_RUNS, PAPER_TIME = "paper's runs", "paper's time"  # columns that are left
 SHORTEST_NAME = 12  # letters of an agent's name that the terminal shows at least
 _LATEX = {"\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}"}
 _LATEX |= {"~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$", "\N{MINUS SIGN}": "$-$"}
-Lines = Sequence[tuple[str, ...]]
 
 
 @dataclass(frozen=True)
@@ -77,58 +76,42 @@ def tables(comparison: Comparison) -> list[Table]:
 
 
 def print_table(table: Table, console: "Console") -> None:
-    """In a terminal, turned where more of it fits that way."""
+    """In a terminal: turned where only so its words fit, names cut where they do not."""
     from rich.table import Table as RichTable
     from rich.text import Text
 
-    console.print(table.title, markup=False, highlight=False)
-    lines = _upright([table.header, *table.rows, *table.totals], console.width)
+    lines: Sequence[tuple[str, ...]] = [table.header, *table.rows, *table.totals]
     columns = [*zip(*lines, strict=True)]
-    upright = lines[0] == table.header
+    turned = _width(columns) > max(console.width, _width(lines))
+    if turned:
+        lines, columns = columns, [*lines]
+    first, *others = _longest_words(columns)
+    spare = console.width - _width(columns)
     shown = RichTable()
-    for place, (name, width) in enumerate(zip(lines[0], _widths(columns, console.width), strict=True)):
-        justify: Literal["left", "right"] = "right" if place else "left"
-        shown.add_column(Text(name), justify=justify, width=width, overflow="fold" if place else "ellipsis")
+    shown.add_column(Text(lines[0][0]), no_wrap=True, max_width=max(SHORTEST_NAME, first + spare))
+    for name, width in zip(lines[0][1:], others, strict=True):
+        shown.add_column(Text(name), justify="right", min_width=width, overflow="fold")
     for place, row in enumerate(lines[1:]):
-        if upright and table.totals and place == len(table.rows):
+        total = place - len(table.rows) if table.totals and not turned else None
+        if total == 0:
             shown.add_section()
-        bold = upright and table.totals and row == table.totals[0]
-        shown.add_row(*map(Text, row), style="bold" if bold else "dim" if row[0].startswith("  ") else None)
+        shown.add_row(*map(Text, row), style="bold" if total == 0 else "dim" if row[0].startswith("  ") else None)
+    console.print(table.title, markup=False, highlight=False)
     console.print(shown)
     for note in table.notes:
         console.print(note, markup=False, highlight=False)
 
 
-def _upright(lines: Lines, width: int) -> Lines:
-    """Rows as columns where words would have to be broken otherwise, and fewer need be so."""
-    turned = [*zip(*lines, strict=True)]  # the columns
-    lacks, lacks_turned = (max(0, sum(_longest_words(c)) - _room(c, width)) for c in (turned, lines))
-    return turned if lacks_turned < lacks else lines
+def _width(columns: Sequence[tuple[str, ...]]) -> int:
+    """What a table needs to break no word."""
+    return sum(_longest_words(columns)) + 3 * len(columns) + 1
 
 
-def _room(columns: Lines, width: int) -> int:
-    """For text, between the lines of the table."""
-    return width - 3 * len(columns) - 1
-
-
-def _longest_words(columns: Lines) -> list[int]:
+def _longest_words(columns: Sequence[tuple[str, ...]]) -> list[int]:
     """Of each column; agents' names in the header are long, and may be broken."""
     first, *others = columns
     texts = [first, *((*(name[:SHORTEST_NAME] for name in header.split()), *body) for header, *body in others)]
     return [max(len(word) for text in column for word in text.split()) for column in texts]
-
-
-def _widths(columns: Lines, width: int) -> list[int]:
-    """Of columns of text: lines break between words, and where words have no room the first column is cut."""
-    room = _room(columns, width)
-    whole = [max(map(len, column)) for column in columns]
-    widths = _longest_words(columns)
-    widths[0] = min(widths[0], max(SHORTEST_NAME, room - sum(widths[1:])))
-    for _ in range(room - sum(widths)):
-        short = [place for place, width in enumerate(widths) if width < whole[place]]
-        if short:
-            widths[min(short, key=lambda place: widths[place])] += 1
-    return widths
 
 
 def as_markdown(table: Table) -> str:
