@@ -22,6 +22,7 @@ METAVARS = {"agent": AGENT, "run": AGENT, "runs": AGENT, "folder": "RUN", "file"
 SINGULAR = {"attacks": "attack"}  # parameter -> flag
 # Parameters that are no flags: the console gives them, or their fields are.
 NO_FLAGS = {"call", "settings", "workers", "onlooker", "say", "progress", "on_row", "finish", "tell"}
+REQUIRED = inspect.Parameter.empty
 CONFIG = (tyro.conf.FlagCreatePairsOff,)
 Function = Callable[..., Any]
 
@@ -49,31 +50,27 @@ class Flag:
     @property
     def word(self) -> str:
         """What is to be written for its value."""
-        word = METAVARS.get(self.parameter) or _word(self.kind, self.name.upper())
-        return word + " ..." * self.several
+        return (METAVARS.get(self.parameter) or _word(self.kind, self.name.upper())) + " ..." * self.several
 
     @property
     def shown(self) -> str:
         """For messages."""
         return self.word if self.positional else "--" + self.name.replace("_", "-")
 
-    def field(self, required: bool) -> tuple[Any, ...]:
-        """For tyro, to which every value is text: what does not fit is refused here, in one sentence."""
+    def field(self, strict: bool) -> tuple[Any, ...]:
+        """For tyro, to which every value is text. `strict`: it insists on what is required, as help should say."""
         kind: Any = bool if self.kind is bool else tuple[str, ...] if self.several else str
-        told = self.kind is not bool and self.default not in (None, (), "", inspect.Parameter.empty)
-        about: dict[str, Any] = {"help": self.help, "help_behavior_hint": f"(default: {self.default})" if told else ""}
+        missing = {bool: False, str: "", tuple[str, ...]: ()}[kind]
+        about: dict[str, Any] = {"help": self.help, "help_behavior_hint": f"(default: {self.default})"}
         if self.kind is not bool:
             about["metavar"] = self.word
-        if required and self.required:
+        if self.default is REQUIRED and not self.several:
             about["help_behavior_hint"] = "(required)"
-        default = dataclasses.field() if required and self.required else dataclasses.field(default=_EMPTY[kind])
+            missing = dataclasses.MISSING if strict else missing
+        elif self.kind is bool or self.default in (None, (), "", REQUIRED):
+            about["help_behavior_hint"] = ""
         place = (tyro.conf.Positional,) if self.positional else ()
-        return self.name, Annotated[(kind, tyro.conf.arg(**about), *place)], default
-
-    @property
-    def required(self) -> bool:
-        """Whether it has to be given."""
-        return self.default is inspect.Parameter.empty and not self.several
+        return self.name, Annotated[(kind, tyro.conf.arg(**about), *place)], dataclasses.field(default=missing)
 
     def value(self, given: Any) -> Any:
         """The argument, from text."""
@@ -84,18 +81,15 @@ class Flag:
         return _typed(self.kind, given, self.shown)
 
 
-_EMPTY: dict[Any, Any] = {bool: False, str: "", tuple[str, ...]: ()}
-
-
 def flags_of(function: Function) -> Iterator[Flag]:
     """A function's flags, or a dataclass's; fields of a parameter that is a dataclass are flags themselves."""
     hints = typing.get_type_hints(function)
     help_of = _help(function)
-    for parameter in inspect.signature(function).parameters.values():
-        name, hint = parameter.name, hints.get(parameter.name)
+    for name, parameter in inspect.signature(function).parameters.items():
+        hint: Any = hints.get(name)
         if dataclasses.is_dataclass(hint):
-            kind = typing.cast(Function, hint)
-            yield from (dataclasses.replace(flag, group=(name, kind)) for flag in flags_of(kind))
+            group = (name, typing.cast(Function, hint))
+            yield from (dataclasses.replace(flag, group=group) for flag in flags_of(group[1]))
         if name in NO_FLAGS:
             continue
         kinds = [*_members(hint)]
@@ -107,20 +101,23 @@ def flags_of(function: Function) -> Iterator[Flag]:
 def parse(functions: Sequence[Function], name: str, words: list[str]) -> tuple[list[dict[str, Any]], list[str]]:
     """The arguments of each function that the words after a command's name give, and the words that are no flags."""
     found = [[*flags_of(function)] for function in functions]
-    every = [*itertools.chain(*found)]
     help_wanted = "-h" in words or "--help" in words
     if not help_wanted:
-        _refuse_without_value(every, words)
-    kind: Any = dataclasses.make_dataclass("Options", [flag.field(help_wanted) for flag in every], kw_only=True)
+        _refuse_without_value(itertools.chain(*found), words)
     options, rest = tyro.cli(
-        kind,
+        _options(functions, strict=help_wanted),
         prog=f"bcl {name}",
-        description=_description(functions[0]),
+        description=(inspect.getdoc(functions[0]) or "").split("\n\n")[0],  # what follows is for Python
         args=words,
         return_unknown_args=True,
         config=CONFIG,
     )
     return [_arguments(flags, options) for flags in found], rest
+
+
+def _options(functions: Iterable[Function], strict: bool) -> Any:
+    fields = [flag.field(strict) for function in functions for flag in flags_of(function)]
+    return dataclasses.make_dataclass("Options", fields, kw_only=True)
 
 
 def _arguments(flags: Iterable[Flag], options: Any) -> dict[str, Any]:
@@ -129,7 +126,7 @@ def _arguments(flags: Iterable[Flag], options: Any) -> dict[str, Any]:
     for flag in flags:
         if given := getattr(options, flag.name):
             groups.setdefault(flag.group, {})[flag.parameter] = flag.value(given)
-        elif flag.required:
+        elif flag.default is REQUIRED and not flag.several:
             raise ConfigError(f"{flag.shown} is missing")
     return groups.pop(None) | {group[0]: group[1](**fields) for group, fields in groups.items() if group}
 
@@ -143,11 +140,10 @@ def _refuse_without_value(flags: Iterable[Flag], words: list[str]) -> None:
 
 def print_completion(commands: dict[str, Sequence[Function]], shell: str) -> None:
     """A script that completes the commands and their flags in a shell."""
-    kinds = []
-    for name, functions in commands.items():
-        fields = [flag.field(required=True) for function in functions for flag in flags_of(function)]
-        options = dataclasses.make_dataclass("Options", fields, kw_only=True)
-        kinds.append(Annotated[options, tyro.conf.subcommand(name=name)])
+    kinds = [
+        Annotated[_options(functions, strict=True), tyro.conf.subcommand(name=name)]
+        for name, functions in commands.items()
+    ]
     words = ["--tyro-print-completion", shell]
     tyro.cli(typing.Union[tuple(kinds)], prog="bcl", args=words, config=CONFIG)  # type: ignore[call-overload] # noqa: UP007
 
@@ -162,8 +158,9 @@ def settings_help(config: type, names: Iterable[str]) -> str:
             kind = typing.get_type_hints(kind)[section]
         hint = typing.get_type_hints(kind, include_extras=True)[last]
         several = typing.get_origin(hint) is tuple
-        [first, *_] = typing.get_args(hint) if several else _members(hint)
-        word = "BUDGET" if Eps in (hint, first) else _word(_kind(_members(first)), last.upper())
+        element = typing.get_args(hint)[0] if several else hint
+        budget = Eps in (element, *typing.get_args(element))
+        word = "BUDGET" if budget else _word(_kind(_members(element)), last.upper())
         lines += [f"  --{name} {word}{' ...' * several}", f"      {_help(kind)[last]}"]
     return "\n".join(lines)
 
@@ -173,11 +170,6 @@ def _help(function: Any) -> dict[str, str]:
     kinds = reversed(function.__mro__[:-1]) if inspect.isclass(function) else [function]
     documented = itertools.chain(*(docstring_parser.parse_from_object(kind).params for kind in kinds))
     return {param.arg_name: " ".join((param.description or "").split()) for param in documented}
-
-
-def _description(function: Function) -> str:
-    """The first paragraph; what follows is for Python."""
-    return (inspect.getdoc(function) or "").split("\n\n")[0]
 
 
 def _members(hint: Any) -> Iterator[Any]:
@@ -197,11 +189,9 @@ def _kind(kinds: Iterable[Any]) -> Any:
     choices = [word for kind in kinds if typing.get_origin(kind) is Literal for word in typing.get_args(kind)]
     if any(kind is Path or typing.get_origin(kind) is os.PathLike for kind in kinds):
         return Path
-    if str in kinds or not kinds:
+    if str in kinds:
         return str
-    if choices:
-        return Literal[tuple(choices)]
-    return kinds[0]
+    return Literal[tuple(choices)] if choices else kinds[0]
 
 
 def _word(kind: Any, otherwise: str) -> str:
@@ -219,8 +209,6 @@ def _typed(kind: Any, text: str, shown: str) -> Any:
             hint = did_you_mean(text, known, f"one of {', '.join(known)}")
             raise ConfigError(f"{shown} '{text}' is not a choice", hint)
         return text
-    if kind not in (int, float):
-        return kind(text)
     try:
         return kind(text)
     except ValueError:
