@@ -123,6 +123,7 @@ def test_compare_is_the_compare_command(in_folder: Callable[..., tuple[int, str,
     assert json.loads(out) == json.loads(json.dumps(found.to_dict()))
     assert repr(found) == "Comparison(p.safetensors, q.safetensors)"
     assert "<td>q.safetensors</td>" in found._repr_html_()
+    assert str(found) == in_folder("compare", "p.safetensors", "q.safetensors", "--format=markdown")[1].rstrip()
 
 
 def test_video_is_the_video_command(in_folder: Callable[..., tuple[int, str, str]], policy: Policy) -> None:
@@ -174,6 +175,12 @@ def test_train_is_the_train_command(in_folder: Callable[..., tuple[int, str, str
     with pytest.raises(bcl.BclError, match=r"did you mean 'steps'"):
         bcl.train("cartpole", out="other", dqn={"step": 5})
     assert not Path("other").exists()
+
+
+def test_settings_of_the_game_are_settings(tmp_path: Path) -> None:
+    order = bcl.train("cartpole", out=tmp_path / "run", game={"processes": True}, finish=lambda order: order)
+    assert order.config.game.processes
+    assert not any(tmp_path.iterdir())
 
 
 def test_a_wrapped_network_is_judged_as_a_policy_with_its_weights(policy: Policy) -> None:

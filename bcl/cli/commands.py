@@ -51,14 +51,11 @@ def train(call: "partial[Any]", *, repeats: int = 1) -> None:
     """
     if repeats < 1:
         raise ConfigError(f"--repeats {repeats} is not possible", "give 1 or more")
-    call(finish=partial(_train, repeats=repeats))
-
-
-def _train(order: "Order", repeats: int) -> None:
     from bcl.api import console
     from bcl.cli.resume_command import finish, finish_repeats
     from bcl.runs import store
 
+    order: Order = call(finish=lambda order: order)
     if order.config.budget == "small":
         console.say("a quick look: few steps, runs, phases and episodes; the result is not the paper's protocol")
     if order.begun and repeats > 1:

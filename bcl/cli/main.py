@@ -48,7 +48,9 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="bcl-plain")  # a terminal without Unicode is no reason to fail
     try:
-        _dispatch(words)
+        chosen(words)()
+        if sys.stdout is not None:
+            sys.stdout.flush()
     except BclError as error:
         if debug:
             raise
@@ -87,27 +89,26 @@ def _silence_stdout() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _dispatch(words: list[str]) -> None:
-    if not words or words[0] in ("-h", "--help", "help"):
-        print(_help())
-    elif words[0] == "--version":
-        print(f"bcl {bcl.__version__}")
-    elif words[0] == "--completion":
-        _print_completion(words[1:])
-    elif words[0] not in COMMANDS:
-        raise ConfigError(f"unknown command '{words[0]}'", did_you_mean(words[0], COMMANDS, "see 'bcl --help'"))
-    else:
-        _run(words[0], words[1:])
-    if sys.stdout is not None:
-        sys.stdout.flush()
+def chosen(words: list[str]) -> Callable[[], object]:
+    """What a command line asks for, ready to be called."""
+    name, *rest = words or ["--help"]
+    if name in ("-h", "--help", "help"):
+        return partial(print, _help())
+    if name == "--version":
+        return partial(print, f"bcl {bcl.__version__}")
+    if name == "--completion":
+        return _completion(rest)
+    if name not in COMMANDS:
+        raise ConfigError(f"unknown command '{name}'", did_you_mean(name, COMMANDS, "see 'bcl --help'"))
+    return _command(name, rest)
 
 
-def _print_completion(words: list[str]) -> None:
+def _completion(words: list[str]) -> Callable[[], object]:
     from bcl.cli import flags
 
     if len(words) != 1 or words[0] not in SHELLS:
         raise ConfigError(f"no completion for '{' '.join(words)}'", f"one of {', '.join(SHELLS)}")
-    flags.print_completion({name: functions_of(name) for name in COMMANDS}, words[0])
+    return partial(flags.print_completion, {name: functions_of(name) for name in COMMANDS}, words[0])
 
 
 def functions_of(name: str) -> Sequence[Callable[..., Any]]:
@@ -144,16 +145,13 @@ def parse(name: str, words: list[str]) -> tuple[list[dict[str, Any]], list[str]]
     return arguments, rest
 
 
-def _run(name: str, words: list[str]) -> None:
+def _command(name: str, words: list[str]) -> Callable[[], object]:
     arguments, rest = parse(name, words)
     function, *console = functions_of(name)
     call = _bound(function, arguments[0], rest)
     if inspect.isclass(function):
-        call().run(rest)
-    elif console:
-        console[0](call, **arguments[1])
-    else:
-        call()
+        return partial(call().run, rest)
+    return partial(console[0], call, **arguments[1]) if console else call
 
 
 def _bound(function: Callable[..., Any], arguments: dict[str, Any], rest: list[str]) -> "partial[Any]":

@@ -15,7 +15,7 @@ import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.container import ErrorbarContainer
-from matplotlib.figure import Figure
+from matplotlib.figure import Figure, SubFigure
 from matplotlib.ticker import EngFormatter, FuncFormatter, MaxNLocator
 
 from bcl.evaluation import Score
@@ -107,7 +107,7 @@ def _columns(labels: Sequence[str], width: int) -> int:
 Place = Literal["outside lower left", "outside upper left"]
 
 
-def _legend(figure: Figure, columns: int, place: Place = "outside lower left", **more: Any) -> None:
+def legend(figure: Figure | SubFigure, columns: int, place: Place = "outside lower left", **more: Any) -> None:
     """Outside of the figure's axes; what several artists show stands there once."""
     shown = [zip(*axes.get_legend_handles_labels()[::-1], strict=True) for axes in figure.axes]
     named: dict[str, Any] = {}
@@ -170,7 +170,7 @@ def return_against_budget(
     axes.set_ylabel("mean return")
     axes.grid(axis="y")
     axes.margins(y=0.08)
-    _legend(figure, columns, handlelength=3)
+    legend(figure, columns, handlelength=3)
     return figure
 
 
@@ -211,7 +211,7 @@ def timeline(history: Timeline, width: int) -> Figure:
     axes.set_ylim(-0.6, len(row) - 0.4)
     axes.set_xlim(0, 1.03 * end / unit)
     axes.set_xlabel(f"time at work ({name})")
-    _legend(figure, 2 if width < NARROW else 4)
+    legend(figure, 2 if width < NARROW else 4)
     return figure
 
 
@@ -245,7 +245,7 @@ def learning_curves(history: Timeline, width: int) -> Figure:
     figure.supxlabel("agent steps", fontsize=12, color=LIGHT["ink"])
     figure.supylabel("return while training", fontsize=12, color=LIGHT["ink"])
     if any(curve.attacked or not curve.kept for panel in history.panels for curve in panel.curves):
-        _legend(figure, 3, "outside upper left")
+        legend(figure, 3, "outside upper left")
     return figure
 
 
@@ -277,8 +277,7 @@ def certificates(proofs: Sequence[Proof], width: int) -> Figure:
         budget_axis(axes, [proof.eps for proof in proofs])
         axes.grid(axis="y")
     _number_axis(lower)
-    handles, labels = upper.get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower left", ncols=_columns(labels, width))
+    legend(figure, _columns(upper.get_legend_handles_labels()[1], width))
     return figure
 
 

@@ -63,13 +63,11 @@ def results(game: str) -> tuple[Result, ...]:
     """The main table's rows of a preset's game; none for games that the paper does not have."""
     table = _file()["results"].get(game, {"rows": (), "eps": ()})
     eps = tuple(level / 255 for level in table["eps"])
-    return tuple(
-        Result(
-            *(game, row["method"], row["recipe"], row.get("bootstrap", ""), row.get("levels", "")),
-            *(eps, tuple(row["mean"]), tuple(row["sem"]), table["source"]),
-        )
-        for row in table["rows"]
-    )
+    found = []
+    for row in table["rows"]:
+        names = (game, row["method"], row["recipe"], row.get("bootstrap", ""), row.get("levels", ""))
+        found.append(Result(*names, eps, tuple(row["mean"]), tuple(row["sem"]), table["source"]))
+    return tuple(found)
 
 
 def run_counts(game: str) -> tuple[RunCount, ...]:

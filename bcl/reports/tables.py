@@ -115,10 +115,17 @@ def _longest_words(columns: Sequence[tuple[str, ...]]) -> list[int]:
 
 
 def as_markdown(table: Table) -> str:
-    """A pipe table under its title."""
+    """A pipe table under its title; `<` would open a tag."""
     rows = [table.header, ["---"] * len(table.header), *table.rows]
-    lines = ["| " + " | ".join(_marked(cell).replace("|", r"\|") for cell in row) + " |" for row in rows]
-    return "\n".join([f"**{_marked(table.title)}**", "", *lines, *(f"\n{_marked(note)}" for note in table.notes)])
+    lines = ["| " + " | ".join(escape(cell, quote=False).replace("|", r"\|") for cell in row) + " |" for row in rows]
+    return "\n".join(
+        [
+            f"**{escape(table.title, quote=False)}**",
+            "",
+            *lines,
+            *(f"\n{escape(note, quote=False)}" for note in table.notes),
+        ]
+    )
 
 
 def as_html(table: Table) -> str:
@@ -156,7 +163,6 @@ def _returns(block: Block) -> Table:
     words = [f"{_name(block)}: mean return ± standard error [95 % interval], {counted(block.episodes, 'episode')}"]
     words += [f"worst within each budget under {', '.join(attacks)}"] if attacks else []
     rows = tuple(line for row in block.rows for line in _lines(row, block))
-    budgets = ["no attack" if eps == 0 else format_eps(eps) for eps in block.budgets]
     notes = [f"score: no attack + mean within {', '.join(map(format_eps, block.scored))}"] if block.scored else []
     other_rows = [f"'{EXACTLY}'"] if any(map(_differs, block.rows)) else []
     other_rows += ["'paper'"] if any(row.published for row in block.rows) else []
@@ -164,36 +170,32 @@ def _returns(block: Block) -> Table:
         notes.append(f"{' and '.join(other_rows)}: the worst attack at exactly each budget, and the score of that")
     sources = dict.fromkeys(row.published.source for row in block.rows if row.published)
     notes += [f"paper: {source}" for source in sources]
-    notes += [f"flags of {row.label}: {_flag_names(row)} (docs/flags.md)" for row in block.rows if row.flags]
-    return Table(", ".join(words), ("agent", *budgets, "score"), rows, (*notes, *block.notes))
+    for row in block.rows:
+        names = dict.fromkeys(flag.partition(":")[0] for flag in row.flags)
+        notes += [f"flags of {row.label}: {', '.join(names)} (docs/flags.md)"] if names else []
+    return Table(", ".join(words), ("agent", *_budgets(block), "score"), rows, (*notes, *block.notes))
 
 
 def _lines(row: Row, block: Block) -> Iterator[tuple[str, ...]]:
     cells = [row.cells.get(eps) for eps in block.budgets]
-    alone, score = len(row.members) == 1, "" if row.score is None else number(row.score)
+    alone = len(row.members) == 1
     name = row.label if alone else f"{row.label}, median of {len(row.members)} ({row.median})"
-    shown = [c and _value(c.median, len(c.runs[0])) + _interval(c.median.interval) for c in cells]
-    yield name, *(text or "" for text in shown), score
+    yield name, *(_measured(c.median, len(c.runs[0])) if c else "" for c in cells), _number(row.score)
     if not alone:
-        means = [c and number(c.over_repeats.mean) + _interval(c.over_repeats.interval) for c in cells]
-        yield "  mean over repeats", *(text or "" for text in means), ""
+        everyone = [c and c.over_repeats for c in cells]
+        yield "  mean over repeats", *(number(c.mean) + _interval(c.interval) if c else "" for c in everyone), ""
     if _differs(row):
-        exactly = [c and _value(c.exactly, len(c.runs[0])) + _interval(c.exactly.interval) for c in cells]
-        score = "" if row.paper_score is None else number(row.paper_score)
-        yield f"  {EXACTLY}", *(text or "" for text in exactly), score
+        exactly = [_measured(c.exactly, len(c.runs[0])) if c else "" for c in cells]
+        yield f"  {EXACTLY}", *exactly, _number(row.paper_score)
     if paper := row.published:
-        at = {round(eps * 255): (mean, sem) for eps, mean, sem in zip(paper.eps, paper.mean, paper.sem, strict=True)}
-        values = [at.get(round(eps * 255)) if _is_level(eps) else None for eps in block.budgets]
-        yield f"  paper: {paper.method}", *(_plus_minus(*v) if v else "" for v in values), number(paper.score)
+        values = zip(paper.eps, paper.mean, paper.sem, strict=True)
+        at = {round(eps, 6): _plus_minus(mean, sem) for eps, mean, sem in values}
+        yield f"  paper: {paper.method}", *(at.get(round(eps, 6), "") for eps in block.budgets), number(paper.score)
 
 
 def _differs(row: Row) -> bool:
     """Whether some budget is worse with less of it."""
     return any(cell.median.eps < eps for eps, cell in row.cells.items())
-
-
-def _flag_names(row: Row) -> str:
-    return ", ".join(dict.fromkeys(flag.partition(":")[0] for flag in row.flags))
 
 
 def _improvements(block: Block) -> Table:
@@ -203,9 +205,8 @@ def _improvements(block: Block) -> Table:
     for row in block.rows[1:]:
         cells = [found.get((row.label, eps)) for eps in block.budgets]
         rows.append((row.label, *(f"{c.probability:.2f}{_range(c.interval)}" if c else "" for c in cells)))
-    budgets = ["no attack" if eps == 0 else format_eps(eps) for eps in block.budgets]
     title = f"{_name(block)}: probability that an episode returns more than one of {first} [95 % interval]"
-    return Table(title, ("agent", *budgets), tuple(rows))
+    return Table(title, ("agent", *_budgets(block)), tuple(rows))
 
 
 def _efforts(entries: Sequence[Entry]) -> Table:
@@ -231,17 +232,22 @@ def _efforts(entries: Sequence[Entry]) -> Table:
     return Table(title, names, tuple(table), tuple(f"paper: {source}" for source in sources))
 
 
+def _budgets(block: Block) -> list[str]:
+    return ["no attack" if eps == 0 else format_eps(eps) for eps in block.budgets]
+
+
 def _name(block: Block) -> str:
     levels = {"train": " on the training levels", "eval": " on unlimited levels"}
     return block.game + levels.get(block.levels, "")
 
 
-def _is_level(eps: float) -> bool:
-    return abs(eps * 255 - round(eps * 255)) < 1e-6
+def _measured(run: Median, episodes: int) -> str:
+    mean = _plus_minus(run.mean, run.sem) if episodes >= stats.MIN_FOR_INTERVAL else number(run.mean)
+    return mean + _interval(run.interval)
 
 
-def _value(run: Median, episodes: int) -> str:
-    return _plus_minus(run.mean, run.sem) if episodes >= stats.MIN_FOR_INTERVAL else number(run.mean)
+def _number(value: float | None) -> str:
+    return "" if value is None else number(value)
 
 
 def _plus_minus(mean: float, sem: float) -> str:
@@ -266,8 +272,3 @@ def _escaped(text: str) -> str:
     spaces = len(text) - len(text.lstrip())
     guard = "{}" * text.startswith(("[", "*"))  # at the start of a row they would belong to the \\ before it
     return guard + r"\quad " * bool(spaces) + "".join(_LATEX.get(letter, letter) for letter in text.lstrip())
-
-
-def _marked(text: str) -> str:
-    """For markdown, where `<` may open a tag."""
-    return escape(text, quote=False)
