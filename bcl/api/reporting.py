@@ -3,16 +3,15 @@
 import dataclasses
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from bcl.api import Where, path_of
-from bcl.api.target import pick_device
 from bcl.errors import ConfigError, MissingExtra
-from bcl.reports.collect import agent_file
-from bcl.reports.compare import Comparison, compare_agents
-from bcl.reports.data import Collected
-from bcl.reports.frames import play_frames
-from bcl.reports.page import check, page
 from bcl.runs import store
+
+if TYPE_CHECKING:
+    from bcl.reports.compare import Comparison
+    from bcl.reports.data import Collected
 
 HINT = "give a run or a policy file"
 
@@ -24,7 +23,7 @@ def report(
     frames: bool = True,
     device: str = "auto",
     say: Callable[[str], object] = lambda line: None,
-    tell: Callable[[Collected], object] = lambda collected: None,
+    tell: "Callable[[Collected], object]" = lambda collected: None,
 ) -> Path:
     """Write one self-contained HTML page about a run, finished or not, or about a policy file and its results.
 
@@ -37,6 +36,11 @@ def report(
         frames: Leave out the sample frames, which have to be played the first time.
         device: Where sample frames are played: auto, cpu or cuda.
     """
+    from bcl.api.target import pick_device
+    from bcl.reports.collect import agent_file
+    from bcl.reports.frames import play_frames
+    from bcl.reports.page import check, page
+
     target = path_of("run", run, HINT)
     collected, file = check(target, path_of("out", out) if out else None)
     if frames and agent_file(target):
@@ -49,7 +53,7 @@ def report(
     return file
 
 
-def compare(*runs: Where) -> Comparison:
+def compare(*runs: Where) -> "Comparison":
     """Set agents side by side: the worst return within each budget with intervals, how probably each does better than the
     first, what training took, and the paper's numbers beside. Plays nothing: what is missing, `bcl attack` plays.
 
@@ -61,4 +65,6 @@ def compare(*runs: Where) -> Comparison:
     """
     if not runs:
         raise ConfigError("there is nothing to compare", "give runs or policy files")
+    from bcl.reports.compare import compare_agents
+
     return compare_agents([path_of("run", run, HINT) for run in runs])

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from bcl.reports.compare import Comparison
     from bcl.reports.data import Collected
 
+Call = partial[Any]
 Settings = Mapping[str, Any]
 NONE: Settings = {}
 # Command -> the function that it calls; the others have none, or are their own.
@@ -43,7 +44,7 @@ OFTEN = (
 )
 
 
-def train(call: "partial[Any]", *, repeats: int = 1) -> None:
+def train(call: Call, *, repeats: int = 1) -> None:
     """Train.
 
     Args:
@@ -85,7 +86,7 @@ def train_settings() -> str:
     return f"settings, of which these are used most (all: bcl presets GAME):\n{settings_help(Config, OFTEN)}"
 
 
-def attack(call: "partial[Any]", *, json: bool = False) -> None:
+def attack(call: Call, *, json: bool = False) -> None:
     """Evaluate.
 
     Args:
@@ -116,7 +117,7 @@ def attack(call: "partial[Any]", *, json: bool = False) -> None:
         print(f"next: bcl attack {call.args[0]} --suite strong{budgets}")
 
 
-def certify(call: "partial[Any]", *, json: bool = False) -> None:
+def certify(call: Call, *, json: bool = False) -> None:
     """Certify.
 
     Args:
@@ -153,7 +154,7 @@ def _kept_results() -> Iterator[None]:
         raise KeyboardInterrupt("what is finished is kept, the same command goes on from there") from None
 
 
-def report(call: "partial[Any]") -> None:
+def report(call: Call) -> None:
     """Report."""
     from bcl.api import console
 
@@ -180,7 +181,7 @@ def _after_report(collected: "Collected") -> str:
 
 
 def compare(
-    call: "partial[Any]",
+    call: Call,
     *,
     format: Literal["table", "markdown", "latex", "json"] = "table",
     figure: Where | None = None,
@@ -230,7 +231,7 @@ def _after_compare(found: "Comparison", paths: tuple[Path, ...], drawn: bool) ->
     return shlex.join(["bcl", "compare", *map(str, paths), *last])
 
 
-def video(call: "partial[Any]") -> None:
+def video(call: Call) -> None:
     """Film."""
     from bcl.api import console
 

@@ -83,10 +83,9 @@ class Flag:
 
 def flags_of(function: Function) -> Iterator[Flag]:
     """A function's flags, or a dataclass's; fields of a parameter that is a dataclass are flags themselves."""
-    hints = typing.get_type_hints(function)
     help_of = _help(function)
     for name, parameter in inspect.signature(function).parameters.items():
-        hint: Any = hints.get(name)
+        hint = parameter.annotation
         if dataclasses.is_dataclass(hint):
             group = (name, typing.cast(Function, hint))
             yield from (dataclasses.replace(flag, group=group) for flag in flags_of(group[1]))
@@ -94,6 +93,7 @@ def flags_of(function: Function) -> Iterator[Flag]:
             continue
         kinds = [*_members(hint)]
         several = parameter.kind is parameter.VAR_POSITIONAL or Sequence in [typing.get_origin(kind) for kind in kinds]
+        # The dataclass of `bcl resume` has keywords only.
         positional = parameter.kind is not parameter.KEYWORD_ONLY or name == "folder"
         yield Flag(name, _kind(kinds), parameter.default, help_of.get(name, ""), several, positional)
 

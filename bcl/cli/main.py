@@ -154,7 +154,7 @@ def _command(name: str, words: list[str]) -> Callable[[], object]:
     return partial(console[0], call, **arguments[1]) if console else call
 
 
-def _bound(function: Callable[..., Any], arguments: dict[str, Any], rest: list[str]) -> "partial[Any]":
+def _bound(function: Callable[..., Any], arguments: dict[str, Any], rest: list[str]) -> partial[Any]:
     """The function with its arguments, settings among them."""
     from bcl.settings import parse_flags
 

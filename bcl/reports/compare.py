@@ -277,18 +277,7 @@ def _block(entries: Sequence[Entry], levels: Levels, alike: dict[str, list[Judge
     nominal = [label for label, members in alike.items() if not any(eps for one in members for _, eps in one.scores)]
     notes += [f"{label} was judged by nominal play alone" for label in nominal if missing and missing.eps]
     baseline, *others = rows
-    improvements = [
-        Improvement(
-            row.label,
-            baseline.label,
-            eps,
-            stats.improvement(row.cells[eps].runs, baseline.cells[eps].runs),
-            stats.improvement_interval(row.cells[eps].runs, baseline.cells[eps].runs),
-        )
-        for row in others
-        for eps in attacks
-        if eps in row.cells and eps in baseline.cells
-    ]
+    improvements = [_improvement(row, baseline, eps) for row in others for eps in attacks]
     return Block(
         game=first.game.id,
         levels=levels,
@@ -297,10 +286,17 @@ def _block(entries: Sequence[Entry], levels: Levels, alike: dict[str, list[Judge
         attacks=attacks,
         scored=scored,
         rows=tuple(rows),
-        improvements=tuple(improvements),
+        improvements=tuple(filter(None, improvements)),
         notes=tuple(notes),
         missing=missing,
     )
+
+
+def _improvement(row: Row, over: Row, eps: float) -> Improvement | None:
+    if eps not in row.cells or eps not in over.cells:
+        return None
+    runs = row.cells[eps].runs, over.cells[eps].runs
+    return Improvement(row.label, over.label, eps, stats.improvement(*runs), stats.improvement_interval(*runs))
 
 
 def _atari_conditions(alike: dict[str, list[Judged]]) -> Iterator[str]:
