@@ -40,30 +40,22 @@ if TYPE_CHECKING:
     from bcl.policies.files import save
 
 _HOMES = {
-    "BclError": "bcl.errors",
-    "Certification": "bcl.api.judging",
-    "Evaluation": "bcl.api.judging",
-    "Policy": "bcl.policies",
-    "Run": "bcl.api.training",
-    "Video": "bcl.api.filming",
-    "Workers": "bcl.api.workers",
-    "certify": "bcl.api.judging",
-    "compare": "bcl.api.reporting",
-    "evaluate": "bcl.api.judging",
-    "import_policy": "bcl.api.agents",
-    "load": "bcl.api.agents",
-    "make_env": "bcl.envs",
-    "report": "bcl.api.reporting",
-    "resume": "bcl.api.training",
-    "save": "bcl.policies.files",
-    "train": "bcl.api.training",
-    "video": "bcl.api.filming",
-    "wrap": "bcl.api.agents",
+    "bcl.api.filming": ("Video", "video"),
+    "bcl.api.judging": ("Certification", "Evaluation", "certify", "evaluate"),
+    "bcl.api.reporting": ("compare", "report"),
+    "bcl.api.agents": ("import_policy", "load", "wrap"),
+    "bcl.api.training": ("Run", "resume", "train"),
+    "bcl.api.workers": ("Workers",),
+    "bcl.envs": ("make_env",),
+    "bcl.errors": ("BclError",),
+    "bcl.policies": ("Policy",),
+    "bcl.policies.files": ("save",),
 }
 
 
 def __getattr__(name: str) -> Any:
     # Imported on first use: PyTorch takes seconds, and 'bcl --help' should not.
-    if name in _HOMES:
-        return getattr(import_module(_HOMES[name]), name)
+    for module, names in _HOMES.items():
+        if name in names:
+            return getattr(import_module(module), name)
     raise AttributeError(f"module 'bcl' has no attribute '{name}'")

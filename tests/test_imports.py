@@ -58,15 +58,15 @@ ALLOWED = {
         "policies",
         "recipes",
     }
-    | {"runs", "pacing", "seeds", "settings", "stats", "threads"},
+    | {"device", "runs", "seeds", "stats"},
     "reports": FACTS
     | {"__init__", "attacks", "config", "curriculum_rules", "envs", "evaluation", "experiment", "learners", "policies"}
-    | {"recipes", "runs", "settings", "stats", "threads", "zoo"},
+    | {"device", "recipes", "runs", "stats", "zoo"},
     "api": FACTS
     | {"attacks", "bounds", "config", "envs", "evaluation", "experiment", "learners", "policies", "recipes", "reports"}
     | {"runs", "zoo"},
     "cli": FACTS
-    | {"__init__", "config", "settings", "recipes", "envs", "policies", "attacks", "evaluation", "runs", "stats"}
+    | {"__init__", "config", "recipes", "envs", "policies", "attacks", "evaluation", "runs", "stats"}
     | {"api", "experiment", "reports", "zoo"},
 }
 

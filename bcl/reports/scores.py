@@ -10,7 +10,7 @@ from pathlib import Path
 from bcl.errors import GameError, StoreError
 from bcl.evaluation import Score
 from bcl.games import AtariGame, Game, game_from_dict
-from bcl.reports.look import rank
+from bcl.reports.style import rank
 from bcl.runs import store
 
 

@@ -156,6 +156,9 @@ def mistakes(tmp_path: Path) -> list[tuple[list[str], str]]:
         (["attack", "zoo:pong-vanilla", "--attack", "pdg-30"], "did you mean 'pgd-30'"),
         (["attack"], "zoo:NAME is missing"),
         (["train", "pong", "--seed"], "--seed has no value"),
+        (["train", "pong", "--seed", "--recipe", "at"], "--seed has no value"),
+        (["train", "pong", "--say", "x"], "unknown argument '--say'"),
+        (["attack", "zoo:pong-vanilla", "--onlooker", "x"], "unknown argument '--onlooker'"),
     ]
 
 
@@ -204,7 +207,7 @@ def test_bench_refuses_nonsense(bcl, flags: list[str]) -> None:
 
 
 def test_a_terminal_without_unicode_is_no_reason_to_fail() -> None:
-    code = "import bcl.cli.main as m; m._dispatch = lambda words: print('1 ± 2, \\N{MINUS SIGN}3, ü'); m.main([])"
+    code = "import bcl.cli.main as m; m.chosen = lambda words: lambda: print('1 ± 2, \\N{MINUS SIGN}3, ü'); m.main([])"
     environment = os.environ | {"PYTHONIOENCODING": "ascii"}
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
     assert (result.returncode, result.stdout, result.stderr) == (0, "1 +- 2, -3, ?\n", "")
@@ -249,7 +252,7 @@ def test_interrupt_exits_130(bcl, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("bcl.cli.main._dispatch", interrupt)
+    monkeypatch.setattr("bcl.cli.main.chosen", interrupt)
     assert bcl("presets")[0] == 130
 
 

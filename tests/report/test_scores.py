@@ -12,7 +12,7 @@ from bcl.errors import StoreError
 from bcl.evaluation.score import NO_ATTACK
 from bcl.games import game_to_dict
 from bcl.reports.collect import OWN, collect
-from bcl.reports.compare import compare
+from bcl.reports.compare import compare_agents
 from bcl.reports.scores import read_scores
 from bcl.runs import store
 from tests.report.conftest import AGENT, PGD30, RI, played
@@ -82,7 +82,9 @@ def test_what_is_no_score_of_the_agent_is_left_out(evals: Path) -> None:
     assert len(read_scores(evals, "")) == 2  # whoever played
 
 
-@pytest.mark.parametrize("read", [lambda run: collect(run), lambda run: compare([run])], ids=["report", "compare"])
+@pytest.mark.parametrize(
+    "read", [lambda run: collect(run), lambda run: compare_agents([run])], ids=["report", "compare"]
+)
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
