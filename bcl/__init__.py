@@ -29,9 +29,10 @@ __all__ = [
 
 if TYPE_CHECKING:
     from bcl.api.agents import import_policy, load, wrap
-    from bcl.api.filming import Video, video
-    from bcl.api.judging import Certification, Evaluation, certify, evaluate
+    from bcl.api.filming import Video
+    from bcl.api.judging import Certification, Evaluation
     from bcl.api.reporting import compare, report
+    from bcl.api.signatures import certify, evaluate, video
     from bcl.api.training import Run, resume, train
     from bcl.api.workers import Workers
     from bcl.envs import make_env
@@ -40,10 +41,11 @@ if TYPE_CHECKING:
     from bcl.policies.files import save
 
 _HOMES = {
-    "bcl.api.filming": ("Video", "video"),
-    "bcl.api.judging": ("Certification", "Evaluation", "certify", "evaluate"),
-    "bcl.api.reporting": ("compare", "report"),
     "bcl.api.agents": ("import_policy", "load", "wrap"),
+    "bcl.api.filming": ("Video",),
+    "bcl.api.judging": ("Certification", "Evaluation"),
+    "bcl.api.reporting": ("compare", "report"),
+    "bcl.api.signatures": ("certify", "evaluate", "video"),
     "bcl.api.training": ("Run", "resume", "train"),
     "bcl.api.workers": ("Workers",),
     "bcl.envs": ("make_env",),

@@ -60,20 +60,7 @@ def video(
     device: str = "auto",
     onlooker: Onlooker = NOBODY,
 ) -> Video:
-    """Show an agent under attack: the game, the perturbation magnified, what the agent saw. Writes an mp4 and a GIF.
-
-    Args:
-        agent: A run directory, a policy file or an agent of `bcl zoo`.
-        attack: apgd, apgd-margin, corner-noise, fgsm, learned, mad, multi, multi-t, noise, pgd, pgd-N (N steps), ri-fgsm,
-            square, worst-action or module:Attack.
-        eps: Budget, such as 3/255; 0 is no attack; by default the first of the run, or of the game's preset.
-        seed: Seed of the game and of the attack: it is the episode that `bcl attack --episodes 1` plays with that seed.
-        steps: Agent steps to show; 0: the whole episode.
-        fps: Agent steps per second; Atari games are played at 15.
-        env_set: Procgen: the training levels, or the unlimited set.
-        out: Folder; by default videos in the run, or in FILE.results beside the file.
-        device: auto, cpu or cuda.
-    """
+    """Show an agent under attack in an mp4 and a GIF, as `bcl video` does; its options are these."""
     budget = None if eps is None else parse_eps(eps)
     seed, steps = whole("seed", seed), whole("steps", steps)
     if steps < 0:

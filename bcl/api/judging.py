@@ -234,34 +234,12 @@ def evaluate(
     threshold: float | None = None,
     onlooker: Onlooker = NOBODY,
 ) -> Evaluation:
-    """Evaluate an agent under attack: mean return for every attack and budget, the worst case, and reasons for doubt.
+    """Judge a run, a policy file or a policy under attack, as `bcl attack` does; its options are these.
 
-    The agent is a run, a policy file or a policy. Attacks may be given by name or as they are. Of a run, the agent that its
-    training began from is evaluated too; of a policy file, that file alone. With `find_eps` only budgets that are given are
-    played, beside those of the search.
-
-    Args:
-        agent: A run directory, a policy file or an agent of `bcl zoo` (foreign agents: `bcl import` first).
-        suite: quick (PGD-10; the default), paper (the paper's four attacks), strong, or learned (strong and an adversary
-            that is trained against the agent).
-        attacks: Single attacks instead of a suite: apgd, apgd-margin, corner-noise, fgsm, learned, learned-N (a training of
-            N steps), mad, multi, multi-t, noise, pgd, pgd-N (N steps), ri-fgsm, square, worst-action, or module:Attack.
-        eps: Budgets, such as 1/255 3/255; by default those of the game's preset.
-        episodes: Episodes per score; by default as the game's preset says.
-        seed: Seed of games and attacks.
-        env_set: Procgen: the training levels, or the unlimited set.
-        protocol: fixed: episodes per copy set beforehand; first: the first finished of 64 copies, as the reference on
-            Procgen.
-        precision: How attacks search on a GPU: fast is half precision for images; actions are always decided in full
-            precision.
-        num_envs: Copies of the game at once; 0 chooses.
-        starts: game: as the game has them, on Atari with the paper's no-ops; varied: then a few random actions, so that no
-            two episodes are the same; by default as evaluation.starts says, which is game.
-        device: auto, cpu or cuda.
-        sanity: Also attack with a budget of 1, which must bring the return to the floor.
-        parallel: Processes that share the work; worth it on a CPU with several cores.
-        find_eps: Also find the smallest budget of each attack at which the return falls below --threshold.
-        threshold: With --find-eps: a return; by default half of that without attack, counted from the game's lowest.
+    Attacks are those of a suite, by default `quick`, or `attacks`, by name or as they are. Budgets and episodes are by
+    default the game's; with `find_eps` only budgets that are given are played, beside those of the search. Of a run, the agent
+    that its training began from is judged too; of a policy file, that file alone. `parallel` processes share the scores, each
+    with its share of the cores: worth it on a CPU, for agents in files.
     """
     budgets = _budgets(eps)
     chosen = _chosen(suite, attacks)
@@ -367,18 +345,10 @@ def certify(
     parallel: int = 1,
     onlooker: Onlooker = NOBODY,
 ) -> Certification:
-    """Prove what no attack can change: certified actions (ACR) and the greedy worst case (GWC) per budget.
+    """Prove what no attack can change, at every budget, as `bcl certify` does; its options are these.
 
-    Args:
-        agent: A run directory, a policy file or an agent of `bcl zoo`.
-        eps: Budgets, such as 1/255; by default those of the run, or of the game's preset.
-        method: Interval bounds, CROWN on intervals, or CROWN throughout: each tighter and slower than the one before. auto:
-            the tightest that the network leaves affordable.
-        episodes: Episodes, all played at once; by default as the run or the game's preset says.
-        seed: Seed of the games.
-        env_set: Procgen: the training levels, or the unlimited set.
-        device: auto, cpu or cuda.
-        parallel: Processes that share the work; worth it on a CPU with several cores.
+    `auto` takes the tightest method that the network leaves affordable, and the result says which. `parallel` processes share
+    the budgets.
     """
     budgets = _budgets(eps)
     seed = whole("seed", seed)

@@ -31,11 +31,11 @@ NONE: Settings = {}
 # Command -> the function that it calls; the others have none, or are their own.
 API = {
     "train": "bcl.api.training:train",
-    "attack": "bcl.api.judging:evaluate",
-    "certify": "bcl.api.judging:certify",
+    "attack": "bcl.api.signatures:evaluate",
+    "certify": "bcl.api.signatures:certify",
     "report": "bcl.api.reporting:report",
     "compare": "bcl.api.reporting:compare",
-    "video": "bcl.api.filming:video",
+    "video": "bcl.api.signatures:video",
 }
 OFTEN = (
     *("algo", "bootstrap", "dqn.steps", "ppo.steps", "dqn.learning_rate", "ppo.learning_rate", "network.hidden"),

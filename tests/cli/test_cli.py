@@ -1,5 +1,7 @@
 """The command line as a person meets it: one sentence, exit code 2, no traceback."""
 
+import dataclasses
+import inspect
 import os
 import re
 import subprocess
@@ -11,7 +13,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from bcl.api import filming, judging, signatures
 from bcl.attacks.suites import ATTACK_NAMES
+from bcl.cli.flags import Function, flags_of
 from bcl.cli.main import COMMANDS, main
 from bcl.config import config_from_toml, resolve
 
@@ -88,11 +92,28 @@ def test_help_does_not_import_torch() -> None:
         ["presets", "pong"],
         ["train", "pnog"],
         ["import", "x", "--format", "f", "--game", "g", "--out", "o"],
+        ["--completion", "bash"],  # reads the flags of all commands, as their help does
+        *([name, "--help"] for name in ("attack", "certify", "video")),
     ],
 )
 def test_cheap_commands_do_not_import_torch(words: list[str]) -> None:
     code = f"import sys, bcl.cli.main as m\ntry: m.main({words})\nexcept SystemExit: assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+
+
+@pytest.mark.parametrize(
+    ("light", "heavy"),
+    [
+        (signatures.evaluate, judging.evaluate),
+        (signatures.certify, judging.certify),
+        (signatures.video, filming.video),
+    ],
+)
+def test_flags_are_those_of_the_function_that_does_the_work(light: Function, heavy: Function) -> None:
+    ours, theirs = ([dataclasses.replace(flag, help="") for flag in flags_of(one)] for one in (light, heavy))
+    assert ours == theirs
+    assert inspect.signature(light).parameters.keys() == inspect.signature(heavy).parameters.keys()
+    assert all(flag.help for flag in flags_of(light))
 
 
 def test_presets_lists_games_and_recipes(bcl) -> None:
