@@ -98,7 +98,8 @@ def times_to_expect() -> dict[str, list[float]]:
         named = {"RoadRunner": "road_runner"}.get(game.removesuffix(" (ours)"), game.removesuffix(" (ours)").lower())
         preset = named if named in preset_names() else "bank_heist"
         recipe = {"SA-DQN": "sa"}.get(kind, kind.lower())
-        config = resolve_stages(preset, recipe=recipe)[-1][1].learner
+        stage, resolved = resolve_stages(preset, recipe=recipe)[-1]
+        config = resolved.learner(stage.loss)
         copies = 16 if "CPU" in game else config.num_envs
         assert (config.steps, f"{copies}, {config.batch_size}") == (agent_steps, sizes), what
     return found
