@@ -14,7 +14,7 @@ import torch
 
 import bcl
 from bcl import zoo
-from bcl.api import target
+from bcl.api import agents
 from bcl.cli.main import parse
 from bcl.config import EvaluationConfig, config_from_dict, config_from_toml, resolve
 from bcl.envs import make_env
@@ -135,7 +135,7 @@ def test_the_command_line_takes_a_shipped_agent(
     in_folder: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("ale_py")
-    monkeypatch.setattr(target, "evaluation_defaults", lambda game: EvaluationConfig(max_steps=20, eps=(1 / 255,)))
+    monkeypatch.setattr(agents, "evaluation_defaults", lambda game: EvaluationConfig(max_steps=20, eps=(1 / 255,)))
     before = sorted(zoo.FOLDER.rglob("*"))
     code, out, _ = in_folder("attack", "zoo:pong-radial", "--attack", "noise", "--episodes", "1")
     assert code == 0

@@ -93,8 +93,8 @@ def test_what_is_no_score_of_the_agent_is_left_out(evals: Path) -> None:
         ({"returns": [1.0, None, 2.0]}, "returns must be finite"),
         ({"returns": []}, "returns must be finite"),
         ({"precision": ...}, "'precision'"),
-        ({"game": ...}, "unknown game engine"),
-        ({"game": {"engine": "atari", "id": 5}}, "game.id = 5 is not allowed"),
+        ({"game": ...}, "game.engine = '' is unknown or missing"),
+        ({"game": {"engine": "atari", "id": 5}}, "game.id = 5 is not text"),
     ],
 )
 def test_a_damaged_score_is_named(
