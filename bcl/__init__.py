@@ -29,9 +29,10 @@ __all__ = [
 
 if TYPE_CHECKING:
     from bcl.api.agents import import_policy, load, wrap
-    from bcl.api.evaluating import Certification, certify, evaluate
-    from bcl.api.filming import Video, video
+    from bcl.api.evaluating import Certification
+    from bcl.api.filming import Video
     from bcl.api.reporting import compare, report
+    from bcl.api.signatures import certify, evaluate, video
     from bcl.api.training import Run, resume, train
     from bcl.api.workers import Workers
     from bcl.envs import make_env
@@ -41,30 +42,24 @@ if TYPE_CHECKING:
     from bcl.policies.files import save
 
 _HOMES = {
-    "BclError": "bcl.errors",
-    "Certification": "bcl.api.evaluating",
-    "Evaluation": "bcl.evaluation",
-    "Policy": "bcl.policies",
-    "Run": "bcl.api.training",
-    "Video": "bcl.api.filming",
-    "Workers": "bcl.api.workers",
-    "certify": "bcl.api.evaluating",
-    "compare": "bcl.api.reporting",
-    "evaluate": "bcl.api.evaluating",
-    "import_policy": "bcl.api.agents",
-    "load": "bcl.api.agents",
-    "make_env": "bcl.envs",
-    "report": "bcl.api.reporting",
-    "resume": "bcl.api.training",
-    "save": "bcl.policies.files",
-    "train": "bcl.api.training",
-    "video": "bcl.api.filming",
-    "wrap": "bcl.api.agents",
+    "bcl.api.agents": ("import_policy", "load", "wrap"),
+    "bcl.api.filming": ("Video",),
+    "bcl.api.evaluating": ("Certification",),
+    "bcl.evaluation": ("Evaluation",),
+    "bcl.api.reporting": ("compare", "report"),
+    "bcl.api.signatures": ("certify", "evaluate", "video"),
+    "bcl.api.training": ("Run", "resume", "train"),
+    "bcl.api.workers": ("Workers",),
+    "bcl.envs": ("make_env",),
+    "bcl.errors": ("BclError",),
+    "bcl.policies": ("Policy",),
+    "bcl.policies.files": ("save",),
 }
 
 
 def __getattr__(name: str) -> Any:
     # Imported on first use: PyTorch takes seconds, and 'bcl --help' should not.
-    if name in _HOMES:
-        return getattr(import_module(_HOMES[name]), name)
+    for module, names in _HOMES.items():
+        if name in names:
+            return getattr(import_module(module), name)
     raise AttributeError(f"module 'bcl' has no attribute '{name}'")

@@ -7,7 +7,7 @@ A record is a run's folder without its weights; `bcl report` reads it too.
 
 from pathlib import Path
 
-from bcl.reports import plots
+from bcl.reports import figures
 from bcl.reports.collect import collect
 
 ROOT = Path(__file__).parents[1]
@@ -21,7 +21,7 @@ def main() -> None:
     for figure, record in RECORDS.items():
         history = collect(ROOT / "benchmarks" / "results" / record).timeline
         assert history, f"{record} is the record of a curriculum"
-        for name, draw in {"timeline": plots.timeline, "curves": plots.learning_curves}.items():
+        for name, draw in {"timeline": figures.timeline, "curves": figures.learning_curves}.items():
             file = IMAGES / f"{figure}-{name}.png"
             draw(history, WIDTH).savefig(file, dpi=200)
             print(file)

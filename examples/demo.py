@@ -19,12 +19,12 @@ import matplotlib
 from rich.table import Table
 
 import bcl
+from bcl.api import console
 from bcl.attacks import PGD, RIFGSM, MultiT, suite
-from bcl.cli import console
 from bcl.errors import counted
 from bcl.evaluation import Score, worst_within
 from bcl.experiment import Verdict
-from bcl.reports import look
+from bcl.reports.style import LIGHT, RC
 from bcl.runs.directory import RunDirectory
 
 matplotlib.use("Agg")
@@ -79,12 +79,12 @@ def cell(returns: Curve, eps: float, floor: float) -> str:
 
 def draw(curves: dict[str, Curve], path: Path) -> None:
     """Return against budget, in the look of reports."""
-    with matplotlib.rc_context(look.RC):
+    with matplotlib.rc_context(RC):
         figure, axes = pyplot.subplots(figsize=(6, 3.6), layout="constrained")
         for (name, returns), (colour, style) in zip(
             curves.items(), (("vermilion", "o--"), ("blue", "s-")), strict=True
         ):
-            axes.plot(list(returns), list(returns.values()), style, color=look.LIGHT[colour], label=name)
+            axes.plot(list(returns), list(returns.values()), style, color=LIGHT[colour], label=name)
         axes.set(
             xlabel="attack budget (scaled observations)", ylabel="worst return within the budget", ylim=(-520, -50)
         )

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from rich.console import Console
 from torch import nn
 
 import bcl
@@ -104,26 +105,25 @@ def test_results_show_themselves_in_notebooks(policy: Policy, monkeypatch: pytes
 def test_bars_show_how_far_a_training_is(
     in_folder: object, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("bcl.api.following.SECONDS_PER_LOOK", 0.0)
-    monkeypatch.setenv("FORCE_COLOR", "1")  # what rich takes for a terminal
+    monkeypatch.setattr("bcl.api.console.SECONDS_PER_LOOK", 0.0)
+    monkeypatch.setattr("bcl.api.console.err", Console(stderr=True, force_terminal=True))
     bcl.train("cartpole", out="run", workers=bcl.Workers(device="cpu"), **TINY)
-    assert "vanilla, training" in capsys.readouterr().err
+    assert "vanilla" in capsys.readouterr().err
     bcl.train("cartpole", out="silent", workers=bcl.Workers(device="cpu"), progress=False, **TINY)
     assert capsys.readouterr().err == ""
 
 
 def test_compare_is_the_compare_command(in_folder: Callable[..., tuple[int, str, str]], policy: Policy) -> None:
-    from bcl.reports.tables import as_json
-
     for name in ("p.safetensors", "q.safetensors"):
         bcl.save(policy, name)
         bcl.evaluate(name, attacks="noise", eps=0.1, episodes=2)
     code, out, _ = in_folder("compare", "p.safetensors", "q.safetensors", "--format=json")
     assert code == 0
     found = bcl.compare("p.safetensors", Path("q.safetensors"))
-    assert json.loads(out) == json.loads(json.dumps(as_json(found)))
+    assert json.loads(out) == json.loads(json.dumps(found.to_dict()))
     assert repr(found) == "Comparison(p.safetensors, q.safetensors)"
     assert "<td>q.safetensors</td>" in found._repr_html_()
+    assert str(found) == in_folder("compare", "p.safetensors", "q.safetensors", "--format=markdown")[1].rstrip()
 
 
 def test_video_is_the_video_command(in_folder: Callable[..., tuple[int, str, str]], policy: Policy) -> None:
@@ -167,11 +167,20 @@ def test_train_is_the_train_command(in_folder: Callable[..., tuple[int, str, str
     assert bcl.load(run).spec == bcl.load("ours/best/policy.safetensors").spec
     again = bcl.train("cartpole", recipe="at", out="again", init=bcl.load(run), workers=workers, **TINY)
     assert [path.name for path in (again.folder / "stages").iterdir()] == ["2-at"]
-    with pytest.raises(bcl.BclError, match="is a run already"):
-        bcl.train("cartpole", recipe="at", out="ours", **TINY)
+    assert bcl.train("cartpole", recipe="at", out="ours", seed=3, workers=workers, **TINY).verdict == run.verdict
+    with pytest.raises(bcl.BclError, match=r"started with other settings \(seed\)"):
+        bcl.train("cartpole", recipe="at", out="ours", seed=4, **TINY)
+    with pytest.raises(bcl.BclError, match=r"started with other settings \(init\)"):
+        bcl.train("cartpole", recipe="at", out="ours", seed=3, init=bcl.load(run), **TINY)
     with pytest.raises(bcl.BclError, match=r"did you mean 'steps'"):
         bcl.train("cartpole", out="other", dqn={"step": 5})
     assert not Path("other").exists()
+
+
+def test_settings_of_the_game_are_settings(tmp_path: Path) -> None:
+    order = bcl.train("cartpole", out=tmp_path / "run", game={"processes": True}, finish=lambda order: order)
+    assert order.config.game.processes
+    assert not any(tmp_path.iterdir())
 
 
 def test_a_wrapped_network_is_judged_as_a_policy_with_its_weights(policy: Policy) -> None:

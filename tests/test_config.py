@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bcl.cli import presets_command
+from bcl.cli import commands
 from bcl.config import (
     AttackConfig,
     Config,
@@ -201,7 +201,7 @@ def test_a_printed_configuration_changes_no_stage(name: str, recipe: str, tmp_pa
 
 
 def test_presets_names_earlier_stages_in_comments(capsys: pytest.CaptureFixture[str]) -> None:
-    presets_command.Command("pong", "bcl-mos-at").run([])
+    commands.presets("pong", recipe="bcl-mos-at")
     out = capsys.readouterr().out
     assert "# stage 1 of 3, loss standard, strategy none:" in out
     assert "#   dqn.steps = 1200000\n" in out

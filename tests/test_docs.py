@@ -39,18 +39,16 @@ ALL = [block for page in PAGES for block in blocks(page)]
 
 def refuse_unknown(words: list[str]) -> None:
     """Parse a `bcl` command line, and look up every name in it."""
-    command, settings = parse(words[1], words[2:])
-    if words[1] in ("train", "presets"):
-        game = command.game if words[1] == "train" else command.name
-        if game:
-            config = resolve_stages(game, recipe=command.recipe, flags=parse_flags(settings))[-1][1]
-            check_trainable(config.recipe, config.algo)
+    [given, *_], settings = parse(words[1], words[2:])
+    if words[1] in ("train", "presets") and "game" in given:
+        config = resolve_stages(given["game"], recipe=given.get("recipe"), flags=parse_flags(settings))[-1][1]
+        check_trainable(config.recipe, config.algo)
     elif words[1] == "attack":
-        if command.suite:
-            suite(command.suite)
-        for attack in command.attack:
+        if "suite" in given:
+            suite(given["suite"])
+        for attack in given.get("attacks", ()):
             attack_by_name(attack)
-    budgets = getattr(command, "eps", None) or ()
+    budgets = given.get("eps", ())
     for eps in [budgets] if isinstance(budgets, str) else budgets:
         parse_eps(eps)
 

@@ -66,7 +66,7 @@ ALLOWED = {
     | {"attacks", "bounds", "config", "envs", "evaluation", "experiment", "learners", "policies", "recipes", "reports"}
     | {"runs", "zoo"},
     "cli": FACTS
-    | {"__init__", "config", "settings", "recipes", "envs", "policies", "attacks", "evaluation", "runs", "stats"}
+    | {"__init__", "config", "recipes", "envs", "policies", "attacks", "evaluation", "runs", "stats"}
     | {"api", "experiment", "reports", "zoo"},
 }
 

@@ -15,7 +15,6 @@ import torch
 import bcl
 from bcl import zoo
 from bcl.api import agents
-from bcl.api.training import ALONE, prepare
 from bcl.cli.main import parse
 from bcl.config import EvaluationConfig, config_from_dict, config_from_toml, resolve
 from bcl.envs import make_env
@@ -113,10 +112,11 @@ def test_the_command_of_a_shipped_agent_makes_one_like_it_from_scratch(name: str
     agent, made = zoo.named(name), {None}
     for line in agent.command.split(" && "):
         assert line.startswith("bcl train ")
-        command, settings = parse("train", shlex.split(line)[2:])
-        assert command.init in made  # by a command before it
-        made.add(command.out)
-        config = resolve(command.game, recipe=command.recipe, flags=parse_flags([*settings, f"--seed={command.seed}"]))
+        [given, _], settings = parse("train", shlex.split(line)[2:])
+        assert given.get("init") in made  # by a command before it
+        made.add(given.get("out"))
+        flags = parse_flags([*settings, f"--seed={given.get('seed', 0)}"])
+        config = resolve(given["game"], recipe=given.get("recipe"), flags=flags)
     trained = config_from_toml((agent.folder / zoo.CONFIG).read_text())
     # The verdict's suite, where the zoo has its own; defaults that came later and change nothing about the method.
     assert difference(config, trained) == sorted(["evaluation.suite", *LATER_DEFAULTS])
@@ -321,9 +321,8 @@ def test_the_fast_recipe_is_what_trained_the_agent() -> None:
 
 def test_training_starts_from_an_agent_of_the_zoo(tmp_path: Path) -> None:
     pytest.importorskip("ale_py")
-    order = prepare(
-        "pong", {}, recipe="radial", out=tmp_path / "run", seed=None, budget=None, init="zoo:pong-vanilla", config=None,
-        workers=ALONE,
-    )  # fmt: skip
+    order = bcl.train(
+        "pong", recipe="radial", out=tmp_path / "run", init="zoo:pong-vanilla", finish=lambda order: order
+    )
     assert order.init
     assert fingerprint(order.init) == zoo.named("pong-vanilla").policy

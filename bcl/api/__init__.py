@@ -9,6 +9,7 @@ from typing import Any
 from bcl.errors import ConfigError
 from bcl.games import name_of_environment
 
+INTERRUPTED = 130  # exit code of a command that was stopped by Ctrl-C
 Where = str | os.PathLike[str]
 """A path, or a `Run`, which stands for its directory."""
 

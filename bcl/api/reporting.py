@@ -1,4 +1,4 @@
-"""bcl.report and bcl.compare; `bcl report` calls `report_of`."""
+"""bcl.report and bcl.compare."""
 
 import dataclasses
 from collections.abc import Callable
@@ -6,18 +6,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bcl.api import Where, path_of
-from bcl.api.agents import pick_device
 from bcl.errors import ConfigError, MissingExtra
-from bcl.reports.collect import agent_file
-from bcl.reports.frames import play_frames
-from bcl.reports.html import check, page
 from bcl.runs import store
 
 if TYPE_CHECKING:
     from bcl.reports.compare import Comparison
     from bcl.reports.data import Collected
 
-Say = Callable[[str], object]
 HINT = "give a run or a policy file"
 
 
@@ -27,35 +22,49 @@ def report(
     out: Where | None = None,
     frames: bool = True,
     device: str = "auto",
-    say: Say = lambda line: None,
+    say: Callable[[str], object] = lambda line: None,
+    tell: "Callable[[Collected], object]" = lambda collected: None,
 ) -> Path:
-    """One page that opens anywhere about a run, finished or not, or a policy file; as `bcl report`. Gives its path.
+    """Write one self-contained HTML page about a run, finished or not, or about a policy file and its results.
 
-    `frames=False` leaves out the sample frames, which have to be played the first time.
+    Gives its path. `say` is called with lines for people, `tell` with what stands on the page. Where the game cannot be
+    played here, sample frames are left out.
+
+    Args:
+        run: A run directory, a directory of repeats, a policy file, or an agent of `bcl zoo`.
+        out: The page; by default report.html in the run, or in the folder of results beside a policy file.
+        frames: Leave out the sample frames, which have to be played the first time.
+        device: Where sample frames are played: auto, cpu or cuda.
     """
-    file = path_of("out", out) if out else None
-    return report_of(path_of("run", run, HINT), file, frames=frames, device=device, say=say)[1]
+    from bcl.api.agents import pick_device
+    from bcl.reports.collect import agent_file
+    from bcl.reports.frames import play_frames
+    from bcl.reports.page import check, page
 
-
-def report_of(target: Path, out: Path | None, *, frames: bool, device: str, say: Say) -> tuple["Collected", Path]:
-    """The page, and what stands on it. Where the game cannot be played here, sample frames are left out."""
-    collected, out = check(target, out)
+    target = path_of("run", run, HINT)
+    collected, file = check(target, path_of("out", out) if out else None)
     if frames and agent_file(target):
         try:
             collected = dataclasses.replace(collected, frames=play_frames(target, pick_device(device), say))
         except MissingExtra as error:  # what plays the game; the rest of the page needs none of it
             say(f"no sample frames: {error}")
-    store.write_text(out, page(collected))
-    return collected, out
+    store.write_text(file, page(collected))
+    tell(collected)
+    return file
 
 
 def compare(*runs: Where) -> "Comparison":
-    """Runs, directories of repeats or judged policy files side by side, the first the one to improve on; as `bcl compare`.
+    """Set agents side by side: the worst return within each budget with intervals, how probably each does better than the
+    first, what training took, and the paper's numbers beside. Plays nothing: what is missing, `bcl attack` plays.
 
-    Gives a block per game; `bcl.reports.tables` writes them as Markdown, LaTeX or JSON.
+    Gives a block per game. Printed it is Markdown, `to_dict` is plain data; `bcl.reports.tables` also writes LaTeX.
+
+    Args:
+        runs: Run directories, directories of repeats, policy files that were evaluated, agents of `bcl zoo`; the first is
+            the one to improve on.
     """
-    from bcl.reports import compare as comparing
-
     if not runs:
         raise ConfigError("there is nothing to compare", "give runs or policy files")
-    return comparing.compare([path_of("run", run, HINT) for run in runs])
+    from bcl.reports.compare import compare_agents
+
+    return compare_agents([path_of("run", run, HINT) for run in runs])

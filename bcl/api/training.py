@@ -1,6 +1,7 @@
-"""bcl.train and bcl.resume; `bcl train` prepares its runs here."""
+"""bcl.train and bcl.resume."""
 
 import dataclasses
+import functools
 import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -16,11 +17,14 @@ from bcl.errors import ConfigError, StoreError
 from bcl.runs.directory import Repeats, RunDirectory, check_new
 
 if TYPE_CHECKING:
-    from bcl.api.following import OnRow
     from bcl.experiment import Verdict
     from bcl.policies import Policy
+else:
+    Policy = object  # imported where it is needed: PyTorch takes seconds, and a mistake in a flag should not
 
 Say = Callable[[str], None]
+OnRow = Callable[[str, dict[str, Any]], object]
+Stages = list[tuple[recipes.Stage, Config]]
 ALONE = Workers()
 WORKERS = "give bcl.Workers(parallel=2) or the like"
 # Options of `bcl train` that are something else here.
@@ -50,104 +54,86 @@ class Run:
 
 @dataclass(frozen=True)
 class Order:
-    """A run that can be made: everything was checked, nothing was written."""
+    """A run that can be made or continued: everything was checked, nothing was written."""
 
-    stages: list[tuple[recipes.Stage, Config]]
-    with_seed: Callable[[int], list[tuple[recipes.Stage, Config]]]
     out: Path
+    begun: bool
+    """It is there, with the same settings."""
+    config: Config
+    """Of the last stage."""
+    stages_with: Callable[[int], Stages]
+    """By seed."""
     device: str
     init: "Policy | None"
+    workers: Workers
 
-    @property
-    def config(self) -> Config:
-        """Of the last stage."""
-        return self.stages[-1][1]
-
-    def create(self, folder: Path, seed: int | None = None) -> None:
-        """Make the run directory, for another seed on request."""
+    def create(self, folder: Path, seed: int) -> None:
+        """Make the run directory."""
         from bcl import experiment
 
-        stages = self.stages if seed is None else self.with_seed(seed)
-        experiment.create(folder, stages, self.device, self.init)
-
-
-def prepare(
-    game: str | Callable[..., Any],
-    settings: Mapping[str, Any],
-    *,
-    recipe: str | None,
-    out: Where | None,
-    seed: int | None,
-    budget: str | None,
-    init: "Where | Policy | None",
-    config: Where | None,
-    workers: Workers,
-) -> Order:
-    """Refuse what cannot be trained before anything is written."""
-    given("workers", workers, Workers, WORKERS)
-    here_alone = callable(game)
-    game = named_game(game)
-    if here_alone and ":" not in game and (not workers.local or workers.parallel > 1):
-        raise ConfigError(f"other processes cannot import '{game}'", "put it into a module of its own")
-    if recipe is not None:
-        given("recipe", recipe, str, "give its name, such as 'at'")
-    own = {name: value for name, value in (("seed", seed), ("budget", budget)) if value is not None}
-    flags, file = {**settings, **own}, path_of("config", config) if config else None
-    start = _agent(init)
-    decided = _decided_by(start)
-
-    def with_seed(seed: int) -> list[tuple[recipes.Stage, Config]]:
-        return resolve_stages(game, recipe=recipe, file=file, flags=flags | {"seed": seed}, agent=decided)
-
-    stages = resolve_stages(game, recipe=recipe, file=file, flags=flags, agent=decided)
-    last = stages[-1][1]
-    folder = path_of("out", out or Path("runs") / f"{game}-{last.recipe}-s{last.seed}".replace("/", "-"))
-    if str(folder).startswith(zoo.PREFIX):
-        raise ConfigError(f"--out '{folder}' would be taken for an agent of the zoo", "give it another name")
-    if RunDirectory(folder).exists or Repeats(folder).exists:
-        hint = f"continue it with 'bcl resume {shlex.quote(str(folder))}', or give another --out"
-        raise StoreError(f"'{folder}' is a run already", hint)
-    _refuse_ignored(stages[-1][0], flags)
-    check_new(folder)
-    recipes.check_trainable(last.recipe, last.algo)
-
-    from bcl import experiment
-
-    device = workers.worker_device()
-    experiment.check(stages, device if workers.local else "cpu", start, workers.trackers())
-    return Order(stages, with_seed, folder, device, start)
+        experiment.create(folder, self.stages_with(seed), self.device, self.init)
 
 
 def train(
     game: str | Callable[..., Any],
+    /,
     *,
     recipe: str | None = None,
     out: Where | None = None,
     seed: int | None = None,
     budget: Literal["full", "small"] | None = None,
-    init: "Where | Policy | None" = None,
+    init: Where | Policy | None = None,
     config: Where | None = None,
     workers: Workers = ALONE,
     say: Say = lambda line: None,
     progress: bool | None = None,
-    on_row: "OnRow | None" = None,
+    on_row: OnRow | None = None,
+    finish: Callable[[Order], Any] | None = None,
     **settings: Any,
 ) -> Run:
-    """Train an agent, as `bcl train` does; its options are these, and `--repeats` is a loop over seeds.
+    """Train an agent, or continue a run with the same settings. Any setting can be given as --section.key value; `bcl
+    presets GAME` prints them all with help.
 
-    Settings are given by section, as in a configuration file: `curriculum={"runs": 2}` is `--curriculum.runs 2`.
-    `say=print` shows a line for every stage and phase, `progress` bars (by default in terminals and notebooks); `on_row`
-    is called with the folder of a training run and each row of its metrics.
+    In Python, settings are given by section, as in a configuration file: `curriculum={"runs": 2}` is `--curriculum.runs 2`,
+    and `--repeats` is a loop over seeds. `say=print` shows a line for every stage and phase, `progress` bars (by default in
+    terminals and notebooks); `on_row` is called with the folder of a training run and each row of its metrics. `finish` is
+    the command line's own way to do what is left.
+
+    Args:
+        game: A preset (`bcl presets`), an Atari or Procgen game, or a Gymnasium id.
+        recipe: A row of the paper's tables (`bcl presets` lists them), or a TOML file; vanilla where nothing says otherwise.
+        out: Run directory; by default runs/GAME-RECIPE-sSEED.
+        seed: Root of every random draw (0).
+        budget: small: a quick look; the result is not the paper's protocol.
+        init: A policy file, a run or an agent of `bcl zoo` to start from, in place of the stages before the recipe's own.
+        config: A TOML file of settings, above the preset and below flags.
     """
     for option, instead in NO_SETTINGS.items():
         if option in settings:
             raise ConfigError(f"'{option}' is not an argument of bcl.train", instead)
-    order = prepare(
-        game, settings, recipe=recipe, out=out, seed=seed, budget=budget, init=init, config=config, workers=workers
-    )
-    with RunDirectory(order.out).lock():
-        order.create(order.out)
-        return _finish(order.out, workers, say, progress, on_row)
+    name = _name(game, given("workers", workers, Workers, WORKERS))
+    if recipe is not None:
+        given("recipe", recipe, str, "give its name, such as 'at'")
+    start = _agent(init)
+    file = path_of("config", config) if config else None
+    resolve = functools.partial(resolve_stages, name, recipe=recipe, file=file, agent=_decided_by(start))
+    flags = settings | {key: value for key, value in (("seed", seed), ("budget", budget)) if value is not None}
+    stages = resolve(flags=flags)
+    last = stages[-1][1]
+    folder = path_of("out", out or Path("runs") / f"{name}-{last.recipe}-s{last.seed}".replace("/", "-"))
+    begun = _check(folder, stages, flags, start)
+    device = workers.worker_device()
+    if not begun:
+        from bcl import experiment
+
+        experiment.check(stages, device if workers.local else "cpu", start, workers.trackers())
+    order = Order(folder, begun, last, lambda n: resolve(flags=flags | {"seed": n}), device, start, workers)
+    if finish:
+        return finish(order)
+    with RunDirectory(folder).lock(say):
+        if not begun:
+            order.create(folder, last.seed)
+        return _finish(folder, workers, say, progress, on_row)
 
 
 def resume(
@@ -156,7 +142,7 @@ def resume(
     workers: Workers = ALONE,
     say: Say = lambda line: None,
     progress: bool | None = None,
-    on_row: "OnRow | None" = None,
+    on_row: OnRow | None = None,
 ) -> Run:
     """Continue a run after a kill or Ctrl-C, under the settings it was started with; a finished one is only read."""
     given("workers", workers, Workers, WORKERS)
@@ -165,12 +151,43 @@ def resume(
         return _finish(folder, workers, say, progress, on_row)
 
 
-def _finish(run: Path, workers: Workers, say: Say, progress: bool | None, on_row: "OnRow | None") -> Run:
-    from bcl import experiment
-    from bcl.api.following import following
+def _name(game: str | Callable[..., Any], workers: Workers) -> str:
+    name = named_game(game)
+    if callable(game) and ":" not in name and (not workers.local or workers.parallel > 1):
+        raise ConfigError(f"other processes cannot import '{name}'", "put it into a module of its own")
+    return name
 
-    with following(run, progress, on_row) as tick:
-        return Run(run, experiment.finish(run, workers.dispatcher(lambda: False, tick, say)))
+
+def _check(folder: Path, stages: Stages, flags: Mapping[str, Any], init: "Policy | None") -> bool:
+    """Whether the folder holds this run already; anything else that cannot be trained there is refused."""
+    stage, config = stages[-1]
+    if str(folder).startswith(zoo.PREFIX):
+        raise ConfigError(f"--out '{folder}' would be taken for an agent of the zoo", "give it another name")
+    if stage.strategy == "open" and "target" in flags.get("curriculum", {}):
+        what = "an open-ended curriculum has no target"
+        raise ConfigError(what, "leave --curriculum.target out, or stop it with --curriculum.max_runs")
+    recipes.check_trainable(config.recipe, config.algo)
+    if Repeats(folder).exists:
+        hint = f"continue them with 'bcl resume {shlex.quote(str(folder))}', or give another --out"
+        raise StoreError(f"'{folder}' is a run already, of several repeats", hint)
+    if not RunDirectory(folder).exists:
+        check_new(folder)
+        return False
+    given_init = None
+    if init is not None:
+        from bcl.policies.files import fingerprint
+
+        given_init = fingerprint(init)
+    RunDirectory.open(folder).check_same(config, given_init)
+    return True
+
+
+def _finish(run: Path, workers: Workers, say: Say, progress: bool | None, on_row: OnRow | None) -> Run:
+    from bcl import experiment
+    from bcl.api import console
+
+    with console.live(run, progress, lines=False, on_row=on_row) as view:
+        return Run(run, experiment.finish(run, workers.dispatcher(lambda: False, view.tick, say)))
 
 
 def _agent(init: "Where | Policy | None") -> "Policy | None":
@@ -189,10 +206,3 @@ def _decided_by(agent: "Policy | None") -> dict[str, Any]:
         return {}
     layers = {"network": {"hidden": agent.spec.hidden}} if agent.spec.hidden else {}
     return {"algo": agent.spec.algo, **layers}
-
-
-def _refuse_ignored(stage: recipes.Stage, flags: Mapping[str, Any]) -> None:
-    given = flags.get("curriculum", {})
-    if stage.strategy == "open" and "target" in given:
-        what = "an open-ended curriculum has no target"
-        raise ConfigError(what, "leave --curriculum.target out, or stop it with --curriculum.max_runs")

@@ -4,26 +4,26 @@ Nothing heavy is imported here: `bcl --help` should answer at once.
 """
 
 import codecs
-import contextlib
 import importlib
+import inspect
 import io
-import itertools
 import os
-import re
 import signal
 import sys
-import typing
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NoReturn
 
 import bcl
+from bcl.api import INTERRUPTED
 from bcl.errors import BclError, ConfigError, did_you_mean
 
-# Command -> what it does; its code is bcl.cli.NAME_command.
+# Command -> what it does; its code is in bcl.cli.commands.
 COMMANDS = {
     "train": "train an agent: bcl train GAME [--recipe R] [--out DIR] [--section.key value]",
     "resume": "continue a run after a kill or Ctrl-C: bcl resume RUN",
     "status": "tell where a run stands, also while it is at work: bcl status RUN",
-    "attack": "judge an agent under attack: bcl attack RUN|FILE [--suite quick|paper|strong] [--eps 1/255 3/255]",
+    "attack": "evaluate an agent under attack: bcl attack RUN|FILE [--suite quick|paper|strong] [--eps 1/255 3/255]",
     "certify": "prove what no attack can change: bcl certify RUN|FILE [--eps 1/255] [--method ibp|crown]",
     "report": "write one page about a run that opens anywhere: bcl report RUN|FILE [--out FILE]",
     "compare": "set agents side by side, with intervals: bcl compare RUN|FILE... [--format latex] [--figure FILE]",
@@ -33,7 +33,8 @@ COMMANDS = {
     "import": "convert a published checkpoint: bcl import FILE --format F --game G --out policy.safetensors",
     "bench": "measure this machine: bcl bench env|attack [GAME...]",
 }
-USER_MISTAKE, INTERRUPTED = 2, 130
+USER_MISTAKE = 2
+SHELLS = ("bash", "zsh", "fish")
 
 
 def main(arguments: list[str] | None = None) -> NoReturn:
@@ -47,7 +48,9 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="bcl-plain")  # a terminal without Unicode is no reason to fail
     try:
-        _dispatch(words)
+        chosen(words)()
+        if sys.stdout is not None:
+            sys.stdout.flush()
     except BclError as error:
         if debug:
             raise
@@ -86,79 +89,85 @@ def _silence_stdout() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _dispatch(words: list[str]) -> None:
-    if not words or words[0] in ("-h", "--help", "help"):
-        print(_help())
-    elif words[0] == "--version":
-        print(f"bcl {bcl.__version__}")
-    elif words[0] == "--completion":
-        _print_completion(words[1:])
-    elif words[0] not in COMMANDS:
-        raise ConfigError(f"unknown command '{words[0]}'", did_you_mean(words[0], COMMANDS, "see 'bcl --help'"))
-    else:
-        _run(words[0], words[1:])
-    if sys.stdout is not None:
-        sys.stdout.flush()
+def chosen(words: list[str]) -> Callable[[], object]:
+    """What a command line asks for, ready to be called."""
+    name, *rest = words or ["--help"]
+    if name in ("-h", "--help", "help"):
+        return partial(print, _help())
+    if name == "--version":
+        return partial(print, f"bcl {bcl.__version__}")
+    if name == "--completion":
+        return _completion(rest)
+    if name not in COMMANDS:
+        raise ConfigError(f"unknown command '{name}'", did_you_mean(name, COMMANDS, "see 'bcl --help'"))
+    return _command(name, rest)
 
 
-def _print_completion(words: list[str]) -> None:
-    from bcl.cli import options
+def _completion(words: list[str]) -> Callable[[], object]:
+    from bcl.cli import flags
 
-    if len(words) != 1 or words[0] not in options.SHELLS:
-        raise ConfigError(f"no completion for '{' '.join(words)}'", f"one of {', '.join(options.SHELLS)}")
-    options.print_completion(COMMANDS, words[0])
-
-
-def _run(name: str, words: list[str]) -> None:
-    command, settings = parse(name, words)
-    command.run(settings)
+    if len(words) != 1 or words[0] not in SHELLS:
+        raise ConfigError(f"no completion for '{' '.join(words)}'", f"one of {', '.join(SHELLS)}")
+    return partial(flags.print_completion, {name: functions_of(name) for name in COMMANDS}, words[0])
 
 
-def parse(name: str, words: list[str]) -> tuple[Any, list[str]]:
-    """The command that the words after its name describe, and those that are settings."""
-    from bcl.cli import options
+def functions_of(name: str) -> Sequence[Callable[..., Any]]:
+    """Those whose parameters are the flags of a command: the API's, and the console's, which calls it."""
+    from bcl.cli import commands
 
-    module = importlib.import_module(f"bcl.cli.{name}_command")
-    help_wanted = "-h" in words or "--help" in words
-    complaint = io.StringIO()
+    if name in ("resume", "status"):
+        return [importlib.import_module(f"bcl.cli.{name}_command").Command]
+    own = getattr(commands, "import_" if name == "import" else name)
+    if name not in commands.API:
+        return [own]
+    module, function = commands.API[name].split(":")
+    return [getattr(importlib.import_module(module), function), own]
+
+
+def parse(name: str, words: list[str]) -> tuple[list[dict[str, Any]], list[str]]:
+    """The arguments of a command's functions that the words after its name give, and those words that are settings."""
+    from bcl.cli import commands, flags
+
+    functions = functions_of(name)
     try:
-        with contextlib.nullcontext() if help_wanted else contextlib.redirect_stderr(complaint):
-            command, rest = options.parse(module.Command, name, words)
-    except SystemExit as exit:
-        if help_wanted or not exit.code:
-            print(getattr(module, "more_help", str)(), end="")
-            raise
-        what, hint = _plain(_one_sentence(complaint.getvalue()), words, module.Command)
-        raise ConfigError(what, hint or f"see 'bcl {name} --help'") from None
-    if rest and not module.Command.takes_settings:
-        raise ConfigError(f"unknown argument '{rest[0]}'", f"see 'bcl {name} --help'")
-    return command, rest
+        arguments, rest = flags.parse(functions, name, words)
+    except SystemExit:  # tyro has printed the help
+        if name == "train":
+            print(commands.train_settings())
+        raise
+    except ConfigError as error:
+        raise ConfigError(error.message, error.hint or f"see 'bcl {name} --help'") from None
+    takes_settings = "settings" in inspect.signature(functions[0]).parameters
+    for word in rest:
+        parameter = word.removeprefix("--").partition("=")[0]
+        if parameter in flags.NO_FLAGS or not getattr(functions[0], "takes_settings", takes_settings):
+            raise ConfigError(f"unknown argument '{word}'", f"see 'bcl {name} --help'")
+    return arguments, rest
 
 
-def _plain(complaint: str, words: list[str], command: type) -> tuple[str, str]:
-    """What is wrong in words of people, and a hint or none, from tyro's complaint."""
-    if missing := re.match(r"Missing from \S+ \S+: (\S+)", complaint):
-        return f"{missing[1]} is missing", ""
-    if valueless := re.match(r"Missing value for argument '(\S+)'", complaint):
-        return f"{valueless[1]} has no value", ""
-    if choice := re.match(r"invalid choice '(.*)' for argument '(\S+)'\. Expected one of \((.*)\)", complaint):
-        known = re.findall(r"'([^']+)'", choice[3])
-        return f"{choice[2]} '{choice[1]}' is not a choice", did_you_mean(
-            choice[1], known, f"one of {', '.join(known)}"
-        )
-    if parsed := re.match(r"Error parsing (--[\w-]+):", complaint):
-        hint = str(typing.get_type_hints(command)[parsed[1][2:].replace("-", "_")])
-        value = next((word for flag, word in itertools.pairwise(words) if flag == parsed[1]), "")
-        value = value or next((w.partition("=")[2] for w in words if w.startswith(f"{parsed[1]}=")), "")
-        return f"{parsed[1]} '{value}' is not {'a whole number' if 'int' in hint else 'a number'}", ""
-    return complaint, ""
+def _command(name: str, words: list[str]) -> Callable[[], object]:
+    arguments, rest = parse(name, words)
+    function, *console = functions_of(name)
+    call = _bound(function, arguments[0], rest)
+    if inspect.isclass(function):
+        return partial(call().run, rest)
+    return partial(console[0], call, **arguments[1]) if console else call
 
 
-def _one_sentence(box: str) -> str:
-    """tyro draws its complaint in a box with a title; the words inside up to the first rule are the complaint."""
-    lines = [re.sub(r"^-+$", "", line.strip(" │╭╮╰╯─\n")) for line in box.splitlines()[1:]]  # -: without Unicode
-    wanted = itertools.takewhile(bool, itertools.dropwhile(lambda line: not line, lines))
-    return " ".join(wanted).rstrip(".") or "these arguments do not fit"
+def _bound(function: Callable[..., Any], arguments: dict[str, Any], rest: list[str]) -> partial[Any]:
+    """The function with its arguments, settings among them."""
+    from bcl.settings import parse_flags
+
+    positional = list[Any]()
+    for name, parameter in inspect.signature(function).parameters.items():
+        if name == "settings":
+            settings = parse_flags(rest)
+            arguments |= settings if parameter.kind is parameter.VAR_KEYWORD else {name: settings}
+        elif name in arguments and parameter.kind is parameter.VAR_POSITIONAL:
+            positional += arguments.pop(name)
+        elif name in arguments and parameter.kind is not parameter.KEYWORD_ONLY:
+            positional.append(arguments.pop(name))
+    return partial(function, *positional, **arguments)
 
 
 def _help() -> str:

@@ -37,7 +37,7 @@ class Command(Workers):
         for run in repeats or [RunDirectory(self.folder)]:
             RunDirectory.open(run.path).check_settings(flags)
 
-        from bcl.cli import console
+        from bcl.api import console
 
         run = RunDirectory(self.folder)
         # A repeat is not resumed while all of them are.
@@ -67,7 +67,7 @@ def finish_repeats(group: Path, workers: Workers) -> None:
         raise StoreError(f"the repeats in '{group}' name no runs", "start anew with another --out")
     store.sweep(group)
     from bcl import experiment
-    from bcl.cli import console
+    from bcl.api import console
 
     if shared := experiment.shared_stages(runs):
         for run in runs:
@@ -92,7 +92,7 @@ def finish_repeats(group: Path, workers: Workers) -> None:
 
 
 def _do(work: "Callable[[Path, Dispatcher], Result]", run: Path, whole: Path, workers: Workers) -> Result:
-    from bcl.cli import console
+    from bcl.api import console
 
     resume = shlex.join(["bcl", "resume", str(whole), *workers.flags()])
     farewell = f"continue with: {resume}"

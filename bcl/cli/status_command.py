@@ -32,7 +32,7 @@ class Command:
 
 
 def _print(run: RunDirectory, repeats: Repeats) -> str:
-    from bcl.cli.console import piece_line
+    from bcl.api.console import piece_line
     from bcl.experiment.status import incumbent, status
 
     now = status(run.path)

@@ -1,8 +1,9 @@
 """Runs side by side, in numbers. Draws and writes nothing."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from bcl import stats
 from bcl.attacks import Attack, attack_label
@@ -130,6 +131,16 @@ class Block:
         common = _everywhere(attacked, [*attacked])
         return list(dict.fromkeys(common or (attack for names in attacked.values() for attack in names)))
 
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data; budgets, which are keys here, are numbers in lists."""
+        data = asdict(self)
+        data["attacks"] = [{"eps": eps, "attacks": [*map(shown, attacks)]} for eps, attacks in self.attacks.items()]
+        for row in data["rows"]:
+            row["cells"] = [*row["cells"].values()]
+            for cell in row["cells"]:
+                cell["run_means"] = [stats.mean(returns) for returns in cell.pop("runs")]
+        return data
+
 
 @dataclass(frozen=True)
 class Comparison:
@@ -138,8 +149,23 @@ class Comparison:
     blocks: tuple[Block, ...]
     entries: tuple[Entry, ...]
 
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data: all numbers of the tables, unrounded; what `bcl compare --format json` prints."""
+        runs = [
+            {"agent": entry.label, "path": str(entry.path), "repeats": [asdict(one) for one in entry.efforts]}
+            for entry in self.entries
+            if entry.efforts
+        ]
+        return {"blocks": [block.to_dict() for block in self.blocks], "runs": runs}
+
     def __repr__(self) -> str:
         return f"Comparison({', '.join(entry.label for entry in self.entries)})"
+
+    def __str__(self) -> str:
+        """Its tables as markdown."""
+        from bcl.reports.tables import as_markdown, tables
+
+        return "\n\n".join(map(as_markdown, tables(self)))
 
     def _repr_html_(self) -> str:
         from bcl.reports.tables import as_html, tables
@@ -147,7 +173,7 @@ class Comparison:
         return "".join(map(as_html, tables(self)))
 
 
-def compare(paths: Sequence[Path]) -> Comparison:
+def compare_agents(paths: Sequence[Path]) -> Comparison:
     """Every game in a block of its own, Procgen's sets of levels too."""
     if len({path.resolve() for path in paths}) < len(paths):
         raise ConfigError("a run was given twice", "give each once")
@@ -250,18 +276,7 @@ def _block(
     nominal = [label for label, members in alike.items() if not any(eps for one in members for _, eps in one.cells)]
     notes += [f"{label} was judged by nominal play alone" for label in nominal if missing and missing.eps]
     baseline, *others = rows
-    improvements = [
-        Improvement(
-            row.label,
-            baseline.label,
-            eps,
-            stats.improvement(row.cells[eps].runs, baseline.cells[eps].runs),
-            stats.improvement_interval(row.cells[eps].runs, baseline.cells[eps].runs),
-        )
-        for row in others
-        for eps in attacks
-        if eps in row.cells and eps in baseline.cells
-    ]
+    improvements = [_improvement(row, baseline, eps) for row in others for eps in attacks]
     return Block(
         game=first.game.id,
         levels=levels,
@@ -270,10 +285,17 @@ def _block(
         attacks=attacks,
         scored=scored,
         rows=tuple(rows),
-        improvements=tuple(improvements),
+        improvements=tuple(filter(None, improvements)),
         notes=tuple(notes),
         missing=missing,
     )
+
+
+def _improvement(row: Row, over: Row, eps: float) -> Improvement | None:
+    if eps not in row.cells or eps not in over.cells:
+        return None
+    runs = row.cells[eps].runs, over.cells[eps].runs
+    return Improvement(row.label, over.label, eps, stats.improvement(*runs), stats.improvement_interval(*runs))
 
 
 def _atari_conditions(alike: dict[str, list[Evaluation]]) -> Iterator[str]:

@@ -8,14 +8,13 @@ from typing import Any
 import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 
 from bcl import stats
 from bcl.attacks import attack_label
 from bcl.errors import ConfigError, counted
 from bcl.reports.compare import Block, Comparison, Row
-from bcl.reports.look import LIGHT, RC
-from bcl.reports.plots import budget_axis
+from bcl.reports.figures import budget_axis, legend
+from bcl.reports.style import LIGHT, RC
 
 FORMATS = ("png", "svg", "pdf")
 _COLOURS = ("blue", "vermilion", "green", "purple", "ochre", "muted")
@@ -48,12 +47,10 @@ def draw(comparison: Comparison) -> Figure:
         parts = figure.subfigures(1, len(blocks), squeeze=False)[0]
         for part, block, caption in zip(parts, blocks, captions, strict=True):
             panels = part.subplots(rows, sharex=True, squeeze=False, height_ratios=[3, 2][:rows])[:, 0]
-            part.legend(
-                handles=_returns(panels[0], block), loc="outside lower left", ncols=columns,
-                title=caption, title_fontsize=9, alignment="left",
-            )  # fmt: skip
+            _returns(panels[0], block)
             if rows > 1:
                 _improvement(panels[1], block)
+            legend(part, columns, title=caption, title_fontsize=9, alignment="left")
             paper = [eps for row in block.rows if row.published for eps in row.published.eps]
             budget_axis(panels[-1], [*block.budgets, *paper])
     return figure
@@ -80,31 +77,19 @@ def _caption(block: Block) -> str:
     return "; ".join(words) + "."
 
 
-def _returns(axes: Axes, block: Block) -> list[Line2D]:
-    """Draw them; gives what the legend shows."""
-    handles = []
+def _returns(axes: Axes, block: Block) -> None:
     for place, row in enumerate(block.rows):
         budgets = _beside([*row.cells], block, place)
         means = [cell.median.mean for cell in row.cells.values()]
         errors = _errors(means, [cell.median.interval for cell in row.cells.values()])
-        style = _style(place)
-        axes.errorbar(budgets, means, errors, **style, capsize=3)
-        handles.append(Line2D([], [], **style, label=_name(row)))
+        axes.errorbar(budgets, means, errors, **_style(place), capsize=3, label=_name(row))
+    for place, row in enumerate(block.rows):
         if paper := row.published:
-            hollow = style | {"linestyle": ":", "markerfacecolor": LIGHT["paper"]}
-            axes.plot(paper.eps, paper.mean, **hollow)
+            hollow = _style(place) | {"linestyle": ":", "markerfacecolor": LIGHT["paper"]}
+            axes.errorbar(paper.eps, paper.mean, **hollow, label="paper")
     levels = {"train": ", training levels", "eval": ", unlimited levels"}.get(block.levels, "")
     axes.set_title(f"{block.game}{levels}")
     axes.set_ylabel("worst return within the budget")
-    if any(row.published for row in block.rows):
-        dotted: dict[str, Any] = {
-            "color": LIGHT["muted"],
-            "linestyle": ":",
-            "marker": "o",
-            "markerfacecolor": LIGHT["paper"],
-        }
-        handles.append(Line2D([], [], **dotted, label="paper"))
-    return handles
 
 
 def _improvement(axes: Axes, block: Block) -> None:

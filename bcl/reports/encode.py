@@ -30,25 +30,27 @@ def ffmpeg() -> Any:
 def encode(frames: Iterable[np.ndarray], fps: float) -> tuple[bytes, bytes]:
     """An mp4 of all frames at their speed, and a GIF of at most 100 of them, spread evenly, in half the size: where
     frames are left out it is a time lapse."""
-    few, skip, writer = list[Image.Image](), 1, None
+    import imageio.v2
+
+    few = list[Image.Image]()
+    skip = 1
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "video.mp4"
+        writer = imageio.v2.get_writer(path, fps=fps, codec="libx264", quality=4)
         for i, frame in enumerate(frames):
             with _clear_failure():
-                if writer is None:
-                    size = frame.shape[1], frame.shape[0]
-                    writer = ffmpeg().write_frames(str(path), size, fps=fps, codec="libx264", quality=4)
-                    writer.send(None)
-                writer.send(np.ascontiguousarray(frame))
+                writer.append_data(frame)
             if i % skip == 0:
                 few.append(_small(frame))
             if len(few) > MOST_GIF_FRAMES:
-                few, skip = few[::2], skip * 2
-        assert writer is not None, "an episode has steps"
+                few = few[::2]
+                skip *= 2
         with _clear_failure():
             writer.close()
             mp4 = path.read_bytes()
-        return mp4, _gif(few)
+    gif = io.BytesIO()
+    few[0].save(gif, "GIF", save_all=True, append_images=few[1:], duration=1000 // GIF_FPS, loop=0, optimize=True)
+    return mp4, gif.getvalue()
 
 
 @contextlib.contextmanager
@@ -64,11 +66,3 @@ def _small(frame: np.ndarray) -> Image.Image:
     image = Image.fromarray(frame)
     half = image.resize((image.width // GIF_SCALE, image.height // GIF_SCALE), Image.Resampling.BOX)
     return half.quantize(GIF_COLOURS, dither=Image.Dither.NONE)
-
-
-def _gif(frames: list[Image.Image]) -> bytes:
-    file = io.BytesIO()
-    frames[0].save(
-        file, "GIF", save_all=True, append_images=frames[1:], duration=1000 // GIF_FPS, loop=0, optimize=True
-    )
-    return file.getvalue()

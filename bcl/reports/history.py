@@ -10,7 +10,7 @@ import numpy as np
 from bcl.curriculum_rules import Decision
 from bcl.experiment.phases import budgets_of
 from bcl.reports.data import Bar, BarState, Curve, Panel, Rise, Skip, Timeline
-from bcl.reports.look import short_eps
+from bcl.reports.style import short_eps
 from bcl.runs.directory import (
     PhaseFolder,
     RunDirectory,

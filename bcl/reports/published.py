@@ -24,7 +24,6 @@ class Result:
     bootstrap: str
     """`vanilla` or `radial` where the paper has the method with both; else empty."""
     levels: Levels
-    """Procgen: the training levels, or unlimited ones."""
     eps: tuple[float, ...]
     mean: tuple[float, ...]
     """Mean return per budget, under the worst attack of the table."""
@@ -41,8 +40,6 @@ class Result:
 class RunCount:
     """Training runs that a method took, per independent repetition."""
 
-    game: str
-    method: str
     recipe: str
     bootstrap: str
     runs: tuple[int, ...]
@@ -53,8 +50,6 @@ class RunCount:
 class WallTime:
     """Hours that one training run took."""
 
-    game: str
-    steps: int
     hours: float
     source: str
 
@@ -64,37 +59,27 @@ Row = TypeVar("Row", Result, RunCount)
 
 def results(game: str) -> tuple[Result, ...]:
     """The main table's rows of a preset's game; none for games that the paper does not have."""
-    table = _file()["results"].get(game, {"rows": ()})
-    return tuple(
-        Result(
-            game=game,
-            method=row["method"],
-            recipe=row["recipe"],
-            bootstrap=row.get("bootstrap", ""),
-            levels=row.get("levels", ""),
-            eps=tuple(eps / 255 for eps in table["eps"]),
-            mean=tuple(row["mean"]),
-            sem=tuple(row["sem"]),
-            source=table["source"],
-        )
-        for row in table["rows"]
-    )
+    table = _file()["results"].get(game, {"rows": (), "eps": ()})
+    eps = tuple(level / 255 for level in table["eps"])
+    found = []
+    for row in table["rows"]:
+        names = (game, row["method"], row["recipe"], row.get("bootstrap", ""), row.get("levels", ""))
+        found.append(Result(*names, eps, tuple(row["mean"]), tuple(row["sem"]), table["source"]))
+    return tuple(found)
 
 
 def run_counts(game: str) -> tuple[RunCount, ...]:
     """The table of runs conducted."""
     table = _file()["runs"].get(game, {"rows": ()})
     return tuple(
-        RunCount(game, row["method"], row["recipe"], row.get("bootstrap", ""), tuple(row["runs"]), table["source"])
-        for row in table["rows"]
+        RunCount(row["recipe"], row.get("bootstrap", ""), tuple(row["runs"]), table["source"]) for row in table["rows"]
     )
 
 
 def wall_time(game: str) -> WallTime | None:
     """How long one training run took."""
     table = _file()["hours"]
-    found = (row for row in table["rows"] if game in row["games"])
-    return next((WallTime(game, row["steps"], row["hours"], table["source"]) for row in found), None)
+    return next((WallTime(row["hours"], table["source"]) for row in table["rows"] if game in row["games"]), None)
 
 
 def row_for(rows: Sequence[Row], config: Config | None) -> Row | None:
@@ -102,10 +87,10 @@ def row_for(rows: Sequence[Row], config: Config | None) -> Row | None:
     if config is None:
         return None
     procgen = isinstance(config.game, ProcgenGame)
-    usual = "vanilla" if procgen else "radial"
-    bootstrap = usual if config.bootstrap == "auto" else config.bootstrap
     if config.algo != ("ppo" if procgen else "dqn"):
         return None
+    usual = "vanilla" if procgen else "radial"
+    bootstrap = usual if config.bootstrap == "auto" else config.bootstrap
     return next((r for r in rows if r.recipe == config.recipe and bootstrap == (r.bootstrap or usual)), None)
 
 

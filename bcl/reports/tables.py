@@ -1,23 +1,29 @@
-"""A comparison as tables of text, and tables as markdown, LaTeX and plain data."""
+"""Tables of text: what they hold, and how they are written to a terminal, as markdown, LaTeX and HTML."""
 
-import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
-from typing import Any
+from typing import TYPE_CHECKING
 
 from bcl import stats
-from bcl.attacks import attack_label
+from bcl.attacks import Attack, attack_label
 from bcl.errors import counted
-from bcl.evaluation.score import shown
+from bcl.evaluation import Breaking, Score
+from bcl.evaluation.score import lowest
 from bcl.reports.comparable import Entry
 from bcl.reports.compare import Block, Comparison, Median, Row
-from bcl.reports.look import number
 from bcl.reports.published import row_for, run_counts, wall_time
+from bcl.reports.style import number, short_eps
 from bcl.settings import format_eps
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from bcl.experiment import Start
 
 EXACTLY = "at exactly this budget"
 PAPER_RUNS, PAPER_TIME = "paper's runs", "paper's time"  # columns that are left out where the paper has neither
+SHORTEST_NAME = 12  # letters of an agent's name that the terminal shows at least
 _LATEX = {"\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}"}
 _LATEX |= {"~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$", "\N{MINUS SIGN}": "$-$"}
 
@@ -30,6 +36,34 @@ class Table:
     header: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     notes: tuple[str, ...] = ()
+    totals: tuple[tuple[str, ...], ...] = ()
+    """Rows below a rule, of which the first is bold."""
+
+
+def scores_table(
+    title: str, scores: Sequence[Score], start: "Start | None" = None, breaking: Breaking | None = None
+) -> Table:
+    """Attacks down, budgets across, the worst case below and that of the agent that training started from."""
+    budgets = sorted({s.eps for s in scores})
+    shown = {(s.attack, s.eps): str(s) for s in scores}
+    breaks: dict[Attack | None, str] = (
+        dict(zip(breaking.attacks, map(breaking.shown, breaking.budgets), strict=True)) if breaking else {}
+    )
+    rows = []
+    for attack in dict.fromkeys([*(s.attack for s in scores), *breaks]):
+        row = [attack_label(attack), *(shown.get((attack, eps), "") for eps in budgets)]
+        rows.append((*row, breaks.get(attack, "")) if breaking else tuple(row))
+    totals = [("worst within", *_worst_within(scores, budgets))] if max(budgets) > 0 else []
+    if totals and start:
+        totals.append((f"start ({start.name}), worst within", *_worst_within(start.scores, budgets)))
+    blank = ("",) * bool(breaking)
+    header = ("attack", *map(short_eps, budgets), *("breaks at",) * bool(breaking))
+    return Table(title, header, tuple(rows), totals=tuple((*row, *blank) for row in totals))
+
+
+def _worst_within(scores: Sequence[Score], budgets: Sequence[float]) -> list[str]:
+    within = [[s for s in scores if s.eps <= eps] for eps in budgets]
+    return [str(lowest(some)) if some else "" for some in within]
 
 
 def tables(comparison: Comparison) -> list[Table]:
@@ -43,16 +77,62 @@ def tables(comparison: Comparison) -> list[Table]:
     return [*found, _efforts(ran)] if ran else found
 
 
+def print_table(table: Table, console: "Console") -> None:
+    """In a terminal: turned where only so its words fit, names cut where they do not."""
+    from rich.table import Table as RichTable
+    from rich.text import Text
+
+    lines: Sequence[tuple[str, ...]] = [table.header, *table.rows, *table.totals]
+    columns = [*zip(*lines, strict=True)]
+    turned = _width(columns) > max(console.width, _width(lines))
+    if turned:
+        lines, columns = columns, [*lines]
+    first, *others = _longest_words(columns)
+    spare = console.width - _width(columns)
+    shown = RichTable()
+    shown.add_column(Text(lines[0][0]), no_wrap=True, max_width=max(SHORTEST_NAME, first + spare))
+    for name, width in zip(lines[0][1:], others, strict=True):
+        shown.add_column(Text(name), justify="right", min_width=width, overflow="fold")
+    for place, row in enumerate(lines[1:]):
+        total = place - len(table.rows) if table.totals and not turned else None
+        if total == 0:
+            shown.add_section()
+        shown.add_row(*map(Text, row), style="bold" if total == 0 else "dim" if row[0].startswith("  ") else None)
+    console.print(table.title, markup=False, highlight=False)
+    console.print(shown)
+    for note in table.notes:
+        console.print(note, markup=False, highlight=False)
+
+
+def _width(columns: Sequence[tuple[str, ...]]) -> int:
+    """What a table needs to break no word."""
+    return sum(_longest_words(columns)) + 3 * len(columns) + 1
+
+
+def _longest_words(columns: Sequence[tuple[str, ...]]) -> list[int]:
+    """Of each column; agents' names in the header are long, and may be broken."""
+    first, *others = columns
+    texts = [first, *((*(name[:SHORTEST_NAME] for name in header.split()), *body) for header, *body in others)]
+    return [max(len(word) for text in column for word in text.split()) for column in texts]
+
+
 def as_markdown(table: Table) -> str:
-    """A pipe table under its title."""
+    """A pipe table under its title; `<` would open a tag."""
     rows = [table.header, ["---"] * len(table.header), *table.rows]
-    lines = ["| " + " | ".join(_marked(cell).replace("|", r"\|") for cell in row) + " |" for row in rows]
-    return "\n".join([f"**{_marked(table.title)}**", "", *lines, *(f"\n{_marked(note)}" for note in table.notes)])
+    lines = ["| " + " | ".join(escape(cell, quote=False).replace("|", r"\|") for cell in row) + " |" for row in rows]
+    return "\n".join(
+        [
+            f"**{escape(table.title, quote=False)}**",
+            "",
+            *lines,
+            *(f"\n{escape(note, quote=False)}" for note in table.notes),
+        ]
+    )
 
 
 def as_html(table: Table) -> str:
     """For notebooks."""
-    rows = [("th", table.header), *(("td", row) for row in table.rows)]
+    rows = [("th", table.header), *(("td", row) for row in (*table.rows, *table.totals))]
     lines = ["".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in row) for tag, row in rows]
     body = "".join(f"<tr>{line}</tr>" for line in lines)
     notes = "".join(f"<p>{escape(note)}</p>" for note in table.notes)
@@ -80,31 +160,11 @@ def as_latex(table: Table) -> str:
     )
 
 
-def as_json(comparison: Comparison) -> dict[str, Any]:
-    """Plain data: all numbers of the tables, unrounded; budgets are numbers."""
-    blocks = []
-    for block in comparison.blocks:
-        data = dataclasses.asdict(block)
-        data["attacks"] = [{"eps": eps, "attacks": [*map(shown, attacks)]} for eps, attacks in block.attacks.items()]
-        for row, plain in zip(block.rows, data["rows"], strict=True):
-            plain["cells"] = [dataclasses.asdict(cell) for cell in row.cells.values()]
-            for cell in plain["cells"]:
-                cell["run_means"] = [stats.mean(returns) for returns in cell.pop("runs")]
-        blocks.append(data)
-    runs = [
-        {"agent": entry.label, "path": str(entry.path), "repeats": [dataclasses.asdict(one) for one in entry.efforts]}
-        for entry in comparison.entries
-        if entry.efforts
-    ]
-    return {"blocks": blocks, "runs": runs}
-
-
 def _returns(block: Block) -> Table:
     attacks = [attack_label(attack) for attack in block.usual_attacks]
     words = [f"{_name(block)}: mean return ± standard error [95 % interval], {counted(block.episodes, 'episode')}"]
     words += [f"worst within each budget under {', '.join(attacks)}"] if attacks else []
     rows = tuple(line for row in block.rows for line in _lines(row, block))
-    budgets = ["no attack" if eps == 0 else format_eps(eps) for eps in block.budgets]
     notes = [f"score: no attack + mean within {', '.join(map(format_eps, block.scored))}"] if block.scored else []
     other_rows = [f"'{EXACTLY}'"] if any(map(_differs, block.rows)) else []
     other_rows += ["'paper'"] if any(row.published for row in block.rows) else []
@@ -112,36 +172,32 @@ def _returns(block: Block) -> Table:
         notes.append(f"{' and '.join(other_rows)}: the worst attack at exactly each budget, and the score of that")
     sources = dict.fromkeys(row.published.source for row in block.rows if row.published)
     notes += [f"paper: {source}" for source in sources]
-    notes += [f"flags of {row.label}: {_flag_names(row)} (docs/flags.md)" for row in block.rows if row.flags]
-    return Table(", ".join(words), ("agent", *budgets, "score"), rows, (*notes, *block.notes))
+    for row in block.rows:
+        names = dict.fromkeys(flag.partition(":")[0] for flag in row.flags)
+        notes += [f"flags of {row.label}: {', '.join(names)} (docs/flags.md)"] if names else []
+    return Table(", ".join(words), ("agent", *_budgets(block), "score"), rows, (*notes, *block.notes))
 
 
 def _lines(row: Row, block: Block) -> Iterator[tuple[str, ...]]:
     cells = [row.cells.get(eps) for eps in block.budgets]
-    alone, score = len(row.members) == 1, "" if row.score is None else number(row.score)
+    alone = len(row.members) == 1
     name = row.label if alone else f"{row.label}, median of {len(row.members)} ({row.median})"
-    shown = [c and _value(c.median, len(c.runs[0])) + _interval(c.median.interval) for c in cells]
-    yield name, *(text or "" for text in shown), score
+    yield name, *(_measured(c.median, len(c.runs[0])) if c else "" for c in cells), _number(row.score)
     if not alone:
-        means = [c and number(c.over_repeats.mean) + _interval(c.over_repeats.interval) for c in cells]
-        yield "  mean over repeats", *(text or "" for text in means), ""
+        everyone = [c and c.over_repeats for c in cells]
+        yield "  mean over repeats", *(number(c.mean) + _interval(c.interval) if c else "" for c in everyone), ""
     if _differs(row):
-        exactly = [c and _value(c.exactly, len(c.runs[0])) + _interval(c.exactly.interval) for c in cells]
-        score = "" if row.paper_score is None else number(row.paper_score)
-        yield f"  {EXACTLY}", *(text or "" for text in exactly), score
+        exactly = [_measured(c.exactly, len(c.runs[0])) if c else "" for c in cells]
+        yield f"  {EXACTLY}", *exactly, _number(row.paper_score)
     if paper := row.published:
-        at = {round(eps * 255): (mean, sem) for eps, mean, sem in zip(paper.eps, paper.mean, paper.sem, strict=True)}
-        values = [at.get(round(eps * 255)) if _is_level(eps) else None for eps in block.budgets]
-        yield f"  paper: {paper.method}", *(_plus_minus(*v) if v else "" for v in values), number(paper.score)
+        values = zip(paper.eps, paper.mean, paper.sem, strict=True)
+        at = {round(eps, 6): _plus_minus(mean, sem) for eps, mean, sem in values}
+        yield f"  paper: {paper.method}", *(at.get(round(eps, 6), "") for eps in block.budgets), number(paper.score)
 
 
 def _differs(row: Row) -> bool:
     """Whether some budget is worse with less of it."""
     return any(cell.median.eps < eps for eps, cell in row.cells.items())
-
-
-def _flag_names(row: Row) -> str:
-    return ", ".join(dict.fromkeys(flag.partition(":")[0] for flag in row.flags))
 
 
 def _improvements(block: Block) -> Table:
@@ -151,9 +207,8 @@ def _improvements(block: Block) -> Table:
     for row in block.rows[1:]:
         cells = [found.get((row.label, eps)) for eps in block.budgets]
         rows.append((row.label, *(f"{c.probability:.2f}{_range(c.interval)}" if c else "" for c in cells)))
-    budgets = ["no attack" if eps == 0 else format_eps(eps) for eps in block.budgets]
     title = f"{_name(block)}: probability that an episode returns more than one of {first} [95 % interval]"
-    return Table(title, ("agent", *budgets), tuple(rows))
+    return Table(title, ("agent", *_budgets(block)), tuple(rows))
 
 
 def _efforts(entries: Sequence[Entry]) -> Table:
@@ -179,17 +234,22 @@ def _efforts(entries: Sequence[Entry]) -> Table:
     return Table(title, names, tuple(table), tuple(f"paper: {source}" for source in sources))
 
 
+def _budgets(block: Block) -> list[str]:
+    return ["no attack" if eps == 0 else format_eps(eps) for eps in block.budgets]
+
+
 def _name(block: Block) -> str:
     levels = {"train": " on the training levels", "eval": " on unlimited levels"}
     return block.game + levels.get(block.levels, "")
 
 
-def _is_level(eps: float) -> bool:
-    return abs(eps * 255 - round(eps * 255)) < 1e-6
+def _measured(run: Median, episodes: int) -> str:
+    mean = _plus_minus(run.mean, run.sem) if episodes >= stats.MIN_FOR_INTERVAL else number(run.mean)
+    return mean + _interval(run.interval)
 
 
-def _value(run: Median, episodes: int) -> str:
-    return _plus_minus(run.mean, run.sem) if episodes >= stats.MIN_FOR_INTERVAL else number(run.mean)
+def _number(value: float | None) -> str:
+    return "" if value is None else number(value)
 
 
 def _plus_minus(mean: float, sem: float) -> str:
@@ -214,8 +274,3 @@ def _escaped(text: str) -> str:
     spaces = len(text) - len(text.lstrip())
     guard = "{}" * text.startswith(("[", "*"))  # at the start of a row they would belong to the \\ before it
     return guard + r"\quad " * bool(spaces) + "".join(_LATEX.get(letter, letter) for letter in text.lstrip())
-
-
-def _marked(text: str) -> str:
-    """For markdown, where `<` may open a tag."""
-    return escape(text, quote=False)

@@ -11,7 +11,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from bcl.attacks import Attack, attack_label
 from bcl.evaluation import Moment
-from bcl.reports.look import LIGHT, number, pixels
+from bcl.reports.style import LIGHT, number, pixels
 from bcl.settings import format_eps
 
 PANE, GAP, TITLE, CAPTION = 336, 16, 40, 88  # pixels; 336 is 4 x 84, and sides are multiples of 16 as encoders like

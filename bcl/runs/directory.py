@@ -330,7 +330,17 @@ class RunDirectory(ResultFolder):
     def check_settings(self, flags: Mapping[str, Any]) -> None:
         """Refuse settings other than those the run was started with."""
         config = self.config
-        if names := difference(config, config_from_dict(override(tomllib.loads(_config_text(self.path)), flags))):
+        self._refuse(difference(config, config_from_dict(override(tomllib.loads(_config_text(self.path)), flags))))
+
+    def check_same(self, config: Config, init: str | None = None) -> None:
+        """Refuse another configuration, or another agent to start from, by its fingerprint, where one is given."""
+        names = difference(self.config, config)
+        if init and init != self.about().get("init"):
+            names.append("init")
+        self._refuse(names)
+
+    def _refuse(self, names: Sequence[str]) -> None:
+        if names:
             what = f"'{self.path}' was started with other settings ({', '.join(names)})"
             raise StoreError(what, "resume it without them, or give another --out")
 

@@ -1,5 +1,7 @@
 """The command line as a person meets it: one sentence, exit code 2, no traceback."""
 
+import dataclasses
+import inspect
 import os
 import re
 import subprocess
@@ -11,7 +13,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from bcl.api import filming, judging, signatures
 from bcl.attacks.suites import ATTACK_NAMES
+from bcl.cli.flags import Function, flags_of
 from bcl.cli.main import COMMANDS, main
 from bcl.config import config_from_toml, resolve
 
@@ -88,11 +92,28 @@ def test_help_does_not_import_torch() -> None:
         ["presets", "pong"],
         ["train", "pnog"],
         ["import", "x", "--format", "f", "--game", "g", "--out", "o"],
+        ["--completion", "bash"],  # reads the flags of all commands, as their help does
+        *([name, "--help"] for name in ("attack", "certify", "video")),
     ],
 )
 def test_cheap_commands_do_not_import_torch(words: list[str]) -> None:
     code = f"import sys, bcl.cli.main as m\ntry: m.main({words})\nexcept SystemExit: assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+
+
+@pytest.mark.parametrize(
+    ("light", "heavy"),
+    [
+        (signatures.evaluate, judging.evaluate),
+        (signatures.certify, judging.certify),
+        (signatures.video, filming.video),
+    ],
+)
+def test_flags_are_those_of_the_function_that_does_the_work(light: Function, heavy: Function) -> None:
+    ours, theirs = ([dataclasses.replace(flag, help="") for flag in flags_of(one)] for one in (light, heavy))
+    assert ours == theirs
+    assert inspect.signature(light).parameters.keys() == inspect.signature(heavy).parameters.keys()
+    assert all(flag.help for flag in flags_of(light))
 
 
 def test_presets_lists_games_and_recipes(bcl) -> None:
@@ -156,6 +177,9 @@ def mistakes(tmp_path: Path) -> list[tuple[list[str], str]]:
         (["attack", "zoo:pong-vanilla", "--attack", "pdg-30"], "did you mean 'pgd-30'"),
         (["attack"], "zoo:NAME is missing"),
         (["train", "pong", "--seed"], "--seed has no value"),
+        (["train", "pong", "--seed", "--recipe", "at"], "--seed has no value"),
+        (["train", "pong", "--say", "x"], "unknown argument '--say'"),
+        (["attack", "zoo:pong-vanilla", "--onlooker", "x"], "unknown argument '--onlooker'"),
     ]
 
 
@@ -204,7 +228,7 @@ def test_bench_refuses_nonsense(bcl, flags: list[str]) -> None:
 
 
 def test_a_terminal_without_unicode_is_no_reason_to_fail() -> None:
-    code = "import bcl.cli.main as m; m._dispatch = lambda words: print('1 ± 2, \\N{MINUS SIGN}3, ü'); m.main([])"
+    code = "import bcl.cli.main as m; m.chosen = lambda words: lambda: print('1 ± 2, \\N{MINUS SIGN}3, ü'); m.main([])"
     environment = os.environ | {"PYTHONIOENCODING": "ascii"}
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
     assert (result.returncode, result.stdout, result.stderr) == (0, "1 +- 2, -3, ?\n", "")
@@ -249,7 +273,7 @@ def test_interrupt_exits_130(bcl, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("bcl.cli.main._dispatch", interrupt)
+    monkeypatch.setattr("bcl.cli.main.chosen", interrupt)
     assert bcl("presets")[0] == 130
 
 

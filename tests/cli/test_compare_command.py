@@ -1,15 +1,18 @@
 """bcl compare as a person meets it."""
 
+import io
 import json
 from pathlib import Path
 
 import pytest
 import torch
+from rich.console import Console
 
 import bcl as package
 from bcl.config import resolve
 from bcl.envs import make_env
 from bcl.policies import Policy, PolicySpec
+from bcl.reports.tables import Table, print_table
 from bcl.runs import store
 
 
@@ -62,10 +65,10 @@ def test_tables_and_a_figure(bcl, tmp_path: Path) -> None:
 def test_the_figure_is_drawn_though_the_tables_have_no_reader(
     bcl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def closed(table: object) -> None:
+    def closed(*_: object) -> None:
         raise BrokenPipeError
 
-    monkeypatch.setattr("bcl.cli.compare_command._print", closed)
+    monkeypatch.setattr("bcl.reports.tables.print_table", closed)
     monkeypatch.setattr("bcl.cli.main._silence_stdout", lambda: None)
     bcl("compare", "one.safetensors", "--figure", str(tmp_path / "f.svg"))
     assert (tmp_path / "f.svg").exists()
@@ -112,23 +115,27 @@ def test_the_next_command_is_the_one_that_is_missing(bcl, judged: Path) -> None:
     assert out.splitlines()[-1] == "next: bcl attack never.safetensors --suite quick --eps 0.1 --episodes 4"
 
 
-def test_in_a_narrow_terminal_lines_break_between_words_and_only_names_are_cut() -> None:
-    from bcl.cli.compare_command import _widths
+def printed(table: Table, width: int) -> list[str]:
+    console = Console(file=io.StringIO(), width=width)
+    print_table(table, console)
+    return console.file.getvalue().splitlines()
 
-    columns = [("agent", "a-run-of-20-letters."), ("no attack", "20 ± 0.35 [19.25, 20.75]")]
-    assert _widths(columns, 100) == [20, 24]
-    assert _widths(columns, 30) == [20, 10]
-    assert _widths(columns, 25) == [18, 7]  # "[19.25," and what is left
-    assert _widths(columns, 10) == [12, 7]
-    assert _widths([("agent", "a"), *columns[1:]], 10) == [5, 7]
+
+@pytest.mark.parametrize("width", [60, 45, 36, 28])
+def test_in_a_narrow_terminal_lines_break_between_words_and_only_names_are_cut(width: int) -> None:
+    name, value = "a-run-of-20-letters.", "20 ± 0.35 [19.25, 20.75]"
+    lines = printed(Table("t", ("agent", "no attack"), ((name, value), ("another-name-of-25-letters", ""))), width)
+    assert all(len(line) <= width for line in lines)
+    cells = [[cell.strip() for cell in line.strip("│").split("│")] for line in lines if line.startswith("│")]
+    assert " ".join(" ".join(second for _, second in cells).split()) == value
+    assert all(word in value.split() for _, second in cells for word in second.split())
+    assert cells[0][0] == name if width > 36 else cells[0][0].startswith("a-run-of-20")
 
 
 def test_budgets_that_do_not_fit_beside_each_other_stand_below_each_other() -> None:
-    from bcl.cli.compare_command import _upright
-
-    lines = [("agent", *(f"{level}/255" for level in range(10, 20))), ("mine", *["20.9 ± 0.1"] * 10)]
-    assert _upright(lines, 160) == lines
-    turned = _upright(lines, 80)
-    assert turned[:2] == [("agent", "mine"), ("10/255", "20.9 ± 0.1")]
-    assert len(turned) == 11
-    assert _upright(lines, 10) == turned  # neither fits, this lacks less
+    table = Table("t", ("agent", *(f"{level}/255" for level in range(10, 20))), (("mine", *["20.9 ± 0.1"] * 10),))
+    assert len([line for line in printed(table, 160) if "20.9" in line]) == 1
+    for width in (80, 20):
+        rows = [line for line in printed(table, width) if "20.9" in line]
+        assert len(rows) == 10
+        assert all(len(line) <= max(width, 23) for line in rows)

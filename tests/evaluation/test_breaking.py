@@ -15,7 +15,7 @@ from bcl.games import GymnasiumGame
 from bcl.policies import Policy, PolicySpec
 from bcl.policies.files import fingerprint, save
 from bcl.reports.collect import collect
-from bcl.reports.html import page
+from bcl.reports.page import page
 from bcl.runs import store
 
 

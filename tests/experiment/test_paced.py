@@ -12,7 +12,7 @@ from bcl.config import resolve
 from bcl.errors import BclError, ConfigError
 from bcl.experiment.phases import pace_of
 from bcl.experiment.status import status
-from bcl.reports import plots
+from bcl.reports import figures
 from bcl.reports.history import effort, read_timeline
 
 TINY = {
@@ -88,7 +88,7 @@ def test_the_report_draws_the_budget(run: Path):
     assert rise.eps == tuple(row["eps"] for row in rows)
     assert [*rise.seconds] == sorted(rise.seconds)
     assert rise.seconds[0] >= timeline.bars[-1].end  # vanilla came before
-    axes = plots.timeline(timeline, 800).axes[0]
+    axes = figures.timeline(timeline, 800).axes[0]
     heights = [round(float(y), 6) for line in axes.lines for y in np.atleast_1d(line.get_ydata())]
     top = len(axes.get_yticks()) - 1  # the row of the target
     drawn = np.interp(max(rise.eps), [float(t.get_text()) for t in axes.get_yticklabels()], range(top + 1))

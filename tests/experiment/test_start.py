@@ -13,7 +13,7 @@ from bcl.envs import make_env
 from bcl.experiment import Dispatcher, Verdict
 from bcl.policies import Policy, PolicySpec
 from bcl.reports.collect import collect
-from bcl.reports.html import page
+from bcl.reports.page import page
 from bcl.runs import store
 from bcl.runs.directory import RunDirectory
 from bcl.runs.executors import Here, Job, Results

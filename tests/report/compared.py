@@ -10,7 +10,7 @@ from bcl.config import resolve_stages
 from bcl.evaluation import Plan, Score, game_for_evaluation
 from bcl.evaluation.evaluation import append_score
 from bcl.games import Game
-from bcl.reports.compare import Block, compare
+from bcl.reports.compare import Block, compare_agents
 from bcl.runs import store
 from bcl.runs.directory import Repeats
 
@@ -55,5 +55,5 @@ def pong(nominal: float, at10: float, at20: float, at25: float) -> Cells:
 
 
 def only_block(*paths: Path) -> Block:
-    [block] = compare(paths).blocks
+    [block] = compare_agents(paths).blocks
     return block

@@ -22,10 +22,10 @@ from bcl.experiment import Verdict
 from bcl.experiment.status import Piece, training_left
 from bcl.games import game_to_dict
 from bcl.policies import Policy, PolicySpec
-from bcl.reports import plots
+from bcl.reports import figures
 from bcl.reports.collect import _published, agent_file, collect, report_file, shown_run
 from bcl.reports.data import Published, Repeat, Setting
-from bcl.reports.html import page
+from bcl.reports.page import page
 from bcl.runs import store
 from bcl.runs.directory import Repeats, RunDirectory
 from tests.report.conftest import AGENT, played, rewritten
@@ -71,7 +71,7 @@ def test_the_verdict_names_the_lowest_return_within_the_budget(pong_run: Path) -
     c = collect(pong_run)
     four = "the worst of PGD-30, RI-FGSM, Multi 1000 and Multi-T 1000"
     assert f"; 3 under {four} within 25/255 (Multi-T 1000 at 10/255); " in c.verdict
-    [axes] = plots.return_against_budget(c.evaluations[0], c.published, 860).axes
+    [axes] = figures.return_against_budget(c.evaluations[0], c.published, 860).axes
     [bold] = [line for line in axes.get_lines() if line.get_label() == "worst within"]
     assert list(bold.get_ydata()) == pytest.approx([62 / 3, 3, 3, 3])
     row = re.search(r'<tr><th scope="row">25/255</th>(.*?)</tr>', page(c), re.DOTALL)
@@ -239,7 +239,7 @@ def test_certificates_on_other_levels_stand_apart(pong_run: Path) -> None:
         store.write_json(pong_run / f"certs/ibp-1-{count}.json", proof | {"game": game, "acr": 0.5})
     proofs = [p for p in collect(pong_run).proofs if p.levels]
     assert [p.levels for p in proofs] == ["eval", "train"]
-    upper, _ = plots.certificates(proofs, 760).axes
+    upper, _ = figures.certificates(proofs, 760).axes
     assert [line.get_label() for line in upper.get_lines()] == ["ibp, on all levels", "ibp, on the training levels"]
 
 
@@ -310,7 +310,7 @@ def test_the_start_on_the_same_episodes_is_a_line_as_wide_as_the_agents(pong_run
     played(evals, config, cells[0][0], 10 / 255, (-20.0,) * 3)
     c = collect(pong_run)
     assert "; its start (radial) has 21 without attack and -21 within 25/255; " in c.verdict
-    [axes] = plots.return_against_budget(c.evaluations[0], c.published, 860, c.start).axes
+    [axes] = figures.return_against_budget(c.evaluations[0], c.published, 860, c.start).axes
     lines = {line.get_label(): line for line in axes.get_lines()}
     start = lines["start (radial), worst within"]
     assert list(start.get_ydata()) == [21.0, -21.0, -21.0, -21.0]

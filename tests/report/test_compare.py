@@ -11,7 +11,7 @@ from bcl.config import resolve
 from bcl.curriculum_rules import INCUMBENT, Candidate, Decision, Phase
 from bcl.errors import BclError, ConfigError, StoreError
 from bcl.games import ProcgenGame
-from bcl.reports.compare import Missing, compare
+from bcl.reports.compare import Missing, compare_agents
 from bcl.reports.compare_figure import draw, figure_format
 from bcl.reports.history import Effort, effort
 from bcl.reports.tables import tables
@@ -61,12 +61,12 @@ def test_a_row_keeps_its_flags(tmp_path: Path) -> None:
     assert "bigger-budget-weaker: PGD-30 (19) hurts less at 20/255 than at 10/255 (5)" in row.flags
     # Made by hand, no attack changed an action.
     told = "flags of a: no-effect, bigger-budget-weaker (docs/flags.md)"
-    assert told in tables(compare([tmp_path / "a"]))[0].notes
+    assert told in tables(compare_agents([tmp_path / "a"]))[0].notes
     # What its verdict said and scores alone do not tell.
     store.write_json(tmp_path / "a" / "result.json", {"policy": "p", "flags": ["worse-than-start: it has 5"]})
     assert "worse-than-start: it has 5" in only_block(tmp_path / "a").rows[0].flags
     told = "flags of a: worse-than-start, no-effect, bigger-budget-weaker (docs/flags.md)"
-    assert told in tables(compare([tmp_path / "a"]))[0].notes
+    assert told in tables(compare_agents([tmp_path / "a"]))[0].notes
 
 
 def test_an_agent_that_was_judged_at_fewer_budgets_is_named(tmp_path: Path) -> None:
@@ -228,7 +228,7 @@ def test_agents_that_were_not_judged_alike_are_refused(tmp_path: Path) -> None:
     a = finished(tmp_path / "a", "pong", "at", pong(20, 15, 10, 5))
     b = finished(tmp_path / "b", "pong", "at", {(None, 0.0): [1.0] * 7})
     with pytest.raises(ConfigError, match="were not judged alike; give 'bcl attack' the same"):
-        compare([a, b])
+        compare_agents([a, b])
 
 
 def test_different_pipelines_are_the_same_game(tmp_path: Path) -> None:
@@ -252,7 +252,7 @@ def test_agents_judged_with_other_moves_after_a_lost_life_are_not_compared(tmp_p
     moved = lambda game: game | {"life_reset": not game["life_reset"]}  # noqa: E731
     rewritten(other / "evals", lambda row: row | {"game": moved(row["game"])})
     with pytest.raises(ConfigError, match="not judged alike"):
-        compare([one, other])
+        compare_agents([one, other])
 
 
 def test_procgens_levels_are_blocks_and_the_median_is_by_their_sum(tmp_path: Path) -> None:
@@ -263,7 +263,7 @@ def test_procgens_levels_are_blocks_and_the_median_is_by_their_sum(tmp_path: Pat
     for number, value in enumerate(unlimited):
         cells = {(None, 0.0): [value] * 3}
         judge(path / f"seed{number}", dataclasses.replace(game, num_levels=0), cells, seed=number)
-    first, second = compare([path]).blocks
+    first, second = compare_agents([path]).blocks
     assert (first.levels, second.levels) == ("train", "eval")
     assert [block.rows[0].median for block in (first, second)] == ["seed0", "seed0"]
     assert second.rows[0].cells[0.0].median.mean == 0
@@ -274,8 +274,8 @@ def test_procgens_levels_are_blocks_and_the_median_is_by_their_sum(tmp_path: Pat
 def test_every_game_is_a_block(tmp_path: Path) -> None:
     nominal = {(None, 0.0): [1.0, 2.0, 3.0]}
     paths = [finished(tmp_path / name, name, "vanilla", nominal) for name in ("pong", "cartpole")]
-    assert [block.game for block in compare(paths).blocks] == ["pong", "CartPole-v1"]
-    figure = draw(compare(paths))
+    assert [block.game for block in compare_agents(paths).blocks] == ["pong", "CartPole-v1"]
+    figure = draw(compare_agents(paths))
     assert [axes.get_title(loc="left") for axes in figure.axes] == ["pong", "CartPole-v1"]
 
 
@@ -307,14 +307,14 @@ def test_effort_counts_what_the_papers_table_counts(tmp_path: Path) -> None:
     found = effort(run)
     assert dataclasses.replace(found, machine="") == Effort(runs=3, before=2, steps=700, seconds=60.0, machine="")
     assert found.seconds_per_run == 20
-    [_, took] = tables(compare([run]))
+    [_, took] = tables(compare_agents([run]))
     assert (took.header[2], took.header[6]) == ("paper's runs", "paper's time")
     assert took.rows[0][:7] == ("a", "3", "20, 18, 20", "2", "233", "20 s", "12 h")
     untrained = finished(tmp_path / "c", "pong", "bcl-mos-at", pong(20, 15, 10, 5))
-    assert tables(compare([untrained]))[-1].rows[0][1:7] == ("0", "20, 18, 20", "2", "", "", "12 h")
+    assert tables(compare_agents([untrained]))[-1].rows[0][1:7] == ("0", "20, 18, 20", "2", "", "", "12 h")
     with_one_stage = finished(tmp_path / "b", "pong", "radial", pong(20, 15, 10, 5))
     assert (effort(with_one_stage).runs, effort(with_one_stage).before) == (1, 1)
-    without_metrics = tables(compare([with_one_stage]))[-1]
+    without_metrics = tables(compare_agents([with_one_stage]))[-1]
     shown = dict(zip(without_metrics.header, without_metrics.rows[0], strict=True))
     assert (shown["training runs"], shown["steps a run"], shown["time a run"]) == ("1", "", "")
 
@@ -337,6 +337,6 @@ def test_what_cannot_be_compared_is_refused(tmp_path: Path) -> None:
     ]
     for paths, kind, words in errors:
         with pytest.raises(kind, match=words):
-            compare(paths)
+            compare_agents(paths)
     with pytest.raises(ConfigError, match="end it in png, svg, pdf"):
         figure_format(Path("x.jpeg"))

@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from bcl.reports.compare import compare
+from bcl.reports.compare import compare_agents
 from bcl.reports.compare_figure import draw, encoded, figure_format
-from bcl.reports.tables import Table, as_json, as_latex, as_markdown, tables
+from bcl.reports.tables import Table, as_latex, as_markdown, tables
 from tests.report.compared import PGD30, finished, pong, repeated
 
 
 def test_tables_carry_the_papers_numbers_beside(tmp_path: Path) -> None:
     a = finished(tmp_path / "a", "pong", "at", pong(20, 15, 10, 5))
     b = repeated(tmp_path / "b", "pong", "bcl-mos-at", [pong(20, 15, 10, 5), pong(19, 12, 1, -2), pong(0, 0, 0, 0)])
-    returns, improvement, took = tables(compare([a, b]))
+    returns, improvement, took = tables(compare_agents([a, b]))
     assert returns.header == ("agent", "no attack", "10/255", "20/255", "25/255", "score")
     names = [row[0] for row in returns.rows]
     assert names == ["a", "  paper: AT-DQN", "b, median of 3 (seed1)", "  mean over repeats", "  paper: BCL-MOS-AT-DQN"]
@@ -41,7 +41,7 @@ def test_tables_carry_the_papers_numbers_beside(tmp_path: Path) -> None:
 def test_where_less_hurts_more_the_papers_number_has_a_row_of_its_own(tmp_path: Path) -> None:
     a = finished(tmp_path / "a", "pong", "at", pong(20, 4, 10, 5))
     b = finished(tmp_path / "b", "pong", "vanilla", pong(20, 15, 10, 5))
-    returns, *_ = tables(compare([a, b]))
+    returns, *_ = tables(compare_agents([a, b]))
     assert [row[0] for row in returns.rows] == [
         "a",
         "  at exactly this budget",
@@ -58,7 +58,7 @@ def test_where_less_hurts_more_the_papers_number_has_a_row_of_its_own(tmp_path: 
 
 
 def test_games_that_the_paper_has_not_played_have_no_columns_of_it(tmp_path: Path) -> None:
-    took = tables(compare([finished(tmp_path / "a", "cartpole", "vanilla", {(None, 0.0): [1.0, 2.0, 3.0]})]))[-1]
+    took = tables(compare_agents([finished(tmp_path / "a", "cartpole", "vanilla", {(None, 0.0): [1.0, 2.0, 3.0]})]))[-1]
     assert took.header == ("agent", "training runs", "runs before", "steps a run", "time a run", "machine")
     assert len(took.rows[0]) == len(took.header)
 
@@ -87,7 +87,7 @@ def test_latex() -> None:
 
 def test_json_is_whole(tmp_path: Path) -> None:
     path = repeated(tmp_path / "b", "pong", "bcl-mos-at", [pong(20, 15, 10, 5), pong(19, 12, 1, -2), pong(0, 0, 0, 0)])
-    data = json.loads(json.dumps(as_json(compare([path]))))
+    data = json.loads(json.dumps(compare_agents([path]).to_dict()))
     [row] = data["blocks"][0]["rows"]
     assert row["cells"][1]["eps"] == 10 / 255
     assert row["cells"][1]["run_means"] == [15, 12, 0]
@@ -106,7 +106,7 @@ def test_json_is_whole(tmp_path: Path) -> None:
 def test_figures_show_what_was_measured(tmp_path: Path, ending: str, magic: bytes) -> None:
     a = finished(tmp_path / "a", "pong", "at", pong(20, 15, 10, 5))
     b = finished(tmp_path / "b", "pong", "bcl-mos-at", pong(20, 18, 17, 16))
-    figure = draw(compare([a, b]))
+    figure = draw(compare_agents([a, b]))
     top, bottom = figure.axes
     drawn = {tuple(line.get_ydata()) for line in top.lines}
     assert {(20, 15, 10, 5), (20, 18, 17, 16), (21.0, 21.0, 20.9, 20.9)} <= drawn  # the last is the paper's
@@ -117,7 +117,7 @@ def test_figures_show_what_was_measured(tmp_path: Path, ending: str, magic: byte
 def test_a_figure_shows_the_median_run_and_says_what_it_shows(tmp_path: Path) -> None:
     a = finished(tmp_path / "a", "pong", "at", pong(20, 15, 10, 5))
     b = repeated(tmp_path / "b", "pong", "bcl-mos-at", [pong(20, 15, 10, 5), pong(19, 12, 1, -2), pong(0, 0, 0, 0)])
-    comparison = compare([a, b])
+    comparison = compare_agents([a, b])
     figure = draw(comparison)
     shown = figure.axes[0].containers[1]
     assert tuple(shown.lines[0].get_ydata()) == (19, 12, 1, -2)
@@ -133,7 +133,7 @@ def test_a_figure_shows_the_median_run_and_says_what_it_shows(tmp_path: Path) ->
 def test_a_figure_of_many_rows_and_budgets_stays_readable(tmp_path: Path) -> None:
     cells = {(None, 0.0): [21.0] * 3} | {(PGD30, level / 255): [21.0 - level] * 3 for level in range(1, 26)}
     names = [f"agent-{number}-of-seven" for number in range(7)]
-    figure = draw(compare([finished(tmp_path / name, "cartpole", "at", cells) for name in names]))
+    figure = draw(compare_agents([finished(tmp_path / name, "cartpole", "at", cells) for name in names]))
     figure.canvas.draw()
     top, bottom = figure.axes
     rows = [container.lines[0] for container in top.containers]

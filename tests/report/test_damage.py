@@ -16,7 +16,7 @@ from bcl.policies import files
 from bcl.reports import collect as collecting
 from bcl.reports import frames
 from bcl.reports.collect import collect
-from bcl.reports.compare import compare
+from bcl.reports.compare import compare_agents
 from bcl.runs import directory, store
 from bcl.runs.directory import Repeats, RunDirectory
 
@@ -153,7 +153,7 @@ def test_a_changed_byte_is_told_or_changes_nothing(whole: Whole) -> None:
 def test_a_changed_byte_is_told_by_a_comparison_too(whole: Whole) -> None:
     name = f"{AT}/phases/001/run2/metrics.jsonl"
     for _, damaged in flips(whole.files[name], name, 3):
-        found = whole.after(name, damaged, lambda group: compare([group]))
+        found = whole.after(name, damaged, lambda group: compare_agents([group]))
         assert "run2/metrics.jsonl' was changed since the run ended; restore it, or delete" in str(found)
 
 

@@ -143,7 +143,7 @@ def test_without_what_plays_the_game_there_is_a_page_without_frames(
     def missing(*_: object) -> None:
         raise MissingExtra("Atari games need ale-py", "pip install ale-py")
 
-    monkeypatch.setattr("bcl.api.reporting.play_frames", missing)
+    monkeypatch.setattr("bcl.reports.frames.play_frames", missing)
     code, out, err = in_folder("report", "mine.safetensors", "--device", "cpu")
     assert (code, out.splitlines()[1]) == (0, "report: mine.results/report.html")
     assert "no sample frames: Atari games need ale-py; pip install ale-py" in err

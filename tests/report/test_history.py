@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
-from bcl.reports import plots
+from bcl.reports import figures
 from bcl.reports.collect import collect
 from bcl.reports.data import Bar, Curve, Skip
 from bcl.reports.history import effort
-from bcl.reports.html import page
+from bcl.reports.page import page
 from bcl.runs import store
 from bcl.runs.directory import times
 from tests.report.conftest import metrics
@@ -49,7 +49,7 @@ def test_runs_beside_the_one_that_ended_a_phase_are_drawn(pong_run: Path) -> Non
         *((1, False), (2, True), (3, False), (4, False))
     ]
     assert effort(pong_run).runs == 5  # the paper's count
-    figure = plots.timeline(timeline, 860)
+    figure = figures.timeline(timeline, 860)
     assert "run, not needed" in [text.get_text() for text in figure.legends[0].get_texts()]
     assert "hatched: runs beside it that were not needed" in page(collect(pong_run))
 
@@ -82,7 +82,7 @@ def test_runs_that_missed_their_thresholds_are_marked(pong_run: Path) -> None:
     timeline = collect(pong_run).timeline
     assert timeline is not None
     assert [(bar.phase, bar.run) for bar in timeline.bars if bar.missed] == [(3, 2)]
-    figure = plots.timeline(timeline, 860)
+    figure = figures.timeline(timeline, 860)
     assert "missed its thresholds" in [text.get_text() for text in figure.legends[0].get_texts()]
     assert "a cross: it missed the thresholds" in page(collect(pong_run))
 

@@ -13,8 +13,8 @@ from bcl.attacks import suite
 from bcl.games import OBSERVATION_NAMES
 from bcl.reports.collect import collect
 from bcl.reports.data import Collected, Frame, Frames
-from bcl.reports.html import page
-from bcl.reports.look import DARK, LIGHT
+from bcl.reports.page import page
+from bcl.reports.style import DARK, LIGHT
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 from bcl.attacks import RIFGSM, Multi, MultiT

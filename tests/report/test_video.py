@@ -15,7 +15,7 @@ from bcl.errors import MissingExtra
 from bcl.evaluation import Moment
 from bcl.games import ACTION_NAMES
 from bcl.reports.encode import MOST_GIF_FRAMES, encode, ffmpeg
-from bcl.reports.look import LIGHT, number
+from bcl.reports.style import LIGHT, number
 from bcl.reports.video import GAP, PANE, TITLE, Subject, _image_panes, _vector_panes, frames
 
 EPS = 10 / 255

@@ -31,7 +31,6 @@ COLOURS = {
 LIGHT = {name: light for name, (light, _) in COLOURS.items()}
 DARK = {name: dark for name, (_, dark) in COLOURS.items()}
 TERMINAL_FLAG = f"bold {LIGHT['vermilion']}"
-TERMINAL_WORST = "bold"
 
 # Procgen's sets of levels.
 LEVELS = {"train": "on the training levels", "eval": "on all levels"}

@@ -11,10 +11,10 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 
 from bcl.attacks import suite
-from bcl.reports import plots
+from bcl.reports import figures
 from bcl.reports.collect import collect
 from bcl.reports.data import Bar, Collected, Frame
-from bcl.reports.look import COLOURS, DARK, LIGHT, aligned, number, styles
+from bcl.reports.style import COLOURS, DARK, LIGHT, aligned, number, styles
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def collected(pong_run: Path) -> Collected:
 
 
 def test_a_line_per_attack_the_worst_bold_the_paper_hollow(collected: Collected) -> None:
-    figure = plots.return_against_budget(collected.evaluations[0], collected.published, 860)
+    figure = figures.return_against_budget(collected.evaluations[0], collected.published, 860)
     [axes] = figure.axes
     lines = {line.get_label(): line for line in axes.get_lines()}
     bold = lines["worst within"]
@@ -46,14 +46,14 @@ def test_error_bars_need_three_episodes(collected: Collected) -> None:
     first = collected.evaluations[0]
     few = replace(first, scores=tuple(replace(s, returns=s.returns[:2], lengths=s.lengths[:2]) for s in first.scores))
     for evaluation, bars in ((first, True), (few, False)):
-        [axes] = plots.return_against_budget(evaluation, (), 860).axes
+        [axes] = figures.return_against_budget(evaluation, (), 860).axes
         assert all(container.has_yerr == bars for container in axes.containers)
 
 
 def test_a_bar_per_run_and_an_arrow_per_skip(collected: Collected) -> None:
     history = collected.timeline
     assert history is not None
-    [axes] = plots.timeline(history, 860).axes
+    [axes] = figures.timeline(history, 860).axes
     bars = [patch for container in axes.containers for patch in container if isinstance(patch, Rectangle)]
     assert [(bar.get_x(), bar.get_x() + bar.get_width()) for bar in bars] == [
         pytest.approx((bar.start / 60, bar.end / 60)) for bar in history.bars
@@ -74,10 +74,10 @@ def test_25_phases_stay_readable(collected: Collected) -> None:
     assert history is not None
     runs = [(phase, run) for phase in range(1, 26) for run in (1, 2, 3)]
     bars = tuple(Bar("", p, r, 3, p / 255, 60.0 * p, 60.0 * p + 20 * r, "not kept", False) for p, r in runs)
-    figure = plots.timeline(replace(history, bars=bars, skips=()), 350)
+    figure = figures.timeline(replace(history, bars=bars, skips=()), 350)
     figure.canvas.draw()
     boxes = [patch.get_window_extent() for container in figure.axes[0].containers for patch in container]
-    pixels = plots.PIXELS_PER_INCH / figure.dpi
+    pixels = figures.PIXELS_PER_INCH / figure.dpi
     assert min(box.height for box in boxes) * pixels >= 4
     ordered = sorted(boxes, key=lambda box: box.y0)
     assert all(above.y0 > below.y1 for below, above in pairwise(ordered))
@@ -86,7 +86,7 @@ def test_25_phases_stay_readable(collected: Collected) -> None:
 def test_a_panel_per_phase_the_kept_run_in_colour(collected: Collected) -> None:
     history = collected.timeline
     assert history is not None
-    panels = [axes for axes in plots.learning_curves(history, 860).axes if axes.axison]
+    panels = [axes for axes in figures.learning_curves(history, 860).axes if axes.axison]
     assert [axes.get_title(loc="left") for axes in panels] == [panel.title for panel in history.panels]
     other, kept = panels[2].get_lines()
     assert (other.get_color(), kept.get_color()) == (LIGHT["muted"], LIGHT["blue"])
@@ -94,11 +94,11 @@ def test_a_panel_per_phase_the_kept_run_in_colour(collected: Collected) -> None:
     [vanilla, radial, third, fourth] = panels
     assert third.get_ylim() == fourth.get_ylim()
     assert len({vanilla.get_ylim(), radial.get_ylim(), third.get_ylim()}) == 3
-    assert len([axes for axes in plots.learning_curves(history, 350).axes if axes.axison]) == len(panels)
+    assert len([axes for axes in figures.learning_curves(history, 350).axes if axes.axison]) == len(panels)
 
 
 def test_certificates_per_method(collected: Collected) -> None:
-    upper, lower = plots.certificates(collected.proofs, 760).axes
+    upper, lower = figures.certificates(collected.proofs, 760).axes
     assert [list(line.get_ydata()) for line in upper.get_lines()] == [[100.0, 75.0], [90.0, 20.0]]
     assert [list(line.get_ydata()) for line in lower.get_lines()][:2] == [[20.0, 15.0], [18.0, 4.0]]
 
@@ -108,7 +108,7 @@ def test_a_legend_of_long_names_is_not_cut(collected: Collected, width: int) -> 
     proofs = [
         replace(p, levels=levels, episodes=n) for p in collected.proofs for levels in ("train", "eval") for n in (5, 20)
     ]
-    figure = plots.certificates(proofs, width)
+    figure = figures.certificates(proofs, width)
     figure.canvas.draw()
     [legend] = figure.legends
     assert legend.get_texts()[0].get_text() == "crown, on the training levels, 5 episodes, seed 0"
@@ -118,7 +118,7 @@ def test_a_legend_of_long_names_is_not_cut(collected: Collected, width: int) -> 
 def test_an_observation_dimension_by_dimension() -> None:
     clean = np.array([0.5, -0.25])
     frame = Frame(1, clean, clean + np.array([0.1, -0.05]), "left", "right", None)
-    left, right = plots.observation(frame, 0.1, ("angle", "rate"), 300).axes
+    left, right = figures.observation(frame, 0.1, ("angle", "rate"), 300).axes
     assert [bar.get_width() for bar in left.patches] == pytest.approx([0.5, -0.25, 0.6, -0.3])
     assert [bar.get_width() for bar in right.patches] == pytest.approx([0.1, -0.05])
     assert [label.get_text() for label in left.get_yticklabels()] == ["angle", "rate"]
@@ -128,13 +128,13 @@ def test_many_budgets_get_round_ticks(collected: Collected) -> None:
     first = collected.evaluations[0]
     attack = first.attacks[0]
     many = tuple(replace(first.scores[1], attack=attack, eps=level / 255) for level in range(1, 26))
-    [axes] = plots.return_against_budget(replace(first, scores=many), (), 350).axes
+    [axes] = figures.return_against_budget(replace(first, scores=many), (), 350).axes
     assert [label.get_text() for label in axes.get_xticklabels()] == ["0", "5", "10", "15", "20", "25"]
 
 
 def test_colours_become_variables(collected: Collected) -> None:
-    figure = plots.return_against_budget(collected.evaluations[0], (), 350)
-    markup = plots.svg(figure, "one", "a label")
+    figure = figures.return_against_budget(collected.evaluations[0], (), 350)
+    markup = figures.svg(figure, "one", "a label")
     assert not re.findall(r"#[0-9a-f]{6}", markup)
     assert "var(--blue)" in markup
     assert 'aria-label="a label"' in markup

@@ -1,28 +1,27 @@
 """Data to figures. Every function takes data and a width in pixels and gives a matplotlib figure; `svg` makes it markup.
 
-Figures are drawn in the light colours of `bcl.reports.look`; in the markup each becomes a CSS variable, so that the page,
+Figures are drawn in the light colours of `bcl.reports.style`; in the markup each becomes a CSS variable, so that the page,
 not the figure, decides between light, dark and print.
 """
 
 import functools
 import io
+import itertools
 import re
 from collections.abc import Callable, Sequence
-from typing import Any, ParamSpec
+from typing import Any, Literal, ParamSpec
 
 import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.container import ErrorbarContainer
-from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
-from matplotlib.patches import Patch
-from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.figure import Figure, SubFigure
+from matplotlib.ticker import EngFormatter, FuncFormatter, MaxNLocator
 
 from bcl.errors import counted
 from bcl.evaluation import Evaluation, Score
 from bcl.reports.data import BarState, Frame, Proof, Published, Timeline
-from bcl.reports.look import COLOURS, LEVELS, LIGHT, RC, number, styles
+from bcl.reports.style import COLOURS, LEVELS, LIGHT, RC, number, styles
 from bcl.stats import MIN_FOR_INTERVAL
 
 PIXELS_PER_INCH = 72  # of an SVG: its unit is a point, which the page shows as a pixel
@@ -38,8 +37,13 @@ _BARS: dict[BarState, Any] = {
     "diverged": {"facecolor": "none", "edgecolor": LIGHT["vermilion"], "linestyle": ":"},
     "not needed": {"facecolor": "none", "edgecolor": LIGHT["muted"], "linewidth": 0.6, "hatch": "/////"},
 }
-_MISSED: dict[str, Any] = {"marker": "X", "color": LIGHT["vermilion"], "markeredgecolor": "white", "markersize": 9}
-_RISE: dict[str, Any] = {"color": LIGHT["blue"], "linewidth": 1.8}
+_REPORTED: Any = {"marker": "*", "color": LIGHT["ochre"], "markersize": 11, "zorder": 5, "label": "the agent"}
+_MISSED: Any = {"marker": "X", "color": LIGHT["vermilion"], "markeredgecolor": "white", "markersize": 9}
+_MISSED |= {"label": "missed its thresholds"}
+_RISE: Any = {"color": LIGHT["blue"], "linewidth": 1.8, "label": "budget that paces itself"}
+_KEPT: Any = {"color": LIGHT["blue"], "linewidth": 1.8, "label": "kept"}
+_OTHER: Any = {"color": LIGHT["muted"], "linewidth": 0.9, "label": "other runs"}
+_TARGET: Any = {"color": LIGHT["muted"], "linewidth": 1, "linestyle": ":", "zorder": 0, "label": "target"}
 
 
 def styled(draw: Callable[P, Figure]) -> Callable[P, Figure]:
@@ -100,6 +104,20 @@ def _columns(labels: Sequence[str], width: int) -> int:
     return max(1, int((width + gap) // (line + letter * longest + gap)))
 
 
+Place = Literal["outside lower left", "outside upper left"]
+
+
+def legend(figure: Figure | SubFigure, columns: int, place: Place = "outside lower left", **more: Any) -> None:
+    """Outside of the figure's axes; what several artists show stands there once."""
+    shown = [zip(*axes.get_legend_handles_labels()[::-1], strict=True) for axes in figure.axes]
+    named: dict[str, Any] = {}
+    for label, handle in itertools.chain(*shown):
+        named.setdefault(
+            label, handle.lines[0] if isinstance(handle, ErrorbarContainer) else handle
+        )  # without its error
+    figure.legend(named.values(), named.keys(), loc=place, ncols=columns, **more)
+
+
 def _number_axis(axis: Axes) -> None:
     axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: number(value)))
     axis.yaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]))
@@ -127,6 +145,7 @@ def return_against_budget(
     figure = _figure(width, (250 if width <= HALF else 230) + 20 * rows)
     axes = figure.add_subplot()
     nominal = [evaluation.nominal] if evaluation.nominal else []
+    lowest = {s.eps: s.mean for s in nominal} | {eps: w.mean for eps, w in evaluation.worst_within.items()}
     for attack, look in looks.items():
         scores = [*nominal, *(s for s in evaluation.scores if s.attack == attack)]
         axes.errorbar(
@@ -137,32 +156,22 @@ def return_against_budget(
     if began := evaluation.start_within:
         axes.plot([*began], [w.mean for w in began.values()], color=LIGHT["muted"], linewidth=3.5, zorder=2.5,
                   linestyle=_DASHED, marker="" if looks else "s", label=of_start)  # fmt: skip
-    if lowest := _lowest(evaluation):
+    if lowest:
         label = "worst within" if looks else "no attack"
-        axes.plot(*zip(*lowest, strict=True), color=LIGHT["ink"], linewidth=3.5, alpha=0.9, zorder=3, label=label,
+        axes.plot([*lowest], [*lowest.values()], color=LIGHT["ink"], linewidth=3.5, alpha=0.9, zorder=3, label=label,
                   marker="" if looks else "o")  # fmt: skip
-    handles, labels = axes.get_legend_handles_labels()
-    handles = [one.lines[0] if isinstance(one, ErrorbarContainer) else one for one in handles]  # without its error
     if published:
-        ring: Any = {"color": LIGHT["ink"], "linestyle": "", "marker": "o", "markersize": 9, "markerfacecolor": "none"}
-        ring |= {"markeredgewidth": 1.5, "label": "the paper"}
-        means, errors = [p.mean for p in published], [p.sem for p in published]
-        axes.errorbar([p.eps for p in published], means, errors, zorder=4, **ring)
-        handles.append(Line2D([], [], **ring))
-        labels.append("the paper")
+        axes.errorbar(
+            [p.eps for p in published], [p.mean for p in published], [p.sem for p in published], color=LIGHT["ink"],
+            linestyle="", marker="o", markersize=9, markerfacecolor="none", markeredgewidth=1.5, zorder=4, label="the paper",
+        )  # fmt: skip
     budget_axis(axes, [*evaluation.budgets, *(p.eps for p in published)])
     _number_axis(axes)
     axes.set_ylabel("mean return")
     axes.grid(axis="y")
     axes.margins(y=0.08)
-    figure.legend(handles, labels, loc="outside lower left", ncols=columns, handlelength=3)
+    legend(figure, columns, handlelength=3)
     return figure
-
-
-def _lowest(evaluation: Evaluation) -> list[tuple[float, float]]:
-    """Mean return by budget: the worst within each."""
-    nominal = [evaluation.nominal] if evaluation.nominal else []
-    return [(s.eps, s.mean) for s in nominal] + [(eps, w.mean) for eps, w in evaluation.worst_within.items()]
 
 
 @styled
@@ -184,37 +193,25 @@ def timeline(history: Timeline, width: int) -> Figure:
     for bar in history.bars:
         share = 0.84 / max(bar.of, 2)  # of the row
         middle = row[bar.eps] + share * ((bar.of + 1) / 2 - bar.run)
-        axes.barh(middle, (bar.end - bar.start) / unit, 0.8 * share, bar.start / unit, **_BARS[bar.state])
-        if bar.reported:
-            axes.plot(bar.end / unit, middle, marker="*", color=LIGHT["ochre"], markersize=11, zorder=5)
-        elif bar.missed:
-            axes.plot(bar.end / unit, middle, **_MISSED)
+        look = _BARS[bar.state] | {"label": f"run, {bar.state}"}
+        axes.barh(middle, (bar.end - bar.start) / unit, 0.8 * share, bar.start / unit, **look)
+        if bar.reported or bar.missed:
+            axes.plot(bar.end / unit, middle, linestyle="", **(_REPORTED if bar.reported else _MISSED))
     for rise in history.rises:
         axes.plot(np.divide(rise.seconds, unit), np.interp(rise.eps, budgets, range(len(budgets))), **_RISE)
     for skip in history.skips:
         arrow = {"arrowstyle": "-|>", "color": LIGHT["vermilion"], "linewidth": 1.5, "shrinkA": 0, "shrinkB": 0}
         axes.annotate("", (skip.at / unit, row[skip.high]), (skip.at / unit, row[skip.low]), arrowprops=arrow)
+        axes.plot([], [], color=LIGHT["vermilion"], marker="^", linestyle="", label="budgets skipped")
     if history.target:
-        axes.axhline(row[history.target], color=LIGHT["muted"], linewidth=1, linestyle=":", zorder=0)
+        axes.axhline(row[history.target], **_TARGET)
     unit_, words = _budget_unit(budgets)
     axes.set_yticks([*row.values()], [f"{eps / unit_:.4g}" for eps in row])
     axes.set_ylabel(words)
     axes.set_ylim(-0.6, len(row) - 0.4)
     axes.set_xlim(0, 1.03 * end / unit)
     axes.set_xlabel(f"time at work ({name})")
-    states = {bar.state for bar in history.bars}
-    handles: list[Patch | Line2D] = [Patch(label=f"run, {s}", **look) for s, look in _BARS.items() if s in states]
-    if history.skips:
-        handles.append(Line2D([], [], color=LIGHT["vermilion"], marker="^", linestyle="", label="budgets skipped"))
-    if any(bar.reported for bar in history.bars):
-        handles.append(Line2D([], [], color=LIGHT["ochre"], marker="*", markersize=11, linestyle="", label="the agent"))
-    if any(bar.missed and not bar.reported for bar in history.bars):
-        handles.append(Line2D([], [], linestyle="", label="missed its thresholds", **_MISSED))
-    if history.rises:
-        handles.append(Line2D([], [], label="budget that paces itself", **_RISE))
-    if history.target:
-        handles.append(Line2D([], [], color=LIGHT["muted"], linewidth=1, linestyle=":", label="target"))
-    figure.legend(handles=handles, loc="outside lower left", ncols=2 if width < NARROW else 4)
+    legend(figure, 2 if width < NARROW else 4)
     return figure
 
 
@@ -230,35 +227,25 @@ def learning_curves(history: Timeline, width: int) -> Figure:
         grid.flat[place].sharey(grid.flat[phases[0]])
         if place % columns and place - 1 in phases:
             grid.flat[place].tick_params(labelleft=False)
-    attacked = any(curve.attacked for panel in history.panels for curve in panel.curves)
     for axes, panel in zip(grid.flat, history.panels, strict=False):
         for curve in sorted(panel.curves, key=lambda c: c.kept):
-            colour = LIGHT["blue" if curve.kept else "muted"]
-            strength = {
-                "linewidth": 1.8 if curve.kept else 0.9,
-                "marker": "o" if len(curve.steps) < 3 else "",
-                "markersize": 4,
-            }
-            axes.plot(curve.steps, curve.returns, color=colour, **strength)
+            look: Any = _KEPT if curve.kept else _OTHER
+            look = look | {"marker": "o" if len(curve.steps) < 3 else "", "markersize": 4}
+            axes.plot(curve.steps, curve.returns, **look)
             if curve.attacked:
-                axes.plot(curve.attacked_steps, curve.attacked, color=colour, linestyle=(0, (2, 1.5)), **strength)
+                attacked = look | {"linestyle": (0, (2, 1.5)), "label": "copies under attack"}
+                axes.plot(curve.attacked_steps, curve.attacked, **attacked)
         axes.set_title(panel.title, fontsize=11)
         axes.xaxis.set_major_locator(MaxNLocator(2, steps=[1, 2, 5, 10]))
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _steps(value)))
+        axes.xaxis.set_major_formatter(EngFormatter(sep=""))
         axes.grid(axis="y")
         _number_axis(axes)
     for axes in list(grid.flat)[len(history.panels) :]:
         axes.set_axis_off()
     figure.supxlabel("agent steps", fontsize=12, color=LIGHT["ink"])
     figure.supylabel("return while training", fontsize=12, color=LIGHT["ink"])
-    handles = [Line2D([], [], color=LIGHT["blue"], linewidth=1.8, label="kept")]
-    if any(not curve.kept for panel in history.panels for curve in panel.curves):
-        handles.append(Line2D([], [], color=LIGHT["muted"], linewidth=0.9, label="other runs"))
-    if attacked:
-        dashed = (0, (2, 1.5))
-        handles.append(Line2D([], [], color=LIGHT["ink"], linestyle=dashed, label="copies under attack"))
-    if len(handles) > 1:
-        figure.legend(handles=handles, loc="outside upper left", ncols=3)
+    if any(curve.attacked or not curve.kept for panel in history.panels for curve in panel.curves):
+        legend(figure, 3, "outside upper left")
     return figure
 
 
@@ -290,8 +277,7 @@ def certificates(proofs: Sequence[Proof], width: int) -> Figure:
         budget_axis(axes, [proof.eps for proof in proofs])
         axes.grid(axis="y")
     _number_axis(lower)
-    handles, labels = upper.get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower left", ncols=_columns(labels, width))
+    legend(figure, _columns(upper.get_legend_handles_labels()[1], width))
     return figure
 
 
@@ -314,7 +300,3 @@ def observation(frame: Frame, eps: float, names: Sequence[str], width: int) -> F
         axes.set_xlim(-limit, limit)
     left.set(yticks=place, yticklabels=names or [f"{i + 1}" for i in place], ylim=(count - 0.5, -0.5))
     return figure
-
-
-def _steps(value: float) -> str:
-    return f"{value / 1e6:g}M" if value >= 1e6 else f"{value / 1e3:g}k" if value >= 1e3 else f"{value:g}"

@@ -1,11 +1,10 @@
 """The page: data to one HTML file that needs nothing but itself."""
 
 import base64
-import dataclasses
 import io
 import re
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,14 +15,14 @@ import numpy as np
 from matplotlib import image
 from matplotlib.figure import Figure
 
-from bcl.attacks import Attack, attack_label
+from bcl.attacks import attack_label
 from bcl.errors import StoreError, counted
 from bcl.evaluation import Evaluation, Score, Worst
 from bcl.evaluation.flags import EXPLAINED
-from bcl.reports import plots
+from bcl.reports import figures
 from bcl.reports.collect import collect, report_file
-from bcl.reports.data import Collected, Frame, Frames
-from bcl.reports.look import DARK, LEVELS, LIGHT, aligned, number, pixels, short_eps
+from bcl.reports.data import Collected, Frames
+from bcl.reports.style import DARK, LEVELS, LIGHT, aligned, number, pixels, short_eps
 from bcl.runs import store
 from bcl.stats import MIN_FOR_INTERVAL
 
@@ -48,9 +47,9 @@ def page(collected: Collected) -> str:
         trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
     environment.filters |= {
-        "attack": attack_label, "flag_name": lambda flag: flag.name, "counted": counted, "breakable": _breakable, "eps": short_eps, "minus": _true_minus,
-        "name": lambda path: Path(path).name, "number": number, "quoted": shlex.quote,
-        "unbroken": lambda text: text.replace("-", "\N{NON-BREAKING HYPHEN}"), "whole": _whole,
+        "attack": attack_label, "breakable": _breakable, "counted": counted, "eps": short_eps, "minus": _true_minus,
+        "flag_name": lambda flag: flag.name, "name": lambda path: Path(path).name, "number": number,
+        "quoted": shlex.quote, "unbroken": lambda text: text.replace("-", "\N{NON-BREAKING HYPHEN}"), "whole": _whole,
     }  # fmt: skip
     return environment.get_template("page.html").render(
         c=collected, light=LIGHT, dark=DARK, figures=_figures(collected), moments=_moments(collected.frames),
@@ -74,38 +73,25 @@ def _breakable(setting: str) -> markupsafe.Markup:
     return markupsafe.Markup("<wbr>").join(re.findall(r"[^._]*[._]?", setting))
 
 
-@dataclasses.dataclass(frozen=True)
-class Cells:
-    """The text of a table of scores by budget, each column with one number of decimals."""
+def _cells(e: Evaluation) -> dict[str, dict[Any, Any]]:
+    """The text of a table of scores by budget: mean and, with enough episodes, standard error, each column with one number of
+    decimals; empty columns are left out."""
 
-    within: dict[float, tuple[str, str]]
-    """Mean and, with enough episodes, standard error: without attack, and the worst within each budget."""
-    exactly: dict[float, tuple[str, str]]
-    """The worst attack at exactly each budget; empty where there is one attack, which is then the worst."""
-    minimum: dict[float, str]
-    """Worst per episode; empty where episodes cannot be paired, or where there is one attack."""
-    attacks: dict[Attack, dict[float, tuple[str, str]]]
-    start: dict[float, tuple[str, str]]
-    """As `within`, of the agent that training began from; empty where it was not judged alike."""
-
-
-def _cells(e: Evaluation) -> Cells:
     def column(scores: Mapping[float, Score | Worst]) -> dict[float, tuple[str, str]]:
         means = aligned([s.mean for s in scores.values()])
         errors = aligned([s.sem for s in scores.values()], errors=True) if _has_error(e) else [""] * len(scores)
         return dict(zip(scores, zip(means, errors, strict=True), strict=True))
 
-    several = len(e.attacks) > 1
-    within: dict[float, Score | Worst] = {**({0.0: e.nominal} if e.nominal else {}), **e.worst_within}
+    several = len(e.attacks) > 1  # one attack is itself the worst
     minima = [w.episode_minimum for w in e.worst_within.values() if w.episode_minimum is not None]
-    paired = len(minima) == len(e.worst_within)
-    return Cells(
-        column(within),
-        column(e.worst) if several else {},
-        dict(zip(e.worst_within, aligned(minima), strict=True)) if several and paired else {},
-        {attack: column({s.eps: s for s in e.scores if s.attack == attack}) for attack in e.attacks},
-        column(e.start_within),
-    )
+    paired = len(minima) == len(e.worst_within)  # else episodes cannot be compared one by one
+    return {
+        "within": column({**({0.0: e.nominal} if e.nominal else {}), **e.worst_within}),
+        "exactly": column(e.worst) if several else {},
+        "minimum": dict(zip(e.worst_within, aligned(minima), strict=True)) if several and paired else {},
+        "attacks": {attack: column({s.eps: s for s in e.scores if s.attack == attack}) for attack in e.attacks},
+        "start": column(e.start_within),
+    }
 
 
 def _has_error(evaluation: Evaluation) -> bool:
@@ -114,18 +100,18 @@ def _has_error(evaluation: Evaluation) -> bool:
 
 def _figures(c: Collected) -> dict[str, list[tuple[str, str]]]:
     """Per figure its drawings, each with the class of screen that it is for."""
-    figures = {}
+    drawn = {}
     if c.evaluations:
-        draw = partial(plots.return_against_budget, c.evaluations[0], c.published, start=c.start)
-        figures["returns"] = _sizes("returns", "return against attack budget", draw, HALF if _beside(c) else WIDE)
+        draw = partial(figures.return_against_budget, c.evaluations[0], c.published, start=c.start)
+        drawn["returns"] = _sizes("returns", "return against attack budget", draw, HALF if _beside(c) else WIDE)
     if c.timeline:
-        runs, curves = partial(plots.timeline, c.timeline), partial(plots.learning_curves, c.timeline)
-        figures["timeline"] = _sizes("timeline", "training runs: time against budget", runs)
-        figures["curves"] = _sizes("curves", "returns while training, per phase", curves)
+        runs, curves = partial(figures.timeline, c.timeline), partial(figures.learning_curves, c.timeline)
+        drawn["timeline"] = _sizes("timeline", "training runs: time against budget", runs)
+        drawn["curves"] = _sizes("curves", "returns while training, per phase", curves)
     if len({proof.eps for proof in c.proofs}) > 1:  # of one budget the table says all
-        draw = partial(plots.certificates, c.proofs)
-        figures["certificates"] = _sizes("certificates", "certificates against budget", draw, 760)
-    return figures
+        draw = partial(figures.certificates, c.proofs)
+        drawn["certificates"] = _sizes("certificates", "certificates against budget", draw, 760)
+    return drawn
 
 
 def _beside(c: Collected) -> bool:
@@ -135,34 +121,24 @@ def _beside(c: Collected) -> bool:
 
 def _sizes(name: str, label: str, draw: Callable[[int], Figure], wide: int = WIDE) -> list[tuple[str, str]]:
     drawn = {"wide": draw(wide), "narrow": draw(PHONE)}
-    return [(size, plots.svg(figure, f"{name}-{size}", label)) for size, figure in drawn.items()]
+    return [(size, figures.svg(figure, f"{name}-{size}", label)) for size, figure in drawn.items()]
 
 
-def _moments(frames: Frames | None) -> list[dict[str, Any]]:
-    """Pictures and words of each moment."""
-    if frames is None:
-        return []
-    magnified = 0.5 / frames.eps
-    found = []
-    for number_, frame in enumerate(frames.moments):
-        pictures = [("screen", _png(frame.screen))] if frame.screen is not None else []
-        figure = ""
+def _moments(frames: Frames | None) -> Iterator[dict[str, Any]]:
+    """Pictures of each moment, and of vectors a figure."""
+    for place, frame in enumerate(frames.moments if frames else ()):
+        assert frames
         if frame.clean.ndim == 1:
-            drawn = plots.observation(frame, frames.eps, frames.dimensions, BESIDE_SCREEN)
-            figure = plots.svg(drawn, f"moment-{number_}", f"observation at step {frame.step}")
+            drawn = figures.observation(frame, frames.eps, frames.dimensions, BESIDE_SCREEN)
+            pictures = {} if frame.screen is None else {"screen": frame.screen}
+            figure = figures.svg(drawn, f"moment-{place}", f"observation at step {frame.step}")
         else:
-            pictures = _pictures(frame, magnified)
-        found.append({"frame": frame, "pictures": pictures, "figure": figure})
-    return found
-
-
-def _pictures(frame: Frame, magnified: float) -> list[tuple[str, str]]:
-    difference = 0.5 + magnified * (frame.seen - frame.clean)  # no change is mid-gray
-    return [
-        ("clean", _png(pixels(frame.clean))),
-        (f"perturbation \N{MULTIPLICATION SIGN}{magnified:.3g}", _png(pixels(difference))),
-        ("what the agent saw", _png(pixels(frame.seen))),
-    ]
+            times = 0.5 / frames.eps  # no change is mid-gray
+            difference = pixels(0.5 + times * (frame.seen - frame.clean))
+            magnified = f"perturbation \N{MULTIPLICATION SIGN}{times:.3g}"
+            pictures = {"clean": pixels(frame.clean), magnified: difference, "what the agent saw": pixels(frame.seen)}
+            figure = ""
+        yield {"frame": frame, "pictures": {name: _png(shown) for name, shown in pictures.items()}, "figure": figure}
 
 
 def _png(pixels: np.ndarray) -> str:

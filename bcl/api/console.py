@@ -1,0 +1,279 @@
+"""The terminal: bars with the time left, plain lines where there is no terminal, and Ctrl-C."""
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, TaskID, TextColumn
+
+from bcl.api import INTERRUPTED
+from bcl.errors import StoreError
+
+if TYPE_CHECKING:
+    from bcl.experiment.status import Piece
+
+out = Console(soft_wrap=not sys.stdout.isatty())
+err = Console(stderr=True, soft_wrap=True)
+
+SECONDS_PER_LOOK = 1.0
+SECONDS_PER_LINE = 30.0
+WHOLE = "all training"
+NAME, BAR = 32, 10  # columns of a terminal
+GRACE = 2.0  # seconds for work that was interrupted to end by itself
+
+
+def say(line: str) -> None:
+    """A line for people, on stderr."""
+    err.print(line, markup=False, highlight=False)
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A piece of work under way."""
+
+    key: str
+    """Pieces with the same key are the same piece, later."""
+    name: str
+    share: float
+    """How much of it is done, from 0 to 1."""
+    numbers: str
+
+    def line(self, left: str, of: str = "") -> str:
+        """All of it; `left` is the time left, `of` what the share is of."""
+        return ", ".join(
+            filter(None, (f"{self.name}: {self.share:.0%}{of}", f"{left} left" * bool(left), self.numbers))
+        )
+
+
+class TimeLeft:
+    """Time left, by how far the work was when it was first seen and is now."""
+
+    def __init__(self) -> None:
+        self._first: tuple[float, float] | None = None
+
+    def left(self, share: float) -> str:
+        """In hours, minutes and seconds; empty in the first second."""
+        now = time.monotonic()
+        self._first = self._first or (now, share)
+        began, before = self._first
+        if now - began < SECONDS_PER_LOOK or share <= before:
+            return ""
+        return str(timedelta(seconds=round((now - began) * (1 - share) / (share - before))))
+
+
+class Bars:
+    """A bar for every piece of work under way; where bars are not shown, on request a line each every half minute."""
+
+    def __init__(self, shown: bool | None, lines: bool) -> None:
+        self.shown = err.is_terminal or err.is_jupyter if shown is None else shown
+        self._lines = lines and not self.shown
+        columns = (TextColumn("{task.description}"), BarColumn(BAR), TextColumn("{task.fields[numbers]}"))
+        self.drawn = Progress(*columns, console=err, transient=True, disable=not self.shown)
+        self._tasks: dict[str, TaskID] = {}
+        self._paces: dict[str, TimeLeft] = {}
+        self._printed = time.monotonic()
+
+    def show(self, pieces: Sequence[Shown], of: str = "") -> None:
+        """What is under way now; what is not among it any more disappears."""
+        for gone in self._paces.keys() - {piece.key for piece in pieces}:
+            del self._paces[gone]
+            self.drawn.remove_task(self._tasks.pop(gone))
+        left = {piece.key: self._paces.setdefault(piece.key, TimeLeft()).left(piece.share) for piece in pieces}
+        for piece in pieces:
+            head = _head(piece, left[piece.key])
+            numbers = _cut(piece.numbers)
+            if piece.key not in self._tasks:
+                self._tasks[piece.key] = self.drawn.add_task(head, total=1.0, numbers=numbers)
+            self.drawn.update(self._tasks[piece.key], completed=piece.share, description=head, numbers=numbers)
+        if self._lines and time.monotonic() - self._printed >= SECONDS_PER_LINE:
+            self._printed = time.monotonic()
+            for piece in pieces:
+                say(piece.line(left[piece.key], of))
+
+
+def _head(piece: Shown, left: str) -> str:
+    """What is under way, how far it is and how long it will take: first in the line, so that narrow terminals show it."""
+    short = piece.name if len(piece.name) <= NAME else f"{piece.name[: NAME - 1]}\N{HORIZONTAL ELLIPSIS}"
+    return f"{escape(short):<{NAME}} {piece.share:>4.0%} {f'{left} left' if left else '':<14}"
+
+
+def _cut(numbers: str) -> str:
+    """As much as has room behind the bar."""
+    room = err.width - NAME - BAR - 22  # percent, time left and gaps
+    return escape(numbers if len(numbers) <= room else f"{numbers[: max(0, room - 1)]}\N{HORIZONTAL ELLIPSIS}")
+
+
+class progress:
+    """A bar of all the work of an evaluation; without a terminal, a line every half minute and per finished unit."""
+
+    def __init__(self, units: int = 0, quiet: bool = False) -> None:
+        self._units = units
+        self._finished = 0
+        self._started = 0
+        self._quiet = quiet
+        self.bars = Bars(shown=False if quiet else None, lines=not quiet)
+
+    def __enter__(self) -> "progress":
+        self.bars.drawn.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.bars.drawn.stop()
+
+    def start(self, units: int) -> None:
+        """So many units of work there are."""
+        self._units = units
+        self._finished = 0
+        self._started += 1
+
+    def begin(self, label: str) -> Callable[[int, int], None]:
+        """Start the next unit; the result is told how much of how much is done, of the whole work."""
+
+        def told(done: int, of: int) -> None:
+            counted = f"{self._finished} of {self._units} done" if self._units else ""
+            self.bars.show([Shown(str(self._started), label, done / of if of else 0.0, counted)], of=" of all")
+
+        return told
+
+    def finished(self, line: str) -> None:
+        """One unit is done."""
+        self._finished += 1
+        if not self._quiet and not self.bars.shown:
+            say(line)
+
+
+class live:
+    """A run that this process works on: a bar for the whole and one for every piece of its work that is under way.
+
+    `shown` forces bars or none, `lines` are printed where none are; `on_row` is told the rows of metrics that are new.
+    """
+
+    def __init__(
+        self,
+        run: Path,
+        shown: bool | None = None,
+        lines: bool = True,
+        on_row: Callable[[str, dict[str, Any]], object] | None = None,
+    ) -> None:
+        self._run = run
+        self._since = time.time()
+        self._watched = shown is not False or lines
+        self._bars = Bars(shown, lines)
+        self._looked = time.monotonic()
+        self._on_row = on_row
+        self._told = {folder: row["step"] for folder, row in self._rows({})} if on_row else {}
+
+    def __enter__(self) -> "live":
+        self._bars.drawn.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._bars.drawn.stop()
+        if kind is None:
+            self._tell_rows()
+
+    def tick(self) -> None:
+        """Look how far the work is; may be called at any rate."""
+        if time.monotonic() - self._looked < SECONDS_PER_LOOK:
+            return
+        self._looked = time.monotonic()
+        self._tell_rows()
+        if self._watched:
+            with contextlib.suppress(StoreError):  # a damaged file must not end the work of those who do not need it
+                self._bars.show(self._under_way())
+
+    def _under_way(self) -> list[Shown]:
+        from bcl.experiment.status import incumbent, pieces, training_left
+
+        found = [*pieces(self._run, self._since)]
+        shown = [Shown(f"{piece.name} {piece.doing}", piece.name, _share(piece), _numbers(piece)) for piece in found]
+        with contextlib.suppress(StoreError):
+            if whole := training_left(self._run, found):
+                best = incumbent(self._run)
+                numbers = "at most" + (f", best so far: {best}" if best else "")
+                shown.insert(0, Shown(WHOLE, WHOLE, whole[0] / whole[1], numbers))
+        return shown
+
+    def _tell_rows(self) -> None:
+        if self._on_row:
+            for folder, row in self._rows(self._told):
+                self._told[folder] = row["step"]
+                self._on_row(str(folder.relative_to(self._run)), row)
+
+    def _rows(self, told: dict[Path, float]) -> Iterator[tuple[Path, dict[str, Any]]]:
+        """Of every training run, those after the step that was told."""
+        from bcl.runs.directory import RunDirectory
+
+        for training in RunDirectory(self._run).trainings():
+            for row in training.metrics():
+                if row["step"] > told.get(training.path, -1.0):
+                    yield training.path, row
+
+
+def piece_line(piece: "Piece") -> str:
+    """A piece of work for somebody who looks once: the time left is by the last row of metrics."""
+    rate = piece.row.get("steps_per_second")
+    left = str(timedelta(seconds=round((piece.of - piece.done) / rate))) if rate else ""
+    return Shown("", piece.name, _share(piece), _numbers(piece)).line(left)
+
+
+def _share(piece: "Piece") -> float:
+    return piece.done / max(piece.of, 1)
+
+
+def _numbers(piece: "Piece") -> str:
+    row = piece.row
+    words = [f"{piece.doing} {piece.done:,} of {piece.of:,}" if row else piece.doing]
+    for name, label in (("return", "return"), ("return_attacked", "attacked"), ("eps", "eps")):
+        if (value := row.get(name)) is not None and (value or name != "eps"):
+            words.append(f"{label} {value:.4g}")
+    if rate := row.get("steps_per_second"):
+        words.append(f"{rate:,.0f} steps/s")
+    return ", ".join(words)
+
+
+@contextlib.contextmanager
+def stop_requests(farewell: str = "") -> Iterator[Callable[[], bool]]:
+    """Ctrl-C and SIGTERM ask work to stop at the next good moment; a second one ends it at once, with `farewell` where it
+    does not end by itself."""
+    asked: list[int] = []
+    killer = threading.Timer(GRACE, _end_all, [f"bcl: interrupted; {farewell}\n"])
+    killer.daemon = True
+
+    def ask(number: int, _: FrameType | None) -> None:
+        if asked:
+            if not killer.is_alive():
+                killer.start()
+            raise KeyboardInterrupt
+        asked.append(number)
+        with contextlib.suppress(OSError):  # not print: the signal may have come in the middle of one
+            os.write(2, b"stopping; once more to stop at once\n")
+
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield lambda: bool(asked)
+    finally:
+        killer.cancel()
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _end_all(farewell: str) -> None:
+    """For work that does not end when it is interrupted, such as a game that hangs. Files are whole at any moment."""
+    for child in multiprocessing.active_children():
+        child.kill()
+    with contextlib.suppress(OSError):
+        os.write(2, ("\x1b[?25h" * err.is_terminal + farewell).encode())  # the live view hides the cursor
+    os._exit(INTERRUPTED)

@@ -1,0 +1,438 @@
+"""The commands. Each is a function of the Python API and what the console adds to it: what is printed, in which form.
+
+A command's flags are the parameters of the API's function and of its own function here. `call` is the API's function with
+the arguments that were given. Nothing heavy is imported at the top.
+"""
+
+import contextlib
+import dataclasses
+import json as to_json
+import os
+import shlex
+import time
+from collections.abc import Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from bcl.api import Where
+from bcl.errors import ConfigError, MissingExtra, StoreError, WeightsError, counted
+from bcl.settings import format_eps
+
+if TYPE_CHECKING:
+    from bcl.api.training import Order
+    from bcl.games import Game
+    from bcl.reports.compare import Comparison
+    from bcl.reports.data import Collected
+
+Call = partial[Any]
+Settings = Mapping[str, Any]
+NONE: Settings = {}
+# Command -> the function that it calls; the others have none, or are their own.
+API = {
+    "train": "bcl.api.training:train",
+    "attack": "bcl.api.signatures:evaluate",
+    "certify": "bcl.api.signatures:certify",
+    "report": "bcl.api.reporting:report",
+    "compare": "bcl.api.reporting:compare",
+    "video": "bcl.api.signatures:video",
+}
+OFTEN = (
+    *("algo", "bootstrap", "dqn.steps", "ppo.steps", "dqn.learning_rate", "ppo.learning_rate", "network.hidden"),
+    *("attack.kind", "attack.steps", "curriculum.target", "curriculum.increment", "curriculum.runs"),
+    *("evaluation.eps", "evaluation.episodes", "evaluation.suite"),
+)
+
+
+def train(call: Call, *, repeats: int = 1) -> None:
+    """Train.
+
+    Args:
+        repeats: Whole independent runs, with this seed and the following ones, in folders of their own.
+    """
+    if repeats < 1:
+        raise ConfigError(f"--repeats {repeats} is not possible", "give 1 or more")
+    from bcl.api import console
+    from bcl.cli.resume_command import finish, finish_repeats
+    from bcl.runs.directory import Repeats, RunDirectory, make_room
+
+    order: Order = call(finish=lambda order: order)
+    if order.config.budget == "small":
+        console.say("a quick look: few steps, runs, phases and episodes; the result is not the paper's protocol")
+    if order.begun and repeats > 1:
+        raise StoreError(f"'{order.out}' is a run already, without repeats", "give another --out")
+    run = RunDirectory(order.out)
+    with run.lock(console.say):
+        if repeats > 1:
+            seeds = range(order.config.seed, order.config.seed + repeats)
+            make_room(order.out)
+            for seed in seeds:
+                order.create(order.out / f"seed{seed}", seed)
+            Repeats(order.out).write([f"seed{seed}" for seed in seeds])
+            finish_repeats(order.out, order.workers)
+            return
+        if run.finished:
+            print(f"'{order.out}' is finished")
+        if not order.begun:
+            order.create(order.out, order.config.seed)
+        console.say(f"run: {order.out}")
+        finish(order.out, order.workers)
+
+
+def train_settings() -> str:
+    """The settings that people change most, with help."""
+    from bcl.cli.flags import settings_help
+    from bcl.config import Config
+
+    return f"settings, of which these are used most (all: bcl presets GAME):\n{settings_help(Config, OFTEN)}"
+
+
+def attack(call: Call, *, json: bool = False) -> None:
+    """Evaluate.
+
+    Args:
+        json: Print JSON instead of a table.
+    """
+    from rich.text import Text
+
+    from bcl.api import console
+    from bcl.reports import tables
+    from bcl.reports.style import TERMINAL_FLAG
+
+    with _kept_results(), console.progress(quiet=json) as bar:
+        found = call(onlooker=bar)
+    if json:
+        print(to_json.dumps(found.to_dict()))
+        return
+    tables.print_table(tables.scores_table(found.title, found.scores, found.start, found.breaking), console.out)
+    if found.breaking:
+        console.out.print(str(found.breaking), highlight=False)
+    for flag in found.flags:
+        name = Text(f"flag {flag.name}", style=TERMINAL_FLAG)
+        console.out.print(name.append(f": {flag.message} (docs/flags.md)", style="not bold default"))
+    print(f"results: {found.folder}")
+    if call.keywords.get("suite") not in ("strong", "learned"):
+        eps = call.keywords.get("eps")
+        budgets = f" --eps {' '.join(eps)}" if eps else ""
+        print(f"next: bcl attack {call.args[0]} --suite strong{budgets}")
+
+
+def certify(call: Call, *, json: bool = False) -> None:
+    """Certify.
+
+    Args:
+        json: Print JSON instead of a table.
+    """
+    from bcl.api import console
+    from bcl.reports.tables import Table, print_table
+
+    with _kept_results(), console.progress(quiet=json) as bar:
+        found = call(onlooker=bar)
+    proofs = found.certificates
+    if json:
+        print(to_json.dumps([proof.to_dict() for proof in proofs]))
+        return
+    seed = call.keywords.get("seed", 0)
+    title = f"{found.title}, {counted(proofs[0].episodes, 'episode')}, seed {seed}"
+    header = ("eps", "actions proven (ACR)", "greedy worst case (GWC)", "nominal")
+    rows = [(format_eps(p.eps), f"{p.acr:.1%}", f"{p.gwc:.4g}", f"{p.nominal:.4g}") for p in proofs]
+    print_table(Table(title, header, tuple(rows)), console.out)
+    print(f"results: {found.folder}")
+    if found.method == "crown":
+        print(f"next: bcl report {call.args[0]}")
+    else:
+        budgets = " ".join(format_eps(proof.eps) for proof in proofs)
+        print(f"next: bcl certify {call.args[0]} --eps {budgets} --method crown")
+
+
+@contextlib.contextmanager
+def _kept_results() -> Iterator[None]:
+    """Says, when an evaluation is stopped, what becomes of what is done."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt("what is finished is kept, the same command goes on from there") from None
+
+
+def report(call: Call) -> None:
+    """Report."""
+    from bcl.api import console
+
+    told: list[Collected] = []
+    out = call(say=console.say, tell=told.append)
+    print(f"verdict: {told[0].verdict}")
+    print(f"report: {out}")
+    print(f"next: {_after_report(told[0])}")
+
+
+def _after_report(collected: "Collected") -> str:
+    from bcl.reports.collect import agent_file
+    from bcl.runs.directory import RunDirectory
+
+    if word := {"stopped": "resume", "at work": "status"}.get(collected.state):
+        return f"bcl {word} {shlex.quote(collected.source)}"
+    agent = Path(collected.agent)
+    if agent_file(agent):
+        return f"bcl {'video' if collected.evaluations else 'attack'} {shlex.quote(collected.agent)}"
+    last = RunDirectory(agent).stages()[-1].policy  # the best one is gone; this is what it was copied from
+    if last.exists():
+        return f"bcl attack {shlex.quote(str(last))}"
+    return f"copy the run again with all its files, '{agent}' has no best policy"
+
+
+def compare(
+    call: Call,
+    *,
+    format: Literal["table", "markdown", "latex", "json"] = "table",
+    figure: Where | None = None,
+) -> None:
+    """Compare.
+
+    Args:
+        format: What is printed.
+        figure: Also draw it: a png, svg or pdf file.
+    """
+    from bcl.api import console
+    from bcl.reports import compare_figure, tables
+    from bcl.runs import store
+
+    file = Path(figure) if figure else None
+    ending = compare_figure.figure_format(file) if file else ""  # before the work
+    found = call()
+    if file:  # before a reader of the tables closes the pipe
+        store.write_bytes(file, compare_figure.encoded(compare_figure.draw(found), ending))
+    if format == "json":
+        print(to_json.dumps(found.to_dict()))
+        return
+    if format != "table":
+        written = tables.as_latex if format == "latex" else tables.as_markdown
+        print("\n\n".join(map(written, tables.tables(found))))
+        return
+    for table in tables.tables(found):
+        tables.print_table(table, console.out)
+    if file:
+        print(f"figure: {file}")
+    print(f"next: {_after_compare(found, call.args, bool(file))}")
+
+
+def _after_compare(found: "Comparison", paths: tuple[Path, ...], drawn: bool) -> str:
+    """What is missing first: attacks that others of the same game faced; then the figure."""
+    for block in found.blocks:
+        if missing := block.missing:
+            entry = next(entry for entry in found.entries if entry.label == missing.row)
+            agent = entry.path / missing.member if len(entry.members) > 1 else entry.path
+            words = ["bcl", "attack", str(agent), "--suite", missing.suite]
+            words += ["--eps", *map(format_eps, missing.eps)] if missing.eps else []
+            words += ["--episodes", str(block.episodes)]
+            words += ["--env-set", block.levels] if block.levels else []
+            words += ["--protocol", block.protocol] if block.protocol != "fixed" else []
+            return shlex.join(words)
+    last = ["--format", "latex"] if drawn else ["--figure", "compare.png"]
+    return shlex.join(["bcl", "compare", *map(str, paths), *last])
+
+
+def video(call: Call) -> None:
+    """Film."""
+    from bcl.api import console
+
+    with console.progress(1) as bar:
+        made = call(onlooker=bar)
+    for file in (made.mp4, made.gif):
+        size = file.stat().st_size
+        print(f"{file}  {f'{size / 1e6:.1f} MB' if size >= 1e6 else f'{size / 1e3:.0f} kB'}")
+    changed = f"{made.changed / made.steps:.0%} of actions changed"
+    print(f"return {made.total:.4g} after {counted(made.steps, 'step')}, {changed}")
+    given = call.keywords
+    words = ["bcl", "attack", str(call.args[0])]
+    words += ["--attack", given.get("attack", "pgd"), "--eps", format_eps(made.eps)] if made.eps else []
+    words += ["--env-set", given["env_set"]] if "env_set" in given else []
+    print(f"next: {shlex.join(words)}")
+
+
+def zoo(name: str | None = None) -> None:
+    """List the published agents with their returns, or tell all about one: how it was trained, and its checksum.
+
+    Args:
+        name: An agent of the list.
+    """
+    from bcl import zoo
+
+    if name is not None:
+        agent = zoo.named(name.removeprefix(zoo.PREFIX))
+        print((agent.folder / zoo.ABOUT).read_text(), end="")
+        return
+    names = zoo.names()
+    if not names:
+        raise WeightsError("the zoo of this installation is empty", zoo.RESTORE)
+    within = "the worst within each budget at which all attacks of a suite were played"
+    print(f"mean return by budget (0: no attack), {within}:")
+    for agent in map(zoo.named, names):
+        returns = ", ".join(f"{eps}: {mean:.4g}" for eps, mean in agent.within.items())
+        print(f"  {agent.folder.name:<20}{agent.game:<14}{agent.recipe:<14}{returns} ({agent.suite})")
+    print(f"\nnext: bcl attack {zoo.PREFIX}{names[0]} --suite quick --eps 10/255 --episodes 1")
+
+
+def presets(game: str | None = None, *, recipe: str | None = None, settings: Settings = NONE) -> None:
+    """List the games with a preset and the recipes, or print the whole configuration of one game with help.
+
+    Args:
+        game: A preset, an Atari or Procgen game, or a Gymnasium id.
+        recipe: Print the configuration as this recipe sets it.
+    """
+    from bcl import recipes
+    from bcl.config import preset_names, resolve
+
+    if game is not None:
+        _print_configuration(game, recipe, settings)
+        return
+    print("games with a preset (any other Atari, Procgen or Gymnasium game takes the defaults):")
+    for name in preset_names():
+        config = resolve(name)
+        print(f"  {name:<14}{config.game.engine:<11}{config.algo}")
+    print("\nrecipes:")
+    for name, known in recipes.RECIPES.items():
+        print(f"  {name:<16}{known.summary}{' (ours)' if known.ours else ''}")
+    print("\nnext: bcl presets pong --recipe bcl-mos-at")
+
+
+def _print_configuration(game: str, recipe: str | None, settings: Settings) -> None:
+    from bcl.config import resolve_stages
+    from bcl.settings import difference, setting_line, to_toml
+
+    *earlier, (stage, config) = resolve_stages(game, recipe=recipe, flags=settings)
+    unused = "dqn" if config.algo == "ppo" else "ppo"
+    for number, (before, other) in enumerate(earlier, 1):  # comments: the output is a configuration file
+        print(f"# stage {number} of {len(earlier) + 1}, loss {before.loss}, strategy {before.strategy}:")
+        for key in difference(other, config):
+            if not key.startswith(f"{unused}."):
+                print(f"#   {setting_line(other, key)}")
+    if earlier:
+        print(f"# stage {len(earlier) + 1}, loss {stage.loss}, strategy {stage.strategy}: what follows")
+    print(to_toml(config, comments=True, without=unused), end="")
+
+
+def import_(
+    file: Path, *, format: str, game: str, out: Path, normalise: Path | None = None, settings: Settings = NONE
+) -> None:
+    """Convert a published checkpoint into a bcl policy, without running anything it carries.
+
+    Args:
+        file: The foreign checkpoint.
+        format: radial-dqn (radial_rl_v2, SA-DQN, BCL), radial-dqn-v1 (radial_rl), radial-ppo (Procgen) or sb3 (a
+            Stable-Baselines3 DQN, PPO or A2C zip).
+        game: The game it plays, such as fruitbot.
+        out: The file to write; must not exist.
+        normalise: sb3: an npz file with mean and var of VecNormalize's obs_rms, where the agent was trained behind it.
+    """
+    from bcl.config import resolve
+
+    if os.path.lexists(out):
+        raise StoreError(f"'{out}' exists already", "give another --out")
+    config = resolve(game, flags=settings)
+
+    from bcl.policies.files import save
+    from bcl.policies.importers import import_policy
+
+    policy = import_policy(Path(file), format, config.game, Path(normalise) if normalise else None)
+    save(policy, out)
+    parameters = counted(sum(p.numel() for p in policy.parameters()), "parameter")
+    actions = counted(policy.spec.num_actions, "action")
+    print(f"{out}: {policy.spec.kind} for {policy.spec.algo}, {parameters}, {actions}, {game}")
+    print(f"next: bcl attack {out}")
+
+
+def bench(
+    what: Literal["env", "attack"],
+    *games: str,
+    num_envs: int = 32,
+    threads: int = 0,
+    seconds: float = 2.0,
+    device: str = "auto",
+) -> None:
+    """Measure this machine: agent steps per second of games under random play, or of play under attack.
+
+    Args:
+        what: Games alone (env), or PGD-30, RI-FGSM and Multi-T on an untrained network (attack).
+        games: Games to measure; by default all presets for env, pong for attack.
+        num_envs: Copies stepped together.
+        threads: Emulator threads for env; 0 lets the engine choose.
+        seconds: Time per row, about.
+        device: Where attacks run: auto, cpu or cuda.
+    """
+    if not 0 < seconds < 3600 or num_envs < 1 or threads < 0:
+        raise ConfigError("cannot measure that", "seconds lie in (0, 3600), copies from 1, threads from 0")
+    if what == "attack":
+        _bench_attacks(games or ("pong",), num_envs, seconds, device)
+    else:
+        _bench_games(games, num_envs, threads, seconds)
+
+
+def _bench_attacks(games: tuple[str, ...], num_envs: int, seconds: float, device: str) -> None:
+    from bcl.api.agents import pick_device
+    from bcl.attacks import attack_by_name
+    from bcl.config import resolve
+    from bcl.evaluation.speed import attack_speed, untrained_policy
+
+    device = pick_device(device)
+    copies = counted(num_envs, "copy", "copies")
+    print(f"agent steps/s under attack at 3/255, {copies}, untrained network, {device}")
+    for name in games:
+        game = resolve(name).game
+        policy = untrained_policy(game, device)
+        for attack in map(attack_by_name, ("pgd-30", "ri-fgsm", "multi-t")):
+            first = attack_speed(policy, game, attack, 3 / 255, copies=num_envs, steps=1)
+            steps = max(1, min(1000, int(first * seconds / num_envs)))
+            rate = attack_speed(policy, game, attack, 3 / 255, copies=num_envs, steps=steps)
+            print(f"  {name:<14}{attack!r:<90}{rate:>10,.1f}", flush=True)
+
+
+def _bench_games(games: tuple[str, ...], num_envs: int, threads: int, seconds: float) -> None:
+    from bcl.config import preset_names, resolve
+
+    copies = counted(num_envs, "copy", "copies")
+    print(f"agent steps/s, {copies}, random actions, {counted(os.cpu_count() or 1, 'core')}")
+    for name in games or preset_names():
+        for label, game in _pipelines(resolve(name).game):
+            try:
+                rate = f"{_steps_per_second(game, num_envs, threads, seconds):>10,.0f}"
+            except MissingExtra as error:
+                if games:  # asked for by name
+                    raise
+                rate = f"  skipped: {error}"
+            print(f"  {name:<14}{game.engine:<11}{label:<10}{rate}", flush=True)
+
+
+def _pipelines(game: "Game") -> Iterator[tuple[str, "Game"]]:
+    """The ways in which a game can be seen."""
+    from bcl.games import AtariGame
+
+    if not isinstance(game, AtariGame):
+        yield "", game
+        return
+    for pool in ("gray", "rgb"):
+        yield pool, dataclasses.replace(game, pool=pool)
+    if game.id == "road_runner":
+        yield "v1", dataclasses.replace(game, pipeline="v1", num_actions=0)
+
+
+def _steps_per_second(game: "Game", num_envs: int, threads: int, seconds: float) -> float:
+    """Agent steps of all copies together per second, start-up excluded."""
+    import torch
+
+    from bcl.envs import make_env
+
+    warm_up = 5
+    envs = make_env(game, num_envs, threads=threads)
+    envs.reset(0)
+    draws = torch.Generator().manual_seed(0)
+    vector_steps = 0
+    start = time.perf_counter()
+    while vector_steps < 20 or time.perf_counter() - start < seconds:
+        envs.send(torch.randint(envs.num_actions, (num_envs,), generator=draws))
+        envs.recv()
+        vector_steps += 1
+        if vector_steps == warm_up:
+            start = time.perf_counter()
+    elapsed = time.perf_counter() - start
+    envs.close()
+    return (vector_steps - warm_up) * num_envs / elapsed

@@ -1,0 +1,215 @@
+"""The flags of a command: made from the signatures and docstrings of its functions, with tyro."""
+
+import dataclasses
+import inspect
+import itertools
+import os
+import types
+import typing
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import docstring_parser
+import tyro
+
+from bcl.errors import ConfigError, did_you_mean
+from bcl.settings import Eps
+
+AGENT = "RUN|FILE|zoo:NAME"
+METAVARS = {"agent": AGENT, "run": AGENT, "runs": AGENT, "folder": "RUN", "file": "FILE", "games": "GAME"}
+SINGULAR = {"attacks": "attack"}  # parameter -> flag
+# Parameters that are no flags: the console gives them, or their fields are.
+NO_FLAGS = {"call", "settings", "workers", "onlooker", "say", "progress", "on_row", "finish", "tell"}
+REQUIRED = inspect.Parameter.empty
+CONFIG = (tyro.conf.FlagCreatePairsOff,)
+Function = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Flag:
+    """One parameter of a function, as a flag or as a word in its place."""
+
+    parameter: str
+    kind: Any
+    """bool, int, float, str, Path or a Literal."""
+    default: Any
+    help: str
+    several: bool
+    positional: bool
+    group: tuple[str, Function] | None = None
+    """The parameter that takes a dataclass of which this is a field, and the dataclass."""
+
+    @property
+    def name(self) -> str:
+        """As an attribute of the parsed options; a switch that is on by default is turned off."""
+        name = SINGULAR.get(self.parameter, self.parameter)
+        return f"no_{name}" if self.default is True else name
+
+    @property
+    def word(self) -> str:
+        """What is to be written for its value."""
+        return (METAVARS.get(self.parameter) or _word(self.kind, self.name.upper())) + " ..." * self.several
+
+    @property
+    def shown(self) -> str:
+        """For messages."""
+        return self.word if self.positional else "--" + self.name.replace("_", "-")
+
+    def field(self, strict: bool) -> tuple[Any, ...]:
+        """For tyro, to which every value is text. `strict`: it insists on what is required, as help should say."""
+        kind: Any = bool if self.kind is bool else tuple[str, ...] if self.several else str
+        missing = {bool: False, str: "", tuple[str, ...]: ()}[kind]
+        about: dict[str, Any] = {"help": self.help, "help_behavior_hint": f"(default: {self.default})"}
+        if self.kind is not bool:
+            about["metavar"] = self.word
+        if self.default is REQUIRED and not self.several:
+            about["help_behavior_hint"] = "(required)"
+            missing = dataclasses.MISSING if strict else missing
+        elif self.kind is bool or self.default in (None, (), "", REQUIRED):
+            about["help_behavior_hint"] = ""
+        place = (tyro.conf.Positional,) if self.positional else ()
+        return self.name, Annotated[(kind, tyro.conf.arg(**about), *place)], dataclasses.field(default=missing)
+
+    def value(self, given: Any) -> Any:
+        """The argument, from text."""
+        if self.kind is bool:
+            return not self.default
+        if self.several:
+            return [_typed(self.kind, text, self.shown) for text in given]
+        return _typed(self.kind, given, self.shown)
+
+
+def flags_of(function: Function) -> Iterator[Flag]:
+    """A function's flags, or a dataclass's; fields of a parameter that is a dataclass are flags themselves."""
+    help_of = _help(function)
+    for name, parameter in inspect.signature(function).parameters.items():
+        hint = parameter.annotation
+        if dataclasses.is_dataclass(hint):
+            group = (name, typing.cast(Function, hint))
+            yield from (dataclasses.replace(flag, group=group) for flag in flags_of(group[1]))
+        if name in NO_FLAGS:
+            continue
+        kinds = [*_members(hint)]
+        several = parameter.kind is parameter.VAR_POSITIONAL or Sequence in [typing.get_origin(kind) for kind in kinds]
+        # The dataclass of `bcl resume` has keywords only.
+        positional = parameter.kind is not parameter.KEYWORD_ONLY or name == "folder"
+        yield Flag(name, _kind(kinds), parameter.default, help_of.get(name, ""), several, positional)
+
+
+def parse(functions: Sequence[Function], name: str, words: list[str]) -> tuple[list[dict[str, Any]], list[str]]:
+    """The arguments of each function that the words after a command's name give, and the words that are no flags."""
+    found = [[*flags_of(function)] for function in functions]
+    help_wanted = "-h" in words or "--help" in words
+    if not help_wanted:
+        _refuse_without_value(itertools.chain(*found), words)
+    options, rest = tyro.cli(
+        _options(functions, strict=help_wanted),
+        prog=f"bcl {name}",
+        description=(inspect.getdoc(functions[0]) or "").split("\n\n")[0],  # what follows is for Python
+        args=words,
+        return_unknown_args=True,
+        config=CONFIG,
+    )
+    return [_arguments(flags, options) for flags in found], rest
+
+
+def _options(functions: Iterable[Function], strict: bool) -> Any:
+    fields = [flag.field(strict) for function in functions for flag in flags_of(function)]
+    return dataclasses.make_dataclass("Options", fields, kw_only=True)
+
+
+def _arguments(flags: Iterable[Flag], options: Any) -> dict[str, Any]:
+    """What was given; the rest keeps the function's defaults."""
+    groups: dict[tuple[str, Function] | None, dict[str, Any]] = {None: {}}
+    for flag in flags:
+        if given := getattr(options, flag.name):
+            groups.setdefault(flag.group, {})[flag.parameter] = flag.value(given)
+        elif flag.default is REQUIRED and not flag.several:
+            raise ConfigError(f"{flag.shown} is missing")
+    return groups.pop(None) | {group[0]: group[1](**fields) for group, fields in groups.items() if group}
+
+
+def _refuse_without_value(flags: Iterable[Flag], words: list[str]) -> None:
+    valued = {flag.shown for flag in flags if flag.kind is not bool and not flag.positional}
+    for word, following in itertools.pairwise([*words, "--"]):
+        if word.replace("_", "-") in valued and following.startswith("--"):
+            raise ConfigError(f"{word} has no value")
+
+
+def print_completion(commands: dict[str, Sequence[Function]], shell: str) -> None:
+    """A script that completes the commands and their flags in a shell."""
+    kinds = [
+        Annotated[_options(functions, strict=True), tyro.conf.subcommand(name=name)]
+        for name, functions in commands.items()
+    ]
+    words = ["--tyro-print-completion", shell]
+    tyro.cli(typing.Union[tuple(kinds)], prog="bcl", args=words, config=CONFIG)  # type: ignore[call-overload] # noqa: UP007
+
+
+def settings_help(config: type, names: Iterable[str]) -> str:
+    """A few settings of a configuration by their dotted names, each with its type in words and its help."""
+    lines = []
+    for name in names:
+        *sections, last = name.split(".")
+        kind = config
+        for section in sections:
+            kind = typing.get_type_hints(kind)[section]
+        hint = typing.get_type_hints(kind, include_extras=True)[last]
+        several = typing.get_origin(hint) is tuple
+        element = typing.get_args(hint)[0] if several else hint
+        budget = Eps in (element, *typing.get_args(element))
+        word = "BUDGET" if budget else _word(_kind(_members(element)), last.upper())
+        lines += [f"  --{name} {word}{' ...' * several}", f"      {_help(kind)[last]}"]
+    return "\n".join(lines)
+
+
+def _help(function: Any) -> dict[str, str]:
+    """By parameter or field."""
+    kinds = reversed(function.__mro__[:-1]) if inspect.isclass(function) else [function]
+    documented = itertools.chain(*(docstring_parser.parse_from_object(kind).params for kind in kinds))
+    return {param.arg_name: " ".join((param.description or "").split()) for param in documented}
+
+
+def _members(hint: Any) -> Iterator[Any]:
+    """The kinds that a hint allows, without None and annotations."""
+    if typing.get_origin(hint) is Annotated:
+        yield from _members(typing.get_args(hint)[0])
+    elif typing.get_origin(hint) in (types.UnionType, typing.Union):
+        for member in typing.get_args(hint):
+            yield from _members(member)
+    elif hint is not type(None):
+        yield hint
+
+
+def _kind(kinds: Iterable[Any]) -> Any:
+    """What text stands for, where several kinds are allowed: a path, text, one of some words, or a number."""
+    kinds = [*kinds]
+    choices = [word for kind in kinds if typing.get_origin(kind) is Literal for word in typing.get_args(kind)]
+    if any(kind is Path or typing.get_origin(kind) is os.PathLike for kind in kinds):
+        return Path
+    if str in kinds:
+        return str
+    return Literal[tuple(choices)] if choices else kinds[0]
+
+
+def _word(kind: Any, otherwise: str) -> str:
+    """What is to be written for a value of this kind."""
+    if typing.get_origin(kind) is Literal:
+        return "{" + ",".join(typing.get_args(kind)) + "}"
+    return {int: "NUMBER", float: "NUMBER", bool: "{true,false}", Path: "PATH"}.get(kind, otherwise)
+
+
+def _typed(kind: Any, text: str, shown: str) -> Any:
+    """Text as this kind."""
+    if typing.get_origin(kind) is Literal:
+        known = typing.get_args(kind)
+        if text not in known:
+            hint = did_you_mean(text, known, f"one of {', '.join(known)}")
+            raise ConfigError(f"{shown} '{text}' is not a choice", hint)
+        return text
+    try:
+        return kind(text)
+    except ValueError:
+        raise ConfigError(f"{shown} '{text}' is not {'a whole number' if kind is int else 'a number'}") from None
