@@ -8,12 +8,12 @@ import pytest
 
 from bcl.errors import StoreError
 from bcl.reports.collect import OWN, collect
-from bcl.reports.compare import compare
+from bcl.reports.compare import compare_agents
 from bcl.runs import store
 from tests.report.conftest import rewritten
 
 
-@pytest.mark.parametrize("read", [lambda run: collect(run), lambda run: compare([run])], ids=["report", "compare"])
+@pytest.mark.parametrize("read", [lambda run: collect(run), lambda run: compare_agents([run])], ids=["report", "compare"])
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
