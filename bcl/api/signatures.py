@@ -68,7 +68,7 @@ def evaluate(
     arguments = locals()
     from bcl.api import judging
 
-    return judging.evaluate(**arguments | {"onlooker": onlooker or judging.NOBODY})
+    return judging.evaluate(**arguments | {"onlooker": judging.NOBODY if onlooker is None else onlooker})
 
 
 def certify(
@@ -99,7 +99,7 @@ def certify(
     arguments = locals()
     from bcl.api import judging
 
-    return judging.certify(**arguments | {"onlooker": onlooker or judging.NOBODY})
+    return judging.certify(**arguments | {"onlooker": judging.NOBODY if onlooker is None else onlooker})
 
 
 def video(
@@ -132,4 +132,4 @@ def video(
     arguments = locals()
     from bcl.api import filming, judging
 
-    return filming.video(**arguments | {"onlooker": onlooker or judging.NOBODY})
+    return filming.video(**arguments | {"onlooker": judging.NOBODY if onlooker is None else onlooker})
