@@ -45,7 +45,7 @@ LEARNING = [
     ("device.py", "__call__"),
     ("learners/dqn.py", "_take_gradient_step"),
 ]
-FRAMES, FILES = 18, 10  # at most, the learner's own included
+FRAMES, FILES = 14, 8  # at most, the learner's own included
 
 
 def test_a_training_step_is_near_the_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

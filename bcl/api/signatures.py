@@ -69,7 +69,7 @@ def evaluate(
     arguments = locals()
     from bcl.api import evaluating
 
-    return evaluating.evaluate(**arguments | {"onlooker": onlooker or evaluating.NOBODY})
+    return evaluating.evaluate(**arguments | {"onlooker": evaluating.NOBODY if onlooker is None else onlooker})
 
 
 def certify(
@@ -100,7 +100,7 @@ def certify(
     arguments = locals()
     from bcl.api import evaluating
 
-    return evaluating.certify(**arguments | {"onlooker": onlooker or evaluating.NOBODY})
+    return evaluating.certify(**arguments | {"onlooker": evaluating.NOBODY if onlooker is None else onlooker})
 
 
 def video(
@@ -133,4 +133,4 @@ def video(
     arguments = locals()
     from bcl.api import evaluating, filming
 
-    return filming.video(**arguments | {"onlooker": onlooker or evaluating.NOBODY})
+    return filming.video(**arguments | {"onlooker": evaluating.NOBODY if onlooker is None else onlooker})

@@ -16,11 +16,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from bcl.api import Where
-from bcl.errors import ConfigError, MissingExtra, StoreError, WeightsError, counted
+from bcl.errors import BclError, ConfigError, MissingExtra, StoreError, TrainingError, WeightsError, counted
 from bcl.settings import format_eps
 
 if TYPE_CHECKING:
     from bcl.api.training import Order
+    from bcl.api.workers import Workers
+    from bcl.experiment import Dispatcher, Verdict
     from bcl.games import Game
     from bcl.reports.compare import Comparison
     from bcl.reports.data import Collected
@@ -53,7 +55,6 @@ def train(call: Call, *, repeats: int = 1) -> None:
     if repeats < 1:
         raise ConfigError(f"--repeats {repeats} is not possible", "give 1 or more")
     from bcl.api import console
-    from bcl.cli.resume_command import finish, finish_repeats
     from bcl.runs.directory import Repeats, RunDirectory, make_room
 
     order: Order = call(finish=lambda order: order)
@@ -77,6 +78,105 @@ def train(call: Call, *, repeats: int = 1) -> None:
             order.create(order.out, order.config.seed)
         console.say(f"run: {order.out}")
         finish(order.out, order.workers)
+
+
+def finish(run: Path, workers: "Workers") -> None:
+    """Do what is left of a run that this process has locked; print its verdict and the next command."""
+    from bcl import experiment
+
+    with _dispatcher(run, run, workers) as dispatcher:
+        verdict = experiment.finish(run, dispatcher)
+    _print_verdict(run, verdict)
+    print(f"next: bcl report {shlex.quote(str(run))}")
+
+
+def finish_repeats(group: Path, workers: "Workers") -> None:
+    """`finish` for every repeat; then the median by the paper's final score, and the IQM beside it."""
+    from bcl.runs import store
+    from bcl.runs.directory import Repeats
+
+    runs = Repeats(group).runs()
+    if not runs:
+        raise StoreError(f"the repeats in '{group}' name no runs", "start anew with another --out")
+    store.sweep(group)
+    from bcl import experiment
+    from bcl.api import console
+
+    if shared := experiment.shared_stages(runs):
+        for run in runs:
+            console.say(f"run: {run.path}, up to the stage whose median all repeats go on from")
+            with run.lock(console.say), _dispatcher(run.path, group, workers) as dispatcher:
+                experiment.train_until_median(run.path, dispatcher)
+        experiment.share_median(shared)
+    verdicts = []
+    for run in runs:
+        console.say(f"run: {run.path}")
+        with run.lock(console.say), _dispatcher(run.path, group, workers) as dispatcher:
+            verdicts.append(experiment.finish(run.path, dispatcher))
+        _print_verdict(run.path, verdicts[-1])
+    summary = experiment.summary(runs, verdicts)
+    Repeats(group).finish(summary)
+    finals, median = summary["final_scores"], summary["median"]
+    print(f"final score: {summary['final_score_is']}")
+    scores = " ".join(f"{score:.4g}" for score in finals.values())
+    print(f"final scores of {len(runs)} repeats: {scores}, IQM {summary['iqm']:.4g}")
+    print(f"the median is {group / median} with {finals[median]:.4g}")
+    print(f"next: bcl report {shlex.quote(str(group))}")
+
+
+@contextlib.contextmanager
+def _dispatcher(run: Path, whole: Path, workers: "Workers") -> "Iterator[Dispatcher]":
+    """Of the work on a run, under the eyes of the console; where it stops, the message says how to continue with `whole`."""
+    from bcl.api import console
+
+    resume = shlex.join(["bcl", "resume", str(whole), *workers.flags()])
+    farewell = f"continue with: {resume}"
+    try:
+        with console.stop_requests(farewell) as interrupted, console.live(run) as view:
+            yield workers.dispatcher(interrupted, view.tick, console.say)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(farewell + _unlike(run)) from None
+    except TrainingError as error:
+        again = f"'{resume}' goes back to the last checkpoint; if that ends here again, {error.hint}"
+        raise TrainingError(error.message, again) from None
+    except ConfigError:
+        raise  # the same settings will fail again
+    except BclError as error:
+        error.hint = "; ".join(filter(None, (error.hint, farewell)))
+        raise
+
+
+def _unlike(run: Path) -> str:
+    """A warning where a run that was stopped does not end as one that was not; else nothing."""
+    from bcl.runs.directory import RunDirectory
+
+    stage = RunDirectory(run).stages()[-1]
+    section = "distill" if stage.loss == "distill" else stage.config.algo
+    learner = stage.config.learner(stage.loss)
+    needed = [name for name in ("checkpoint_steps", "checkpoint_replay") if hasattr(learner, name)]
+    unset = " and ".join(f"--{section}.{name}" for name in needed if not getattr(learner, name))
+    return f"; without {unset} it ends with other weights than if it had not been stopped" if unset else ""
+
+
+def _print_verdict(run: Path, verdict: "Verdict") -> None:
+    from bcl.evaluation.score import lowest
+    from bcl.runs.directory import RunDirectory
+
+    began = (verdict.start.scores, verdict.start.unlimited) if verdict.start else ([], [])
+    for where, scores, theirs in (
+        ("", verdict.scores, began[0]),
+        (" on unlimited levels", verdict.unlimited, began[1]),
+    ):
+        for eps in sorted({score.eps for score in scores}):
+            words = f"under the worst attack within {format_eps(eps)}" if eps else "without attack"
+            ours, *start = [lowest(s for s in some if s.eps <= eps) for some in (scores, theirs) if some]
+            beside = "".join(f" (its start: {score})" for score in start)
+            print(f"mean return over {counted(len(ours.returns), 'episode')}{where} {words}: {ours}{beside}")
+    for flag in verdict.flags:
+        print(f"flag {flag}")
+    if verdict.start:
+        print(f"its start ({verdict.start.name}): {run / verdict.start.file}")
+    print(f"verdict: {verdict.sentence(RunDirectory(run).config)}")
 
 
 def train_settings() -> str:

@@ -95,21 +95,19 @@ def finish(path: Path, dispatcher: Dispatcher) -> Verdict:
     """Do what is left of a run; what is finished is only read."""
     run = RunDirectory(path)
     store.sweep(path)  # a kill inside the writing of a checkpoint leaves gigabytes
-    return Verdict.of_result(run, run.once(lambda: _train_and_evaluate(run, dispatcher)))
-
-
-def _train_and_evaluate(run: RunDirectory, dispatcher: Dispatcher) -> dict[str, Any]:
-    run.check_unchanged()
-    run.check_device(dispatcher.device)
-    with dispatcher.executor.session():
-        trained = _train_stages(run, dispatcher)
-        agent = trained.the_agent()
-        store.write_bytes(run.best, content(agent))
-        robust = run.stages()[-1].loss != "standard"
-        found = evaluate_run(run, agent, robust, trained.reached, dispatcher)
-    about = {"policy": agent.fingerprint, "reached": trained.reached, "kept": trained.kept}
-    found |= {"flags": [*trained.flags, *found["flags"]], "files": run.digests()}
-    return {**about, "curriculum": trained.stopped, **found}
+    if not run.finished:
+        run.check_unchanged()
+        run.check_device(dispatcher.device)
+        with dispatcher.executor.session():
+            trained = _train_stages(run, dispatcher)
+            agent = trained.the_agent()
+            store.write_bytes(run.best, content(agent))
+            robust = run.stages()[-1].loss != "standard"
+            found = evaluate_run(run, agent, robust, trained.reached, dispatcher)
+        about = {"policy": agent.fingerprint, "reached": trained.reached, "kept": trained.kept}
+        found |= {"flags": [*trained.flags, *found["flags"]], "files": run.digests()}
+        run.finish({**about, "curriculum": trained.stopped, **found})
+    return Verdict.of_result(run, run.result())
 
 
 @dataclass(frozen=True)

@@ -73,6 +73,10 @@ class ResultFolder:
         """What came out; empty before the work has ended."""
         return store.read_if_there(self.result_file)
 
+    def finish(self, facts: Mapping[str, Any]) -> None:
+        """Store the result, which says that the work has ended."""
+        store.write_json(self.result_file, facts)
+
     def once(self, work: Callable[[], Mapping[str, Any]]) -> Json:
         """The result, made if it is not there."""
         return store.once(self.result_file, work)
@@ -97,8 +101,7 @@ class TrainingFolder(ResultFolder):
         self.wandb_file = path / "wandb.json"
 
     def finish(self, facts: Mapping[str, Any]) -> None:
-        """Store the result, which says that the run has ended."""
-        store.write_json(self.result_file, facts)
+        super().finish(facts)
         store.remove(self.checkpoint)
 
     def agent(self, phase: int = 0) -> Agent:
@@ -435,9 +438,6 @@ class Repeats(ResultFolder):
         """Empty: it is no folder of repeats."""
         names = store.read_json(self.path / REPEATS, COPY_AGAIN).get("runs") if self.exists else None
         return [RunDirectory(self.path / str(name)) for name in names] if isinstance(names, list) else []
-
-    def finish(self, summary: Mapping[str, Any]) -> None:
-        store.write_json(self.result_file, summary)
 
     def shown(self) -> RunDirectory:
         """The median; before all have ended, the first that has not."""

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from bcl.api import filming, judging, signatures
+from bcl.api import evaluating, filming, signatures
 from bcl.attacks.suites import ATTACK_NAMES
 from bcl.cli.flags import Function, flags_of
 from bcl.cli.main import COMMANDS, main
@@ -104,8 +104,8 @@ def test_cheap_commands_do_not_import_torch(words: list[str]) -> None:
 @pytest.mark.parametrize(
     ("light", "heavy"),
     [
-        (signatures.evaluate, judging.evaluate),
-        (signatures.certify, judging.certify),
+        (signatures.evaluate, evaluating.evaluate),
+        (signatures.certify, evaluating.certify),
         (signatures.video, filming.video),
     ],
 )
