@@ -13,7 +13,9 @@ from bcl.runs import store
 from tests.report.conftest import rewritten
 
 
-@pytest.mark.parametrize("read", [lambda run: collect(run), lambda run: compare_agents([run])], ids=["report", "compare"])
+@pytest.mark.parametrize(
+    "read", [lambda run: collect(run), lambda run: compare_agents([run])], ids=["report", "compare"]
+)
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
