@@ -47,8 +47,9 @@ def evaluate(
         agent: A run directory, a policy file or an agent of `bcl zoo` (foreign agents: `bcl import` first).
         suite: quick (PGD-10; the default), paper (the paper's four attacks), strong, or learned (strong and an adversary
             that is trained against the agent).
-        attacks: Single attacks instead of a suite: apgd, apgd-margin, corner-noise, fgsm, learned, learned-N (a training of
-            N steps), mad, multi, multi-t, noise, pgd, pgd-N (N steps), ri-fgsm, square, worst-action, or module:Attack.
+        attacks: Single attacks instead of a suite: apgd, apgd-N (N steps), apgd-margin, corner-noise, fgsm, learned,
+            learned-N (a training of N steps), mad, multi, multi-t, noise, pgd, pgd-N (N steps), ri-fgsm, square,
+            worst-action, or module:Attack.
         eps: Budgets, such as 1/255 3/255; by default those of the game's preset.
         episodes: Episodes per score; by default as the game's preset says.
         seed: Seed of games and attacks.

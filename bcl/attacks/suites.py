@@ -81,14 +81,16 @@ def _of_a_module(path: str) -> Attack:
 
 
 def attack_by_name(name: str) -> Attack:
-    """An attack as people write it: `ri-fgsm`, `square`, `pgd`, `pgd-10` for a number of steps, `learned-20000` for a training
+    """An attack as people write it: `ri-fgsm`, `square`, `pgd`, `pgd-10` or `apgd-20` for a number of steps, `learned-20000` for a training
     of so many, `module:Attack` for one of theirs."""
     if name in _NAMED:
         return _NAMED[name]
     if ":" in name:
         return _of_a_module(name)
-    if match := re.fullmatch(r"pgd-([1-9]\d{0,3})", name):
-        steps = int(match[1])
+    if match := re.fullmatch(r"(a?)pgd-([1-9]\d{0,3})", name):
+        steps = int(match[2])
+        if match[1]:
+            return APGD(steps)
         return PGD(steps=steps, step=min(1.0, max(0.1, 2 / steps)))  # can cross the ball: 30 x 0.1, 10 x 0.2, 5 x 0.4
     if match := re.fullmatch(r"learned-([1-9]\d{0,8})", name):
         return Learned(training=int(match[1]))

@@ -29,6 +29,7 @@ STEADY = 0.75  # share of the run before the step size falls: while the budget r
 REACH = 2.5  # budgets that the steps of PGD cover together
 SHARPNESS = 4.0  # leads are measured in 1 / so much of the teacher's usual one, beyond which the loss is nearly 0
 CLEAR = 0.5  # share of the teacher's usual lead from which another action counts as a whole mistake
+REFILL = 0.25  # share of the replay memory that a run resumed without it collects
 SCALE_BATCHES = 8  # replayed batches behind that usual lead
 
 
@@ -79,6 +80,7 @@ class DistillLearner(Learner):
         self.replay = Replay(config.buffer_size, self._obs, n_step=1, gamma=1.0, perturbations=False)
         self._owed = 0.0  # updates
         self._updates = 0
+        self._learns_from = env.num_envs  # agent step
         copies = torch.arange(env.num_envs, device=self.device)
         self.meter = Meter(env.num_envs, self.device, copies < driven if driven else None)
 
@@ -105,7 +107,7 @@ class DistillLearner(Learner):
         c = self.config
         self.player.follow(self.policy)
         assert self.pacer
-        if not self.pacer.knows_start or not len(self.replay):
+        if not self.pacer.knows_start or self.step < self._learns_from:
             return
         if not self._updates:
             self._measure_scale()
@@ -141,12 +143,14 @@ class DistillLearner(Learner):
         }
 
     def restore(self, state: State) -> None:
-        """Continue from `state`; without a replay memory in it, one is collected while learning goes on."""
+        """Continue from `state`; without a replay memory in it, a part of one is collected first."""
         super().restore(state)
         self._owed, self._updates = state["owed"], state["updates"]
         self._scale.copy_(state["scale"])
         if state["replay"] is not None:
             self.replay.restore(state["replay"])
+        else:  # copies begin together: a memory of their first steps alone makes a network forget the rest of the game
+            self._learns_from = self.step + round(REFILL * self.replay.capacity)
 
     def _learning_rate(self) -> float:
         c = self.config

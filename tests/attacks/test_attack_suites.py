@@ -45,6 +45,7 @@ def test_labels_are_unambiguous_and_attacks_cannot_change(attack):
 def test_attacks_by_name():
     assert attack_by_name("pgd-30") == attack_by_name("pgd") == PGD(steps=30, step=0.1)
     assert attack_by_name("pgd-10") == SUITES["quick"][0]
+    assert attack_by_name("apgd-20") == APGD(steps=20)
     assert attack_by_name("pgd-1") == PGD(steps=1, step=1.0)
     assert attack_by_name("ri-fgsm") == RIFGSM()
     assert attack_by_name("apgd") == APGD()
