@@ -239,3 +239,17 @@ def test_landscape_says_what_is_wrong(benchmark, monkeypatch, words, what):
     monkeypatch.setattr(sys, "argv", ["landscape.py", *words, "--eps", "3/255"])
     with pytest.raises(SystemExit, match=what):
         benchmark("landscape").main()
+
+
+def test_the_leaderboard_is_what_the_stored_scores_say(benchmark):
+    leaderboard = benchmark("leaderboard")
+    assert leaderboard.page() == leaderboard.PAGE.read_text(), "run python benchmarks/leaderboard.py"
+
+
+def test_the_leaderboard_has_the_lowest_return_up_to_each_budget(benchmark):
+    leaderboard = benchmark("leaderboard")
+    row = leaderboard.Row("an agent", "ours", {0.2: 4.0, 0.0: 5.0, 0.1: 3.0})
+    assert row.within([0.0, 0.2, 0.3]) == [5.0, 3.0, None]
+    half, whole = leaderboard.Row("half", "ours", {0.0: 9.0}), leaderboard.Row("whole", "ours", {0.0: 1.0, 0.2: 1.0})
+    best_first = sorted([half, whole, row], key=lambda one: leaderboard.by_order(one, [0.0, 0.2]))
+    assert best_first == [row, whole, half]

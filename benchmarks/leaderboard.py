@@ -1,0 +1,127 @@
+"""Write docs/leaderboard.md: every agent by game and budget, from stored scores and the paper's tables. Plays nothing.
+
+    python benchmarks/leaderboard.py [--out docs/leaderboard.md]
+
+Our agents are those of the zoo, by `bcl compare`; weights that the paper's authors released are rows of
+benchmarks/results/released-h200.json; the rest are the paper's own rows. All are the worst within each budget: the lowest mean
+return of the budgets up to it that the table has, and without attack.
+"""
+
+import argparse
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import accumulate
+from pathlib import Path
+
+import bcl
+from bcl import zoo
+from bcl.attacks import attack_label
+from bcl.reports.published import results
+from bcl.settings import format_eps
+
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs" / "leaderboard.md"
+RELEASED = ROOT / "benchmarks" / "results" / "released-h200.json"
+TITLES = {
+    "pong": "Pong",
+    "freeway": "Freeway",
+    "bank_heist": "BankHeist",
+    "road_runner": "RoadRunner",
+    "fruitbot": "FruitBot",
+    "jumper": "Jumper",
+}
+LEVELS = {"": "", "train": ", training levels", "eval": ", unlimited levels"}
+METHODS = {"FruitBot_ppo.pt": "PPO (Vanilla)", "FruitBot_radial_ppo.pt": "RADIAL-PPO"}
+HEAD = """# Leaderboard
+
+Every agent of the paper's six games by the worst within each budget: the lowest mean return at the budgets up to it that its row has,
+and without attack. `zoo:NAME` is an agent of ours, from the scores it was published with ([the zoo](zoo.md)); *released* are weights of the
+paper's authors, judged by our evaluator (only what was played so far); *paper* are the rows of its main tables, the median of three runs. Rows are
+ordered by the mean over the columns; those that lack a column come last.
+
+`python benchmarks/leaderboard.py` writes this page from stored scores; a test compares the two. Nothing is played for it.
+"""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One agent: what it has within each budget."""
+
+    agent: str
+    source: str
+    returns: dict[float, float]
+
+    def within(self, budgets: Iterable[float]) -> list[float | None]:
+        """The lowest return up to each budget; none where it was not judged."""
+        known = dict(sorted(self.returns.items()))
+        lowest = dict(zip(known, accumulate(known.values(), min), strict=True))
+        return [lowest.get(eps) for eps in budgets]
+
+
+def by_order(row: Row, budgets: Iterable[float]) -> tuple[bool, float]:
+    """Whole rows first, the best of them in front."""
+    cells = row.within(budgets)
+    known = [cell for cell in cells if cell is not None]
+    return None in cells, -sum(known) / len(known)
+
+
+def of_the_zoo(game: str) -> dict[str, tuple[list[Row], str]]:
+    """By levels, our agents and what `bcl compare` says of their attacks."""
+    names = [f"{zoo.PREFIX}{name}" for name in zoo.names() if zoo.named(name).game == game]
+    found = {}
+    for block in bcl.compare(*names).blocks if names else ():
+        rows = []
+        for row in block.rows:
+            exactly = {eps: cell.exactly.mean for eps, cell in row.cells.items()}
+            rows.append(Row(f"`{row.label}`", "ours", exactly))
+        attacks = ", ".join(map(attack_label, block.usual_attacks))
+        notes = "".join(f"; {note}" for note in block.notes if not note.startswith("the score is"))  # none is shown
+        found[block.levels] = (rows, f"Ours: {block.episodes} episodes, the worst of {attacks}{notes}.")
+    return found
+
+
+def released(game: str, levels: str) -> list[Row]:
+    """Weights of the paper's authors, as we judged them under PGD-30."""
+    rows: dict[str, dict[float, float]] = {}
+    for row in json.loads(RELEASED.read_text())["rows"]:
+        if row["weights"].lower().startswith(game) and (row["levels"] == "unlimited") == (levels == "eval"):
+            rows.setdefault(row["weights"], {})[int(row["eps"].removesuffix("/255")) / 255] = row["ours"]
+    return [Row(METHODS[weights], "released", cells) for weights, cells in rows.items()]
+
+
+def section(game: str) -> Iterator[str]:
+    """The tables of one game, one for each set of levels."""
+    ours = of_the_zoo(game)
+    published = results(game)
+    for levels in dict.fromkeys(row.levels for row in published):
+        paper = [row for row in published if row.levels == levels]
+        budgets = paper[0].eps
+        rows, said = ours.get(levels, ([], "No agent of ours is published on this game yet."))
+        rows = [*rows, *released(game, levels)]
+        rows += [Row(row.method, "paper", dict(zip(row.eps, row.mean, strict=True))) for row in paper]
+        yield f"\n## {TITLES[game]}{LEVELS[levels]}\n"
+        yield "| agent | source | " + " | ".join(format_eps(eps) if eps else "0" for eps in budgets) + " |"
+        yield "|---|---" + "|---" * len(budgets) + "|"
+        for row in sorted(rows, key=lambda row: by_order(row, budgets)):
+            cells = ["not judged" if cell is None else f"{cell:,.10g}" for cell in row.within(budgets)]
+            yield f"| {row.agent} | {row.source} | {' | '.join(cells)} |"
+        yield f"\n{said}"
+
+
+def page() -> str:
+    """The whole page, as Markdown."""
+    return "\n".join([HEAD, *(line for game in TITLES for line in section(game))]) + "\n"
+
+
+def main() -> None:
+    """Write the page."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=PAGE)
+    options = parser.parse_args()
+    options.out.write_text(page())
+    print(f"wrote {options.out}")
+
+
+if __name__ == "__main__":
+    main()
