@@ -2,6 +2,8 @@
 
 import importlib
 import json
+import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -14,6 +16,9 @@ from bcl import losses
 from bcl.attacks import CornerNoise
 from bcl.config import resolve
 from bcl.envs import atari as frames
+
+sys.path.insert(0, str(Path(__file__).parent))
+from docs_commands import small_flags
 
 pytest.importorskip("ale_py")
 LOSSES = ("standard", "at", "radial")
@@ -253,3 +258,49 @@ def test_the_leaderboard_has_the_lowest_return_up_to_each_budget(benchmark):
     half, whole = leaderboard.Row("half", "ours", {0.0: 9.0}), leaderboard.Row("whole", "ours", {0.0: 1.0, 0.2: 1.0})
     best_first = sorted([half, whole, row], key=lambda one: leaderboard.by_order(one, [0.0, 0.2]))
     assert best_first == [row, whole, half]
+
+
+def test_a_campaign_trains_side_by_side_and_keeps_the_agents(benchmark, monkeypatch, tmp_path, capsys):
+    campaign = benchmark("campaign")
+    monkeypatch.setattr(campaign, "STARTS", tmp_path / "none")
+    words = [
+        "cartpole",
+        "no_such_game",
+        "--recipe",
+        "vanilla",
+        "--minutes",
+        "5",
+        "--out",
+        str(tmp_path),
+        "--device",
+        "cpu",
+    ]
+    monkeypatch.setattr(sys, "argv", ["campaign.py", *words, *small_flags("dqn")])
+    campaign.main()
+    said = capsys.readouterr().out
+    assert "cartpole: finished" in said
+    assert "no_such_game: not finished; bcl: " in said
+    kept = tmp_path / "agents"
+    assert [path.name for path in sorted(kept.iterdir())] == ["cartpole-best.safetensors", "cartpole.json"]
+    assert bcl.load(kept / "cartpole-best.safetensors").spec.game.id == "CartPole-v1"
+    assert json.loads((kept / "cartpole.json").read_text())["last"]["stages/1-vanilla"]["step"] == 64
+
+
+def test_a_campaign_keeps_what_held_a_budget_where_time_ran_out(benchmark, tmp_path):
+    campaign = benchmark("campaign")
+    training = campaign.RunDirectory(tmp_path).path / "stages" / "2-distill"
+    snapshot = training / "snapshots" / "002.safetensors"
+    snapshot.parent.mkdir(parents=True)
+    snapshot.touch()
+    (training / "metrics.jsonl").touch()
+    assert [*campaign.agents(campaign.RunDirectory(tmp_path))] == [("held-2", snapshot)]
+
+
+def test_a_campaign_interrupts_what_does_not_end_in_time(benchmark):
+    campaign = benchmark("campaign")
+    sleeps = "import time; print('begun', flush=True); time.sleep(600)"
+    with subprocess.Popen([sys.executable, "-c", sleeps], stdout=subprocess.PIPE) as run:
+        assert run.stdout is not None
+        run.stdout.readline()
+        campaign.wait([run], 0.1)
+    assert run.returncode == -signal.SIGINT
