@@ -277,6 +277,9 @@ class AttackConfig:
     in_play: Share = 0.0
     """Share of the copies that act on what the adversary shows (DQN), so that the agent knows where it gets driven to;
     0: all act on clean observations, as in the paper."""
+    spread: Share = 0.0
+    """Attacked observations have budgets spread evenly from this share below the current one up to it; 0: all have the current
+    one, as in the paper, which leaves agents that smaller budgets may break."""
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from bcl.config import AttackConfig, DqnConfig
 from bcl.device import Graphed, enough_memory, quick_kernels
 from bcl.envs import Step, VectorEnv
 from bcl.errors import ConfigError
-from bcl.learners.learner import Hooks, Learner, Reporter, State, Task, training_attack
+from bcl.learners.learner import Hooks, Learner, Reporter, State, Task, spread_budgets, training_attack
 from bcl.learners.metrics import Meter, Metrics
 from bcl.learners.replay import Batch, Replay
 from bcl.policies import Policy, as_float
@@ -174,7 +174,7 @@ class DqnLearner(Learner):
         rewards = step.reward * self.config.reward_scale
         if limit := self.config.reward_clamp:
             rewards = rewards.clamp(-limit, limit)
-        self.replay.add(obs, actions, rewards, step, seen, self._eps)
+        self.replay.add(obs, actions, rewards, step, seen, self._budgets(len(obs)))
         self.meter.count(step)
         self.step += self.env.num_envs
         return step.obs
@@ -217,7 +217,10 @@ class DqnLearner(Learner):
     def _perturbed(self, obs: Tensor, generator: Generator) -> Tensor:
         attack = training_attack(self.adversary, TargetValue(self._scores(self.target, obs)))
         with self._autocast():
-            return perturb(attack, self.policy, obs, self._eps, generator, check=False)
+            return perturb(attack, self.policy, obs, self._budgets(len(obs)), generator, check=False)
+
+    def _budgets(self, count: int) -> Tensor:
+        return spread_budgets(self._eps, count, self.adversary.spread)
 
     def _take_gradient_step(self) -> None:
         batch = self.replay.sample(self.config.batch_size, self.generators["update"])

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
 import torch
-from torch import Generator, nn
+from torch import Generator, Tensor, nn
 
 from bcl.attacks import PGD, RIFGSM, Attack, CrossEntropy, Margin, Objective, attack_by_name
 from bcl.config import AttackConfig, LearnerConfig
@@ -23,6 +23,7 @@ from bcl.seeds import derive
 T = TypeVar("T")
 State = dict[str, Any]
 EXPLODED = 1e6  # a loss, score or weight beyond this is no learning
+GOLDEN_RATIO = 0.6180339887498949  # its multiples fill [0, 1) evenly, however many are taken
 NEAR = 5.0  # seconds for which a run that has to stop goes on to its next checkpoint
 
 
@@ -134,6 +135,17 @@ class Learner(ABC):
     def _autocast(self) -> torch.autocast:
         # A new one each time: weights cast where gradients are off must not be reused where they are on.
         return torch.autocast(self.device.type, torch.bfloat16, enabled=self.bf16)
+
+
+def spread_budgets(eps: Tensor, count: int, spread: float) -> Tensor:
+    """Budgets of so many observations: `eps` for all, or (count,) of them spread evenly over the `spread` below it.
+
+    The first has `eps`; neighbours lie far apart, so that any stretch of them covers the whole range.
+    """
+    if not spread:
+        return eps
+    places = torch.arange(count, dtype=torch.float64, device=eps.device)
+    return (eps * (1 - spread * (places * GOLDEN_RATIO).frac())).to(eps.dtype)
 
 
 def training_attack(config: AttackConfig, value: Objective, paper: Objective | None = None) -> Attack:

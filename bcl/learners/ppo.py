@@ -20,7 +20,7 @@ from bcl.config import AttackConfig, PpoConfig
 from bcl.device import enough_memory, quick_kernels
 from bcl.envs import Step, VectorEnv
 from bcl.errors import ConfigError, WeightsError
-from bcl.learners.learner import Hooks, Learner, Reporter, State, Task, training_attack
+from bcl.learners.learner import Hooks, Learner, Reporter, State, Task, spread_budgets, training_attack
 from bcl.learners.metrics import Meter, Metrics
 from bcl.policies import Policy, as_float
 from bcl.policies.networks import ActorCritic
@@ -262,8 +262,9 @@ class PpoLearner(Learner):
         obs, actions = _at(self._memory.obs, index), _at(self._memory.actions, index)
         paper = AwayFromActions(actions) if self.adversary.kind == "pgd" else None
         attack = training_attack(self.adversary, OwnValue(), paper)
+        budgets = spread_budgets(self._eps, len(obs), self.adversary.spread)
         with self._autocast():
-            return perturb(attack, self._attacked, as_float(obs), self._eps, self.generators["attack"], check=False)
+            return perturb(attack, self._attacked, as_float(obs), budgets, self.generators["attack"], check=False)
 
     def _take_gradient_step(self) -> None:
         m, index = self._memory, self._order[self._batch]

@@ -11,7 +11,7 @@ from bcl.attacks import PGD, RIFGSM, CrossEntropy, Margin, TargetValue
 from bcl.bounds import input_box, margins
 from bcl.config import AttackConfig, DqnConfig, resolve_stages
 from bcl.learners.dqn import DqnLearner, learning_rate
-from bcl.learners.learner import Task, training_attack
+from bcl.learners.learner import Task, spread_budgets, training_attack
 from bcl.learners.replay import Batch
 from bcl.policies import Policy, PolicySpec
 
@@ -315,6 +315,27 @@ def test_driven_copies_act_on_what_the_adversary_shows(make):
     row = learner.metrics()
     assert row["episodes"] > 0
     assert "return_attacked" in row
+
+
+def test_budgets_are_spread_over_the_copies(make, play):
+    learner = make("at", start=0.4, end=0.4, num_envs=8, attack=AttackConfig(kind="corner-noise", spread=0.5))
+    budgets = spread_budgets(torch.tensor(0.4), 8, 0.5)
+    obs = play(learner, 3)
+    _, seen = learner.play(obs)
+    moved = (seen - obs).abs().amax(dim=1)
+    assert budgets[0] == 0.4
+    assert ((budgets > 0.2) & (budgets <= 0.4)).all()
+    assert budgets[:4].max() - budgets[:4].min() > 0.1  # driven copies, the first ones, have large and small ones
+    torch.testing.assert_close(moved, budgets)
+    batch = learner.replay.sample(64, learner.generators["update"])
+    replayed = (batch.seen - batch.obs).abs().amax(dim=1)
+    distance, whose = (replayed[:, None] - budgets).abs().min(dim=1)
+    assert distance.max() < 1e-6  # each with the budget it was made with
+    assert len(whose.unique()) == 8
+
+
+def test_without_a_spread_all_have_the_current_budget():
+    assert spread_budgets(torch.tensor(0.3), 8, 0.0).shape == ()
 
 
 @pytest.mark.parametrize("loss", ["radial", "sa"])
