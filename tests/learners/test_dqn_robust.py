@@ -326,9 +326,10 @@ def test_budgets_are_spread_over_the_copies(make, play):
     assert budgets[0] == 0.4
     assert ((budgets > 0.2) & (budgets <= 0.4)).all()
     assert budgets[:4].max() - budgets[:4].min() > 0.1  # driven copies, the first ones, have large and small ones
-    torch.testing.assert_close(moved, budgets)
+    torch.testing.assert_close(moved[moved > 0], budgets[moved > 0])
     batch = learner.replay.sample(64, learner.generators["update"])
     replayed = (batch.seen - batch.obs).abs().amax(dim=1)
+    replayed = replayed[replayed > 0]  # of some the box cuts off all elements
     distance, whose = (replayed[:, None] - budgets).abs().min(dim=1)
     assert distance.max() < 1e-6  # each with the budget it was made with
     assert len(whose.unique()) == 8
