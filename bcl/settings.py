@@ -127,7 +127,7 @@ def to_toml(config: Any, *, comments: bool = False, without: str = "") -> str:
         lines = sections.setdefault(section, [])
         if value is not None:
             text = f"{key} = {_toml_value(value, hint)}"
-            about = _help(owner).get(key) if comments else None
+            about = documented(owner).get(key) if comments else None
             lines.append(f"{text:<40}  # {about}" if about else text)
     top = sections.pop("")
     sections.pop(without, None)
@@ -167,12 +167,12 @@ def _hints(kind: Any) -> dict[str, Any]:
 
 
 @functools.cache
-def _help(kind: Any) -> dict[str, str]:
-    """The docstrings under a dataclass's fields, each as one line."""
+def documented(kind: Any) -> dict[str, str]:
+    """The docstrings under a dataclass's fields, or those of a function's parameters, each as one line."""
     import docstring_parser
 
-    documented = docstring_parser.parse_from_object(kind).params
-    return {found.arg_name: " ".join((found.description or "").split()) for found in documented}
+    found = docstring_parser.parse_from_object(kind).params
+    return {one.arg_name: " ".join((one.description or "").split()) for one in found}
 
 
 def _closest_setting(key: str, where: str, hints: Mapping[str, Any]) -> str:

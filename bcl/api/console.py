@@ -24,7 +24,7 @@ from bcl.errors import StoreError
 if TYPE_CHECKING:
     from bcl.experiment.status import Piece
 
-out = Console(soft_wrap=not sys.stdout.isatty())
+out = Console(soft_wrap=not (sys.stdout and sys.stdout.isatty()))
 err = Console(stderr=True, soft_wrap=True)
 
 SECONDS_PER_LOOK = 1.0

@@ -4,13 +4,12 @@ Nothing heavy is imported here: `bcl --help` should answer at once.
 """
 
 import codecs
-import importlib
 import inspect
 import io
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NoReturn
 
@@ -32,6 +31,15 @@ COMMANDS = {
     "presets": "list games and recipes, or print one game's whole configuration",
     "import": "convert a published checkpoint: bcl import FILE --format F --game G --out policy.safetensors",
     "bench": "measure this machine: bcl bench env|attack [GAME...]",
+}
+# Command -> the function of `bcl` that it calls; the others are functions of bcl.cli.commands alone.
+VERBS = {
+    "train": "train",
+    "attack": "evaluate",
+    "certify": "certify",
+    "report": "report",
+    "compare": "compare",
+    "video": "video",
 }
 USER_MISTAKE = 2
 SHELLS = ("bash", "zsh", "fish")
@@ -111,17 +119,15 @@ def _completion(words: list[str]) -> Callable[[], object]:
     return partial(flags.print_completion, {name: functions_of(name) for name in COMMANDS}, words[0])
 
 
-def functions_of(name: str) -> Sequence[Callable[..., Any]]:
-    """Those whose parameters are the flags of a command: the API's, and the console's, which calls it."""
+def functions_of(name: str) -> list[Callable[..., Any]]:
+    """Those whose parameters are the flags of a command: the API's, which of `Workers`, and the console's, which calls it."""
     from bcl.cli import commands
 
-    if name in ("resume", "status"):
-        return [importlib.import_module(f"bcl.cli.{name}_command").Command]
     own = getattr(commands, "import_" if name == "import" else name)
-    if name not in commands.API:
-        return [own]
-    module, function = commands.API[name].split(":")
-    return [getattr(importlib.import_module(module), function), own]
+    functions = [getattr(bcl, VERBS[name]), own] if name in VERBS else [own]
+    if "workers" in inspect.signature(functions[0]).parameters:
+        functions.insert(1, bcl.Workers)
+    return functions
 
 
 def parse(name: str, words: list[str]) -> tuple[list[dict[str, Any]], list[str]]:
@@ -139,35 +145,25 @@ def parse(name: str, words: list[str]) -> tuple[list[dict[str, Any]], list[str]]
         raise ConfigError(error.message, error.hint or f"see 'bcl {name} --help'") from None
     takes_settings = "settings" in inspect.signature(functions[0]).parameters
     for word in rest:
-        parameter = word.removeprefix("--").partition("=")[0]
-        if parameter in flags.NO_FLAGS or not getattr(functions[0], "takes_settings", takes_settings):
+        if not takes_settings or word.removeprefix("--").partition("=")[0] in flags.NO_FLAGS:
             raise ConfigError(f"unknown argument '{word}'", f"see 'bcl {name} --help'")
     return arguments, rest
 
 
 def _command(name: str, words: list[str]) -> Callable[[], object]:
-    arguments, rest = parse(name, words)
-    function, *console = functions_of(name)
-    call = _bound(function, arguments[0], rest)
-    if inspect.isclass(function):
-        return partial(call().run, rest)
-    return partial(console[0], call, **arguments[1]) if console else call
-
-
-def _bound(function: Callable[..., Any], arguments: dict[str, Any], rest: list[str]) -> partial[Any]:
-    """The function with its arguments, settings among them."""
     from bcl.settings import parse_flags
 
-    positional = list[Any]()
-    for name, parameter in inspect.signature(function).parameters.items():
-        if name == "settings":
-            settings = parse_flags(rest)
-            arguments |= settings if parameter.kind is parameter.VAR_KEYWORD else {name: settings}
-        elif name in arguments and parameter.kind is parameter.VAR_POSITIONAL:
-            positional += arguments.pop(name)
-        elif name in arguments and parameter.kind is not parameter.KEYWORD_ONLY:
-            positional.append(arguments.pop(name))
-    return partial(function, *positional, **arguments)
+    functions = functions_of(name)
+    [given, *others], rest = parse(name, words)
+    signature = inspect.signature(functions[0])
+    if "settings" in signature.parameters:
+        given["settings"] = parse_flags(rest)
+    if "workers" in signature.parameters:
+        given["workers"] = bcl.Workers(**others[0])
+    bound = signature.bind_partial()
+    bound.arguments.update(given)
+    call = partial(functions[0], *bound.args, **bound.kwargs)
+    return partial(functions[-1], call, **others[-1]) if name in VERBS else call
 
 
 def _help() -> str:

@@ -319,7 +319,7 @@ def start(*words: str) -> multiprocessing.process.BaseProcess:
     """A command line in a process of its own, forked from one that has imported everything."""
     context = multiprocessing.get_context("forkserver")
     slow = ["bcl.experiment", "bcl.envs.gymnasium", "torch._dynamo"]  # the last one comes with the first optimizer
-    context.set_forkserver_preload([*slow, "bcl.api.evaluating", "bcl.cli.commands"])
+    context.set_forkserver_preload([*slow, "bcl.api.playing", "bcl.cli.commands"])
     process = context.Process(target=main, args=(list(words),))
     process.start()
     return process
