@@ -100,8 +100,7 @@ class Player:
                     shares[path] = 1.0  # it was there, and ended
             report(round(PARTS * sum(shares.values())), PARTS * len(jobs))
 
-        dispatcher = Workers(parallel=self.parallel).dispatcher(lambda: False, tick, lambda line: None)
-        for _ in dispatcher.executor.run(jobs, dispatcher.interrupted, dispatcher.tick):
+        for _ in Workers(parallel=self.parallel).make_executor().run(jobs, lambda: False, tick):
             pass
         gather(folder, rows)
 

@@ -212,6 +212,9 @@ def test_a_finished_run(bcl) -> None:
     code, out, _ = bcl("resume", "run", "--dqn.steps", "320")
     assert code == 0
     assert out.startswith("'run' is finished\nmean return")
+    code, _, err = bcl("resume", "run", "--parallel", "0")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "--parallel 0 is not possible" in err
     code, _, err = bcl("resume", "run", "--dqn.steps", "400", "--seed", "1")
     assert code == 2
     assert "started with other settings (dqn.steps, seed)" in err
