@@ -53,7 +53,8 @@ def parse_eps(value: object, where: str = "eps") -> float:
 
 def format_eps(eps: float) -> str:
     """A short decimal such as `0.2`, else `3/255` where that is what it is, else the shortest exact decimal."""
-    levels, decimal = round(eps * 255), repr(float(eps))
+    levels = round(eps * 255)
+    decimal = repr(float(eps))
     return f"{levels}/255" if len(decimal) > 6 and eps == levels / 255 else decimal
 
 
@@ -190,9 +191,11 @@ def _typed(hint: Any, value: Any, where: str) -> Any:
         return build(hint, value, where)
     if hint == Eps:
         return parse_eps(value, where)
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    origin = typing.get_origin(hint)
+    arguments = typing.get_args(hint)
     if origin is Annotated:
-        number, condition = _typed(arguments[0], value, where), arguments[1]
+        number = _typed(arguments[0], value, where)
+        condition = arguments[1]
         if not fits(number, condition):
             raise ConfigError(f"{where} = {value} is not allowed", f"it must be {condition}")
         return number

@@ -78,10 +78,14 @@ def wrap(network: nn.Module, game: str | Game | Callable[..., Any]) -> Policy:
     given("network", network, nn.Module, "give a PyTorch module")
     game = _game(game)
     with contextlib.closing(make_env(game, 1)) as env:
-        shape, actions, low, high = env.obs_shape, env.num_actions, env.low, env.high
+        shape = env.obs_shape
+        actions = env.num_actions
+        low = env.low
+        high = env.high
     layers = layers_of(network)
     notes = {files.LAYERS: json.dumps(layers)} if layers else {}
-    policy = Policy(PolicySpec("custom", shape, actions, low, high, game=game, notes=notes), network).eval()
+    spec = PolicySpec("custom", shape, actions, low, high, game=game, notes=notes)
+    policy = Policy(spec, network).eval()
     device = next((p.device for p in network.parameters()), None)
     if device is None:
         raise WeightsError("this network has no weights", "give a module that was trained")

@@ -53,9 +53,8 @@ class Shown:
 
     def line(self, left: str, of: str = "") -> str:
         """All of it; `left` is the time left, `of` what the share is of."""
-        return ", ".join(
-            filter(None, (f"{self.name}: {self.share:.0%}{of}", f"{left} left" * bool(left), self.numbers))
-        )
+        words = [f"{self.name}: {self.share:.0%}{of}", f"{left} left" if left else "", self.numbers]
+        return ", ".join(filter(None, words))
 
 
 class Bars:

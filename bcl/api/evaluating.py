@@ -1,4 +1,7 @@
-"""bcl.evaluate and bcl.certify. Nothing heavy is imported at the top: the command line reads their signatures for its help."""
+"""bcl.evaluate and bcl.certify.
+
+The command line reads their signatures for its help: nothing heavy is imported at the top.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -150,7 +153,7 @@ def evaluate(
         game = target.game_to_play(env_set, seed, count, num_envs, starts)
         plan = Plan(game, count, seed, protocol, precision, num_envs, starts)
         compared = cells(chosen, budgets or (() if find_eps else target.defaults.eps))
-        wanted = [*compared, *([Cell(attack_by_name("pgd-30"), 1.0)] if sanity else [])]
+        wanted = [*compared, Cell(attack_by_name("pgd-30"), 1.0)] if sanity else compared
         onlooker.start(len(wanted) + (len(compared) if target.start else 0))
         folder = playing.writable(target.results / "evals")
         player = playing.Player(plan, onlooker, parallel, agents=2 if target.start else 1)
@@ -159,10 +162,15 @@ def evaluate(
         floor = None
         if sanity:
             progress = onlooker.begin("the lowest-scored action")
-            floor = next(run_suite(target.policy, plan, [Cell(LowestScored(), 0.0)], folder, lambda label: progress))
-        doubts = flags(scores, floor) + (worse_than_start(scores, start.scores, start.file) if start else [])
-        search = target.results / BREAKING
-        breaking = find_breaking(target.policy, plan, chosen, search, threshold, onlooker.begin) if find_eps else None
+            lowest = [Cell(LowestScored(), 0.0)]
+            floor = next(run_suite(target.policy, plan, lowest, folder, lambda label: progress))
+        doubts = flags(scores, floor)
+        if start:
+            doubts += worse_than_start(scores, start.scores, start.file)
+        breaking = None
+        if find_eps:
+            search = target.results / BREAKING
+            breaking = find_breaking(target.policy, plan, chosen, search, threshold, onlooker.begin)
     kept = folder if target.kept else None
     return Evaluation(game, scores, target.name, doubts, floor, kept, start, breaking)
 

@@ -1,4 +1,7 @@
-"""bcl.video. Nothing heavy is imported at the top: the command line reads its signature for its help."""
+"""bcl.video.
+
+The command line reads its signature for its help: nothing heavy is imported at the top.
+"""
 
 import contextlib
 import re

@@ -33,11 +33,6 @@ Call = partial[Any]
 Settings = Mapping[str, Any]
 NONE: Settings = {}
 ALONE = Workers()
-OFTEN = (
-    *("algo", "bootstrap", "dqn.steps", "ppo.steps", "dqn.learning_rate", "ppo.learning_rate", "network.hidden"),
-    *("attack.kind", "attack.steps", "curriculum.target", "curriculum.increment", "curriculum.runs"),
-    *("evaluation.eps", "evaluation.episodes", "evaluation.suite"),
-)
 
 
 def train(call: Call, *, repeats: int = 1) -> None:
@@ -191,14 +186,6 @@ def _print_status(run: RunDirectory, repeats: Repeats) -> str:
     waits = now.state == "stopped" and repeats.exists and repeats.owner()
     print(f"  {'waiting' if waits else now.state}{f' ({now.owner})' if now.owner else ''}")
     return "at work" if waits else now.state
-
-
-def train_settings() -> str:
-    """The settings that people change most, with help."""
-    from bcl.cli.flags import settings_help
-    from bcl.config import Config
-
-    return f"settings, of which these are used most (all: bcl presets GAME):\n{settings_help(Config, OFTEN)}"
 
 
 def attack(call: Call, *, json: bool = False) -> None:

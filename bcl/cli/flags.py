@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
+from bcl.config import Config
 from bcl.errors import ConfigError, did_you_mean
 from bcl.settings import Eps, documented
 
@@ -21,6 +22,11 @@ METAVARS = {"agent": AGENT, "run": AGENT, "runs": AGENT, "folder": "RUN", "file"
 SINGULAR = {"attacks": "attack"}  # parameter -> flag
 # Parameters that are no flags: the console gives them, or they have flags of their own.
 NO_FLAGS = {"call", "settings", "workers", "onlooker", "say", "progress", "on_row", "finish", "tell"}
+OFTEN = (
+    *("algo", "bootstrap", "dqn.steps", "ppo.steps", "dqn.learning_rate", "ppo.learning_rate", "network.hidden"),
+    *("attack.kind", "attack.steps", "curriculum.target", "curriculum.increment", "curriculum.runs"),
+    *("evaluation.eps", "evaluation.episodes", "evaluation.suite"),
+)
 REQUIRED = inspect.Parameter.empty
 CONFIG = (tyro.conf.FlagCreatePairsOff,)
 Function = Callable[..., Any]
@@ -140,12 +146,12 @@ def print_completion(commands: dict[str, Sequence[Function]], shell: str) -> Non
     tyro.cli(typing.Union[tuple(kinds)], prog="bcl", args=words, config=CONFIG)  # type: ignore[call-overload] # noqa: UP007
 
 
-def settings_help(config: type, names: Iterable[str]) -> str:
-    """A few settings of a configuration by their dotted names, each with its type in words and its help."""
-    lines = []
-    for name in names:
+def settings_help() -> str:
+    """The settings that people change most by their dotted names, each with its type in words and its help."""
+    lines = ["settings, of which these are used most (all: bcl presets GAME):"]
+    for name in OFTEN:
         *sections, last = name.split(".")
-        kind = config
+        kind: Any = Config
         for section in sections:
             kind = typing.get_type_hints(kind)[section]
         hint = typing.get_type_hints(kind, include_extras=True)[last]
@@ -153,7 +159,8 @@ def settings_help(config: type, names: Iterable[str]) -> str:
         element = typing.get_args(hint)[0] if several else hint
         budget = Eps in (element, *typing.get_args(element))
         word = "BUDGET" if budget else _word(_kind(_members(element)), last.upper())
-        lines += [f"  --{name} {word}{' ...' * several}", f"      {documented(kind)[last]}"]
+        lines.append(f"  --{name} {word}{' ...' * several}")
+        lines.append(f"      {documented(kind)[last]}")
     return "\n".join(lines)
 
 

@@ -62,12 +62,13 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     except BclError as error:
         if debug:
             raise
-        _complain("\n".join([f"bcl: {error}", *getattr(error, "__notes__", ())]))
+        notes = getattr(error, "__notes__", ())
+        print(f"bcl: {error}", *notes, sep="\n", file=sys.stderr)
         sys.exit(USER_MISTAKE)
     except KeyboardInterrupt as stop:
         if arguments is None:  # the process ends: one more Ctrl-C would show a traceback of Python's own end
             signal.signal(signal.SIGINT, signal.SIG_IGN)
-        _complain("; ".join(["bcl: interrupted", *map(str, stop.args)]))
+        print("bcl: interrupted", *stop.args, sep="; ", file=sys.stderr)
         sys.exit(INTERRUPTED)
     except BrokenPipeError:  # the reader, such as `head`, has what it wanted
         _silence_stdout()
@@ -75,9 +76,8 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         if debug:
             raise
         _silence_stdout()
-        _complain(
-            f"bcl: {error.strerror or error}{f' ({error.filename})' if error.filename else ''}; check paths and space"
-        )
+        where = f" ({error.filename})" if error.filename else ""
+        print(f"bcl: {error.strerror or error}{where}; check paths and space", file=sys.stderr)
         sys.exit(USER_MISTAKE)
     sys.exit(0)
 
@@ -120,7 +120,7 @@ def _completion(words: list[str]) -> Callable[[], object]:
 
 
 def functions_of(name: str) -> list[Callable[..., Any]]:
-    """Those whose parameters are the flags of a command: the API's, which of `Workers`, and the console's, which calls it."""
+    """Those whose parameters are the flags of a command: the API's, `Workers`, and the console's, which calls the first."""
     from bcl.cli import commands
 
     own = getattr(commands, "import_" if name == "import" else name)
@@ -132,14 +132,14 @@ def functions_of(name: str) -> list[Callable[..., Any]]:
 
 def parse(name: str, words: list[str]) -> tuple[list[dict[str, Any]], list[str]]:
     """The arguments of a command's functions that the words after its name give, and those words that are settings."""
-    from bcl.cli import commands, flags
+    from bcl.cli import flags
 
     functions = functions_of(name)
     try:
         arguments, rest = flags.parse(functions, name, words)
     except SystemExit:  # tyro has printed the help
         if name == "train":
-            print(commands.train_settings())
+            print(flags.settings_help())
         raise
     except ConfigError as error:
         raise ConfigError(error.message, error.hint or f"see 'bcl {name} --help'") from None
@@ -179,7 +179,3 @@ commands:
   --debug               show the traceback of an error
 
 start with: bcl presets"""
-
-
-def _complain(text: str) -> None:
-    print(text, file=sys.stderr)
