@@ -156,9 +156,9 @@ def evaluate(
         wanted = [*compared, Cell(attack_by_name("pgd-30"), 1.0)] if sanity else compared
         onlooker.start(len(wanted) + (len(compared) if target.start else 0))
         folder = playing.writable(target.results / "evals")
-        player = playing.Player(plan, onlooker, parallel, agents=2 if target.start else 1)
-        scores = player.scores(target.policy, wanted, folder)
-        start = player.start(target, compared)
+        evaluator = playing.Evaluator(plan, onlooker, parallel, agents=2 if target.start else 1)
+        scores = evaluator.scores(target.policy, wanted, folder)
+        start = evaluator.start(target, compared)
         floor = None
         if sanity:
             progress = onlooker.begin("the lowest-scored action")
@@ -216,7 +216,7 @@ def certify(
         chosen, why = affordable_method(target.policy) if method == "auto" else (method, "")
         onlooker.start(len(budgets))
         folder = playing.writable(target.results / CERTS)
-        playing.Player(plan, onlooker, parallel).prove_in_processes(target.policy, budgets, chosen, folder)
+        playing.Evaluator(plan, onlooker, parallel).prove_in_processes(target.policy, budgets, chosen, folder)
         proofs = []
         for proof in run_certificates(target.policy, plan, budgets, chosen, folder, onlooker.begin):
             proofs.append(proof)

@@ -28,7 +28,7 @@ from bcl.settings import parse_eps
 
 
 @dataclass(frozen=True)
-class Player:
+class Evaluator:
     """Makes what is missing of the scores and certificates of an evaluation, and tells an onlooker how far it is."""
 
     plan: Plan
