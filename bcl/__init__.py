@@ -4,35 +4,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-__all__ = [
-    "BclError",
-    "Certification",
-    "Evaluation",
-    "Policy",
-    "Run",
-    "Video",
-    "Workers",
-    "__version__",
-    "certify",
-    "compare",
-    "evaluate",
-    "import_policy",
-    "load",
-    "make_env",
-    "report",
-    "resume",
-    "save",
-    "train",
-    "video",
-    "wrap",
-]
 
 if TYPE_CHECKING:
     from bcl.api.agents import import_policy, load, wrap
-    from bcl.api.evaluating import Certification
-    from bcl.api.filming import Video
+    from bcl.api.evaluating import Certification, certify, evaluate
+    from bcl.api.filming import Video, video
     from bcl.api.reporting import compare, report
-    from bcl.api.signatures import certify, evaluate, video
     from bcl.api.training import Run, resume, train
     from bcl.api.workers import Workers
     from bcl.envs import make_env
@@ -43,18 +20,18 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "bcl.api.agents": ("import_policy", "load", "wrap"),
-    "bcl.api.filming": ("Video",),
-    "bcl.api.evaluating": ("Certification",),
-    "bcl.evaluation": ("Evaluation",),
+    "bcl.api.evaluating": ("Certification", "certify", "evaluate"),
+    "bcl.api.filming": ("Video", "video"),
     "bcl.api.reporting": ("compare", "report"),
-    "bcl.api.signatures": ("certify", "evaluate", "video"),
     "bcl.api.training": ("Run", "resume", "train"),
     "bcl.api.workers": ("Workers",),
     "bcl.envs": ("make_env",),
     "bcl.errors": ("BclError",),
+    "bcl.evaluation": ("Evaluation",),
     "bcl.policies": ("Policy",),
     "bcl.policies.files": ("save",),
 }
+__all__ = ["__version__", *(name for names in _HOMES.values() for name in names)]
 
 
 def __getattr__(name: str) -> Any:

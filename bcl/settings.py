@@ -53,7 +53,8 @@ def parse_eps(value: object, where: str = "eps") -> float:
 
 def format_eps(eps: float) -> str:
     """A short decimal such as `0.2`, else `3/255` where that is what it is, else the shortest exact decimal."""
-    levels, decimal = round(eps * 255), repr(float(eps))
+    levels = round(eps * 255)
+    decimal = repr(float(eps))
     return f"{levels}/255" if len(decimal) > 6 and eps == levels / 255 else decimal
 
 
@@ -127,7 +128,7 @@ def to_toml(config: Any, *, comments: bool = False, without: str = "") -> str:
         lines = sections.setdefault(section, [])
         if value is not None:
             text = f"{key} = {_toml_value(value, hint)}"
-            about = _help(owner).get(key) if comments else None
+            about = documented(owner).get(key) if comments else None
             lines.append(f"{text:<40}  # {about}" if about else text)
     top = sections.pop("")
     sections.pop(without, None)
@@ -167,12 +168,12 @@ def _hints(kind: Any) -> dict[str, Any]:
 
 
 @functools.cache
-def _help(kind: Any) -> dict[str, str]:
-    """The docstrings under a dataclass's fields, each as one line."""
+def documented(kind: Any) -> dict[str, str]:
+    """The docstrings under a dataclass's fields, or those of a function's parameters, each as one line."""
     import docstring_parser
 
-    documented = docstring_parser.parse_from_object(kind).params
-    return {found.arg_name: " ".join((found.description or "").split()) for found in documented}
+    found = docstring_parser.parse_from_object(kind).params
+    return {one.arg_name: " ".join((one.description or "").split()) for one in found}
 
 
 def _closest_setting(key: str, where: str, hints: Mapping[str, Any]) -> str:
@@ -190,9 +191,11 @@ def _typed(hint: Any, value: Any, where: str) -> Any:
         return build(hint, value, where)
     if hint == Eps:
         return parse_eps(value, where)
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    origin = typing.get_origin(hint)
+    arguments = typing.get_args(hint)
     if origin is Annotated:
-        number, condition = _typed(arguments[0], value, where), arguments[1]
+        number = _typed(arguments[0], value, where)
+        condition = arguments[1]
         if not fits(number, condition):
             raise ConfigError(f"{where} = {value} is not allowed", f"it must be {condition}")
         return number

@@ -69,7 +69,7 @@ def test_a_terminal_shows_what_how_far_and_how_long_in_one_line(monkeypatch: pyt
     now[0] = 10.0
     report(20, 1000)
     with console.err.capture() as shown:
-        console.err.print(bar.bars.drawn)
+        console.err.print(bar.drawn)
     [line] = shown.get().splitlines()
     plain = re.sub("\x1b[^m]*m", "", line)
     assert plain.startswith("start (vanilla): PGD-50 x5 marg\N{HORIZONTAL ELLIPSIS}   2% 0:08:10 left")

@@ -1,13 +1,18 @@
-"""How deep a training step lies below the command line, in functions and files of ours."""
+"""How deep a training step and a stored score lie below the command line, in functions and files of ours."""
 
 import traceback
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 import bcl
 from bcl.cli.main import main
+from bcl.config import resolve
+from bcl.evaluation import speed
+from bcl.runs import store
 
 PACKAGE = Path(bcl.__file__).parent
 TINY = [
@@ -21,21 +26,23 @@ TINY = [
     "--evaluation.episodes=1",
     "--evaluation.max_steps=5",
 ]
+Frames = list[tuple[str, str]]
+"""File and function of each frame of ours, outermost first."""
 
 
-def frames_at_the_gradient(monkeypatch: pytest.MonkeyPatch, out: Path) -> list[tuple[str, str]]:
-    """File and function of each frame of ours between `bcl train --recipe at` and the last gradient, outermost first."""
-    found: list[tuple[str, str]] = []
-    backward = torch.Tensor.backward
+def frames_below(words: list[str], patch: pytest.MonkeyPatch, where: object, name: str) -> list[Frames]:
+    """Those between a command line and each call of a function."""
+    found: list[Frames] = []
+    called: Callable[..., Any] = getattr(where, name)
 
-    def watched(loss: torch.Tensor, *arguments: object, **options: object) -> None:
+    def watched(*arguments: object, **options: object) -> Any:
         stack = [(Path(frame.filename), frame.name) for frame in traceback.extract_stack()]
-        found[:] = [(str(path.relative_to(PACKAGE)), name) for path, name in stack if path.is_relative_to(PACKAGE)]
-        backward(loss, *arguments, **options)
+        found.append([(str(path.relative_to(PACKAGE)), name) for path, name in stack if path.is_relative_to(PACKAGE)])
+        return called(*arguments, **options)
 
-    monkeypatch.setattr(torch.Tensor, "backward", watched)
+    patch.setattr(where, name, watched)
     with pytest.raises(SystemExit, match="0"):
-        main(["train", "cartpole", "--recipe", "at", "--out", str(out), "--device", "cpu", *TINY])
+        main(words)
     return found
 
 
@@ -45,11 +52,22 @@ LEARNING = [
     ("device.py", "__call__"),
     ("learners/dqn.py", "_take_gradient_step"),
 ]
-FRAMES, FILES = 14, 8  # at most, the learner's own included
 
 
 def test_a_training_step_is_near_the_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    frames = frames_at_the_gradient(monkeypatch, tmp_path / "run")
+    words = ["train", "cartpole", "--recipe", "at", "--out", str(tmp_path / "run"), "--device", "cpu", *TINY]
+    frames = frames_below(words, monkeypatch, torch.Tensor, "backward")[-1]
     assert frames[-len(LEARNING) :] == LEARNING
-    assert len(frames) <= FRAMES
-    assert len({file for file, _ in frames}) <= FILES
+    assert len(frames) <= 14
+    assert len({file for file, _ in frames}) <= 8
+
+
+def test_a_stored_score_is_near_the_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    policy = tmp_path / "p.safetensors"
+    bcl.save(speed.untrained_policy(resolve("cartpole").game, "cpu"), policy)
+    words = ["attack", str(policy), "--eps", "0.1", "--episodes", "1"]
+    found = frames_below(words, monkeypatch, store, "append_row")
+    assert len(found) == 2  # without attack, and PGD-10
+    for frames in found:
+        assert ("api/evaluating.py", "evaluate") in frames
+        assert len(frames) + 1 <= 10  # `append_row` itself writes

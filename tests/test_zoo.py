@@ -112,7 +112,7 @@ def test_the_command_of_a_shipped_agent_makes_one_like_it_from_scratch(name: str
     agent, made = zoo.named(name), {None}
     for line in agent.command.split(" && "):
         assert line.startswith("bcl train ")
-        [given, _], settings = parse("train", shlex.split(line)[2:])
+        [given, *_], settings = parse("train", shlex.split(line)[2:])
         assert given.get("init") in made  # by a command before it
         made.add(given.get("out"))
         flags = parse_flags([*settings, f"--seed={given.get('seed', 0)}"])

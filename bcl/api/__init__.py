@@ -1,17 +1,25 @@
 """What the commands do, as functions; the names that people use are in `bcl` itself."""
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from numbers import Integral, Real
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bcl.errors import ConfigError
 from bcl.games import name_of_environment
 
+if TYPE_CHECKING:
+    from bcl.attacks import Attack
+    from bcl.policies import Policy
+else:
+    # The command line reads the signatures, and its help should not wait seconds for PyTorch.
+    Attack = Policy = object
+
 INTERRUPTED = 130  # exit code of a command that was stopped by Ctrl-C
 Where = str | os.PathLike[str]
 """A path, or a `Run`, which stands for its directory."""
+Budgets = float | str | Sequence[float | str]
 
 
 def named_game(game: object) -> str:

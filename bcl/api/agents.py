@@ -4,7 +4,7 @@ import contextlib
 import json
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,8 @@ from bcl.api import Where, given, named_game, path_of
 from bcl.config import EvaluationConfig, evaluation_defaults, resolve
 from bcl.envs import make_env
 from bcl.errors import ConfigError, StoreError, WeightsError
+from bcl.evaluation import game_for_evaluation
+from bcl.evaluation.plan import Starts
 from bcl.games import REFERENCE_NOOPS, Game
 from bcl.policies import Policy, PolicySpec, files, importers
 from bcl.policies.networks import layers_of
@@ -34,6 +36,17 @@ class Target:
     """Where it was found."""
     start: tuple[str, Agent] | None = None
     """Of a run: what its agent was trained from, with its name; none where that is the agent itself, or not there."""
+    kept: bool = True
+    """Whether `results` stay; those of an agent in memory do not."""
+
+    def game_to_play(
+        self, env_set: str | None, seed: int, episodes: int, num_envs: int = 0, starts: Starts = "game"
+    ) -> Game:
+        """The game as it is evaluated. Its episodes take the reference's starts with seed 0, one episode per copy and at
+        most 20 of them."""
+        one_each = 0 < episodes <= len(REFERENCE_NOOPS) and num_envs in (0, episodes)
+        noops = episodes if seed == 0 and one_each and starts == "game" else 0
+        return game_for_evaluation(self.game, env_set, self.defaults.max_steps, noops)
 
 
 def load(path: Where, device: str | torch.device = "cpu") -> Policy:
@@ -65,10 +78,14 @@ def wrap(network: nn.Module, game: str | Game | Callable[..., Any]) -> Policy:
     given("network", network, nn.Module, "give a PyTorch module")
     game = _game(game)
     with contextlib.closing(make_env(game, 1)) as env:
-        shape, actions, low, high = env.obs_shape, env.num_actions, env.low, env.high
+        shape = env.obs_shape
+        actions = env.num_actions
+        low = env.low
+        high = env.high
     layers = layers_of(network)
     notes = {files.LAYERS: json.dumps(layers)} if layers else {}
-    policy = Policy(PolicySpec("custom", shape, actions, low, high, game=game, notes=notes), network).eval()
+    spec = PolicySpec("custom", shape, actions, low, high, game=game, notes=notes)
+    policy = Policy(spec, network).eval()
     device = next((p.device for p in network.parameters()), None)
     if device is None:
         raise WeightsError("this network has no weights", "give a module that was trained")
@@ -87,8 +104,20 @@ def wrap(network: nn.Module, game: str | Game | Callable[..., Any]) -> Policy:
     return policy
 
 
-def find_target(path: Path, device: str) -> Target:
-    """The best policy of a run, or a policy file; results lie in the run, or where those of the file go."""
+@contextlib.contextmanager
+def judged(agent: Policy | Where, device: str) -> Iterator[Target]:
+    """The best policy of a run, or a policy file, with results in the run or where those of the file go; or an agent in
+    memory, whose results are forgotten, on its own device unless one is named."""
+    if not isinstance(agent, Policy):
+        hint = "give a run, a policy file, zoo:NAME or a policy (bcl.wrap makes one of a module)"
+        yield _found(path_of("agent", agent, hint), device)
+        return
+    with tempfile.TemporaryDirectory(prefix="bcl-") as forgotten:
+        policy = agent if device == "auto" else agent.to(pick_device(device))
+        yield replace(_by_its_game(policy, Path(forgotten), "an agent in memory"), kept=False)
+
+
+def _found(path: Path, device: str) -> Target:
     policy = load(path, pick_device(device))
     results = path if path.is_dir() else files.results_folder(path)
     run = RunDirectory(path)
@@ -99,18 +128,6 @@ def find_target(path: Path, device: str) -> Target:
         start = None
     config = run.config
     return Target(policy, config.game, config.evaluation, results, str(path), start)
-
-
-@contextlib.contextmanager
-def judged(agent: Policy | Where, device: str) -> Iterator[Target]:
-    """`find_target`, or an agent in memory, whose results are forgotten; on its own device unless one is named."""
-    if not isinstance(agent, Policy):
-        hint = "give a run, a policy file, zoo:NAME or a policy (bcl.wrap makes one of a module)"
-        yield find_target(path_of("agent", agent, hint), device)
-        return
-    with tempfile.TemporaryDirectory(prefix="bcl-") as forgotten:
-        policy = agent if device == "auto" else agent.to(pick_device(device))
-        yield _by_its_game(policy, Path(forgotten), "an agent in memory")
 
 
 def _by_its_game(policy: Policy, results: Path, name: str) -> Target:
@@ -131,11 +148,6 @@ def policy_file(path: Path) -> Path:
     if not run.best.exists():
         raise StoreError(f"'{path}' has no best policy yet", "give a policy file, or wait for the run")
     return run.best
-
-
-def paper_starts(seed: int, episodes: int, num_envs: int = 0) -> int:
-    """How many episodes take the reference's starts: all, with seed 0, one episode per copy and at most 20 of them."""
-    return episodes if seed == 0 and 0 < episodes <= len(REFERENCE_NOOPS) and num_envs in (0, episodes) else 0
 
 
 def pick_device(name: str) -> str:

@@ -12,19 +12,20 @@ from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
 from bcl.api import INTERRUPTED
+from bcl.api.evaluating import Onlooker
 from bcl.errors import StoreError
 
 if TYPE_CHECKING:
     from bcl.experiment.status import Piece
 
-out = Console(soft_wrap=not sys.stdout.isatty())
+out = Console(soft_wrap=not (sys.stdout and sys.stdout.isatty()))
 err = Console(stderr=True, soft_wrap=True)
 
 SECONDS_PER_LOOK = 1.0
@@ -52,25 +53,8 @@ class Shown:
 
     def line(self, left: str, of: str = "") -> str:
         """All of it; `left` is the time left, `of` what the share is of."""
-        return ", ".join(
-            filter(None, (f"{self.name}: {self.share:.0%}{of}", f"{left} left" * bool(left), self.numbers))
-        )
-
-
-class TimeLeft:
-    """Time left, by how far the work was when it was first seen and is now."""
-
-    def __init__(self) -> None:
-        self._first: tuple[float, float] | None = None
-
-    def left(self, share: float) -> str:
-        """In hours, minutes and seconds; empty in the first second."""
-        now = time.monotonic()
-        self._first = self._first or (now, share)
-        began, before = self._first
-        if now - began < SECONDS_PER_LOOK or share <= before:
-            return ""
-        return str(timedelta(seconds=round((now - began) * (1 - share) / (share - before))))
+        words = [f"{self.name}: {self.share:.0%}{of}", f"{left} left" if left else "", self.numbers]
+        return ", ".join(filter(None, words))
 
 
 class Bars:
@@ -82,15 +66,23 @@ class Bars:
         columns = (TextColumn("{task.description}"), BarColumn(BAR), TextColumn("{task.fields[numbers]}"))
         self.drawn = Progress(*columns, console=err, transient=True, disable=not self.shown)
         self._tasks: dict[str, TaskID] = {}
-        self._paces: dict[str, TimeLeft] = {}
+        self._first: dict[str, tuple[float, float]] = {}
+        """When each piece was first seen, and how far it was then."""
         self._printed = time.monotonic()
+
+    def __enter__(self) -> Self:
+        self.drawn.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self.drawn.stop()
 
     def show(self, pieces: Sequence[Shown], of: str = "") -> None:
         """What is under way now; what is not among it any more disappears."""
-        for gone in self._paces.keys() - {piece.key for piece in pieces}:
-            del self._paces[gone]
+        for gone in self._tasks.keys() - {piece.key for piece in pieces}:
+            del self._first[gone]
             self.drawn.remove_task(self._tasks.pop(gone))
-        left = {piece.key: self._paces.setdefault(piece.key, TimeLeft()).left(piece.share) for piece in pieces}
+        left = {piece.key: self._left(piece) for piece in pieces}
         for piece in pieces:
             head = _head(piece, left[piece.key])
             numbers = _cut(piece.numbers)
@@ -101,6 +93,14 @@ class Bars:
             self._printed = time.monotonic()
             for piece in pieces:
                 say(piece.line(left[piece.key], of))
+
+    def _left(self, piece: Shown) -> str:
+        """Time left in hours, minutes and seconds; empty in the first second."""
+        now = time.monotonic()
+        began, before = self._first.setdefault(piece.key, (now, piece.share))
+        if now - began < SECONDS_PER_LOOK or piece.share <= before:
+            return ""
+        return str(timedelta(seconds=round((now - began) * (1 - piece.share) / (piece.share - before))))
 
 
 def _head(piece: Shown, left: str) -> str:
@@ -115,46 +115,39 @@ def _cut(numbers: str) -> str:
     return escape(numbers if len(numbers) <= room else f"{numbers[: max(0, room - 1)]}\N{HORIZONTAL ELLIPSIS}")
 
 
-class progress:
+class progress(Bars, Onlooker):
     """A bar of all the work of an evaluation; without a terminal, a line every half minute and per finished unit."""
 
     def __init__(self, units: int = 0, quiet: bool = False) -> None:
+        super().__init__(shown=False if quiet else None, lines=not quiet)
+        self._quiet = quiet
         self._units = units
         self._finished = 0
         self._started = 0
-        self._quiet = quiet
-        self.bars = Bars(shown=False if quiet else None, lines=not quiet)
-
-    def __enter__(self) -> "progress":
-        self.bars.drawn.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.bars.drawn.stop()
 
     def start(self, units: int) -> None:
-        """So many units of work there are."""
+        """See Onlooker."""
         self._units = units
         self._finished = 0
         self._started += 1
 
     def begin(self, label: str) -> Callable[[int, int], None]:
-        """Start the next unit; the result is told how much of how much is done, of the whole work."""
+        """See Onlooker."""
 
         def told(done: int, of: int) -> None:
             counted = f"{self._finished} of {self._units} done" if self._units else ""
-            self.bars.show([Shown(str(self._started), label, done / of if of else 0.0, counted)], of=" of all")
+            self.show([Shown(str(self._started), label, done / of if of else 0.0, counted)], of=" of all")
 
         return told
 
     def finished(self, line: str) -> None:
-        """One unit is done."""
+        """See Onlooker."""
         self._finished += 1
-        if not self._quiet and not self.bars.shown:
+        if not self._quiet and not self.shown:
             say(line)
 
 
-class live:
+class live(Bars):
     """A run that this process works on: a bar for the whole and one for every piece of its work that is under way.
 
     `shown` forces bars or none, `lines` are printed where none are; `on_row` is told the rows of metrics that are new.
@@ -167,20 +160,16 @@ class live:
         lines: bool = True,
         on_row: Callable[[str, dict[str, Any]], object] | None = None,
     ) -> None:
+        super().__init__(shown, lines)
         self._run = run
         self._since = time.time()
         self._watched = shown is not False or lines
-        self._bars = Bars(shown, lines)
         self._looked = time.monotonic()
         self._on_row = on_row
         self._told = {folder: row["step"] for folder, row in self._rows({})} if on_row else {}
 
-    def __enter__(self) -> "live":
-        self._bars.drawn.start()
-        return self
-
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self._bars.drawn.stop()
+        super().__exit__(kind)
         if kind is None:
             self._tell_rows()
 
@@ -192,7 +181,7 @@ class live:
         self._tell_rows()
         if self._watched:
             with contextlib.suppress(StoreError):  # a damaged file must not end the work of those who do not need it
-                self._bars.show(self._under_way())
+                self.show(self._under_way())
 
     def _under_way(self) -> list[Shown]:
         from bcl.experiment.status import incumbent, pieces, training_left

@@ -1,85 +1,39 @@
-"""bcl.evaluate and bcl.certify, which `bcl attack` and `bcl certify` call."""
+"""bcl.evaluate and bcl.certify.
 
-import contextlib
-import dataclasses
-import time
-from collections.abc import Sequence
+The command line reads their signatures for its help: nothing heavy is imported at the top.
+"""
+
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol, cast
+from typing import TYPE_CHECKING, Any, Literal
 
-from bcl.api import Where, given, several, whole
-from bcl.api.agents import Target, judged, paper_starts, pick_device
-from bcl.api.workers import Workers
-from bcl.attacks import Attack, LowestScored, attack_by_name
-from bcl.attacks import suite as attacks_of
-from bcl.bounds import Method
-from bcl.errors import ConfigError, StoreError, counted
-from bcl.evaluation import (
-    Cell,
-    Certificate,
-    Evaluation,
-    Plan,
-    Score,
-    Start,
-    affordable_method,
-    cells,
-    find_breaking,
-    flags,
-    game_for_evaluation,
-    gather,
-    missing_cells,
-    read_certified,
-    run_certificates,
-    run_suite,
-    worse_than_start,
-)
-from bcl.evaluation.breaking import BREAKING
-from bcl.evaluation.certify import CERTIFICATES
-from bcl.evaluation.evaluation import frame, html_table
-from bcl.evaluation.plan import Starts
-from bcl.evaluation.play import Progress
-from bcl.evaluation.suite import CERTS, PARTS, no_progress
-from bcl.experiment import worker
-from bcl.experiment.learned_adversary import ready
-from bcl.games import Game
-from bcl.policies import Policy, files
-from bcl.runs import store
-from bcl.runs.executors import Job
-from bcl.settings import format_eps, parse_eps
+from bcl.api import Attack, Budgets, Policy, Where, whole
+from bcl.errors import ConfigError, counted
+from bcl.settings import format_eps
 
-Budgets = float | str | Sequence[float | str]
-Suite = Literal["quick", "paper", "strong", "learned"]
+if TYPE_CHECKING:
+    from bcl.bounds import Method
+    from bcl.evaluation import Certificate, Evaluation
+    from bcl.games import Game
+    from bcl.reports.tables import Table
 
 
-class Onlooker(Protocol):
-    """Told how far the work is."""
+class Onlooker:
+    """Is told how far an evaluation is; this one ignores it."""
 
-    def start(self, units: int) -> object:
+    def start(self, units: int) -> None:
         """So many scores or certificates will be made."""
-        ...
 
-    def begin(self, label: str) -> Progress:
+    def begin(self, label: str) -> Callable[[int, int], None]:
         """One begins; the result is told how much of how much is done, of the whole work."""
-        ...
+        return lambda done, of: None
 
-    def finished(self, line: str) -> object:
+    def finished(self, line: str) -> None:
         """One is done, and this is what came out."""
-        ...
 
 
-class Nobody:
-    """An onlooker who hears nothing."""
-
-    def start(self, units: int) -> None: ...
-
-    def begin(self, label: str) -> Progress:
-        return no_progress(label)
-
-    def finished(self, line: str) -> None: ...
-
-
-NOBODY = Nobody()
+NOBODY = Onlooker()
 
 
 @dataclass(frozen=True)
@@ -87,11 +41,11 @@ class Certification:
     """What was proven about an agent at every budget."""
 
     agent: str
-    game: Game
-    certificates: list[Certificate]
+    game: "Game"
+    certificates: "list[Certificate]"
     folder: Path | None
     """Where they lie, so that nothing is proven twice; none for an agent in memory."""
-    method: Method
+    method: "Method"
     why: str
     """Why this method, where none was asked for."""
 
@@ -100,8 +54,20 @@ class Certification:
         """Of a table of the certificates: the method, and why it was taken."""
         return f"{self.game.id}: certificates by {self.method}" + (f" ({self.why})" if self.why else "")
 
+    def table(self) -> "Table":
+        """A row per budget."""
+        from bcl.reports.tables import Table
+
+        first = self.certificates[0]
+        title = f"{self.title}, {counted(first.episodes, 'episode')}, seed {first.seed}"
+        header = ("eps", "actions proven (ACR)", "greedy worst case (GWC)", "nominal")
+        rows = [(format_eps(c.eps), f"{c.acr:.1%}", f"{c.gwc:.4g}", f"{c.nominal:.4g}") for c in self.certificates]
+        return Table(title, header, tuple(rows))
+
     def to_frame(self) -> Any:
         """A pandas DataFrame, a row per budget."""
+        from bcl.evaluation.evaluation import frame
+
         names = ("method", "eps", "acr", "gwc", "nominal")
         return frame({name: getattr(proof, name) for name in names} for proof in self.certificates)
 
@@ -109,26 +75,19 @@ class Certification:
         return f"Certification({self.agent} on {self.game.id}, {counted(len(self.certificates), 'budget')})"
 
     def _repr_html_(self) -> str:
-        header = ("eps", "actions proven (ACR)", "greedy worst case (GWC)", "nominal")
-        rows = [(format_eps(c.eps), f"{c.acr:.1%}", f"{c.gwc:.4g}", f"{c.nominal:.4g}") for c in self.certificates]
-        return html_table(self.title, header, rows)
+        from bcl.reports.tables import as_html
+
+        return as_html(self.table())
 
     def __str__(self) -> str:
         """The method, then a line per budget."""
         return "\n".join([self.title, *map(str, self.certificates)])
 
 
-def named_attack(attack: Any) -> Attack:
-    """An attack by name, or as it is."""
-    if callable(attack):
-        return cast(Attack, attack)
-    return attack_by_name(given("attacks", attack, str, "give a name such as 'pgd-30', or an attack such as RIFGSM()"))
-
-
 def evaluate(
     agent: Policy | Where,
     *,
-    suite: Suite | str | None = None,
+    suite: str | None = None,
     attacks: str | Attack | Sequence[str | Attack] | None = None,
     eps: Budgets | None = None,
     episodes: int | None = None,
@@ -137,118 +96,90 @@ def evaluate(
     protocol: Literal["fixed", "first"] = "fixed",
     precision: Literal["fast", "full"] = "fast",
     num_envs: int = 0,
-    starts: Starts | None = None,
+    starts: Literal["game", "varied"] | None = None,
     device: str = "auto",
     sanity: bool = False,
     parallel: int = 1,
     find_eps: bool = False,
     threshold: float | None = None,
     onlooker: Onlooker = NOBODY,
-) -> Evaluation:
-    """Evaluate a run, a policy file or a policy under attack, as `bcl attack` does; its options are these.
+) -> "Evaluation":
+    """Evaluate an agent under attack: mean return for every attack and budget, the worst case, and reasons for doubt.
 
-    Attacks are those of a suite, by default `quick`, or `attacks`, by name or as they are. Budgets and episodes are by
-    default the game's; with `find_eps` only budgets that are given are played, beside those of the search. Of a run, the agent
-    that its training began from is evaluated too; of a policy file, that file alone. `parallel` processes share the scores,
-    each with its share of the cores: worth it on a CPU, for agents in files.
+    The agent is a run, a policy file or a policy. Attacks may be given by name or as they are. Of a run, the agent that its
+    training began from is evaluated too; of a policy file, that file alone. With `find_eps` only budgets that are given are
+    played, beside those of the search.
+
+    Args:
+        agent: A run directory, a policy file or an agent of `bcl zoo` (foreign agents: `bcl import` first).
+        suite: quick (PGD-10; the default), paper (the paper's four attacks), strong, or learned (strong and an adversary
+            that is trained against the agent).
+        attacks: Single attacks instead of a suite: apgd, apgd-N (N steps), apgd-margin, corner-noise, fgsm, learned,
+            learned-N (a training of N steps), mad, multi, multi-t, noise, pgd, pgd-N (N steps), ri-fgsm, square,
+            worst-action, or module:Attack.
+        eps: Budgets, such as 1/255 3/255; by default those of the game's preset.
+        episodes: Episodes per score; by default as the game's preset says.
+        seed: Seed of games and attacks.
+        env_set: Procgen: the training levels, or the unlimited set.
+        protocol: fixed: episodes per copy set beforehand; first: the first finished of 64 copies, as the reference on
+            Procgen.
+        precision: How attacks search on a GPU: fast is half precision for images; actions are always decided in full
+            precision.
+        num_envs: Copies of the game at once; 0 chooses.
+        starts: game: as the game has them, on Atari with the paper's no-ops; varied: then a few random actions, so that no
+            two episodes are the same; by default as evaluation.starts says, which is game.
+        device: auto, cpu or cuda.
+        sanity: Also attack with a budget of 1, which must bring the return to the floor.
+        parallel: Processes that share the work; worth it on a CPU with several cores.
+        find_eps: Also find the smallest budget of each attack at which the return falls below --threshold.
+        threshold: With --find-eps: a return; by default half of that without attack, counted from the game's lowest.
     """
-    budgets = _budgets(eps)
-    chosen = _chosen(suite, attacks)
+    from bcl.api import playing
+    from bcl.api.agents import judged
+    from bcl.attacks import LowestScored, attack_by_name
+    from bcl.evaluation import Cell, Evaluation, Plan, cells, find_breaking, flags, run_suite, worse_than_start
+    from bcl.evaluation.breaking import BREAKING
+
+    budgets = playing.budgets(eps)
+    chosen = playing.chosen_attacks(suite, attacks)
     if threshold is not None and not find_eps:
         raise ConfigError("a threshold was given but no search for a budget", "add --find-eps")
-    seed, num_envs = whole("seed", seed), whole("num_envs", num_envs)
-    Workers(parallel=whole("parallel", parallel)).worker_device()  # refuses less than 1
+    seed = whole("seed", seed)
+    num_envs = whole("num_envs", num_envs)
+    playing.check_parallel(parallel)
     with judged(agent, device) as target:
         count = target.defaults.episodes if episodes is None else whole("episodes", episodes)
         starts = starts or target.defaults.starts
-        noops = paper_starts(seed, count, num_envs) if starts == "game" else 0
-        game = game_for_evaluation(target.game, env_set, target.defaults.max_steps, noops)
+        game = target.game_to_play(env_set, seed, count, num_envs, starts)
         plan = Plan(game, count, seed, protocol, precision, num_envs, starts)
         compared = cells(chosen, budgets or (() if find_eps else target.defaults.eps))
-        wanted = [*compared, *([Cell(attack_by_name("pgd-30"), 1.0)] if sanity else [])]
+        wanted = [*compared, Cell(attack_by_name("pgd-30"), 1.0)] if sanity else compared
         onlooker.start(len(wanted) + (len(compared) if target.start else 0))
-        folder, parts = _writable(target.results / "evals"), 2 if target.start else 1
-        scores = _play(target.policy, plan, wanted, folder, Part(onlooker, 0, parts), parallel)
-        start = _of_start(target, plan, compared, Part(onlooker, 1, parts), parallel)
+        folder = playing.writable(target.results / "evals")
+        evaluator = playing.Evaluator(plan, onlooker, parallel, agents=2 if target.start else 1)
+        scores = evaluator.scores(target.policy, wanted, folder)
+        start = evaluator.start(target, compared)
         floor = None
         if sanity:
             progress = onlooker.begin("the lowest-scored action")
-            floor = next(run_suite(target.policy, plan, [Cell(LowestScored(), 0.0)], folder, lambda label: progress))
-        doubts = flags(scores, floor) + (worse_than_start(scores, start.scores, start.file) if start else [])
-        search = target.results / BREAKING
-        breaking = find_breaking(target.policy, plan, chosen, search, threshold, onlooker.begin) if find_eps else None
-    kept = None if isinstance(agent, Policy) else folder
+            lowest = [Cell(LowestScored(), 0.0)]
+            floor = next(run_suite(target.policy, plan, lowest, folder, lambda label: progress))
+        doubts = flags(scores, floor)
+        if start:
+            doubts += worse_than_start(scores, start.scores, start.file)
+        breaking = None
+        if find_eps:
+            search = target.results / BREAKING
+            breaking = find_breaking(target.policy, plan, chosen, search, threshold, onlooker.begin)
+    kept = folder if target.kept else None
     return Evaluation(game, scores, target.name, doubts, floor, kept, start, breaking)
-
-
-@dataclass(frozen=True)
-class Part:
-    """One of several parts of the whole work, as an onlooker hears of it."""
-
-    onlooker: Onlooker
-    number: int
-    of: int
-    whose: str = ""
-
-    def begin(self, label: str) -> Progress:
-        """See Onlooker."""
-        report = self.onlooker.begin(self.whose + label)
-        return lambda done, of: report(self.number * of + done, self.of * of)
-
-
-def _play(policy: Policy, plan: Plan, wanted: Sequence[Cell], folder: Path, part: Part, parallel: int) -> list[Score]:
-    device = next(policy.parameters()).device.type
-    missing = missing_cells(folder, plan.conditions(files.fingerprint(policy), device), wanted)
-    if parallel > 1 and len(missing) > 1:
-        content, shares = files.to_bytes(policy), [missing[i::parallel] for i in range(min(parallel, len(missing)))]
-        orders = [(number, "attack", content, plan, tuple(share), device) for number, share in enumerate(shares)]
-        jobs = [Job(folder, worker.evaluate, order) for order in orders]
-        _in_processes(jobs, parallel, part.begin(f"{len(missing)} scores"))
-        gather(folder)
-    scores = []
-    train = ready(policy, plan, folder, part.begin)
-    for score in run_suite(policy, plan, wanted, folder, part.begin, train):
-        scores.append(score)
-        part.onlooker.finished(f"{part.whose}{score.label}: {score}")
-    return scores
-
-
-def _in_processes(jobs: Sequence[Job], parallel: int, report: Progress) -> None:
-    """Jobs of this machine, numbered in one folder; how far they are is read from the files in which they tell it."""
-    shares, began = dict[Path, float](), time.time()
-
-    def tick() -> None:
-        for number, job in enumerate(jobs):
-            path = job.folder / worker.progress_file(number)
-            with contextlib.suppress(FileNotFoundError, StoreError):
-                if path.stat().st_mtime >= began:
-                    told = store.read_json(path)
-                    shares[path] = told["done"] / told["of"]
-                continue
-            if path in shares:
-                shares[path] = 1.0  # it was there, and ended
-        report(round(PARTS * sum(shares.values())), PARTS * len(jobs))
-
-    dispatcher = Workers(parallel=parallel).dispatcher(lambda: False, tick, lambda line: None)
-    for _ in dispatcher.executor.run(jobs, dispatcher.interrupted, dispatcher.tick):
-        pass
-
-
-def _of_start(target: Target, plan: Plan, wanted: Sequence[Cell], part: Part, parallel: int) -> Start | None:
-    """The agent that a run's training began from, evaluated as the one that came out."""
-    if target.start is None:
-        return None
-    name, agent = target.start
-    policy = files.load(agent.file, next(target.policy.parameters()).device)
-    part = dataclasses.replace(part, whose=f"start ({name}): ")
-    return Start(name, str(agent.file), _play(policy, plan, wanted, agent.evals, part, parallel), [])
 
 
 def certify(
     agent: Policy | Where,
     *,
     eps: Budgets | None = None,
-    method: Method | Literal["auto"] = "auto",
+    method: Literal["ibp", "crown-ibp", "crown", "auto"] = "auto",
     episodes: int | None = None,
     seed: int = 0,
     env_set: Literal["train", "eval"] | None = None,
@@ -256,55 +187,39 @@ def certify(
     parallel: int = 1,
     onlooker: Onlooker = NOBODY,
 ) -> Certification:
-    """Prove what no attack can change, at every budget, as `bcl certify` does; its options are these.
+    """Prove what no attack can change: certified actions (ACR) and the greedy worst case (GWC) per budget.
 
-    `auto` takes the tightest method that the network leaves affordable, and the result says which. `parallel` processes share
-    the budgets.
+    Args:
+        agent: A run directory, a policy file or an agent of `bcl zoo`.
+        eps: Budgets, such as 1/255; by default those of the run, or of the game's preset.
+        method: Interval bounds, CROWN on intervals, or CROWN throughout: each tighter and slower than the one before. auto:
+            the tightest that the network leaves affordable.
+        episodes: Episodes, all played at once; by default as the run or the game's preset says.
+        seed: Seed of the games.
+        env_set: Procgen: the training levels, or the unlimited set.
+        device: auto, cpu or cuda.
+        parallel: Processes that share the work; worth it on a CPU with several cores.
     """
-    budgets = _budgets(eps)
+    from bcl.api import playing
+    from bcl.api.agents import judged
+    from bcl.evaluation import Plan, affordable_method, run_certificates
+    from bcl.evaluation.suite import CERTS
+
+    given_budgets = playing.budgets(eps)
     seed = whole("seed", seed)
-    Workers(parallel=whole("parallel", parallel)).worker_device()  # refuses less than 1
+    playing.check_parallel(parallel)
     with judged(agent, device) as target:
         count = target.defaults.episodes if episodes is None else whole("episodes", episodes)
-        game = game_for_evaluation(target.game, env_set, target.defaults.max_steps, paper_starts(seed, count))
+        game = target.game_to_play(env_set, seed, count)
         plan = Plan(game, count, seed, num_envs=count)
-        budgets = budgets or list(target.defaults.eps)
-        method, why = affordable_method(target.policy) if method == "auto" else (method, "")
+        budgets = given_budgets or list(target.defaults.eps)
+        chosen, why = affordable_method(target.policy) if method == "auto" else (method, "")
         onlooker.start(len(budgets))
-        folder, proofs = _writable(target.results / CERTS), []
-        stored = read_certified(folder, plan, target.policy, method)[1]
-        missing = [budget for budget in dict.fromkeys(budgets) if budget not in stored]
-        if parallel > 1 and len(missing) > 1:
-            content, where = files.to_bytes(target.policy), pick_device(device)
-            orders = [(number, content, plan, budget, method, where) for number, budget in enumerate(missing)]
-            jobs = [Job(folder, worker.certify, order) for order in orders]
-            _in_processes(jobs, parallel, onlooker.begin(f"{method} at {counted(len(jobs), 'budget')}"))
-            gather(folder, CERTIFICATES)
-        for proof in run_certificates(target.policy, plan, budgets, method, folder, onlooker.begin):
+        folder = playing.writable(target.results / CERTS)
+        playing.Evaluator(plan, onlooker, parallel).prove_in_processes(target.policy, budgets, chosen, folder)
+        proofs = []
+        for proof in run_certificates(target.policy, plan, budgets, chosen, folder, onlooker.begin):
             proofs.append(proof)
             onlooker.finished(str(proof))
-    kept = None if isinstance(agent, Policy) else folder
-    return Certification(target.name, game, proofs, kept, method, why)
-
-
-def _writable(folder: Path) -> Path:
-    """The folder for results; one that cannot be written is refused before the work."""
-    try:
-        store.try_to_write(folder / "result")
-    except StoreError as error:
-        raise StoreError(error.message, "results lie with the agent: copy it to where you may write") from None
-    return folder
-
-
-def _budgets(eps: Budgets | None) -> list[float]:
-    """Empty: the game's."""
-    return [] if eps is None else [parse_eps(e) for e in several("eps", eps)]
-
-
-def _chosen(suite: str | None, attacks: str | Attack | Sequence[str | Attack] | None) -> list[Attack]:
-    if attacks is None:
-        name = "quick" if suite is None else given("suite", suite, str, "give its name, such as 'paper'")
-        return list(attacks_of(name))
-    if suite is not None:
-        raise ConfigError("both a suite and single attacks were given", "give one of the two")
-    return [named_attack(attack) for attack in several("attacks", attacks)]
+    kept = folder if target.kept else None
+    return Certification(target.name, game, proofs, kept, chosen, why)

@@ -1,28 +1,22 @@
-"""bcl.video, which `bcl video` calls."""
+"""bcl.video.
+
+The command line reads its signature for its help: nothing heavy is imported at the top.
+"""
 
 import contextlib
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from bcl.api import Where, given, path_of, whole
-from bcl.api.agents import judged, paper_starts
-from bcl.api.evaluating import NOBODY, Onlooker, named_attack
-from bcl.attacks import Attack, attack_label
-from bcl.envs import make_env
-from bcl.errors import ConfigError
-from bcl.evaluation import Cell, Moment, Plan, game_for_evaluation, watch
-from bcl.evaluation.certify import USUAL_LENGTH
-from bcl.evaluation.play import Progress
-from bcl.experiment.learned_adversary import ready
-from bcl.games import OBSERVATION_NAMES
-from bcl.policies import Policy
-from bcl.reports.encode import encode, ffmpeg
-from bcl.reports.video import Subject, frames
-from bcl.runs import store
+from bcl.api import Attack, Policy, Where, given, path_of, whole
+from bcl.api.evaluating import NOBODY, Onlooker
+from bcl.errors import ConfigError, counted
 from bcl.settings import format_eps, parse_eps
+
+if TYPE_CHECKING:
+    from bcl.evaluation import Moment
 
 
 @dataclass
@@ -38,13 +32,25 @@ class Video:
     total: float = 0.0
     """The return."""
 
-    def passing(self, moments: Iterable[Moment], steps: int, report: Progress) -> Iterator[Moment]:
+    def passing(self, moments: "Iterable[Moment]", report: Callable[[int], object]) -> "Iterator[Moment]":
         """The same moments, counted as they pass."""
         for moment in moments:
-            self.steps, self.total = self.steps + 1, moment.total
+            self.steps += 1
+            self.total = moment.total
             self.changed += moment.wanted != moment.taken
-            report(self.steps, steps or max(USUAL_LENGTH, self.steps))
+            report(self.steps)
             yield moment
+
+    def __str__(self) -> str:
+        """A line per file, then what they show."""
+        changed = f"{self.changed / self.steps:.0%} of actions changed"
+        about = f"return {self.total:.4g} after {counted(self.steps, 'step')}, {changed}"
+        return "\n".join([*(f"{file}  {_size(file)}" for file in (self.mp4, self.gif)), about])
+
+
+def _size(file: Path) -> str:
+    size = file.stat().st_size
+    return f"{size / 1e6:.1f} MB" if size >= 1e6 else f"{size / 1e3:.0f} kB"
 
 
 def video(
@@ -60,35 +66,64 @@ def video(
     device: str = "auto",
     onlooker: Onlooker = NOBODY,
 ) -> Video:
-    """Show an agent under attack in an mp4 and a GIF, as `bcl video` does; its options are these."""
-    budget = None if eps is None else parse_eps(eps)
-    seed, steps = whole("seed", seed), whole("steps", steps)
+    """Show an agent under attack: the game, the perturbation magnified, what the agent saw. Writes an mp4 and a GIF.
+
+    Args:
+        agent: A run directory, a policy file or an agent of `bcl zoo`.
+        attack: apgd, apgd-margin, corner-noise, fgsm, learned, mad, multi, multi-t, noise, pgd, pgd-N (N steps), ri-fgsm,
+            square, worst-action or module:Attack.
+        eps: Budget, such as 3/255; 0 is no attack; by default the first of the run, or of the game's preset.
+        seed: Seed of the game and of the attack: it is the episode that `bcl attack --episodes 1` plays with that seed.
+        steps: Agent steps to show; 0: the whole episode.
+        fps: Agent steps per second; Atari games are played at 15.
+        env_set: Procgen: the training levels, or the unlimited set.
+        out: Folder; by default videos in the run, or in FILE.results beside the file.
+        device: auto, cpu or cuda.
+    """
+    from bcl.api.agents import judged
+    from bcl.api.playing import named_attack
+    from bcl.attacks import attack_label
+    from bcl.envs import make_env
+    from bcl.evaluation import Cell, Plan, watch
+    from bcl.evaluation.certify import USUAL_LENGTH
+    from bcl.experiment.learned_adversary import ready
+    from bcl.games import OBSERVATION_NAMES
+    from bcl.reports.encode import encode, ffmpeg
+    from bcl.reports.video import Subject, frames
+    from bcl.runs import store
+
+    given_budget = None if eps is None else parse_eps(eps)
+    seed = whole("seed", seed)
+    steps = whole("steps", steps)
     if steps < 0:
         raise ConfigError(f"steps = {steps} is not possible", "give 1 or more, or 0 for the whole episode")
     if not 1 <= given("fps", fps, (int, float), "give a number") <= 240:
         raise ConfigError(f"fps = {fps:g} is not possible", "give 1 to 240")
-    if out is None and isinstance(agent, Policy):
-        raise ConfigError("an agent in memory has no folder", "say where the video goes: out='videos'")
     ffmpeg()  # before anything is played
     adversary = named_attack(attack)
     with judged(agent, device) as target:
-        policy, eps = target.policy, target.defaults.eps[0] if budget is None else budget
-        game = game_for_evaluation(target.game, env_set, target.defaults.max_steps, paper_starts(seed, 1))
+        if out is None and not target.kept:
+            raise ConfigError("an agent in memory has no folder", "say where the video goes: out='videos'")
+        policy = target.policy
+        budget = target.defaults.eps[0] if given_budget is None else given_budget
+        game = target.game_to_play(env_set, seed, episodes=1)
         folder = path_of("out", out) if out else target.results / "videos"
         if folder.suffix.lower() in (".mp4", ".gif"):
             raise ConfigError(f"'{folder}' is to be a folder, for an mp4 and a GIF", "leave the ending out")
-        stem = stem_of(attack if isinstance(attack, str) else attack_label(attack), eps, env_set, seed)
-        made = Video(folder / f"{stem}.mp4", folder / f"{stem}.gif", eps)
+        stem = stem_of(attack if isinstance(attack, str) else attack_label(attack), budget, env_set, seed)
+        made = Video(folder / f"{stem}.mp4", folder / f"{stem}.gif", budget)
         store.try_to_write(made.mp4)  # a folder that cannot be written is an error before the work
         render = len(policy.spec.obs_shape) == 1
         with contextlib.closing(make_env(game, 1, next(policy.parameters()).device, render=render)) as envs:
             dimensions = OBSERVATION_NAMES.get(game.id, ())
-            subject = Subject(game.id, adversary if eps else None, eps, envs.action_names, dimensions)
+            subject = Subject(game.id, adversary if budget else None, budget, envs.action_names, dimensions)
             onlooker.start(1)
-            played = ready(policy, Plan(game, 1, seed), target.results / "evals", onlooker.begin)(Cell(adversary, eps))
-            moments = watch(policy, envs, played.attack, eps, seed=seed, steps=steps or None)
-            shown = frames(made.passing(moments, steps, onlooker.begin("playing")), subject)
-            for path, data in zip((made.mp4, made.gif), encode(shown, fps), strict=True):
+            make_ready = ready(policy, Plan(game, 1, seed), target.results / "evals", onlooker.begin)
+            played = make_ready(Cell(adversary, budget))
+            moments = watch(policy, envs, played.attack, budget, seed=seed, steps=steps or None)
+            report = onlooker.begin("playing")
+            passing = made.passing(moments, lambda done: report(done, steps or max(USUAL_LENGTH, done)))
+            for path, data in zip((made.mp4, made.gif), encode(frames(passing, subject), fps), strict=True):
                 store.write_bytes(path, data)
     return made
 

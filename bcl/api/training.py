@@ -1,7 +1,6 @@
 """bcl.train and bcl.resume."""
 
 import dataclasses
-import functools
 import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -10,17 +9,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from bcl import recipes, zoo
-from bcl.api import Where, given, named_game, path_of
+from bcl.api import Policy, Where, given, named_game, path_of
 from bcl.api.workers import Workers
 from bcl.config import Config, resolve_stages
-from bcl.errors import ConfigError, StoreError
+from bcl.errors import ConfigError, StoreError, counted
 from bcl.runs.directory import Repeats, RunDirectory, check_new
+from bcl.settings import format_eps
 
 if TYPE_CHECKING:
+    from bcl.evaluation import Score
     from bcl.experiment import Verdict
-    from bcl.policies import Policy
-else:
-    Policy = object  # imported where it is needed: PyTorch takes seconds, and a mistake in a flag should not
 
 Say = Callable[[str], None]
 OnRow = Callable[[str, dict[str, Any]], object]
@@ -47,9 +45,35 @@ class Run:
     def __repr__(self) -> str:
         return f"Run('{self.folder}')"
 
+    @property
+    def sentence(self) -> str:
+        """The verdict."""
+        return self.verdict.sentence(RunDirectory(self.folder).config)
+
     def _repr_html_(self) -> str:
-        sentence = self.verdict.sentence(RunDirectory(self.folder).config)
-        return f"<p>{escape(str(self.folder))}</p><p>{escape(sentence)}</p>"
+        return f"<p>{escape(str(self.folder))}</p><p>{escape(self.sentence)}</p>"
+
+    def __str__(self) -> str:
+        """A line per budget, flags, the start, and the verdict."""
+        start = self.verdict.start
+        lines = _score_lines("", self.verdict.scores, start.scores if start else [])
+        lines += _score_lines(" on unlimited levels", self.verdict.unlimited, start.unlimited if start else [])
+        lines += [f"flag {flag}" for flag in self.verdict.flags]
+        lines += [f"its start ({start.name}): {self.folder / start.file}"] if start else []
+        return "\n".join([*lines, f"verdict: {self.sentence}"])
+
+
+def _score_lines(where: str, scores: "list[Score]", of_start: "list[Score]") -> list[str]:
+    """The worst within each budget, beside that of the start."""
+    from bcl.evaluation import lowest
+
+    lines = []
+    for eps in sorted({score.eps for score in scores}):
+        words = f"under the worst attack within {format_eps(eps)}" if eps else "without attack"
+        ours, *theirs = [lowest(s for s in some if s.eps <= eps) for some in (scores, of_start) if some]
+        beside = "".join(f" (its start: {score})" for score in theirs)
+        lines.append(f"mean return over {counted(len(ours.returns), 'episode')}{where} {words}: {ours}{beside}")
+    return lines
 
 
 @dataclass(frozen=True)
@@ -59,19 +83,22 @@ class Order:
     out: Path
     begun: bool
     """It is there, with the same settings."""
-    config: Config
-    """Of the last stage."""
-    stages_with: Callable[[int], Stages]
-    """By seed."""
+    stages: Stages
     device: str
-    init: "Policy | None"
+    init: Policy | None
     workers: Workers
+
+    @property
+    def config(self) -> Config:
+        """Of the last stage."""
+        return self.stages[-1][1]
 
     def create(self, folder: Path, seed: int) -> None:
         """Make the run directory."""
         from bcl import experiment
 
-        experiment.create(folder, self.stages_with(seed), self.device, self.init)
+        stages = [(stage, dataclasses.replace(config, seed=seed)) for stage, config in self.stages]
+        experiment.create(folder, stages, self.device, self.init)
 
 
 def train(
@@ -116,9 +143,8 @@ def train(
         given("recipe", recipe, str, "give its name, such as 'at'")
     start = _agent(init)
     file = path_of("config", config) if config else None
-    resolve = functools.partial(resolve_stages, name, recipe=recipe, file=file, agent=_decided_by(start))
     flags = settings | {key: value for key, value in (("seed", seed), ("budget", budget)) if value is not None}
-    stages = resolve(flags=flags)
+    stages = resolve_stages(name, recipe=recipe, file=file, flags=flags, agent=_decided_by(start))
     last = stages[-1][1]
     folder = path_of("out", out or Path("runs") / f"{name}-{last.recipe}-s{last.seed}".replace("/", "-"))
     begun = _check(folder, stages, flags, start)
@@ -127,7 +153,7 @@ def train(
         from bcl import experiment
 
         experiment.check(stages, device if workers.local else "cpu", start, workers.trackers())
-    order = Order(folder, begun, last, lambda n: resolve(flags=flags | {"seed": n}), device, start, workers)
+    order = Order(folder, begun, stages, device, start, workers)
     if finish:
         return finish(order)
     with RunDirectory(folder).lock(say):
@@ -158,7 +184,7 @@ def _name(game: str | Callable[..., Any], workers: Workers) -> str:
     return name
 
 
-def _check(folder: Path, stages: Stages, flags: Mapping[str, Any], init: "Policy | None") -> bool:
+def _check(folder: Path, stages: Stages, flags: Mapping[str, Any], init: Policy | None) -> bool:
     """Whether the folder holds this run already; anything else that cannot be trained there is refused."""
     stage, config = stages[-1]
     if str(folder).startswith(zoo.PREFIX):
@@ -190,17 +216,19 @@ def _finish(run: Path, workers: Workers, say: Say, progress: bool | None, on_row
         return Run(run, experiment.finish(run, workers.dispatcher(lambda: False, view.tick, say)))
 
 
-def _agent(init: "Where | Policy | None") -> "Policy | None":
+def _agent(init: Where | Policy | None) -> Policy | None:
     """The one to start from."""
     if init is None:
         return None
+    from bcl import policies
     from bcl.api.agents import load
-    from bcl.policies import Policy
 
-    return init if isinstance(init, Policy) else load(path_of("init", init, "give a policy, its file or a run"))
+    if isinstance(init, policies.Policy):
+        return init
+    return load(path_of("init", init, "give a policy, its file or a run"))
 
 
-def _decided_by(agent: "Policy | None") -> dict[str, Any]:
+def _decided_by(agent: Policy | None) -> dict[str, Any]:
     """Settings that the agent to start from decides: its learner, and its layers where these can be chosen."""
     if agent is None:
         return {}

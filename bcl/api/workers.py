@@ -75,7 +75,8 @@ class Workers:
         """What hands out the work."""
         from bcl.experiment import Dispatcher
 
-        return Dispatcher(self._executor(), self.worker_device(), interrupted, tick, say, self.trackers())
+        device = self.worker_device()  # refuses what does not fit together
+        return Dispatcher(self.make_executor(), device, interrupted, tick, say, self.trackers())
 
     def trackers(self) -> "Trackers":
         """Who shows the metrics besides their file."""
@@ -83,7 +84,8 @@ class Workers:
 
         return Trackers(self.tensorboard, self.wandb)
 
-    def _executor(self) -> "Executor":
+    def make_executor(self) -> "Executor":
+        """What runs jobs."""
         from bcl.experiment.worker import MODULES
         from bcl.runs.executors import Here, Processes
 

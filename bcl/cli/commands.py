@@ -15,14 +15,16 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from bcl.api import Where
+import bcl
+from bcl.api import Where, console
+from bcl.api.workers import Workers
 from bcl.errors import BclError, ConfigError, MissingExtra, StoreError, TrainingError, WeightsError, counted
+from bcl.runs.directory import Repeats, RunDirectory, make_room
 from bcl.settings import format_eps
 
 if TYPE_CHECKING:
     from bcl.api.training import Order
-    from bcl.api.workers import Workers
-    from bcl.experiment import Dispatcher, Verdict
+    from bcl.experiment import Dispatcher
     from bcl.games import Game
     from bcl.reports.compare import Comparison
     from bcl.reports.data import Collected
@@ -30,20 +32,7 @@ if TYPE_CHECKING:
 Call = partial[Any]
 Settings = Mapping[str, Any]
 NONE: Settings = {}
-# Command -> the function that it calls; the others have none, or are their own.
-API = {
-    "train": "bcl.api.training:train",
-    "attack": "bcl.api.signatures:evaluate",
-    "certify": "bcl.api.signatures:certify",
-    "report": "bcl.api.reporting:report",
-    "compare": "bcl.api.reporting:compare",
-    "video": "bcl.api.signatures:video",
-}
-OFTEN = (
-    *("algo", "bootstrap", "dqn.steps", "ppo.steps", "dqn.learning_rate", "ppo.learning_rate", "network.hidden"),
-    *("attack.kind", "attack.steps", "curriculum.target", "curriculum.increment", "curriculum.runs"),
-    *("evaluation.eps", "evaluation.episodes", "evaluation.suite"),
-)
+ALONE = Workers()
 
 
 def train(call: Call, *, repeats: int = 1) -> None:
@@ -54,54 +43,66 @@ def train(call: Call, *, repeats: int = 1) -> None:
     """
     if repeats < 1:
         raise ConfigError(f"--repeats {repeats} is not possible", "give 1 or more")
-    from bcl.api import console
-    from bcl.runs.directory import Repeats, RunDirectory, make_room
-
     order: Order = call(finish=lambda order: order)
     if order.config.budget == "small":
         console.say("a quick look: few steps, runs, phases and episodes; the result is not the paper's protocol")
     if order.begun and repeats > 1:
         raise StoreError(f"'{order.out}' is a run already, without repeats", "give another --out")
-    run = RunDirectory(order.out)
-    with run.lock(console.say):
+    with RunDirectory(order.out).lock(console.say):
         if repeats > 1:
-            seeds = range(order.config.seed, order.config.seed + repeats)
             make_room(order.out)
+            seeds = range(order.config.seed, order.config.seed + repeats)
             for seed in seeds:
                 order.create(order.out / f"seed{seed}", seed)
             Repeats(order.out).write([f"seed{seed}" for seed in seeds])
-            finish_repeats(order.out, order.workers)
+            _finish_repeats(order.out, order.workers)
             return
-        if run.finished:
-            print(f"'{order.out}' is finished")
         if not order.begun:
             order.create(order.out, order.config.seed)
         console.say(f"run: {order.out}")
-        finish(order.out, order.workers)
+        _finish(order.out, order.workers)
 
 
-def finish(run: Path, workers: "Workers") -> None:
+def resume(folder: Path, *, workers: Workers = ALONE, settings: Settings = NONE) -> None:
+    """Continue a run after a kill or Ctrl-C, under the settings it was started with. A finished run says so.
+
+    Args:
+        folder: The run directory.
+    """
+    run = RunDirectory(folder)
+    repeats = Repeats(folder).runs()
+    for one in repeats or [run]:
+        RunDirectory.open(one.path).check_settings(settings)
+    # A repeat is not resumed while all of them are.
+    others = run.repeats.lock() if run.repeats else contextlib.nullcontext()
+    with run.lock(console.say), others:
+        if repeats:
+            _finish_repeats(folder, workers)
+        else:
+            _finish(folder, workers)
+
+
+def _finish(folder: Path, workers: Workers) -> None:
     """Do what is left of a run that this process has locked; print its verdict and the next command."""
     from bcl import experiment
 
-    with _dispatcher(run, run, workers) as dispatcher:
-        verdict = experiment.finish(run, dispatcher)
-    _print_verdict(run, verdict)
-    print(f"next: bcl report {shlex.quote(str(run))}")
+    if RunDirectory(folder).finished:
+        print(f"'{folder}' is finished")
+    with _dispatcher(folder, folder, workers) as dispatcher:
+        verdict = experiment.finish(folder, dispatcher)
+    print(bcl.Run(folder, verdict))
+    print(f"next: bcl report {shlex.quote(str(folder))}")
 
 
-def finish_repeats(group: Path, workers: "Workers") -> None:
-    """`finish` for every repeat; then the median by the paper's final score, and the IQM beside it."""
+def _finish_repeats(group: Path, workers: Workers) -> None:
+    """`_finish` for every repeat; then the median by the paper's final score, and the IQM beside it."""
+    from bcl import experiment
     from bcl.runs import store
-    from bcl.runs.directory import Repeats
 
     runs = Repeats(group).runs()
     if not runs:
         raise StoreError(f"the repeats in '{group}' name no runs", "start anew with another --out")
     store.sweep(group)
-    from bcl import experiment
-    from bcl.api import console
-
     if shared := experiment.shared_stages(runs):
         for run in runs:
             console.say(f"run: {run.path}, up to the stage whose median all repeats go on from")
@@ -113,10 +114,11 @@ def finish_repeats(group: Path, workers: "Workers") -> None:
         console.say(f"run: {run.path}")
         with run.lock(console.say), _dispatcher(run.path, group, workers) as dispatcher:
             verdicts.append(experiment.finish(run.path, dispatcher))
-        _print_verdict(run.path, verdicts[-1])
+        print(bcl.Run(run.path, verdicts[-1]))
     summary = experiment.summary(runs, verdicts)
     Repeats(group).finish(summary)
-    finals, median = summary["final_scores"], summary["median"]
+    finals = summary["final_scores"]
+    median = summary["median"]
     print(f"final score: {summary['final_score_is']}")
     scores = " ".join(f"{score:.4g}" for score in finals.values())
     print(f"final scores of {len(runs)} repeats: {scores}, IQM {summary['iqm']:.4g}")
@@ -125,10 +127,8 @@ def finish_repeats(group: Path, workers: "Workers") -> None:
 
 
 @contextlib.contextmanager
-def _dispatcher(run: Path, whole: Path, workers: "Workers") -> "Iterator[Dispatcher]":
-    """Of the work on a run, under the eyes of the console; where it stops, the message says how to continue with `whole`."""
-    from bcl.api import console
-
+def _dispatcher(run: Path, whole: Path, workers: Workers) -> "Iterator[Dispatcher]":
+    """Of the work on a run, which the console shows; where it stops, the message says how to continue with `whole`."""
     resume = shlex.join(["bcl", "resume", str(whole), *workers.flags()])
     farewell = f"continue with: {resume}"
     try:
@@ -148,8 +148,6 @@ def _dispatcher(run: Path, whole: Path, workers: "Workers") -> "Iterator[Dispatc
 
 def _unlike(run: Path) -> str:
     """A warning where a run that was stopped does not end as one that was not; else nothing."""
-    from bcl.runs.directory import RunDirectory
-
     stage = RunDirectory(run).stages()[-1]
     section = "distill" if stage.loss == "distill" else stage.config.algo
     learner = stage.config.learner(stage.loss)
@@ -158,33 +156,36 @@ def _unlike(run: Path) -> str:
     return f"; without {unset} it ends with other weights than if it had not been stopped" if unset else ""
 
 
-def _print_verdict(run: Path, verdict: "Verdict") -> None:
-    from bcl.evaluation.score import lowest
-    from bcl.runs.directory import RunDirectory
+def status(folder: Path) -> None:
+    """Tell where a run stands, also while another process works on it.
 
-    began = (verdict.start.scores, verdict.start.unlimited) if verdict.start else ([], [])
-    for where, scores, theirs in (
-        ("", verdict.scores, began[0]),
-        (" on unlimited levels", verdict.unlimited, began[1]),
-    ):
-        for eps in sorted({score.eps for score in scores}):
-            words = f"under the worst attack within {format_eps(eps)}" if eps else "without attack"
-            ours, *start = [lowest(s for s in some if s.eps <= eps) for some in (scores, theirs) if some]
-            beside = "".join(f" (its start: {score})" for score in start)
-            print(f"mean return over {counted(len(ours.returns), 'episode')}{where} {words}: {ours}{beside}")
-    for flag in verdict.flags:
-        print(f"flag {flag}")
-    if verdict.start:
-        print(f"its start ({verdict.start.name}): {run / verdict.start.file}")
-    print(f"verdict: {verdict.sentence(RunDirectory(run).config)}")
+    Args:
+        folder: The run directory.
+    """
+    repeats = Repeats(folder)
+    runs = repeats.runs()
+    states = [_print_status(run, repeats) for run in runs or [RunDirectory(folder)]]
+    state = next((s for s in ("at work", "stopped") if s in states), "finished")
+    if runs and state == "finished" and (found := repeats.result()):
+        print(f"final scores {found.get('final_scores')}, median {found.get('median')}, IQM {found.get('iqm')}")
+    word = {"finished": "report", "stopped": "resume", "at work": "status"}[state]
+    print(f"next: bcl {word} {shlex.quote(str(folder))}")
 
 
-def train_settings() -> str:
-    """The settings that people change most, with help."""
-    from bcl.cli.flags import settings_help
-    from bcl.config import Config
+def _print_status(run: RunDirectory, repeats: Repeats) -> str:
+    from bcl.experiment.status import incumbent, status
 
-    return f"settings, of which these are used most (all: bcl presets GAME):\n{settings_help(Config, OFTEN)}"
+    now = status(run.path)
+    print(f"{run.path}: {now.config.recipe} on {now.config.game.id}, seed {now.config.seed}")
+    for line in now.lines:
+        print(f"  {line}")
+    if best := incumbent(run.path):
+        print(f"  best so far: {best}")
+    for piece in now.pieces:
+        print(f"  {console.piece_line(piece)}")
+    waits = now.state == "stopped" and repeats.exists and repeats.owner()
+    print(f"  {'waiting' if waits else now.state}{f' ({now.owner})' if now.owner else ''}")
+    return "at work" if waits else now.state
 
 
 def attack(call: Call, *, json: bool = False) -> None:
@@ -195,7 +196,6 @@ def attack(call: Call, *, json: bool = False) -> None:
     """
     from rich.text import Text
 
-    from bcl.api import console
     from bcl.reports import tables
     from bcl.reports.style import TERMINAL_FLAG
 
@@ -223,25 +223,19 @@ def certify(call: Call, *, json: bool = False) -> None:
     Args:
         json: Print JSON instead of a table.
     """
-    from bcl.api import console
-    from bcl.reports.tables import Table, print_table
+    from bcl.reports.tables import print_table
 
     with _kept_results(), console.progress(quiet=json) as bar:
         found = call(onlooker=bar)
-    proofs = found.certificates
     if json:
-        print(to_json.dumps([proof.to_dict() for proof in proofs]))
+        print(to_json.dumps([proof.to_dict() for proof in found.certificates]))
         return
-    seed = call.keywords.get("seed", 0)
-    title = f"{found.title}, {counted(proofs[0].episodes, 'episode')}, seed {seed}"
-    header = ("eps", "actions proven (ACR)", "greedy worst case (GWC)", "nominal")
-    rows = [(format_eps(p.eps), f"{p.acr:.1%}", f"{p.gwc:.4g}", f"{p.nominal:.4g}") for p in proofs]
-    print_table(Table(title, header, tuple(rows)), console.out)
+    print_table(found.table(), console.out)
     print(f"results: {found.folder}")
     if found.method == "crown":
         print(f"next: bcl report {call.args[0]}")
     else:
-        budgets = " ".join(format_eps(proof.eps) for proof in proofs)
+        budgets = " ".join(format_eps(proof.eps) for proof in found.certificates)
         print(f"next: bcl certify {call.args[0]} --eps {budgets} --method crown")
 
 
@@ -256,8 +250,6 @@ def _kept_results() -> Iterator[None]:
 
 def report(call: Call) -> None:
     """Report."""
-    from bcl.api import console
-
     told: list[Collected] = []
     out = call(say=console.say, tell=told.append)
     print(f"verdict: {told[0].verdict}")
@@ -267,7 +259,6 @@ def report(call: Call) -> None:
 
 def _after_report(collected: "Collected") -> str:
     from bcl.reports.collect import agent_file
-    from bcl.runs.directory import RunDirectory
 
     if word := {"stopped": "resume", "at work": "status"}.get(collected.state):
         return f"bcl {word} {shlex.quote(collected.source)}"
@@ -292,7 +283,6 @@ def compare(
         format: What is printed.
         figure: Also draw it: a png, svg or pdf file.
     """
-    from bcl.api import console
     from bcl.reports import compare_figure, tables
     from bcl.runs import store
 
@@ -333,15 +323,9 @@ def _after_compare(found: "Comparison", paths: tuple[Path, ...], drawn: bool) ->
 
 def video(call: Call) -> None:
     """Film."""
-    from bcl.api import console
-
     with console.progress(1) as bar:
         made = call(onlooker=bar)
-    for file in (made.mp4, made.gif):
-        size = file.stat().st_size
-        print(f"{file}  {f'{size / 1e6:.1f} MB' if size >= 1e6 else f'{size / 1e3:.0f} kB'}")
-    changed = f"{made.changed / made.steps:.0%} of actions changed"
-    print(f"return {made.total:.4g} after {counted(made.steps, 'step')}, {changed}")
+    print(made)
     given = call.keywords
     words = ["bcl", "attack", str(call.args[0])]
     words += ["--attack", given.get("attack", "pgd"), "--eps", format_eps(made.eps)] if made.eps else []
@@ -428,13 +412,9 @@ def import_(
 
     if os.path.lexists(out):
         raise StoreError(f"'{out}' exists already", "give another --out")
-    config = resolve(game, flags=settings)
-
-    from bcl.policies.files import save
-    from bcl.policies.importers import import_policy
-
-    policy = import_policy(Path(file), format, config.game, Path(normalise) if normalise else None)
-    save(policy, out)
+    config = resolve(game, flags=settings)  # before PyTorch is imported
+    policy = bcl.import_policy(file, format, config.game, normalise=normalise)
+    bcl.save(policy, out)
     parameters = counted(sum(p.numel() for p in policy.parameters()), "parameter")
     actions = counted(policy.spec.num_actions, "action")
     print(f"{out}: {policy.spec.kind} for {policy.spec.algo}, {parameters}, {actions}, {game}")

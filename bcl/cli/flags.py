@@ -11,17 +11,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import docstring_parser
 import tyro
 
+from bcl.config import Config
 from bcl.errors import ConfigError, did_you_mean
-from bcl.settings import Eps
+from bcl.settings import Eps, documented
 
 AGENT = "RUN|FILE|zoo:NAME"
 METAVARS = {"agent": AGENT, "run": AGENT, "runs": AGENT, "folder": "RUN", "file": "FILE", "games": "GAME"}
 SINGULAR = {"attacks": "attack"}  # parameter -> flag
-# Parameters that are no flags: the console gives them, or their fields are.
+# Parameters that are no flags: the console gives them, or they have flags of their own.
 NO_FLAGS = {"call", "settings", "workers", "onlooker", "say", "progress", "on_row", "finish", "tell"}
+OFTEN = (
+    *("algo", "bootstrap", "dqn.steps", "ppo.steps", "dqn.learning_rate", "ppo.learning_rate", "network.hidden"),
+    *("attack.kind", "attack.steps", "curriculum.target", "curriculum.increment", "curriculum.runs"),
+    *("evaluation.eps", "evaluation.episodes", "evaluation.suite"),
+)
 REQUIRED = inspect.Parameter.empty
 CONFIG = (tyro.conf.FlagCreatePairsOff,)
 Function = Callable[..., Any]
@@ -38,8 +43,6 @@ class Flag:
     help: str
     several: bool
     positional: bool
-    group: tuple[str, Function] | None = None
-    """The parameter that takes a dataclass of which this is a field, and the dataclass."""
 
     @property
     def name(self) -> str:
@@ -82,20 +85,15 @@ class Flag:
 
 
 def flags_of(function: Function) -> Iterator[Flag]:
-    """A function's flags, or a dataclass's; fields of a parameter that is a dataclass are flags themselves."""
-    help_of = _help(function)
+    """A function's flags; a dataclass is a function of its fields."""
+    help_of = documented(function)
     for name, parameter in inspect.signature(function).parameters.items():
-        hint = parameter.annotation
-        if dataclasses.is_dataclass(hint):
-            group = (name, typing.cast(Function, hint))
-            yield from (dataclasses.replace(flag, group=group) for flag in flags_of(group[1]))
-        if name in NO_FLAGS:
-            continue
-        kinds = [*_members(hint)]
-        several = parameter.kind is parameter.VAR_POSITIONAL or Sequence in [typing.get_origin(kind) for kind in kinds]
-        # The dataclass of `bcl resume` has keywords only.
-        positional = parameter.kind is not parameter.KEYWORD_ONLY or name == "folder"
-        yield Flag(name, _kind(kinds), parameter.default, help_of.get(name, ""), several, positional)
+        if name not in NO_FLAGS:
+            kinds = [*_members(parameter.annotation)]
+            sequence = Sequence in [typing.get_origin(kind) for kind in kinds]
+            several = sequence or parameter.kind is parameter.VAR_POSITIONAL
+            positional = parameter.kind is not parameter.KEYWORD_ONLY
+            yield Flag(name, _kind(kinds), parameter.default, help_of.get(name, ""), several, positional)
 
 
 def parse(functions: Sequence[Function], name: str, words: list[str]) -> tuple[list[dict[str, Any]], list[str]]:
@@ -122,13 +120,13 @@ def _options(functions: Iterable[Function], strict: bool) -> Any:
 
 def _arguments(flags: Iterable[Flag], options: Any) -> dict[str, Any]:
     """What was given; the rest keeps the function's defaults."""
-    groups: dict[tuple[str, Function] | None, dict[str, Any]] = {None: {}}
+    arguments = {}
     for flag in flags:
         if given := getattr(options, flag.name):
-            groups.setdefault(flag.group, {})[flag.parameter] = flag.value(given)
+            arguments[flag.parameter] = flag.value(given)
         elif flag.default is REQUIRED and not flag.several:
             raise ConfigError(f"{flag.shown} is missing")
-    return groups.pop(None) | {group[0]: group[1](**fields) for group, fields in groups.items() if group}
+    return arguments
 
 
 def _refuse_without_value(flags: Iterable[Flag], words: list[str]) -> None:
@@ -148,12 +146,12 @@ def print_completion(commands: dict[str, Sequence[Function]], shell: str) -> Non
     tyro.cli(typing.Union[tuple(kinds)], prog="bcl", args=words, config=CONFIG)  # type: ignore[call-overload] # noqa: UP007
 
 
-def settings_help(config: type, names: Iterable[str]) -> str:
-    """A few settings of a configuration by their dotted names, each with its type in words and its help."""
-    lines = []
-    for name in names:
+def settings_help() -> str:
+    """The settings that people change most by their dotted names, each with its type in words and its help."""
+    lines = ["settings, of which these are used most (all: bcl presets GAME):"]
+    for name in OFTEN:
         *sections, last = name.split(".")
-        kind = config
+        kind: Any = Config
         for section in sections:
             kind = typing.get_type_hints(kind)[section]
         hint = typing.get_type_hints(kind, include_extras=True)[last]
@@ -161,15 +159,9 @@ def settings_help(config: type, names: Iterable[str]) -> str:
         element = typing.get_args(hint)[0] if several else hint
         budget = Eps in (element, *typing.get_args(element))
         word = "BUDGET" if budget else _word(_kind(_members(element)), last.upper())
-        lines += [f"  --{name} {word}{' ...' * several}", f"      {_help(kind)[last]}"]
+        lines.append(f"  --{name} {word}{' ...' * several}")
+        lines.append(f"      {documented(kind)[last]}")
     return "\n".join(lines)
-
-
-def _help(function: Any) -> dict[str, str]:
-    """By parameter or field."""
-    kinds = reversed(function.__mro__[:-1]) if inspect.isclass(function) else [function]
-    documented = itertools.chain(*(docstring_parser.parse_from_object(kind).params for kind in kinds))
-    return {param.arg_name: " ".join((param.description or "").split()) for param in documented}
 
 
 def _members(hint: Any) -> Iterator[Any]:

@@ -4,13 +4,12 @@ Nothing heavy is imported here: `bcl --help` should answer at once.
 """
 
 import codecs
-import importlib
 import inspect
 import io
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NoReturn
 
@@ -33,6 +32,15 @@ COMMANDS = {
     "import": "convert a published checkpoint: bcl import FILE --format F --game G --out policy.safetensors",
     "bench": "measure this machine: bcl bench env|attack [GAME...]",
 }
+# Command -> the function of `bcl` that it calls; the others are functions of bcl.cli.commands alone.
+VERBS = {
+    "train": "train",
+    "attack": "evaluate",
+    "certify": "certify",
+    "report": "report",
+    "compare": "compare",
+    "video": "video",
+}
 USER_MISTAKE = 2
 SHELLS = ("bash", "zsh", "fish")
 
@@ -54,12 +62,13 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     except BclError as error:
         if debug:
             raise
-        _complain("\n".join([f"bcl: {error}", *getattr(error, "__notes__", ())]))
+        notes = getattr(error, "__notes__", ())
+        print(f"bcl: {error}", *notes, sep="\n", file=sys.stderr)
         sys.exit(USER_MISTAKE)
     except KeyboardInterrupt as stop:
         if arguments is None:  # the process ends: one more Ctrl-C would show a traceback of Python's own end
             signal.signal(signal.SIGINT, signal.SIG_IGN)
-        _complain("; ".join(["bcl: interrupted", *map(str, stop.args)]))
+        print("bcl: interrupted", *stop.args, sep="; ", file=sys.stderr)
         sys.exit(INTERRUPTED)
     except BrokenPipeError:  # the reader, such as `head`, has what it wanted
         _silence_stdout()
@@ -67,9 +76,8 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         if debug:
             raise
         _silence_stdout()
-        _complain(
-            f"bcl: {error.strerror or error}{f' ({error.filename})' if error.filename else ''}; check paths and space"
-        )
+        where = f" ({error.filename})" if error.filename else ""
+        print(f"bcl: {error.strerror or error}{where}; check paths and space", file=sys.stderr)
         sys.exit(USER_MISTAKE)
     sys.exit(0)
 
@@ -111,63 +119,51 @@ def _completion(words: list[str]) -> Callable[[], object]:
     return partial(flags.print_completion, {name: functions_of(name) for name in COMMANDS}, words[0])
 
 
-def functions_of(name: str) -> Sequence[Callable[..., Any]]:
-    """Those whose parameters are the flags of a command: the API's, and the console's, which calls it."""
+def functions_of(name: str) -> list[Callable[..., Any]]:
+    """Those whose parameters are the flags of a command: the API's, `Workers`, and the console's, which calls the first."""
     from bcl.cli import commands
 
-    if name in ("resume", "status"):
-        return [importlib.import_module(f"bcl.cli.{name}_command").Command]
     own = getattr(commands, "import_" if name == "import" else name)
-    if name not in commands.API:
-        return [own]
-    module, function = commands.API[name].split(":")
-    return [getattr(importlib.import_module(module), function), own]
+    functions = [getattr(bcl, VERBS[name]), own] if name in VERBS else [own]
+    if "workers" in inspect.signature(functions[0]).parameters:
+        functions.insert(1, bcl.Workers)
+    return functions
 
 
 def parse(name: str, words: list[str]) -> tuple[list[dict[str, Any]], list[str]]:
     """The arguments of a command's functions that the words after its name give, and those words that are settings."""
-    from bcl.cli import commands, flags
+    from bcl.cli import flags
 
     functions = functions_of(name)
     try:
         arguments, rest = flags.parse(functions, name, words)
     except SystemExit:  # tyro has printed the help
         if name == "train":
-            print(commands.train_settings())
+            print(flags.settings_help())
         raise
     except ConfigError as error:
         raise ConfigError(error.message, error.hint or f"see 'bcl {name} --help'") from None
     takes_settings = "settings" in inspect.signature(functions[0]).parameters
     for word in rest:
-        parameter = word.removeprefix("--").partition("=")[0]
-        if parameter in flags.NO_FLAGS or not getattr(functions[0], "takes_settings", takes_settings):
+        if not takes_settings or word.removeprefix("--").partition("=")[0] in flags.NO_FLAGS:
             raise ConfigError(f"unknown argument '{word}'", f"see 'bcl {name} --help'")
     return arguments, rest
 
 
 def _command(name: str, words: list[str]) -> Callable[[], object]:
-    arguments, rest = parse(name, words)
-    function, *console = functions_of(name)
-    call = _bound(function, arguments[0], rest)
-    if inspect.isclass(function):
-        return partial(call().run, rest)
-    return partial(console[0], call, **arguments[1]) if console else call
-
-
-def _bound(function: Callable[..., Any], arguments: dict[str, Any], rest: list[str]) -> partial[Any]:
-    """The function with its arguments, settings among them."""
     from bcl.settings import parse_flags
 
-    positional = list[Any]()
-    for name, parameter in inspect.signature(function).parameters.items():
-        if name == "settings":
-            settings = parse_flags(rest)
-            arguments |= settings if parameter.kind is parameter.VAR_KEYWORD else {name: settings}
-        elif name in arguments and parameter.kind is parameter.VAR_POSITIONAL:
-            positional += arguments.pop(name)
-        elif name in arguments and parameter.kind is not parameter.KEYWORD_ONLY:
-            positional.append(arguments.pop(name))
-    return partial(function, *positional, **arguments)
+    functions = functions_of(name)
+    [given, *others], rest = parse(name, words)
+    signature = inspect.signature(functions[0])
+    if "settings" in signature.parameters:
+        given["settings"] = parse_flags(rest)
+    if "workers" in signature.parameters:
+        given["workers"] = bcl.Workers(**others[0])
+    bound = signature.bind_partial()
+    bound.arguments.update(given)
+    call = partial(functions[0], *bound.args, **bound.kwargs)
+    return partial(functions[-1], call, **others[-1]) if name in VERBS else call
 
 
 def _help() -> str:
@@ -183,7 +179,3 @@ commands:
   --debug               show the traceback of an error
 
 start with: bcl presets"""
-
-
-def _complain(text: str) -> None:
-    print(text, file=sys.stderr)

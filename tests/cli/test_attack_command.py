@@ -150,8 +150,8 @@ def test_whoever_stops_it_hears_that_results_are_kept(bcl, monkeypatch: pytest.M
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    for name in ("run_suite", "run_certificates"):
-        monkeypatch.setattr(f"bcl.api.evaluating.{name}", interrupt)
+    for name in ("api.playing.run_suite", "evaluation.run_certificates"):
+        monkeypatch.setattr(f"bcl.{name}", interrupt)
     code, _, err = bcl(command, "p.safetensors", "--eps", "0.1", "--episodes", "2")
     assert (code, err) == (130, "bcl: interrupted; what is finished is kept, the same command goes on from there\n")
 

@@ -1,6 +1,5 @@
 """The command line as a person meets it: one sentence, exit code 2, no traceback."""
 
-import dataclasses
 import inspect
 import os
 import re
@@ -13,10 +12,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from bcl.api import evaluating, filming, signatures
 from bcl.attacks.suites import ATTACK_NAMES
-from bcl.cli.flags import Function, flags_of
-from bcl.cli.main import COMMANDS, main
+from bcl.cli.flags import NO_FLAGS, flags_of
+from bcl.cli.main import COMMANDS, VERBS, functions_of, main
 from bcl.config import config_from_toml, resolve
 
 
@@ -101,19 +99,12 @@ def test_cheap_commands_do_not_import_torch(words: list[str]) -> None:
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
 
 
-@pytest.mark.parametrize(
-    ("light", "heavy"),
-    [
-        (signatures.evaluate, evaluating.evaluate),
-        (signatures.certify, evaluating.certify),
-        (signatures.video, filming.video),
-    ],
-)
-def test_flags_are_those_of_the_function_that_does_the_work(light: Function, heavy: Function) -> None:
-    ours, theirs = ([dataclasses.replace(flag, help="") for flag in flags_of(one)] for one in (light, heavy))
-    assert ours == theirs
-    assert inspect.signature(light).parameters.keys() == inspect.signature(heavy).parameters.keys()
-    assert all(flag.help for flag in flags_of(light))
+@pytest.mark.parametrize("command", VERBS)
+def test_every_flag_is_a_parameter_with_help(command: str) -> None:
+    for function in functions_of(command):
+        flags = {flag.parameter: flag.help for flag in flags_of(function)}
+        assert flags.keys() == inspect.signature(function).parameters.keys() - NO_FLAGS
+        assert all(flags.values()), flags
 
 
 def test_presets_lists_games_and_recipes(bcl) -> None:

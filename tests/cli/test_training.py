@@ -212,6 +212,9 @@ def test_a_finished_run(bcl) -> None:
     code, out, _ = bcl("resume", "run", "--dqn.steps", "320")
     assert code == 0
     assert out.startswith("'run' is finished\nmean return")
+    code, _, err = bcl("resume", "run", "--parallel", "0")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "--parallel 0 is not possible" in err
     code, _, err = bcl("resume", "run", "--dqn.steps", "400", "--seed", "1")
     assert code == 2
     assert "started with other settings (dqn.steps, seed)" in err
@@ -319,7 +322,7 @@ def start(*words: str) -> multiprocessing.process.BaseProcess:
     """A command line in a process of its own, forked from one that has imported everything."""
     context = multiprocessing.get_context("forkserver")
     slow = ["bcl.experiment", "bcl.envs.gymnasium", "torch._dynamo"]  # the last one comes with the first optimizer
-    context.set_forkserver_preload([*slow, "bcl.api.evaluating", "bcl.cli.commands"])
+    context.set_forkserver_preload([*slow, "bcl.api.playing", "bcl.cli.commands"])
     process = context.Process(target=main, args=(list(words),))
     process.start()
     return process

@@ -65,7 +65,7 @@ def test_the_missing_extra_is_named_before_anything_is_played(bcl, monkeypatch: 
 def test_a_folder_that_cannot_be_written_is_told_before_anything_is_played(
     bcl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bcl.api.filming.make_env", lambda *_, **__: pytest.fail("played"))
+    monkeypatch.setattr("bcl.envs.make_env", lambda *_, **__: pytest.fail("played"))
     code, out, err = bcl("video", "p.safetensors", "--out", "p.safetensors/here")
     assert (code, out) == (2, "")
     assert "cannot write 'p.safetensors/here" in err

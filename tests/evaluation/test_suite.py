@@ -104,7 +104,7 @@ def test_processes_that_share_the_work_find_what_one_does(
     )
     assert one_proven.certificates == two_proven.certificates
     assert not [*tmp_path.rglob("*progress.json")]
-    monkeypatch.setattr("bcl.api.evaluating._in_processes", lambda *_: pytest.fail("all of it is stored"))
+    monkeypatch.setattr("bcl.api.playing.Evaluator._in_processes", lambda *_: pytest.fail("all of it is stored"))
     file = tmp_path / "two" / "p.safetensors"
     assert bcl.evaluate(file, attacks="pgd-2", parallel=2, **words).scores == two.scores
     assert bcl.certify(file, parallel=2, **words).certificates == two_proven.certificates
