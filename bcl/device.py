@@ -8,7 +8,7 @@ import shutil
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Generic, Literal, TypeVar
 
 import torch
@@ -68,6 +68,11 @@ class Graphed(Generic[T]):
                 self._output = function()
         self._graph.replay()
         return self._output
+
+
+def on_stream(stream: torch.cuda.Stream | None) -> AbstractContextManager[object]:
+    """Launch on this stream; without one nothing changes. PyTorch's own context would look for a GPU even then."""
+    return torch.cuda.stream(stream) if stream else nullcontext()
 
 
 def acceleration(asked: Accelerate, device: torch.device, steps: int) -> Accelerate:

@@ -15,21 +15,20 @@ Budget: TypeAlias = float | Tensor
 which attacks get shaped so that it broadcasts over observations."""
 
 
+@dataclass(frozen=True)
 class RowGenerators:
     """A generator for each stretch of rows of a batch: played together, each stretch draws what it would draw alone."""
 
-    def __init__(self, generators: Sequence[Generator], rows: Sequence[int]) -> None:
-        self.generators = tuple(generators)
-        self._rows = tuple(rows)
+    generators: Sequence[Generator]
+    rows: Sequence[int]
 
     @property
     def device(self) -> torch.device:
-        """Of the generators."""
         return self.generators[0].device
 
     def parts(self, batch: Tensor, dim: int) -> Iterator[tuple[Tensor, Generator]]:
         """The stretches of a tensor whose rows lie along `dim`."""
-        yield from zip(batch.split(self._rows, dim), self.generators, strict=True)
+        yield from zip(batch.split(list(self.rows), dim), self.generators, strict=True)
 
 
 Randomness: TypeAlias = Generator | RowGenerators

@@ -189,10 +189,6 @@ def _reshape(step: Step, question: Question) -> Question:
     return Question(question.coefficients.reshape(*question.constants.shape, *step.lower.shape[1:]), question.constants)
 
 
-def _same(step: Step, question: Question) -> Question:
-    return question
-
-
 def _residual(step: Step, question: Question) -> Question:
     path = question
     for inner in reversed(step.path):
@@ -236,6 +232,6 @@ _RULES: dict[type[nn.Module], Callable[[Step, Question], Question]] = {
     nn.Tanh: _tanh,
     nn.MaxPool2d: _max_pool,
     nn.Flatten: _reshape,
-    nn.Identity: _same,
+    nn.Identity: lambda step, question: question,
     Residual: _residual,
 }

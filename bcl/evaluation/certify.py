@@ -1,7 +1,7 @@
 """Certificates along play: how often the action is proven, and what the worst provably possible actions would earn."""
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +13,13 @@ from bcl.bounds import Method, certified, full_precision, impossible, input_box,
 from bcl.envs import VectorEnv
 from bcl.errors import BclError, StoreError, counted
 from bcl.evaluation.episodes import Book, Episode
-from bcl.evaluation.evaluation import is_of, read_rows, rows_file
+from bcl.evaluation.evaluation import CERTIFICATES, read_rows, rows_file
 from bcl.evaluation.plan import Cell, Conditions
 from bcl.evaluation.play import Decided, Group, Host, Table, play
 from bcl.policies import Policy, as_float
 from bcl.runs import store
 from bcl.settings import format_eps
 
-CERTIFICATES = "certificates"  # name of their file, without its ending
 FEW_NEURONS = 4096  # with which CROWN takes milliseconds for a batch of vectors (docs/certificates.md)
 USUAL_LENGTH = 1000  # steps an episode is taken to have before one is known
 
@@ -46,8 +45,7 @@ class Certificate:
         return f"{self.method} at {format_eps(self.eps)}: ACR {self.acr:.1%}, GWC {self.gwc:.4g}"
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data."""
-        return asdict(self)
+        return {**vars(self)}
 
     @classmethod
     def from_dict(cls, data: dict[str, Any], source: str) -> "Certificate":
@@ -154,8 +152,7 @@ def append_certificate(folder: Path, conditions: Conditions, proof: Certificate,
 def read_certificates(folder: Path, agent: str) -> list[tuple[Conditions, Certificate]]:
     """Of the agent with this fingerprint, with what they were proven under."""
     found = []
-    for source, row in read_rows(folder, CERTIFICATES, "*.json"):
-        if is_of(row, agent):
-            proof = Certificate.from_dict(row, source)
-            found.append((Conditions.from_row(row, source), proof))
+    for source, row in read_rows(folder, CERTIFICATES, agent):
+        proof = Certificate.from_dict(row, source)
+        found.append((Conditions.from_row(row, source), proof))
     return found

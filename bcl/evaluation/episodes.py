@@ -19,7 +19,7 @@ class Episode(NamedTuple):
     """Its return."""
     length: int
     noted: int
-    """Steps in which something was noted (`Book.note`)."""
+    """Steps in which something was noted (`Decided.noted`)."""
     course: int
     prefix: int | None
     """Random actions before it; none where it began as the game has it begin."""
@@ -58,21 +58,20 @@ class Book:
         """Whether every episode that counts is done."""
         return self.finished >= self._episodes
 
-    def note(self, noted: Tensor, distance: Tensor) -> None:
-        """What is to be counted of the step, before it is played; tensors of the host."""
-        self._noted_now, self._distance_now = noted.numpy(), distance.numpy()
-
-    def add(self, step: Step, facts: np.ndarray, prefixes: np.ndarray | None = None) -> None:
-        """Note what came of the step; `facts` (3, N): rewards, who played, whose episode ended, on the host; `prefixes`: random
-        actions with which each copy's episode began."""
+    def add(
+        self, step: Step, facts: np.ndarray, noted: np.ndarray, distance: np.ndarray, prefixes: np.ndarray | None
+    ) -> None:
+        """Note what came of the step; `facts` (3, N): rewards, who played, whose episode ended, on the host; `noted` (N,): what is
+        to be counted of the step; `distance` (N,): how far observations were moved; `prefixes`: random actions with which each
+        copy's episode began."""
         reward, playing, ended = facts[0], facts[1] > 0, facts[2] > 0
         live = self.counting & playing
         self.steps += int(live.sum())
-        self.noted += int((live & self._noted_now).sum())
-        self.largest = float(np.maximum(self.largest, (self._distance_now * live).max()))  # NaN stays
+        self.noted += int((live & noted).sum())
+        self.largest = float(np.maximum(self.largest, (distance * live).max()))  # NaN stays
         self._return += reward * live
         self._length += live
-        self._noted += live & self._noted_now
+        self._noted += live & noted
         rewarded = live & (reward != 0)
         if rewarded.any():
             rows, length = (torch.from_numpy(x).to(self.device) for x in (rewarded, self._length))

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from bcl.evaluation.breaking import Breaking
     from bcl.evaluation.flags import Flag
 
-SCORES = "scores"  # name of the file, without its ending
+SCORES, CERTIFICATES = "scores", "certificates"  # names of files, without their endings
+OF_OLD = {SCORES: "eps-*.json", CERTIFICATES: "*.json"}  # patterns of version 0.1's files
 Levels = Literal["train", "eval", ""]
 Key = tuple[Attack | None, float]
 """Attack and budget."""
@@ -44,7 +45,6 @@ class Start:
     unlimited: list[Score]
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data."""
         scores = {"scores": self.scores, "unlimited": self.unlimited}
         return {"name": self.name, "file": self.file} | {k: [s.to_dict() for s in v] for k, v in scores.items()}
 
@@ -246,26 +246,22 @@ def gather(folder: Path, name: str = SCORES) -> None:
         store.remove(path)
 
 
-def read_rows(folder: Path, name: str, of_old: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Every row of a folder, with words that say where it is; `of_old`: pattern of version 0.1's files."""
-    for path in sorted(folder.glob(of_old)):
-        yield f"'{path}'", store.read_json(path)
+def read_rows(folder: Path, name: str, agent: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The rows in a folder that an agent with this fingerprint made, each with words that say where it is; empty: any agent."""
+    found = [(f"'{path}'", store.read_json(path)) for path in sorted(folder.glob(OF_OLD[name]))]
     for path in sorted(folder.glob(f"{name}*.jsonl")):
-        for number, row in enumerate(store.read_metrics(path), 1):
-            yield f"line {number} of '{path}'", row
-
-
-def is_of(row: dict[str, Any], agent: str) -> bool:
-    """Whether an agent with this fingerprint made the row; empty: whether any did."""
-    who = row.get("agent") or str(row.get("policy", "")).partition(" on ")[0]  # the floor of version 0.1 has neither
-    return bool(who) and agent in ("", who)
+        found += [(f"line {number} of '{path}'", row) for number, row in enumerate(store.read_metrics(path), 1)]
+    for source, row in found:
+        # Version 0.1 has `policy` instead, and of its floor neither.
+        who = row.get("agent") or str(row.get("policy", "")).partition(" on ")[0]
+        if who and agent in ("", who):
+            yield source, row
 
 
 def _stored(folder: Path, agent: str) -> Iterator[tuple[Conditions, Score]]:
-    for source, row in read_rows(folder, SCORES, "eps-*.json"):
-        if is_of(row, agent):
-            score = Score.from_dict(row, f"the score in {source}")
-            yield Conditions.from_row(row, f"the score in {source}"), score
+    for source, row in read_rows(folder, SCORES, agent):
+        score = Score.from_dict(row, f"the score in {source}")
+        yield Conditions.from_row(row, f"the score in {source}"), score
 
 
 def frame(rows: Iterable[dict[str, Any]]) -> Any:

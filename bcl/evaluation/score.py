@@ -67,7 +67,7 @@ class Score:
         """Plain data, with the summary people look for. `attack` is for people; `adversary` is what it is rebuilt from."""
         interval = stats.iqm_interval(self.returns)
         return {
-            **{field.name: getattr(self, field.name) for field in dataclasses.fields(self)},
+            **vars(self),
             "attack": shown(self.attack),
             "adversary": self.attack and attack_to_dict(self.attack),
             "mean": self.mean,
@@ -119,9 +119,7 @@ class Worst:
     paired."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data."""
-        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        return values | {"attack": shown(self.attack)}
+        return vars(self) | {"attack": shown(self.attack)}
 
 
 def lowest(scores: Iterable[Score]) -> Score:

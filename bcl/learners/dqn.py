@@ -7,7 +7,6 @@ file and numbers every difference from the paper and its code.
 import copy
 import math
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Generator, Tensor
@@ -16,7 +15,7 @@ from bcl import losses, schedules
 from bcl.attacks import TargetValue, perturb
 from bcl.bounds import input_box, margins, score_bounds
 from bcl.config import AttackConfig, DqnConfig
-from bcl.device import Graphed, enough_memory, quick_kernels
+from bcl.device import Graphed, enough_memory, on_stream, quick_kernels
 from bcl.envs import Step, VectorEnv
 from bcl.errors import ConfigError
 from bcl.learners.learner import Hooks, Learner, Reporter, State, Task, training_attack
@@ -333,7 +332,7 @@ class Player:
         if self._stream and self._attacked:
             self._stream.wait_stream(torch.cuda.current_stream())
             obs.record_stream(self._stream)
-        with self._beside():
+        with on_stream(self._stream):
             if self._stream and self._followed:
                 self._stream.wait_event(self._followed)
             self._share.fill_(share)
@@ -345,7 +344,7 @@ class Player:
 
     def wait(self) -> Step:
         """What came of the step."""
-        with self._beside():
+        with on_stream(self._stream):
             step = self._env.recv()
         self._lend(step.obs, step.reward, step.terminated, step.truncated, step.playing, step.final_obs)
         return step
@@ -371,6 +370,3 @@ class Player:
             learner.wait_stream(self._stream)
             for tensor in tensors:
                 tensor.record_stream(learner)
-
-    def _beside(self) -> AbstractContextManager[object]:
-        return torch.cuda.stream(self._stream) if self._stream else nullcontext()
