@@ -1,6 +1,6 @@
 """The smallest budget that breaks an agent, attack by attack."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,8 +10,7 @@ import numpy as np
 from bcl.attacks import Attack, Learned, attack_from_dict, attack_from_repr, attack_label, attack_to_dict, recorded
 from bcl.errors import ConfigError, StoreError
 from bcl.evaluation.plan import Cell, Plan
-from bcl.evaluation.play import Progress
-from bcl.evaluation.suite import run_suite
+from bcl.evaluation.suite import Begin, no_progress, run_suite
 from bcl.games import LOWEST_RETURNS
 from bcl.policies import Policy
 from bcl.policies.files import fingerprint
@@ -21,7 +20,8 @@ FIRST_ROUND = tuple(2.0**-k for k in range(10, -1, -1))  # each twice the one be
 ROUNDS = 2  # after the first
 INSIDE = 7  # budgets that a round plays inside what the one before left: an eighth of it is left
 SHARE = 0.5  # of the nominal return, counted from the lowest one
-BREAKING, RESULT = "breaking", "result.json"  # the folder beside evals/, and what lies there
+BREAKING = "breaking"  # the folder beside evals/
+RESULT = "result.json"
 
 
 @dataclass(frozen=True)
@@ -81,10 +81,10 @@ def find_breaking(
     attacks: Sequence[Attack],
     folder: Path,
     threshold: float | None = None,
-    progress: Callable[[str], Progress] = lambda label: lambda done, of: None,
+    progress: Begin = no_progress,
 ) -> Breaking:
-    """Bisection with several budgets at once: those of one round, of all attacks, are played side by side. The threshold is by
-    default half of the nominal return, counted from the game's lowest where that is known."""
+    """Bisection, the budgets of a round side by side. The default threshold is half of the nominal return, counted from the
+    game's lowest where that is known."""
     if any(isinstance(attack, Learned) for attack in attacks):
         raise ConfigError("a learned adversary would be trained at every budget", "find the budget with other attacks")
     nominal = next(run_suite(policy, plan, [Cell(None, 0.0)], folder, progress)).mean

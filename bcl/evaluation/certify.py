@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from bcl import stats
 from bcl.bounds import Method, certified, full_precision, impossible, input_box, margins, pair_margins
 from bcl.envs import VectorEnv
-from bcl.errors import BclError, StoreError, counted
+from bcl.errors import StoreError
 from bcl.evaluation.episodes import Book, Episode
 from bcl.evaluation.evaluation import CERTIFICATES, read_rows, rows_file
 from bcl.evaluation.plan import Cell, Conditions
@@ -74,17 +74,11 @@ def certify(
     eps: float,
     *,
     method: Method = "ibp",
-    episodes: int = 20,
     seed: int = 0,
     progress: Callable[[float], None] = lambda share: None,
 ) -> Certificate:
-    """ACR along the policy's own play and GWC along its own worst play; one episode per copy, so `episodes` copies.
-    `progress` is told the share that is done."""
-    if env.num_envs != episodes:
-        raise BclError(
-            f"{counted(episodes, 'episode')} on {counted(env.num_envs, 'copy', 'copies')}",
-            "certificates need one copy per episode",
-        )
+    """ACR along the policy's own play and GWC along its own worst play, one episode of each copy. `progress` is told the share
+    that is done."""
     chain = policy.chain()
 
     def proven(obs: Tensor, scores: Tensor) -> tuple[Tensor, Tensor]:
@@ -111,7 +105,7 @@ def certify(
         gwc=stats.mean(returns),
         gwc_returns=returns,
         nominal=stats.mean([episode.value for episode in usual]),
-        episodes=episodes,
+        episodes=env.num_envs,
         seed=seed,
     )
 
@@ -124,8 +118,7 @@ def _play(
     length: int,
     progress: Callable[[float], None],
 ) -> list[Episode]:
-    """One episode per copy; noted are the states in which the rule's second answer was yes. `length`: steps that the longest
-    is expected to have."""
+    """One episode per copy; noted are states where the rule's second answer was yes. `length`: of the longest, expected."""
     device = next(policy.parameters()).device
     book = Book(env.num_envs, env.num_envs, "fixed", device)
     table = Table(Cell(None, 0.0), seed, book)

@@ -34,8 +34,7 @@ class Book:
         quota = np.full(num_envs, share)
         quota[:extra] += 1
         self._quota = quota if protocol == "fixed" else np.full(num_envs, episodes)
-        self._finished: list[list[Episode]] = [[] for _ in range(num_envs)]
-        self._in_order: list[Episode] = []
+        self._done: list[tuple[int, Episode]] = []  # with the copy that played it, in order of finishing
         self._known: set[int] = set()  # courses
         self._repeats = 0
         self.counting = self._quota > 0
@@ -51,7 +50,7 @@ class Book:
     @property
     def finished(self) -> int:
         """Episodes that count so far."""
-        return len(self._in_order)
+        return len(self._done)
 
     @property
     def complete(self) -> bool:
@@ -61,9 +60,8 @@ class Book:
     def add(
         self, step: Step, facts: np.ndarray, noted: np.ndarray, distance: np.ndarray, prefixes: np.ndarray | None
     ) -> None:
-        """Note what came of the step; `facts` (3, N): rewards, who played, whose episode ended, on the host; `noted` (N,): what is
-        to be counted of the step; `distance` (N,): how far observations were moved; `prefixes`: random actions with which each
-        copy's episode began."""
+        """What came of a step; `facts` (3, N): rewards, who played, whose episode ended. `noted` and `distance` (N,): see
+        `Decided`; `prefixes` (N,): random actions with which episodes began. All on the host."""
         reward, playing, ended = facts[0], facts[1] > 0, facts[2] > 0
         live = self.counting & playing
         self.steps += int(live.sum())
@@ -94,16 +92,14 @@ class Book:
             self._repeats += 1  # the same course again: this copy plays on, from another start
             return
         self._known |= {episode.course} - {0}  # 0: no reward, nothing to tell it by
-        self._finished[copy].append(episode)
-        self._in_order.append(episode)
-        if len(self._finished[copy]) >= self._quota[copy]:
-            self.counting[copy] = False
+        self._done.append((copy, episode))
+        self._quota[copy] -= 1
+        self.counting[copy] = self._quota[copy] > 0
 
     def episodes(self) -> list[Episode]:
         """Those that count, copy by copy, or in order of finishing."""
-        if self._protocol == "first":
-            return self._in_order[: self._episodes]
-        return [episode for finished in self._finished for episode in finished]
+        by_copy = sorted(self._done, key=lambda one: one[0])
+        return [episode for _, episode in (self._done if self._protocol == "first" else by_copy)]
 
     def courses(self) -> int:
         """How many different ones they are; episodes without any reward cannot be told apart and count as different."""

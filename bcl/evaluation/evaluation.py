@@ -135,8 +135,7 @@ class Evaluation:
     @cached_property
     def conditions(self) -> str:
         """What must be equal for two agents to stand in one table. Atari agents may see a game through different
-        pipelines, as the paper's do; it is the same game. `life_reset` belongs to v1: with another than the pipeline's
-        own it is not the same evaluation."""
+        pipelines, as the paper's do, but each with its own `life_reset`."""
         facts = dataclasses.asdict(self.game)
         if isinstance(self.game, AtariGame):
             own_life_reset = self.game.life_reset == (self.game.pipeline == "v1")
@@ -200,12 +199,10 @@ def levels_of(game: Game) -> Levels:
 
 
 def read_evaluations(folder: Path, agent: str) -> list[Evaluation]:
-    """The evaluations of an agent whose scores lie in a folder; `agent` is its fingerprint, empty for whoever played.
+    """The evaluations of an agent, by its fingerprint (empty: of any), whose scores lie in a folder.
 
-    Two scores belong to one evaluation if nothing but the attack and its budget differs. So an evaluation that was
-    interrupted and then continued is one, and the same attacks in half and in full precision are two. Left out are the floor of
-    `--sanity` and its budget of 1, which test the attack. A score that cannot be read is refused by name: without it another
-    attack would be the worst.
+    Two scores belong to one evaluation if nothing but the attack and its budget differs. Left out are the floor of `--sanity`
+    and its budget of 1, which test the attack. A score that cannot be read is refused: without it another would be the worst.
     """
     found: dict[tuple[Conditions, str], list[Score]] = {}
     for conditions, score in _stored(folder, agent):
@@ -247,7 +244,7 @@ def gather(folder: Path, name: str = SCORES) -> None:
 
 
 def read_rows(folder: Path, name: str, agent: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The rows in a folder that an agent with this fingerprint made, each with words that say where it is; empty: any agent."""
+    """The rows of an agent, by its fingerprint (empty: of any), each with words that say where it lies."""
     found = [(f"'{path}'", store.read_json(path)) for path in sorted(folder.glob(OF_OLD[name]))]
     for path in sorted(folder.glob(f"{name}*.jsonl")):
         found += [(f"line {number} of '{path}'", row) for number, row in enumerate(store.read_metrics(path), 1)]

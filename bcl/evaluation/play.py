@@ -21,7 +21,7 @@ from bcl.attacks import (
     recorded,
 )
 from bcl.attacks.objectives import ascent
-from bcl.attacks.threat import per_sample
+from bcl.attacks.threat import per_sample, refuse_not_finite
 from bcl.bounds import Method, certified, full_precision, input_box, margins
 from bcl.device import Graphed, on_stream
 from bcl.envs import Step, VariedStarts, VectorEnv
@@ -66,8 +66,7 @@ def evaluate_cells(
 ) -> Iterator[tuple[int, Score]]:
     """Greedy play under attack, all cells at once; each score, with the number of its cell, when it is done.
 
-    Every cell has an environment of its own, or `plan.copies()` of one that they share; copies that are left play for nothing,
-    and environments that are left are not touched.
+    Every cell has an environment of its own, or `plan.copies()` of one that they share; those that are left do not count.
     Cells with the same attack are rows of one batch, each with its budget and its own random draws, so that a cell has the
     score it would have alone, up to how matrix products of another size are rounded.
     `certificates`: budgets at which every step, and not every 32nd alone, is compared with what this method proves.
@@ -77,9 +76,9 @@ def evaluate_cells(
     search = SearchForm.of(policy, plan.precision)
     size = plan.copies()
     tables = [Table(cell, plan.seed, Book(size, plan.episodes, plan.protocol, device)) for cell in cells]
-    seats = envs[0].num_envs // size
-    parties = [tables[first : first + seats] for first in range(0, len(tables), seats)]
-    hosts = [Host(env, party, size, plan.seed) for env, party in zip(envs, parties, strict=False)]
+    per_env = envs[0].num_envs // size
+    shares = [tables[first : first + per_env] for first in range(0, len(tables), per_env)]
+    hosts = [Host(env, share, size, plan.seed) for env, share in zip(envs, shares, strict=False)]
     probe = Probe(policy, search, certificates or {})
     decide = functools.partial(decision_of, policy, search)
     groups = [Group(members, decide, probe) for members in _by_attack(tables)]
@@ -121,8 +120,8 @@ def watch(
     steps: int | None = None,
     precision: Precision = "fast",
 ) -> Iterator[Moment]:
-    """One episode as `evaluate` plays it on one copy with this seed, every step that counts; `steps` ends it early. Pictures
-    need `make_env(..., render=True)`."""
+    """The episode that `evaluate` plays with this seed, step by step; `steps` ends it early. Pictures need
+    `make_env(..., render=True)`."""
     if envs.num_envs != 1:
         raise BclError(f"{envs.num_envs} copies cannot be watched at once", "make one")
     if steps is not None and steps < 1:
@@ -144,7 +143,8 @@ def _moments(
         if bool(step.playing[0]):  # else it was a move of the game's own
             reward = float(step.reward[0])
             total += reward
-            clean, seen = as_float(obs)[0].cpu().numpy(), decided.seen[0].cpu().numpy()
+            clean = as_float(obs)[0].cpu().numpy()
+            seen = decided.seen[0].cpu().numpy()
             yield Moment(clean, seen, int(decided.clean[0]), int(decided.actions[0]), reward, total, screen)
             shown += 1
             if shown == steps:
@@ -218,8 +218,7 @@ class Table:
 
 
 class Host:
-    """An environment, and the tables that play on its copies, `size` each. On a GPU what a step costs between the device and the
-    host hardly depends on the number of copies."""
+    """An environment, and the tables that play on its copies, `size` each: on a GPU a step of more copies costs little more."""
 
     def __init__(self, env: VectorEnv, tables: list[Table], size: int, seed: int) -> None:
         self._env, self.tables, self._size = env, tables, size
@@ -247,7 +246,8 @@ class Host:
             table.step, table.obs = part, part.obs
             rows = slice(number * self._size, (number + 1) * self._size)
             if not table.book.complete:
-                noted, distance = table.decided.noted.numpy(), table.decided.distance.numpy()
+                noted = table.decided.noted.numpy()
+                distance = table.decided.distance.numpy()
                 table.book.add(part, facts[:, rows], noted, distance, None if prefixes is None else prefixes[rows])
 
 
@@ -302,7 +302,9 @@ class Group:
             if not table.book.complete:
                 table.decided = Decided(*part)
                 if not table.decided.distance.isfinite().all():
-                    _refuse_not_finite(table.obs, table.cell)
+                    refuse_not_finite(as_float(table.obs))
+                    hint = "the policy's scores or gradients are not finite"
+                    raise BclError(f"{table.cell.attack} made NaN observations", hint)
                 if probing:
                     refuse_over_budget(table.decided.distance.amax(), table.cell)
         if self._probe and probing:
@@ -399,7 +401,9 @@ class Probe:
     """Looks for vanished gradients, for chance in the policy, and for a certified action that was changed."""
 
     def __init__(self, policy: Policy, searched: SearchForm, certificates: Mapping[float, Method]) -> None:
-        self._policy, self._searched, self._certificates = policy, searched, certificates
+        self._policy = policy
+        self._searched = searched
+        self._certificates = certificates
         # Where gradients are looked for: through the whole policy, what rounding leaves of a dueling value stream would hide
         # that nothing else has any.
         self._exact = SearchForm(policy, half=False)
@@ -457,14 +461,6 @@ def refuse_over_budget(largest: Tensor | float, cell: Cell) -> None:
     if not float(largest) <= cell.eps + TOLERANCE:  # NaN included
         what = f"{cell.attack} moved an observation by {float(largest):.6g} at eps {cell.eps:.6g}"
         raise BclError(what, "this attack is broken")
-
-
-def _refuse_not_finite(obs: Tensor, cell: Cell) -> None:
-    finite = as_float(obs).isfinite().flatten(1).all(dim=1)
-    if not finite.all():
-        what = f"observation {int((~finite).nonzero()[0])} of {len(obs)} has NaN or infinite elements"
-        raise BclError(what, "look at the environment")
-    raise BclError(f"{cell.attack} made NaN observations", "the policy's scores or gradients are not finite")
 
 
 def _refuse_broken_certificate(

@@ -115,8 +115,7 @@ class Worst:
     mean: float
     sem: float
     episode_minimum: float | None
-    """Mean over episodes of the lowest return in any of the scores; stronger, and none where their episodes cannot be
-    paired."""
+    """Mean over episodes of the lowest return in any of the scores; none where their episodes cannot be paired."""
 
     def to_dict(self) -> dict[str, Any]:
         return vars(self) | {"attack": shown(self.attack)}
@@ -133,8 +132,7 @@ def worst(scores: Sequence[Score]) -> dict[float, Worst]:
 
 
 def worst_within(scores: Sequence[Score]) -> dict[float, Worst]:
-    """Per budget above 0, the worst of all that was played up to it. Who may use 15/255 may use 10/255, or do nothing: so
-    smaller budgets and play without attack count, and it never rises with the budget."""
+    """Per budget above 0, the worst of all that was played up to it, without attack too: it never rises with the budget."""
     return {eps: _worst_of([s for s in scores if s.eps <= eps]) for eps in _budgets(scores)}
 
 
