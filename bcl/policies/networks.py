@@ -175,13 +175,14 @@ def build(
             return _impala(shape, actions)
         case "dueling-mlp":  # the last hidden layer belongs to the heads
             *first, head = hidden
-            layers = [nn.Flatten(), *mlp(size, first, 1)[:-1]]
+            layers = [nn.Flatten(), *list(mlp(size, first, 1))[:-1]]
             return Dueling(nn.Sequential(*layers), [size, *first][-1], (head,), actions)
         case "actor-critic-mlp":
-            layers = [nn.Flatten(), *mlp(size, hidden, 1, _ACTIVATIONS[activation])[:-1]]
+            layers = [nn.Flatten(), *list(mlp(size, hidden, 1, _ACTIVATIONS[activation]))[:-1]]
             return ActorCritic(nn.Sequential(*layers), [size, *hidden][-1], actions)
-        case _:  # plain-mlp: what Q-networks of other libraries become
+        case "plain-mlp":  # what Q-networks of other libraries become
             return Plain(nn.Sequential(nn.Flatten(), *mlp(size, hidden, actions, _ACTIVATIONS[activation])))
+    raise ValueError(f"no network is called '{kind}'")
 
 
 def _impala(shape: Sequence[int], actions: int) -> ActorCritic:

@@ -85,7 +85,7 @@ def default_kind(obs_shape: tuple[int, ...], algo: str) -> Kind:
 
 
 def _check(spec: PolicySpec) -> None:
-    """Refuse what no network of ours can be, before PyTorch stumbles over it."""
+    """Refuse sizes and bounds that no network of ours can have."""
     sizes = (*spec.obs_shape, spec.num_actions, *spec.hidden)
     if len(spec.obs_shape) not in (1, 3) or not all(0 < n <= MAX_SIZE for n in sizes):
         raise ConfigError(
