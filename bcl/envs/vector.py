@@ -154,7 +154,9 @@ class VariedStarts:
 
     def __init__(self, env: VectorEnv) -> None:
         self._env = env
-        self.game, self.num_envs, self.num_actions = env.game, env.num_envs, env.num_actions
+        self.game = env.game
+        self.num_envs = env.num_envs
+        self.num_actions = env.num_actions
         self.action_names, self.obs_shape = env.action_names, env.obs_shape
         self.low, self.high = env.low, env.high
         self._lengths = ATARI_PREFIXES if isinstance(env.game, AtariGame) else PREFIXES

@@ -218,7 +218,7 @@ class Table:
 
 
 class Host:
-    """An environment, and the tables that play on its copies, `size` each: on a GPU a step of more copies costs little more."""
+    """An environment, and the tables that share its copies, `size` each: on a GPU more copies cost little more."""
 
     def __init__(self, env: VectorEnv, tables: list[Table], size: int, seed: int) -> None:
         self._env, self.tables, self._size = env, tables, size

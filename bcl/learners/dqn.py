@@ -290,7 +290,10 @@ class Player:
         """`longest`: a random action is held for 1 to so many steps, n or more with probability 1/n (Dabney et al. 2021);
         `attacked`: observations are floats that the learner made, and have to be waited for."""
         self._policy = copy.deepcopy(policy).requires_grad_(False)
-        self._env, self._generator, self._longest, self._bf16 = env, generator, longest, bf16
+        self._env = env
+        self._generator = generator
+        self._longest = longest
+        self._bf16 = bf16
         device = self._device = generator.device
         cuda = device.type == "cuda"
         self._stream = torch.cuda.Stream() if cuda else None
