@@ -8,7 +8,7 @@ import shutil
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Generic, Literal, TypeVar
 
 import torch
@@ -37,9 +37,8 @@ class Graphed(Generic[T]):
         # Owner and graph must not wait for the garbage collector: PyTorch clears cuBLAS's workspace of a stream when a graph
         # captured on it dies (its issue 193402), and hands out the same 32 streams in turn, to live graphs as well.
         bound = hasattr(function, "__self__")
-        self._function: Callable[[], Callable[[], T] | None] = (
-            weakref.WeakMethod(function) if bound else lambda: function
-        )
+        self._function: Callable[[], Callable[[], T] | None]
+        self._function = weakref.WeakMethod(function) if bound else lambda: function
         self._generators = generators
         self._calls = 0
         # Not PyTorch's common capture stream: cuBLAS has one workspace per stream, which graphs captured on one would share.
@@ -68,6 +67,11 @@ class Graphed(Generic[T]):
                 self._output = function()
         self._graph.replay()
         return self._output
+
+
+def on_stream(stream: torch.cuda.Stream | None) -> AbstractContextManager[object]:
+    """Launch on this stream; without one nothing changes. PyTorch's own context would look for a GPU even then."""
+    return torch.cuda.stream(stream) if stream else nullcontext()
 
 
 def acceleration(asked: Accelerate, device: torch.device, steps: int) -> Accelerate:
@@ -103,11 +107,8 @@ def _on_a_share() -> bool:
 
 @contextmanager
 def quick_kernels(enabled: bool) -> Iterator[None]:
-    """TF32 for matrix products too, where `enabled` (PyTorch's convolutions have it anyway), and for every convolution the
-    kernel that was fastest when all were tried on its first call, instead of a guess.
-
-    TF32 matters to bounds, which are never computed in bf16. Certificates have their own rule (`bounds.full_precision`).
-    """
+    """Where `enabled`: TF32 for matrix products too (PyTorch's convolutions have it anyway), and for every convolution the
+    kernel that was fastest on its first call. Certificates have their own rule (`bounds.full_precision`)."""
     products, convolutions = torch.backends.cuda.matmul, torch.backends.cudnn
     before = products.allow_tf32, convolutions.benchmark
     products.allow_tf32, convolutions.benchmark = before[0] or enabled, before[1] or enabled
@@ -119,13 +120,7 @@ def quick_kernels(enabled: bool) -> Iterator[None]:
 
 def worth(obs_shape: Sequence[int], rows: int) -> int:
     """How many threads an evaluation of so many observations at once should have: one for vectors and few images, else one
-    per core that other processes leave free. Those of a small batch only wait for each other, and on busy cores each waits
-    for all.
-
-    Measured with PyTorch 2.13 on 2 cores, the paper's network on 84 x 84 images, forward and backward, ms with 1 and with 2
-    threads: idle (at real-time priority), batch 1: 2.0 and 2.3; 4: 5.4 and 5.2; 16: 15 and 10; 32: 29 and 16; 64: 54 and 29;
-    256: 217 and 119. Busy (a load average of 7), batch 1: 15 and 413; 16: 64 and 412; 64: 209 and 986; 256: 940 and 1120.
-    """
+    per core that other processes leave free (measured in docs/attacks.md)."""
     if len(obs_shape) == 1 or rows < FEW_IMAGES:
         return 1
     own = time.process_time() / max(1.0, time.monotonic() - _BEGAN)
@@ -146,8 +141,8 @@ def threads(count: int) -> Iterator[None]:
 
 @functools.cache
 def keep_freed_memory() -> None:
-    """Let this process keep what it frees, up to a GiB: on a CPU updates of image networks gain a seventh, since the C
-    library's allocator gives large blocks back to the system at once and fetches them anew at every update."""
+    """Let this process keep what it frees, up to a GiB: the C library would give large blocks back to the system and fetch
+    them anew at every update. On a CPU, updates of image networks gain a seventh."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt:  # glibc; elsewhere nothing happens
         for option, value in ((M_MMAP_MAX, 0), (M_TRIM_THRESHOLD, 2**30), (M_TOP_PAD, 2**28)):

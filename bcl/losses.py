@@ -36,34 +36,34 @@ def double_q_target(next_online: Tensor, next_target: Tensor, reward: Tensor, di
     return (reward + discount * _at(next_target, next_online.argmax(dim=1))).detach()
 
 
-def standard(q: Tensor, actions: Tensor, target: Tensor, weight: Tensor, kind: Penalty = "min") -> tuple[Tensor, Info]:
+class Replayed(NamedTuple):
+    """What B replayed transitions ask of the scores. None of it gets a gradient."""
+
+    actions: Tensor  # (B,) int64
+    target: Tensor  # (B,)
+    weight: Tensor  # (B,)
+    kind: Penalty = "min"
+
+
+def standard(q: Tensor, past: Replayed) -> tuple[Tensor, Info]:
     """mean h(Q_a - target). Gradient: q at the actions."""
-    chosen = _at(_wide(q), actions)
-    td = _mean(penalty(chosen - target.detach(), kind), weight)
-    return td, _log(td=td, q=_mean(chosen, weight), loss=td)
+    chosen = _at(_wide(q), past.actions)
+    td = _mean(penalty(chosen - past.target.detach(), past.kind), past.weight)
+    return td, _log(td=td, q=_mean(chosen, past.weight), loss=td)
 
 
-def radial_2(
-    q: Tensor,
-    actions: Tensor,
-    target: Tensor,
-    lower: Tensor,
-    upper: Tensor,
-    weight: Tensor,
-    kappa: Scalar,
-    kind: Penalty = "min",
-) -> tuple[Tensor, Info]:
+def radial_2(q: Tensor, lower: Tensor, upper: Tensor, past: Replayed, kappa: Scalar) -> tuple[Tensor, Info]:
     """RADIAL, approach 2: kappa * standard + (1 - kappa) * (mean sum g_y o_y + 1e-4), from bounds (B, A) of Q.
 
     g_y = max(0, Q_a - Q_y), without gradient; o_y = max(0, upper_y - lower_a + g_y / 2).
     Gradient: `standard`'s; upper where g_y > 0 and o_y > 0; lower at the actions.
     """
-    td, info = standard(q, actions, target, weight, kind)
+    td, info = standard(q, past)
     q, lower, upper = _wide(q).detach(), _wide(lower), _wide(upper)
-    lead = (_at(q, actions).unsqueeze(1) - q).clamp(min=0)
-    overlap = (upper - _at(lower, actions).unsqueeze(1) + lead / 2).clamp(min=0)
-    certified = _mean(proves_best(q, lower, upper), weight)
-    robust = _mean((lead * overlap).sum(dim=1), weight) + OVERLAP_CONSTANT
+    lead = (_at(q, past.actions).unsqueeze(1) - q).clamp(min=0)
+    overlap = (upper - _at(lower, past.actions).unsqueeze(1) + lead / 2).clamp(min=0)
+    certified = _mean(proves_best(q, lower, upper), past.weight)
+    robust = _mean((lead * overlap).sum(dim=1), past.weight) + OVERLAP_CONSTANT
     return _mixed(td, robust, kappa, info | _log(certified=certified))
 
 
@@ -74,62 +74,43 @@ def proves_best(q: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
     return _at(lower, best) > others.amax(dim=1)
 
 
-def radial_1(
-    q: Tensor,
-    actions: Tensor,
-    target: Tensor,
-    lower: Tensor,
-    upper: Tensor,
-    weight: Tensor,
-    kappa: Scalar,
-    kind: Penalty = "min",
-) -> tuple[Tensor, Info]:
+def radial_1(q: Tensor, lower: Tensor, upper: Tensor, past: Replayed, kappa: Scalar) -> tuple[Tensor, Info]:
     """RADIAL, approach 1: kappa * standard + (1 - kappa) * mean sum h(w_y), from bounds (B, A) of Q.
 
     w_y = max(|upper_y - c_y|, |lower_y - c_y|) with c_a = target and c_y = Q_y for the others.
     Gradient: `standard`'s; the farther bound of every action; q at the others, which is not detached.
     """
-    td, info = standard(q, actions, target, weight, kind)
-    centre = _centre(q, actions, target)
+    td, info = standard(q, past)
+    centre = _centre(q, past)
     worst = torch.maximum((upper - centre).abs(), (lower - centre).abs())
-    certified = _mean(proves_best(q, lower, upper), weight)
-    return _mixed(td, _mean(penalty(worst, kind).sum(dim=1), weight), kappa, info | _log(certified=certified))
+    certified = _mean(proves_best(q, lower, upper), past.weight)
+    robust = _mean(penalty(worst, past.kind).sum(dim=1), past.weight)
+    return _mixed(td, robust, kappa, info | _log(certified=certified))
 
 
-def adversarial(
-    q: Tensor, q_seen: Tensor, actions: Tensor, target: Tensor, weight: Tensor, kappa: Scalar, kind: Penalty = "min"
-) -> tuple[Tensor, Info]:
+def adversarial(q: Tensor, q_seen: Tensor, past: Replayed, kappa: Scalar) -> tuple[Tensor, Info]:
     """Adversarial training: kappa * standard + (1 - kappa) * mean sum h(q_seen_y - c_y), q_seen being Q under attack.
 
     c_a = target and c_y = Q_y for the others. Gradient: `standard`'s; q_seen everywhere; q at the others, which is not
     detached, so that clean and attacked scores move towards each other.
     """
-    td, info = standard(q, actions, target, weight, kind)
-    robust = _mean(penalty(q_seen - _centre(q, actions, target), kind).sum(dim=1), weight)
-    fooled = _mean(q.argmax(dim=1) != q_seen.argmax(dim=1), weight)
+    td, info = standard(q, past)
+    robust = _mean(penalty(q_seen - _centre(q, past), past.kind).sum(dim=1), past.weight)
+    fooled = _mean(q.argmax(dim=1) != q_seen.argmax(dim=1), past.weight)
     return _mixed(td, robust, kappa, info | _log(fooled=fooled))
 
 
-def sa(
-    q: Tensor,
-    actions: Tensor,
-    target: Tensor,
-    margin: Tensor,
-    weight: Tensor,
-    kappa: Scalar,
-    kind: Penalty = "min",
-    ceiling: float = 1.0,
-) -> tuple[Tensor, Info]:
+def sa(q: Tensor, margin: Tensor, past: Replayed, kappa: Scalar, ceiling: float = 1.0) -> tuple[Tensor, Info]:
     """SA-DQN: standard - kappa * mean min(ceiling, min_y margin_y), y other than the greedy action a* = argmax Q.
 
     `margin` (B, A): lower bounds of Q[a*] - Q[y]; its entry at a* is ignored. Gradient: `standard`'s; the smallest margin
     of each row while it is below the ceiling. None through the choice of a*.
     """
-    td, info = standard(q, actions, target, weight, kind)
+    td, info = standard(q, past)
     others = margin.scatter(1, q.argmax(dim=1, keepdim=True), torch.inf)
-    robust = -_mean(others.amin(dim=1).clamp(max=ceiling), weight)
+    robust = -_mean(others.amin(dim=1).clamp(max=ceiling), past.weight)
     loss = td + kappa * robust
-    return loss, info | _log(robust=robust, certified=_mean((others > 0).all(dim=1), weight), loss=loss)
+    return loss, info | _log(robust=robust, certified=_mean((others > 0).all(dim=1), past.weight), loss=loss)
 
 
 def distilled(clean: Tensor, worst: Tensor, mistakes: Tensor, weight: Tensor, kappa: Scalar) -> tuple[Tensor, Info]:
@@ -283,10 +264,10 @@ def _mixed(td: Tensor, robust: Tensor, kappa: Scalar, info: Info) -> tuple[Tenso
     return loss, info | _log(robust=robust, loss=loss)
 
 
-def _centre(q: Tensor, actions: Tensor, target: Tensor) -> Tensor:
+def _centre(q: Tensor, past: Replayed) -> Tensor:
     """(B, A): where scores should stay, the target for the replayed actions and the clean score for the others."""
-    replayed = actions.unsqueeze(1) == torch.arange(q.shape[1], device=q.device)
-    return torch.where(replayed, target.detach().unsqueeze(1), _wide(q))
+    replayed = past.actions.unsqueeze(1) == torch.arange(q.shape[1], device=q.device)
+    return torch.where(replayed, past.target.detach().unsqueeze(1), _wide(q))
 
 
 def _at(scores: Tensor, actions: Tensor) -> Tensor:

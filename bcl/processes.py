@@ -18,8 +18,8 @@ def die_with_parent() -> None:
 
 
 def quiet_semaphore_tracker() -> None:
-    """Where all processes are killed at once, Python's tracker of semaphores cleans up after them; it should not warn of it
-    after our own last line. It takes its filters from the environment when the first process starts."""
+    """Python's tracker of semaphores should not warn when it cleans up after processes that were killed together. It takes
+    its filters from the environment when the first process starts."""
     silent = "ignore:resource_tracker"
     filters = os.environ.get("PYTHONWARNINGS", "").split(",")
     if silent not in filters:

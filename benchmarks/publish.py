@@ -27,8 +27,7 @@ from bcl.config import EvaluationConfig, config_from_dict
 from bcl.envs import make_env
 from bcl.errors import BclError, ConfigError, StoreError, WeightsError
 from bcl.evaluation import Evaluation, game_for_evaluation, read_evaluations, watch
-from bcl.evaluation.certify import CERTIFICATES
-from bcl.evaluation.evaluation import SCORES, is_of, read_rows, rows_file
+from bcl.evaluation.evaluation import CERTIFICATES, SCORES, read_rows, rows_file
 from bcl.policies import Policy
 from bcl.policies.files import Weights, fingerprint, load, to_bytes
 from bcl.runs import store
@@ -122,10 +121,9 @@ def publish(options: argparse.Namespace) -> Path:
     lines = [f"{key} = {json.dumps(value)}" for key, value in about.items()]
     lines += ["", "[returns]", *(f"{json.dumps(eps)} = {mean}" for eps, mean in means(judged, options.suite).items())]
     shutil.rmtree(folder, ignore_errors=True)  # results of an earlier agent
-    for name, rows, of_old in (("evals", SCORES, "eps-*.json"), ("certs", CERTIFICATES, "*.json")):
-        for _, row in read_rows(options.results / name, rows, of_old):
-            if is_of(row, identity):
-                store.append_row(rows_file(folder / name, rows, None), row)
+    for name, rows in (("evals", SCORES), ("certs", CERTIFICATES)):
+        for _, row in read_rows(options.results / name, rows, identity):
+            store.append_row(rows_file(folder / name, rows, None), row)
     store.write_bytes(folder / zoo.WEIGHTS, data)
     store.write_text(folder / zoo.CONFIG, options.config.read_text())
     store.write_text(folder / zoo.ABOUT, "\n".join([*lines, ""]))  # last: without it nobody sees the agent

@@ -88,7 +88,8 @@ def robust_part(agent: bcl.Policy, eps: float) -> tuple[float, float]:
         clean, attacked = agent(obs), agent(seen)
         best = clean.argmax(dim=1)
         target = clean.gather(1, best[:, None]).squeeze(1)
-        loss, info = losses.adversarial(clean, attacked, best, target, torch.full((len(obs),), 1 / len(obs)), kappa=0.5)
+        past = losses.Replayed(best, target, torch.full((len(obs),), 1 / len(obs)))
+        loss, info = losses.adversarial(clean, attacked, past, kappa=0.5)
     return loss.item(), info["fooled"].item()
 
 

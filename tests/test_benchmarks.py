@@ -166,14 +166,14 @@ def test_the_loops_loss_is_the_librarys(benchmark, loss):
     found = trainer._error(obs, actions, rewards, next_obs, over, delta)
 
     goal = losses.double_q_target(online(next_obs), target(next_obs), rewards, 0.99 * (1 - over))
-    q, weight = online(obs), torch.full((6,), 1 / 6)
+    q, past = online(obs), losses.Replayed(actions, goal, torch.full((6,), 1 / 6))
     if loss == "standard":
-        expected, _ = losses.standard(q, actions, goal, weight)
+        expected, _ = losses.standard(q, past)
     elif loss == "at":
-        expected, _ = losses.adversarial(q, online(obs + delta), actions, goal, weight, kappa=0.8)
+        expected, _ = losses.adversarial(q, online(obs + delta), past, kappa=0.8)
     else:
         bounds = online.bounds(obs - EPS, obs + EPS)
-        expected, _ = losses.radial_2(q, actions, goal, *bounds, weight, kappa=0.8)
+        expected, _ = losses.radial_2(q, *bounds, past, kappa=0.8)
     assert found.item() == pytest.approx(expected.item(), rel=1e-5)
     trainer.emulator.close()
 

@@ -39,10 +39,11 @@ TD = 0.25 * 0.25 + 0.75 * 3  # 2.3125
 
 
 def call(name, data, kappa=0.8, kind="min", **more):
-    chosen = {key: data[key] for key in ("q", "actions", "target", "weight", *INPUTS[name])}
+    chosen = {key: data[key] for key in ("q", *INPUTS[name])}
     if name != "standard":
         chosen["kappa"] = kappa
-    return getattr(losses, name)(**chosen, kind=kind, **more)
+    past = losses.Replayed(data["actions"], data["target"], data["weight"], kind)
+    return getattr(losses, name)(**chosen, past=past, **more)
 
 
 def leaves(data):

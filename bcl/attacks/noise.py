@@ -105,9 +105,8 @@ def _window(obs: Tensor, share: float, generator: Randomness) -> tuple[Tensor, T
     batch, channels, height, width = obs.shape
     side = round(sqrt(share * height * width))
     rows, columns = (_run(obs, length, side, generator) for length in (height, width))
-    return rows.view(batch, 1, height, 1) & columns.view(batch, 1, 1, width), signs(
-        (batch, channels, 1, 1), obs, generator
-    )
+    inside = rows.view(batch, 1, height, 1) & columns.view(batch, 1, 1, width)
+    return inside, signs((batch, channels, 1, 1), obs, generator)
 
 
 def _run(obs: Tensor, length: int, wanted: int, generator: Randomness) -> Tensor:

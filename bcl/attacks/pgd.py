@@ -75,7 +75,9 @@ class WorstAction:
         clean = policy(obs)
         batch, actions = clean.shape
         towards = TowardActions(torch.arange(actions, device=obs.device).repeat_interleave(batch))
-        obs, clean, eps = _copies(obs, actions), _copies(clean, actions), per_copy(eps, actions)
+        obs = _copies(obs, actions)
+        clean = _copies(clean, actions)
+        eps = per_copy(eps, actions)
         start = uniform(obs, eps, generator, actions) if self.random_start else 0
         ball = Ball.around(policy, obs, eps)
         found = climb(towards, policy, obs + start, clean, ball, self.steps, self.step * eps)
@@ -129,7 +131,8 @@ class APGD:
                 x = torch.where(per_sample(halved, obs), best, x)
                 gradient = torch.where(per_sample(halved, obs), best_gradient, gradient)
                 value = torch.where(halved, best_value, value)
-                rises, improved = torch.zeros_like(rises), torch.zeros_like(improved)
+                rises = torch.zeros_like(rises)
+                improved = torch.zeros_like(improved)
         return best
 
 

@@ -36,6 +36,34 @@ class _ManyStarts:
         demand("at least 1", starts=self.starts)
         demand("at least 0", chunk=self.chunk)
 
+    def _scan(
+        self, policy: Policy, obs: Tensor, clean: Tensor, rank: Tensor, eps: Budget, generator: Randomness
+    ) -> Tensor:
+        """The earliest start among those reaching the lowest-ranked action; only the best so far is kept."""
+        batch, actions = clean.shape
+        ball = Ball.around(policy, obs, eps)
+        chunk = self.chunk or (20_480 if obs.is_cuda else 2_048)
+        per_pass = DRAW * max(1, chunk // (DRAW * batch))
+        sample = torch.arange(batch, device=obs.device)
+        best, best_key = obs, torch.full((batch,), self.starts * actions, device=obs.device)
+        for first in range(0, self.starts, per_pass):
+            count = min(per_pass, self.starts - first)
+            # Drawn DRAW starts at a time, whatever the chunk, so that the chunk cannot change the result.
+            noise = obs.new_empty(count, *obs.shape)
+            for part in noise.split(DRAW):
+                fill_uniform(part, generator)
+            noise.mul_(eps)
+            clean_copies = clean.expand(count, batch, actions).flatten(0, 1)
+            _, _, gradient = ascent(CrossEntropy(), policy, (obs + noise).flatten(0, 1), clean_copies)
+            found = ball.project(_step(obs, noise, gradient.view_as(noise)))
+            reached = policy(found.flatten(0, 1)).argmax(dim=1).view(count, batch)
+            order = torch.arange(first, first + count, device=obs.device).unsqueeze(1)
+            key, which = (rank.gather(1, reached.T).T * self.starts + order).min(dim=0)
+            better = per_sample(key < best_key, obs)
+            best = torch.where(better, found[which, sample], best)
+            best_key = torch.minimum(key, best_key)
+        return best
+
 
 @dataclass(frozen=True)
 class Multi(_ManyStarts):
@@ -44,7 +72,7 @@ class Multi(_ManyStarts):
     def __call__(self, policy: Policy, obs: Tensor, eps: Budget, generator: Randomness, /) -> Tensor:
         clean = policy(obs)
         unwanted = torch.zeros_like(clean).scatter(1, clean.argmax(dim=1, keepdim=True), 1)
-        return _scan(self.starts, self.chunk, policy, obs, clean, unwanted.long(), eps, generator)
+        return self._scan(policy, obs, clean, unwanted.long(), eps, generator)
 
 
 @dataclass(frozen=True)
@@ -54,45 +82,9 @@ class MultiT(_ManyStarts):
     def __call__(self, policy: Policy, obs: Tensor, eps: Budget, generator: Randomness, /) -> Tensor:
         clean = policy(obs)
         rank = clean.argsort(dim=1, stable=True).argsort(dim=1)  # 0 for the lowest score
-        return _scan(self.starts, self.chunk, policy, obs, clean, rank, eps, generator)
+        return self._scan(policy, obs, clean, rank, eps, generator)
 
 
 def _step(obs: Tensor, noise: Tensor, gradient: Tensor) -> Tensor:
     # the reference descends from +noise and negates, so elements without gradient keep -noise
     return (obs - noise).add_(gradient.sign_(), alpha=ALPHA)  # still to be projected
-
-
-def _scan(
-    starts: int,
-    chunk: int,
-    policy: Policy,
-    obs: Tensor,
-    clean: Tensor,
-    rank: Tensor,
-    eps: Budget,
-    generator: Randomness,
-) -> Tensor:
-    """The earliest start among those reaching the lowest-ranked action; only the best so far is kept."""
-    batch, actions = clean.shape
-    ball = Ball.around(policy, obs, eps)
-    chunk = chunk or (20_480 if obs.is_cuda else 2_048)
-    per_pass = DRAW * max(1, chunk // (DRAW * batch))
-    sample = torch.arange(batch, device=obs.device)
-    best, best_key = obs, torch.full((batch,), starts * actions, device=obs.device)
-    for first in range(0, starts, per_pass):
-        count = min(per_pass, starts - first)
-        # Drawn DRAW starts at a time, whatever the chunk, so that the chunk cannot change the result.
-        noise = obs.new_empty(count, *obs.shape)
-        for part in noise.split(DRAW):
-            fill_uniform(part, generator)
-        noise.mul_(eps)
-        clean_copies = clean.expand(count, batch, actions).flatten(0, 1)
-        _, _, gradient = ascent(CrossEntropy(), policy, (obs + noise).flatten(0, 1), clean_copies)
-        found = ball.project(_step(obs, noise, gradient.view_as(noise)))
-        reached = policy(found.flatten(0, 1)).argmax(dim=1).view(count, batch)
-        order = torch.arange(first, first + count, device=obs.device).unsqueeze(1)
-        key, which = (rank.gather(1, reached.T).T * starts + order).min(dim=0)
-        better = per_sample(key < best_key, obs)
-        best = torch.where(better, found[which, sample], best)
-        best_key = torch.minimum(key, best_key)
-    return best

@@ -81,8 +81,8 @@ def _of_a_module(path: str) -> Attack:
 
 
 def attack_by_name(name: str) -> Attack:
-    """An attack as people write it: `ri-fgsm`, `square`, `pgd`, `pgd-10` or `apgd-20` for a number of steps, `learned-20000` for a training
-    of so many, `module:Attack` for one of theirs."""
+    """An attack as people write it: `square`, `pgd-10` for a number of steps, `learned-20000` for a training of so many,
+    `module:Attack` for one of theirs."""
     if name in _NAMED:
         return _NAMED[name]
     if ":" in name:

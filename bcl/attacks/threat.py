@@ -15,21 +15,20 @@ Budget: TypeAlias = float | Tensor
 which attacks get shaped so that it broadcasts over observations."""
 
 
+@dataclass(frozen=True)
 class RowGenerators:
     """A generator for each stretch of rows of a batch: played together, each stretch draws what it would draw alone."""
 
-    def __init__(self, generators: Sequence[Generator], rows: Sequence[int]) -> None:
-        self.generators = tuple(generators)
-        self._rows = tuple(rows)
+    generators: Sequence[Generator]
+    rows: Sequence[int]
 
     @property
     def device(self) -> torch.device:
-        """Of the generators."""
         return self.generators[0].device
 
     def parts(self, batch: Tensor, dim: int) -> Iterator[tuple[Tensor, Generator]]:
         """The stretches of a tensor whose rows lie along `dim`."""
-        yield from zip(batch.split(self._rows, dim), self.generators, strict=True)
+        yield from zip(batch.split(list(self.rows), dim), self.generators, strict=True)
 
 
 Randomness: TypeAlias = Generator | RowGenerators
@@ -56,8 +55,7 @@ class Attack(Protocol):
 
 @dataclass(frozen=True)
 class LowestScored:
-    """What an adversary without limits would force: `bcl.evaluation` plays the action that the policy scores lowest, and
-    observations stay as they are."""
+    """Observations stay as they are, and `bcl.evaluation` plays the action that the policy scores lowest."""
 
     def __call__(self, policy: Policy, obs: Tensor, eps: Budget, generator: Randomness, /) -> Tensor:
         return obs
@@ -138,6 +136,13 @@ def _refuse_bad_arguments(obs: Tensor, eps: Budget, generator: Randomness, check
         for budget in budgets:
             if not 0 <= budget <= 1:
                 raise ConfigError(f"eps = {budget} is outside [0, 1]", "write it like 3/255 or 0.03")
-    if check and not (finite := obs.isfinite()).all():
-        first = int((~finite.flatten(1).all(dim=1)).nonzero()[0])
-        raise BclError(f"observation {first} of {len(obs)} has NaN or infinite elements", "look at the environment")
+    if check:
+        refuse_not_finite(obs)
+
+
+def refuse_not_finite(obs: Tensor) -> None:
+    """Refuse observations (B, *shape) of which one has an element that is no finite number."""
+    finite = obs.isfinite().flatten(1).all(dim=1)
+    if not finite.all():
+        what = f"observation {int((~finite).nonzero()[0])} of {len(obs)} has NaN or infinite elements"
+        raise BclError(what, "look at the environment")

@@ -117,7 +117,9 @@ def _linear(step: Step, question: Question) -> Question:
 
 
 def _conv(step: Step, question: Question) -> Question:
-    layer, coefficients, constants = step.layer, question.coefficients, question.constants
+    layer = step.layer
+    coefficients = question.coefficients
+    constants = question.constants
     assert isinstance(layer, nn.Conv2d)
     assert not isinstance(layer.padding, str)
     if layer.bias is not None:
@@ -151,7 +153,9 @@ def _relu(step: Step, question: Question) -> Question:
 
 def _tanh(step: Step, question: Question) -> Question:
     # The slope of tanh is nowhere smaller than at one of the ends: lines of that slope through both ends enclose it.
-    lower, upper, coefficients = question.window(step.lower), question.window(step.upper), question.coefficients
+    lower = question.window(step.lower)
+    upper = question.window(step.upper)
+    coefficients = question.coefficients
     slope = 1 - torch.maximum(lower.tanh() ** 2, upper.tanh() ** 2)
     below, above = lower.tanh() - slope * lower, upper.tanh() - slope * upper
     offsets = _dot(coefficients.clamp(min=0), below) + _dot(coefficients.clamp(max=0), above)
@@ -187,10 +191,6 @@ def _max_pool(step: Step, question: Question) -> Question:
 
 def _reshape(step: Step, question: Question) -> Question:
     return Question(question.coefficients.reshape(*question.constants.shape, *step.lower.shape[1:]), question.constants)
-
-
-def _same(step: Step, question: Question) -> Question:
-    return question
 
 
 def _residual(step: Step, question: Question) -> Question:
@@ -236,6 +236,6 @@ _RULES: dict[type[nn.Module], Callable[[Step, Question], Question]] = {
     nn.Tanh: _tanh,
     nn.MaxPool2d: _max_pool,
     nn.Flatten: _reshape,
-    nn.Identity: _same,
+    nn.Identity: lambda step, question: question,
     Residual: _residual,
 }

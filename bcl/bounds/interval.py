@@ -1,6 +1,6 @@
 """Interval bound propagation: one rule per layer (Gowal et al. 2018), and the tape that CROWN walks back.
 
-A layer without a rule is refused: a certificate that skips an unknown layer is a lie.
+A layer without a rule is refused: a certificate that skips an unknown layer would be wrong.
 """
 
 from collections.abc import Callable, Iterable, Sequence

@@ -1,14 +1,9 @@
-"""Atari games on ale-py's C++ vector environment, with the paper's pipeline.
+"""Atari games on ale-py's C++ vector environment, with the paper's pipeline; docs/games.md numbers what differs from it.
 
-What ale-py does differently by default, and what is done about it here:
-sticky actions, reward clipping, a stack of 4 and life-loss ends are switched off; no-ops are drawn from 0..n-1 there, so
-n+1 values are asked for and starts with none are drawn again, which leaves 1..n; its fire reset is one raw frame, so
-ours are two agent steps (FIRE, then action 2) in which the agent's action is ignored (`playing` is False); ended games
-are reset at once here, so its next-step autoreset runs only in v1, in the raw frames left of the step in which a game
-ended, and what it started is reset again. The step limit counts agent steps after the start-up moves (the reference
-counts raw frames, start-up included). ale-py does not pool in the raw frame in which a game ends, so terminal frames
-differ from the reference; both mask them by `terminated`. Frames stay upright; the reference transposes them: x[i, j] is row
-j, column i.
+What ale-py does differently by default, and what is done about it here: its fire reset is one raw frame, so ours are two
+agent steps (FIRE, then action 2) in which the agent's action is ignored (`playing` is False); ended games are reset at
+once here, so its next-step autoreset runs only in v1, in the raw frames left of the step in which a game ended, and what
+it started is reset again.
 """
 
 import dataclasses
@@ -100,9 +95,8 @@ class AtariEnvs:
         scripted = self._moves_left > 0
         self._moves_left -= scripted
         self._steps += ~scripted
-        playing = ~scripted | (
-            terminated & (self._steps > 0)
-        )  # see Step.playing; start-up moves have no step before them
+        # See Step.playing; start-up moves have no step before them.
+        playing = ~scripted | (terminated & (self._steps > 0))
         truncated = playing & (self._steps >= self.game.max_steps) & ~terminated
         if self.game.life_reset:
             self._moves_left[playing & (lives < self._lives) & ~terminated] = self._moves_at_life
@@ -203,8 +197,7 @@ def luma(rgb: Tensor) -> Tensor:
 
 
 def crop_v2(screens: Tensor, crop_shift: int) -> Tensor:
-    """Gray (N, 210, 160) or RGB (N, 210, 160, 3) -> (N, 1, 84, 84): 168 rows, 4 black columns each side, rounded mean of
-    2x2 blocks."""
+    """Gray (N, 210, 160) or RGB -> (N, 1, 84, 84): 168 rows, 4 black columns each side, rounded mean of 2x2 blocks."""
     top = MARGIN + crop_shift
     rows = screens[:, top : top + 168]
     rows = luma(rows) if rows.dim() == 4 else rows
@@ -252,7 +245,7 @@ def _emulators(game: AtariGame, num_envs: int, threads: int) -> tuple[Any, str]:
         "img_height": HEIGHT,
         "img_width": WIDTH,
         "stack_num": 1,
-        "noop_max": game.noop_max + 1,
+        "noop_max": game.noop_max + 1,  # it draws 0 to n - 1; starts with none are drawn again
         "use_fire_reset": False,
         "reward_clipping": False,
         "episodic_life": False,

@@ -58,7 +58,8 @@ class GymnasiumEnvs:
             if not isinstance(error, gymnasium.error.Error | ImportError):
                 _add_traceback(refused, error)
             raise refused from None
-        actions, space = self._envs.single_action_space, self._envs.single_observation_space
+        actions = self._envs.single_action_space
+        space = self._envs.single_observation_space
         if not isinstance(actions, gymnasium.spaces.Discrete):
             raise GameError(
                 f"'{game.id}' has actions of type {type(actions).__name__}", "only Discrete actions are supported"
@@ -75,16 +76,18 @@ class GymnasiumEnvs:
             self.low, self.high = (0.0,), (1.0,)
         else:
             self.obs_shape = (int(np.prod(space.shape)),)
-            low, high = space.low.astype(np.float64).ravel(), space.high.astype(np.float64).ravel()
+            low = space.low.astype(np.float64).ravel()
+            high = space.high.astype(np.float64).ravel()
             self._scale = np.array(observation_scale(game, low.tolist(), high.tolist()))
-            self.low, self.high = tuple((low / self._scale).tolist()), tuple((high / self._scale).tolist())
+            self.low = tuple((low / self._scale).tolist())
+            self.high = tuple((high / self._scale).tolist())
 
     def reset(self, seed: Seeds) -> Tensor:
         seeds = seed_list(seed, self.num_envs)
         if self._owed == "step":
             self.recv()  # processes refuse a reset in the middle of a step
         self._owed = "reset"
-        with self._telling_of_the_dead():
+        with self._naming_ended_processes():
             obs, info = self._envs.reset(seed=[*seeds])
         self._owed = ""
         _refuse_failures(info)
@@ -96,13 +99,13 @@ class GymnasiumEnvs:
         self._actions = host_actions(actions, self.num_envs, self.num_actions) + self._first_action
         self._owed = "step"
         if isinstance(self._envs, AsyncVectorEnv):
-            with self._telling_of_the_dead():
+            with self._naming_ended_processes():
                 self._envs.step_async(self._actions)
 
     def recv(self) -> Step:
         expect_sent(self._owed == "step")
         envs = self._envs
-        with self._telling_of_the_dead():
+        with self._naming_ended_processes():
             result = envs.step_wait() if isinstance(envs, AsyncVectorEnv) else envs.step(self._actions)
         self._owed = ""
         obs, reward, terminated, truncated, info = result
@@ -147,8 +150,8 @@ class GymnasiumEnvs:
         self._envs.close()
 
     @contextlib.contextmanager
-    def _telling_of_the_dead(self) -> Iterator[None]:
-        """Around words with the copies, or their processes."""
+    def _naming_ended_processes(self) -> Iterator[None]:
+        """Around calls of the copies: where the process of one ended, the error says how."""
         try:
             with _without_exit():
                 yield
@@ -210,9 +213,8 @@ def _refuse_infinite(id: str, call: str, what: str, numbers: np.ndarray) -> None
 
 @contextlib.contextmanager
 def _without_exit() -> Iterator[None]:
-    """A game that calls `os._exit` would end this process without a word: here it raises. A child that it forks may, and so
-    may other threads, such as the one that ends a game that hangs. Around whole vector steps: it costs 1.6 us, a quarter of a step
-    of CartPole."""
+    """A game that calls `os._exit` would end this process: here it raises. A child that it forks may, and so may other threads,
+    such as the one that ends a game that hangs. Around whole vector steps, since it takes 1.6 us."""
     exit_now, here = os._exit, (os.getpid(), threading.get_ident())
 
     def refused(status: int) -> NoReturn:

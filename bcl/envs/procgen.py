@@ -1,10 +1,4 @@
-"""Procgen games on their own C++ vector environment.
-
-Procgen starts the next episode inside the step that ends one: the terminal frame is never rendered, so `final_obs` is
-the frame the last action was chosen on. Its timeout looks like any other end; an episode as long as the timeout whose
-level was not completed counts as truncated. An engine draws the levels of all its copies from one seed, so copies with
-seeds of their own need an engine each.
-"""
+"""Procgen games on their own C++ vector environment; docs/games.md says what is special about their ends and seeds."""
 
 import contextlib
 import io
@@ -57,14 +51,11 @@ class ProcgenEnvs:
             )
         self.game, self.num_envs = game, num_envs
         self._device, self._render = device, render
-        cores = os.cpu_count() or 1
-        self._threads = threads or (cores if cores > 1 else 0)  # one thread is slower than none
-        self._threads = 0 if self._threads == 1 else self._threads
+        wanted = threads or os.cpu_count() or 1
+        self._threads = wanted if wanted > 1 else 0  # one thread is slower than none
         self._timeout = TIMEOUTS.get(game.id, 1000)
         self._steps = np.zeros(num_envs, dtype=np.int64)
-        self._playing = torch.ones(
-            num_envs, dtype=torch.bool, device=device
-        )  # always: Procgen makes no moves of its own
+        self._playing = torch.ones(num_envs, dtype=torch.bool, device=device)  # Procgen makes no moves of its own
         self._sent = False
         self._engines: list[Any] = []  # one for all copies, or one each
 

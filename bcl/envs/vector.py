@@ -15,8 +15,7 @@ from bcl.games import AtariGame, Game
 
 Seeds = int | Sequence[int]
 MAX_SEED = 2**31 - 1
-# Agent steps, from the fewest to the most. After fewer Pong is soon back on the course that it takes without; with more the
-# opponent would have points that count for nobody.
+# Agent steps, from the fewest to the most: after fewer Pong is soon back on its usual course, with more the opponent scores.
 ATARI_PREFIXES = (30, 120)
 PREFIXES = (1, 10)  # elsewhere, where starts are drawn already; more would end a game of CartPole
 PREFIX_STREAM = 7  # tells these draws from others with the same seed
@@ -139,8 +138,8 @@ def expect_sent(sent: bool) -> None:
 
 
 def to_device(array: np.ndarray, device: torch.device) -> Tensor:
-    """A copy of an engine's buffer, which it may reuse. NumPy copies on the host: PyTorch would wake all its threads,
-    which then spin for a while on the cores that the emulators need."""
+    """A copy of an engine's buffer, which it may reuse. NumPy copies on the host: PyTorch's threads would spin for a while
+    on the cores that the emulators need."""
     if device.type == "cpu":
         return torch.from_numpy(array.copy())
     source = torch.from_numpy(np.ascontiguousarray(array))
@@ -150,12 +149,14 @@ def to_device(array: np.ndarray, device: torch.device) -> Tensor:
 
 
 class VariedStarts:
-    """A game whose episodes begin with random actions, of each copy its own, so that a deterministic agent in a deterministic
-    game takes more than a few courses; these are no steps of the agent's."""
+    """A game whose episodes begin with random actions, which are no steps of the agent's: else a deterministic agent in a
+    deterministic game takes few courses."""
 
     def __init__(self, env: VectorEnv) -> None:
         self._env = env
-        self.game, self.num_envs, self.num_actions = env.game, env.num_envs, env.num_actions
+        self.game = env.game
+        self.num_envs = env.num_envs
+        self.num_actions = env.num_actions
         self.action_names, self.obs_shape = env.action_names, env.obs_shape
         self.low, self.high = env.low, env.high
         self._lengths = ATARI_PREFIXES if isinstance(env.game, AtariGame) else PREFIXES

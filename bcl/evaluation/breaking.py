@@ -1,15 +1,16 @@
 """The smallest budget that breaks an agent, attack by attack."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from bcl.attacks import Attack, Learned, attack_from_dict, attack_from_repr, attack_label, attack_to_dict, recorded
 from bcl.errors import ConfigError, StoreError
 from bcl.evaluation.plan import Cell, Plan
-from bcl.evaluation.play import Progress
-from bcl.evaluation.suite import run_suite
+from bcl.evaluation.suite import Begin, no_progress, run_suite
 from bcl.games import LOWEST_RETURNS
 from bcl.policies import Policy
 from bcl.policies.files import fingerprint
@@ -19,7 +20,8 @@ FIRST_ROUND = tuple(2.0**-k for k in range(10, -1, -1))  # each twice the one be
 ROUNDS = 2  # after the first
 INSIDE = 7  # budgets that a round plays inside what the one before left: an eighth of it is left
 SHARE = 0.5  # of the nominal return, counted from the lowest one
-BREAKING, RESULT = "breaking", "result.json"  # the folder beside evals/, and what lies there
+BREAKING = "breaking"  # the folder beside evals/
+RESULT = "result.json"
 
 
 @dataclass(frozen=True)
@@ -56,8 +58,7 @@ class Breaking:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data. `attacks` is for people; `adversaries` is what they are rebuilt from."""
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        return values | {"attacks": [*map(repr, self.attacks)], "adversaries": [*map(attack_to_dict, self.attacks)]}
+        return vars(self) | {"attacks": [*map(repr, self.attacks)], "adversaries": [*map(attack_to_dict, self.attacks)]}
 
 
 def read_breaking(folder: Path, policy: str) -> Breaking | None:
@@ -80,10 +81,10 @@ def find_breaking(
     attacks: Sequence[Attack],
     folder: Path,
     threshold: float | None = None,
-    progress: Callable[[str], Progress] = lambda label: lambda done, of: None,
+    progress: Begin = no_progress,
 ) -> Breaking:
-    """Bisection with several budgets at once: those of one round, of all attacks, are played side by side. The threshold is by
-    default half of the nominal return, counted from the game's lowest where that is known."""
+    """Bisection, the budgets of a round side by side. The default threshold is half of the nominal return, counted from the
+    game's lowest where that is known."""
     if any(isinstance(attack, Learned) for attack in attacks):
         raise ConfigError("a learned adversary would be trained at every budget", "find the budget with other attacks")
     nominal = next(run_suite(policy, plan, [Cell(None, 0.0)], folder, progress)).mean
@@ -98,16 +99,10 @@ def find_breaking(
         means = {(s.attack, s.eps): s.mean for s in run_suite(policy, plan, cells, folder, progress)}
         for number, (attack, grid) in enumerate(zip(attacks, grids, strict=True)):
             broken = (i for i, eps in enumerate(grid[1:], 1) if means[recorded(attack), eps] < threshold)
-            first = next(broken, None)
-            grids[number] = _between(grid[first - 1], grid[first]) if first else ()
+            first = next(broken, 0)
+            grids[number] = tuple(np.linspace(grid[first - 1], grid[first], INSIDE + 2).tolist()) if first else ()
     budgets = tuple(grid[-1] if grid else None for grid in grids)
     image = len(policy.spec.obs_shape) == 3
     found = Breaking(threshold, nominal, plan.episodes, plan.seed, tuple(map(recorded, attacks)), image, budgets)
     store.write_json(folder / RESULT, found.to_dict() | {"policy": fingerprint(policy)})
     return found
-
-
-def _between(survived: float, broken: float) -> tuple[float, ...]:
-    """Both, and budgets at equal distances between them."""
-    parts = INSIDE + 1
-    return tuple(survived + (broken - survived) * i / parts for i in range(parts + 1))

@@ -1,7 +1,7 @@
 """Certificates along play: how often the action is proven, and what the worst provably possible actions would earn."""
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -11,16 +11,15 @@ from torch import Tensor, nn
 from bcl import stats
 from bcl.bounds import Method, certified, full_precision, impossible, input_box, margins, pair_margins
 from bcl.envs import VectorEnv
-from bcl.errors import BclError, StoreError, counted
+from bcl.errors import StoreError
 from bcl.evaluation.episodes import Book, Episode
-from bcl.evaluation.evaluation import is_of, read_rows, rows_file
+from bcl.evaluation.evaluation import CERTIFICATES, read_rows, rows_file
 from bcl.evaluation.plan import Cell, Conditions
 from bcl.evaluation.play import Decided, Group, Host, Table, play
 from bcl.policies import Policy, as_float
 from bcl.runs import store
 from bcl.settings import format_eps
 
-CERTIFICATES = "certificates"  # name of their file, without its ending
 FEW_NEURONS = 4096  # with which CROWN takes milliseconds for a batch of vectors (docs/certificates.md)
 USUAL_LENGTH = 1000  # steps an episode is taken to have before one is known
 
@@ -46,8 +45,7 @@ class Certificate:
         return f"{self.method} at {format_eps(self.eps)}: ACR {self.acr:.1%}, GWC {self.gwc:.4g}"
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data."""
-        return asdict(self)
+        return {**vars(self)}
 
     @classmethod
     def from_dict(cls, data: dict[str, Any], source: str) -> "Certificate":
@@ -76,17 +74,11 @@ def certify(
     eps: float,
     *,
     method: Method = "ibp",
-    episodes: int = 20,
     seed: int = 0,
     progress: Callable[[float], None] = lambda share: None,
 ) -> Certificate:
-    """ACR along the policy's own play and GWC along its own worst play; one episode per copy, so `episodes` copies.
-    `progress` is told the share that is done."""
-    if env.num_envs != episodes:
-        raise BclError(
-            f"{counted(episodes, 'episode')} on {counted(env.num_envs, 'copy', 'copies')}",
-            "certificates need one copy per episode",
-        )
+    """ACR along the policy's own play and GWC along its own worst play, one episode of each copy. `progress` is told the share
+    that is done."""
     chain = policy.chain()
 
     def proven(obs: Tensor, scores: Tensor) -> tuple[Tensor, Tensor]:
@@ -113,7 +105,7 @@ def certify(
         gwc=stats.mean(returns),
         gwc_returns=returns,
         nominal=stats.mean([episode.value for episode in usual]),
-        episodes=episodes,
+        episodes=env.num_envs,
         seed=seed,
     )
 
@@ -126,8 +118,7 @@ def _play(
     length: int,
     progress: Callable[[float], None],
 ) -> list[Episode]:
-    """One episode per copy; noted are the states in which the rule's second answer was yes. `length`: steps that the longest
-    is expected to have."""
+    """One episode per copy; noted are states where the rule's second answer was yes. `length`: of the longest, expected."""
     device = next(policy.parameters()).device
     book = Book(env.num_envs, env.num_envs, "fixed", device)
     table = Table(Cell(None, 0.0), seed, book)
@@ -154,8 +145,7 @@ def append_certificate(folder: Path, conditions: Conditions, proof: Certificate,
 def read_certificates(folder: Path, agent: str) -> list[tuple[Conditions, Certificate]]:
     """Of the agent with this fingerprint, with what they were proven under."""
     found = []
-    for source, row in read_rows(folder, CERTIFICATES, "*.json"):
-        if is_of(row, agent):
-            proof = Certificate.from_dict(row, source)
-            found.append((Conditions.from_row(row, source), proof))
+    for source, row in read_rows(folder, CERTIFICATES, agent):
+        proof = Certificate.from_dict(row, source)
+        found.append((Conditions.from_row(row, source), proof))
     return found

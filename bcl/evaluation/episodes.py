@@ -19,7 +19,7 @@ class Episode(NamedTuple):
     """Its return."""
     length: int
     noted: int
-    """Steps in which something was noted (`Book.note`)."""
+    """Steps in which something was noted (`Decided.noted`)."""
     course: int
     prefix: int | None
     """Random actions before it; none where it began as the game has it begin."""
@@ -34,8 +34,7 @@ class Book:
         quota = np.full(num_envs, share)
         quota[:extra] += 1
         self._quota = quota if protocol == "fixed" else np.full(num_envs, episodes)
-        self._finished: list[list[Episode]] = [[] for _ in range(num_envs)]
-        self._in_order: list[Episode] = []
+        self._done: list[tuple[int, Episode]] = []  # with the copy that played it, in order of finishing
         self._known: set[int] = set()  # courses
         self._repeats = 0
         self.counting = self._quota > 0
@@ -51,28 +50,26 @@ class Book:
     @property
     def finished(self) -> int:
         """Episodes that count so far."""
-        return len(self._in_order)
+        return len(self._done)
 
     @property
     def complete(self) -> bool:
         """Whether every episode that counts is done."""
         return self.finished >= self._episodes
 
-    def note(self, noted: Tensor, distance: Tensor) -> None:
-        """What is to be counted of the step, before it is played; tensors of the host."""
-        self._noted_now, self._distance_now = noted.numpy(), distance.numpy()
-
-    def add(self, step: Step, facts: np.ndarray, prefixes: np.ndarray | None = None) -> None:
-        """Note what came of the step; `facts` (3, N): rewards, who played, whose episode ended, on the host; `prefixes`: random
-        actions with which each copy's episode began."""
+    def add(
+        self, step: Step, facts: np.ndarray, noted: np.ndarray, distance: np.ndarray, prefixes: np.ndarray | None
+    ) -> None:
+        """What came of a step; `facts` (3, N): rewards, who played, whose episode ended. `noted` and `distance` (N,): see
+        `Decided`; `prefixes` (N,): random actions with which episodes began. All on the host."""
         reward, playing, ended = facts[0], facts[1] > 0, facts[2] > 0
         live = self.counting & playing
         self.steps += int(live.sum())
-        self.noted += int((live & self._noted_now).sum())
-        self.largest = float(np.maximum(self.largest, (self._distance_now * live).max()))  # NaN stays
+        self.noted += int((live & noted).sum())
+        self.largest = float(np.maximum(self.largest, (distance * live).max()))  # NaN stays
         self._return += reward * live
         self._length += live
-        self._noted += live & self._noted_now
+        self._noted += live & noted
         rewarded = live & (reward != 0)
         if rewarded.any():
             rows, length = (torch.from_numpy(x).to(self.device) for x in (rewarded, self._length))
@@ -95,16 +92,14 @@ class Book:
             self._repeats += 1  # the same course again: this copy plays on, from another start
             return
         self._known |= {episode.course} - {0}  # 0: no reward, nothing to tell it by
-        self._finished[copy].append(episode)
-        self._in_order.append(episode)
-        if len(self._finished[copy]) >= self._quota[copy]:
-            self.counting[copy] = False
+        self._done.append((copy, episode))
+        self._quota[copy] -= 1
+        self.counting[copy] = self._quota[copy] > 0
 
     def episodes(self) -> list[Episode]:
         """Those that count, copy by copy, or in order of finishing."""
-        if self._protocol == "first":
-            return self._in_order[: self._episodes]
-        return [episode for finished in self._finished for episode in finished]
+        by_copy = sorted(self._done, key=lambda one: one[0])
+        return [episode for _, episode in (self._done if self._protocol == "first" else by_copy)]
 
     def courses(self) -> int:
         """How many different ones they are; episodes without any reward cannot be told apart and count as different."""

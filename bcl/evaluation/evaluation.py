@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from bcl.evaluation.breaking import Breaking
     from bcl.evaluation.flags import Flag
 
-SCORES = "scores"  # name of the file, without its ending
+SCORES, CERTIFICATES = "scores", "certificates"  # names of files, without their endings
+OF_OLD = {SCORES: "eps-*.json", CERTIFICATES: "*.json"}  # patterns of version 0.1's files
 Levels = Literal["train", "eval", ""]
 Key = tuple[Attack | None, float]
 """Attack and budget."""
@@ -44,7 +45,6 @@ class Start:
     unlimited: list[Score]
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data."""
         scores = {"scores": self.scores, "unlimited": self.unlimited}
         return {"name": self.name, "file": self.file} | {k: [s.to_dict() for s in v] for k, v in scores.items()}
 
@@ -135,8 +135,7 @@ class Evaluation:
     @cached_property
     def conditions(self) -> str:
         """What must be equal for two agents to stand in one table. Atari agents may see a game through different
-        pipelines, as the paper's do; it is the same game. `life_reset` belongs to v1: with another than the pipeline's
-        own it is not the same evaluation."""
+        pipelines, as the paper's do, but each with its own `life_reset`."""
         facts = dataclasses.asdict(self.game)
         if isinstance(self.game, AtariGame):
             own_life_reset = self.game.life_reset == (self.game.pipeline == "v1")
@@ -200,12 +199,10 @@ def levels_of(game: Game) -> Levels:
 
 
 def read_evaluations(folder: Path, agent: str) -> list[Evaluation]:
-    """The evaluations of an agent whose scores lie in a folder; `agent` is its fingerprint, empty for whoever played.
+    """The evaluations of an agent, by its fingerprint (empty: of any), whose scores lie in a folder.
 
-    Two scores belong to one evaluation if nothing but the attack and its budget differs. So an evaluation that was
-    interrupted and then continued is one, and the same attacks in half and in full precision are two. Left out are the floor of
-    `--sanity` and its budget of 1, which test the attack. A score that cannot be read is refused by name: without it another
-    attack would be the worst.
+    Two scores belong to one evaluation if nothing but the attack and its budget differs. Left out are the floor of `--sanity`
+    and its budget of 1, which test the attack. A score that cannot be read is refused: without it another would be the worst.
     """
     found: dict[tuple[Conditions, str], list[Score]] = {}
     for conditions, score in _stored(folder, agent):
@@ -246,26 +243,22 @@ def gather(folder: Path, name: str = SCORES) -> None:
         store.remove(path)
 
 
-def read_rows(folder: Path, name: str, of_old: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Every row of a folder, with words that say where it is; `of_old`: pattern of version 0.1's files."""
-    for path in sorted(folder.glob(of_old)):
-        yield f"'{path}'", store.read_json(path)
+def read_rows(folder: Path, name: str, agent: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The rows of an agent, by its fingerprint (empty: of any), each with words that say where it lies."""
+    found = [(f"'{path}'", store.read_json(path)) for path in sorted(folder.glob(OF_OLD[name]))]
     for path in sorted(folder.glob(f"{name}*.jsonl")):
-        for number, row in enumerate(store.read_metrics(path), 1):
-            yield f"line {number} of '{path}'", row
-
-
-def is_of(row: dict[str, Any], agent: str) -> bool:
-    """Whether an agent with this fingerprint made the row; empty: whether any did."""
-    who = row.get("agent") or str(row.get("policy", "")).partition(" on ")[0]  # the floor of version 0.1 has neither
-    return bool(who) and agent in ("", who)
+        found += [(f"line {number} of '{path}'", row) for number, row in enumerate(store.read_metrics(path), 1)]
+    for source, row in found:
+        # Version 0.1 has `policy` instead, and of its floor neither.
+        who = row.get("agent") or str(row.get("policy", "")).partition(" on ")[0]
+        if who and agent in ("", who):
+            yield source, row
 
 
 def _stored(folder: Path, agent: str) -> Iterator[tuple[Conditions, Score]]:
-    for source, row in read_rows(folder, SCORES, "eps-*.json"):
-        if is_of(row, agent):
-            score = Score.from_dict(row, f"the score in {source}")
-            yield Conditions.from_row(row, f"the score in {source}"), score
+    for source, row in read_rows(folder, SCORES, agent):
+        score = Score.from_dict(row, f"the score in {source}")
+        yield Conditions.from_row(row, f"the score in {source}"), score
 
 
 def frame(rows: Iterable[dict[str, Any]]) -> Any:

@@ -76,8 +76,7 @@ def flags(scores: Sequence[Score], floor: Score | None = None) -> list[Flag]:
 
 
 def worse_than_start(scores: Sequence[Score], start: Sequence[Score], file: str) -> list[Flag]:
-    """Where the worst return within a budget, or without attack, is certainly below that of the agent that training began
-    from, which lies in `file` and was evaluated alike."""
+    """Where the worst return within a budget is certainly below that of the agent in `file`, which training began from."""
     found = dict[tuple[Score, Score], str]()
     for eps in sorted({s.eps for s in scores} & {s.eps for s in start}):
         ours, theirs = (lowest(s for s in some if s.eps <= eps) for some in (scores, start))
@@ -89,12 +88,12 @@ def worse_than_start(scores: Sequence[Score], start: Sequence[Score], file: str)
 
 
 def clearly_lower(low: Score, high: Score, nominal: Score | None) -> bool:
-    """By more than chance and more than a trifle."""
+    """By more than chance, and by a share of the nominal return that counts."""
     if min(len(low.returns), len(high.returns)) < MIN_EPISODES:
         return False
     noise = (low.sem**2 + high.sem**2) ** 0.5
-    trifle = abs(nominal.mean) * SHARE_OF_NOMINAL if nominal else 0.0
-    return high.mean - low.mean > max(SIGMAS * noise, trifle)
+    share = abs(nominal.mean) * SHARE_OF_NOMINAL if nominal else 0.0
+    return high.mean - low.mean > max(SIGMAS * noise, share)
 
 
 def _zero_gradients(scores: Sequence[Score]) -> Iterator[Flag]:

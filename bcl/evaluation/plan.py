@@ -55,8 +55,7 @@ class Plan:
     """`fixed`: every copy plays a number of episodes set beforehand, so that short episodes are not over-counted; `first`: the
     first to finish on any copy count, in order of finishing, as the reference does on Procgen."""
     precision: Precision = "fast"
-    """`fast`: on a GPU attacks search in half precision, which sees steps of 1/8 gray level; actions are always decided in
-    full precision."""
+    """`fast`: on a GPU attacks search in half precision, which sees 1/8 gray level; actions are decided in full."""
     num_envs: int = 0
     """Copies played at once; 0: one per episode, at most 64, and always 64 where the protocol is `first`."""
     starts: Starts = field(default="game", repr=False)  # folders of learned adversaries are named by the repr
@@ -134,8 +133,8 @@ class Conditions:
 
 
 def game_for_evaluation(game: Game, env_set: str | None, max_steps: int, starts: int = 0) -> Game:
-    """The game as it is evaluated: the set of levels (Procgen); the step limit, for the first `starts` episodes the
-    reference's no-ops, and v1's moves after a lost life (Atari), which its reference plays in evaluations alone."""
+    """The game as it is evaluated. Procgen: the set of levels. Atari: the step limit, for the first `starts` episodes the
+    reference's no-ops, and v1's moves after a lost life."""
     if isinstance(game, ProcgenGame):
         if env_set not in (None, "train", "eval"):
             raise ConfigError(f"unknown set of levels '{env_set}'", "train or eval")

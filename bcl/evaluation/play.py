@@ -3,7 +3,6 @@
 import copy
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -22,9 +21,9 @@ from bcl.attacks import (
     recorded,
 )
 from bcl.attacks.objectives import ascent
-from bcl.attacks.threat import per_sample
+from bcl.attacks.threat import per_sample, refuse_not_finite
 from bcl.bounds import Method, certified, full_precision, input_box, margins
-from bcl.device import Graphed
+from bcl.device import Graphed, on_stream
 from bcl.envs import Step, VariedStarts, VectorEnv
 from bcl.envs.vector import seed_list
 from bcl.errors import BclError
@@ -67,8 +66,7 @@ def evaluate_cells(
 ) -> Iterator[tuple[int, Score]]:
     """Greedy play under attack, all cells at once; each score, with the number of its cell, when it is done.
 
-    Every cell has an environment of its own, or `plan.copies()` of one that they share; copies that are left play for nothing,
-    and environments that are left are not touched.
+    Every cell has an environment of its own, or `plan.copies()` of one that they share; those that are left do not count.
     Cells with the same attack are rows of one batch, each with its budget and its own random draws, so that a cell has the
     score it would have alone, up to how matrix products of another size are rounded.
     `certificates`: budgets at which every step, and not every 32nd alone, is compared with what this method proves.
@@ -78,12 +76,9 @@ def evaluate_cells(
     search = SearchForm.of(policy, plan.precision)
     size = plan.copies()
     tables = [Table(cell, plan.seed, Book(size, plan.episodes, plan.protocol, device)) for cell in cells]
-    hosts = list[Host]()
-    for env in envs:
-        taken = sum(len(host.tables) for host in hosts)
-        if taken == len(tables):
-            break
-        hosts.append(Host(env, tables[taken : taken + env.num_envs // size], size, plan.seed))
+    per_env = envs[0].num_envs // size
+    shares = [tables[first : first + per_env] for first in range(0, len(tables), per_env)]
+    hosts = [Host(env, share, size, plan.seed) for env, share in zip(envs, shares, strict=False)]
     probe = Probe(policy, search, certificates or {})
     decide = functools.partial(decision_of, policy, search)
     groups = [Group(members, decide, probe) for members in _by_attack(tables)]
@@ -125,8 +120,8 @@ def watch(
     steps: int | None = None,
     precision: Precision = "fast",
 ) -> Iterator[Moment]:
-    """One episode as `evaluate` plays it on one copy with this seed, every step that counts; `steps` ends it early. Pictures
-    need `make_env(..., render=True)`."""
+    """The episode that `evaluate` plays with this seed, step by step; `steps` ends it early. Pictures need
+    `make_env(..., render=True)`."""
     if envs.num_envs != 1:
         raise BclError(f"{envs.num_envs} copies cannot be watched at once", "make one")
     if steps is not None and steps < 1:
@@ -148,7 +143,8 @@ def _moments(
         if bool(step.playing[0]):  # else it was a move of the game's own
             reward = float(step.reward[0])
             total += reward
-            clean, seen = as_float(obs)[0].cpu().numpy(), decided.seen[0].cpu().numpy()
+            clean = as_float(obs)[0].cpu().numpy()
+            seen = decided.seen[0].cpu().numpy()
             yield Moment(clean, seen, int(decided.clean[0]), int(decided.actions[0]), reward, total, screen)
             shown += 1
             if shown == steps:
@@ -188,7 +184,7 @@ class Table:
     """A cell being played: its random draws, what its copies see and do, and what counts."""
 
     obs: Tensor
-    actions: Tensor
+    decided: "Decided"
     step: Step
 
     def __init__(self, cell: Cell, seed: int, book: Book) -> None:
@@ -198,13 +194,6 @@ class Table:
         self.probed = 0  # states that were looked at
         self.zero_gradients = 0
         self.stochastic = False
-
-    def act(self, decided: "Decided") -> None:
-        """What the copies do next; tensors of the host."""
-        if not decided.distance.isfinite().all():
-            _refuse_not_finite(self.obs, self.cell)
-        self.actions = decided.actions
-        self.book.note(decided.noted, decided.distance)
 
     def score(self, plan: Plan, half: bool) -> Score:
         """Of a table whose episodes are all done."""
@@ -229,8 +218,7 @@ class Table:
 
 
 class Host:
-    """An environment, and the tables that play on its copies, `size` each. On a GPU what a step costs between the device and the
-    host hardly depends on the number of copies."""
+    """An environment, and the tables that share its copies, `size` each: on a GPU more copies cost little more."""
 
     def __init__(self, env: VectorEnv, tables: list[Table], size: int, seed: int) -> None:
         self._env, self.tables, self._size = env, tables, size
@@ -247,7 +235,7 @@ class Host:
 
     def send(self) -> None:
         """Start a step of every copy; tables that are done repeat their last actions."""
-        self._env.send(torch.cat([*(table.actions for table in self.tables), *self._idle]))
+        self._env.send(torch.cat([*(table.decided.actions for table in self.tables), *self._idle]))
 
     def receive(self) -> None:
         """Wait for the step, and note what came of it."""
@@ -258,7 +246,9 @@ class Host:
             table.step, table.obs = part, part.obs
             rows = slice(number * self._size, (number + 1) * self._size)
             if not table.book.complete:
-                table.book.add(part, facts[:, rows], None if prefixes is None else prefixes[rows])
+                noted = table.decided.noted.numpy()
+                distance = table.decided.distance.numpy()
+                table.book.add(part, facts[:, rows], noted, distance, None if prefixes is None else prefixes[rows])
 
 
 class Decided(NamedTuple):
@@ -269,10 +259,6 @@ class Decided(NamedTuple):
     seen: Tensor  # (N, *obs_shape) what the attack showed
     distance: Tensor  # (N,) how far each observation was moved
     noted: Tensor  # (N,) where the attack changed the action; of certificates, where no attack can
-
-    def split(self, rows: Sequence[int]) -> "Iterator[Decided]":
-        """By tables of so many copies."""
-        return (Decided(*parts) for parts in zip(*(part.split(list(rows)) for part in self), strict=True))
 
 
 class Group:
@@ -302,7 +288,7 @@ class Group:
         """What every copy does next; on a GPU the host goes on meanwhile."""
         if self._stream:
             self._stream.wait_stream(torch.cuda.current_stream())
-        with self._beside():
+        with on_stream(self._stream):
             self.decided = self._decision(torch.cat([table.obs for table in self.tables]))
 
     def act(self, probing: bool) -> None:
@@ -311,12 +297,16 @@ class Group:
             torch.cuda.current_stream().wait_stream(self._stream)
         d = self.decided
         on_host = d._replace(actions=d.actions.cpu(), distance=d.distance.cpu(), noted=d.noted.cpu())  # once for all
-        rows = [len(table.obs) for table in self.tables]
-        for table, decided in zip(self.tables, on_host.split(rows), strict=True):
+        parts = zip(*(part.split(len(self.tables[0].obs)) for part in on_host), strict=True)
+        for table, part in zip(self.tables, parts, strict=True):
             if not table.book.complete:
-                table.act(decided)
+                table.decided = Decided(*part)
+                if not table.decided.distance.isfinite().all():
+                    refuse_not_finite(as_float(table.obs))
+                    hint = "the policy's scores or gradients are not finite"
+                    raise BclError(f"{table.cell.attack} made NaN observations", hint)
                 if probing:
-                    refuse_over_budget(decided.distance.amax(), table.cell)
+                    refuse_over_budget(table.decided.distance.amax(), table.cell)
         if self._probe and probing:
             self._probe(self.playing)
         elif self._probe:
@@ -327,9 +317,6 @@ class Group:
         playing = self.playing
         few = 2 * len(playing) <= len(self.tables) if self._stream else len(playing) < len(self.tables)
         return Group(playing, self._make_decision, self._probe) if few else self
-
-    def _beside(self) -> AbstractContextManager[object]:
-        return torch.cuda.stream(self._stream) if self._stream else nullcontext()
 
 
 class SearchForm(nn.Module):
@@ -358,14 +345,12 @@ class SearchForm(nn.Module):
 
 def decision_of(policy: Policy, search: SearchForm, tables: Sequence[Table]) -> "Decision":
     """For tables under one attack: each row has its table's budget and random draws."""
-    first = tables[0]
+    first, copies = tables[0], len(tables[0].obs)
     if len(tables) == 1:
         return Decision(policy, search, first.cell.attack, first.cell.eps, first.generator)
-    device = first.generator.device
-    rows = [len(table.obs) for table in tables]
-    eps = torch.tensor([table.cell.eps for table in tables], device=device)
-    eps = eps.repeat_interleave(torch.tensor(rows, device=device))
-    return Decision(policy, search, first.cell.attack, eps, RowGenerators([table.generator for table in tables], rows))
+    budgets = torch.tensor([table.cell.eps for table in tables], device=first.generator.device)
+    generators = RowGenerators([table.generator for table in tables], [copies] * len(tables))
+    return Decision(policy, search, first.cell.attack, budgets.repeat_interleave(copies), generators)
 
 
 class Decision:
@@ -383,23 +368,21 @@ class Decision:
     def __call__(self, obs: Tensor) -> Decided:
         """What every copy does on these observations."""
         if obs.device.type != "cuda" or self._attack is None:
-            return self._run(obs)
+            self._input = obs
+            return self._run()
         if self._graph is None:
             self._input = torch.empty_like(obs)  # the fixed place from which the graph reads
             generators = [self._generator] if isinstance(self._generator, Generator) else self._generator.generators
-            self._graph = Graphed(self._run_input, *generators, enabled=True)
+            self._graph = Graphed(self._run, *generators, enabled=True)
         self._input.copy_(obs)
         return self._graph()
 
-    def _run_input(self) -> Decided:
-        return self._run(self._input)
-
-    def _run(self, obs: Tensor) -> Decided:
-        clean_obs = as_float(obs)
+    def _run(self) -> Decided:
+        clean_obs = as_float(self._input)
         clean = self._actions(clean_obs)
         if self._attack is None:
             return Decided(clean, clean, clean_obs, _moved(clean_obs, clean_obs), torch.zeros_like(clean) > 0)
-        eager = obs.device.type != "cuda"
+        eager = clean_obs.device.type != "cuda"
         seen = perturb(self._attack, self._searched, clean_obs, self._eps, self._generator, check=eager)
         actions = self._actions(seen)
         return Decided(actions, clean, seen, _moved(seen, clean_obs), actions != clean)
@@ -418,7 +401,9 @@ class Probe:
     """Looks for vanished gradients, for chance in the policy, and for a certified action that was changed."""
 
     def __init__(self, policy: Policy, searched: SearchForm, certificates: Mapping[float, Method]) -> None:
-        self._policy, self._searched, self._certificates = policy, searched, certificates
+        self._policy = policy
+        self._searched = searched
+        self._certificates = certificates
         # Where gradients are looked for: through the whole policy, what rounding leaves of a dueling value stream would hide
         # that nothing else has any.
         self._exact = SearchForm(policy, half=False)
@@ -428,9 +413,10 @@ class Probe:
         counts = [int(table.book.counting.sum()) for table in tables]
         if not sum(counts):
             return
-        rows = [torch.from_numpy(table.book.counting) for table in tables]
-        obs = torch.cat([as_float(table.obs)[own] for table, own in zip(tables, rows, strict=True)])
-        actions = torch.cat([table.actions[own] for table, own in zip(tables, rows, strict=True)]).to(obs.device)
+        counting = [torch.from_numpy(table.book.counting) for table in tables]
+        obs = torch.cat([as_float(table.obs)[own] for table, own in zip(tables, counting, strict=True)])
+        actions = torch.cat([table.decided.actions[own] for table, own in zip(tables, counting, strict=True)])
+        actions = actions.to(obs.device)
         with torch.no_grad():
             scores, again = self._policy(obs), self._policy(obs)
             searched = self._searched(obs)
@@ -460,7 +446,7 @@ class Probe:
             obs = as_float(table.obs)[rows.to(table.obs.device)]
             with torch.no_grad():
                 scores = self._policy(obs)
-            actions = table.actions[rows].to(obs.device)
+            actions = table.decided.actions[rows].to(obs.device)
             _refuse_broken_certificate(self._policy, obs, scores, actions, [table.cell] * len(obs), method)
 
 
@@ -475,14 +461,6 @@ def refuse_over_budget(largest: Tensor | float, cell: Cell) -> None:
     if not float(largest) <= cell.eps + TOLERANCE:  # NaN included
         what = f"{cell.attack} moved an observation by {float(largest):.6g} at eps {cell.eps:.6g}"
         raise BclError(what, "this attack is broken")
-
-
-def _refuse_not_finite(obs: Tensor, cell: Cell) -> None:
-    finite = as_float(obs).isfinite().flatten(1).all(dim=1)
-    if not finite.all():
-        what = f"observation {int((~finite).nonzero()[0])} of {len(obs)} has NaN or infinite elements"
-        raise BclError(what, "look at the environment")
-    raise BclError(f"{cell.attack} made NaN observations", "the policy's scores or gradients are not finite")
 
 
 def _refuse_broken_certificate(

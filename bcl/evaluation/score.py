@@ -67,7 +67,7 @@ class Score:
         """Plain data, with the summary people look for. `attack` is for people; `adversary` is what it is rebuilt from."""
         interval = stats.iqm_interval(self.returns)
         return {
-            **{field.name: getattr(self, field.name) for field in dataclasses.fields(self)},
+            **vars(self),
             "attack": shown(self.attack),
             "adversary": self.attack and attack_to_dict(self.attack),
             "mean": self.mean,
@@ -115,13 +115,10 @@ class Worst:
     mean: float
     sem: float
     episode_minimum: float | None
-    """Mean over episodes of the lowest return in any of the scores; stronger, and none where their episodes cannot be
-    paired."""
+    """Mean over episodes of the lowest return in any of the scores; none where their episodes cannot be paired."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data."""
-        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        return values | {"attack": shown(self.attack)}
+        return vars(self) | {"attack": shown(self.attack)}
 
 
 def lowest(scores: Iterable[Score]) -> Score:
@@ -135,8 +132,7 @@ def worst(scores: Sequence[Score]) -> dict[float, Worst]:
 
 
 def worst_within(scores: Sequence[Score]) -> dict[float, Worst]:
-    """Per budget above 0, the worst of all that was played up to it. Who may use 15/255 may use 10/255, or do nothing: so
-    smaller budgets and play without attack count, and it never rises with the budget."""
+    """Per budget above 0, the worst of all that was played up to it, without attack too: it never rises with the budget."""
     return {eps: _worst_of([s for s in scores if s.eps <= eps]) for eps in _budgets(scores)}
 
 

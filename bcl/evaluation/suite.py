@@ -52,9 +52,8 @@ def run_suite(
     ready: Callable[[Cell], Cell] = lambda cell: cell,
     part: int | None = None,
 ) -> Iterator[Score]:
-    """Yield every score; those found in `folder` are read, the others played and stored there when done. `ready` makes a cell
-    that has to be played ready for it: adversaries that learn are trained there. `part`: which of several processes that
-    share the work."""
+    """Yield every score; those found in `folder` are read, the others played and stored there when done. `ready`: what a cell
+    needs before it is played, such as the training of its adversary. `part`: which of several processes that share the work."""
     device = next(policy.parameters()).device
     conditions = plan.conditions(fingerprint(policy), device.type)
     found = read_scores(folder, conditions)
@@ -81,15 +80,18 @@ class Bar:
 
     def __init__(self, cells: Sequence[Cell], plan: Plan, progress: Begin, lengths: Sequence[int]) -> None:
         self._plan, self._begin = plan, progress
-        self._all, self._done = sum(network_passes(cell.attack) for cell in cells), 0.0
+        self._all = sum(network_passes(cell.attack) for cell in cells)
+        self._done = 0.0
         self._length = max(lengths, default=USUAL_LENGTH)
 
     def begin(self, cells: Sequence[Cell]) -> Progress:
         """Cells that are played together; told of their steps and episodes."""
         label = cells[0].label
         report = self._begin(f"{label} and {len(cells) - 1} more" if len(cells) > 1 else label)
-        before, cost = self._done, sum(network_passes(cell.attack) for cell in cells)
-        rounds, episodes = -(-self._plan.episodes // self._plan.copies()), self._plan.episodes * len(cells)
+        before = self._done
+        cost = sum(network_passes(cell.attack) for cell in cells)
+        rounds = -(-self._plan.episodes // self._plan.copies())
+        episodes = self._plan.episodes * len(cells)
 
         def told(steps: int, finished: int) -> None:
             share = max(finished / episodes, min(0.95, steps / (rounds * self._length)))
@@ -190,14 +192,13 @@ def run_certificates(
     count = worth(policy.spec.obs_shape, plan.episodes)
     for eps in budgets:
         if eps not in found:
-            report, before = progress(f"{method} at {format_eps(eps)}"), PARTS * missing.index(eps)
+            report = progress(f"{method} at {format_eps(eps)}")
+            before = PARTS * missing.index(eps)
 
             def tell(share: float, report: Progress = report, before: int = before) -> None:
                 report(before + round(PARTS * share), PARTS * len(missing))
 
             with contextlib.closing(plan.make_env(plan.episodes, device)) as env, threads(count):
-                found[eps] = certify(
-                    policy, env, eps, method=method, episodes=plan.episodes, seed=plan.seed, progress=tell
-                )
+                found[eps] = certify(policy, env, eps, method=method, seed=plan.seed, progress=tell)
             append_certificate(folder, conditions, found[eps], part)
         yield found[eps]

@@ -7,7 +7,6 @@ file and numbers every difference from the paper and its code.
 import copy
 import math
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Generator, Tensor
@@ -16,7 +15,7 @@ from bcl import losses, schedules
 from bcl.attacks import TargetValue, perturb
 from bcl.bounds import input_box, margins, score_bounds
 from bcl.config import AttackConfig, DqnConfig
-from bcl.device import Graphed, enough_memory, quick_kernels
+from bcl.device import Graphed, enough_memory, on_stream, quick_kernels
 from bcl.envs import Step, VectorEnv
 from bcl.errors import ConfigError
 from bcl.learners.learner import Hooks, Learner, Reporter, State, Task, spread_budgets, training_attack
@@ -85,14 +84,16 @@ class DqnLearner(Learner):
         super().__init__(policy, env, config, task)
         self.config, self.adversary = config, attack
         self.target = copy.deepcopy(policy).requires_grad_(False)
-        self._online, self._delayed = self._compiled(policy), self._compiled(self.target)
+        self._online = self._compiled(policy)
+        self._delayed = self._compiled(self.target)
         self._score_bounds = self._compiled(score_bounds)
         self._kappa = torch.zeros((), device=self.device)
         self._show = self._graph(self._perturb_obs, "attack")
         self._improve = self._graph(self._take_gradient_step, "update")
         self._stores_attacks = task.loss == "at" and not attack.fresh
         driven = 0 if task.loss == "standard" else round(attack.in_play * env.num_envs)
-        self._drives, self._driven = driven > 0, torch.arange(env.num_envs, device=self.device) < driven
+        self._drives = driven > 0
+        self._driven = torch.arange(env.num_envs, device=self.device) < driven
         self.meter = Meter(env.num_envs, self.device, self._driven if self._drives else None)
         self.player = Player(
             policy, env, self.generators["act"],
@@ -104,10 +105,6 @@ class DqnLearner(Learner):
         self._owed = 0.0  # updates
 
     def restart(self) -> Tensor:
-        """Start every copy anew, at the beginning and after each checkpoint, and return the first observations.
-
-        Emulators cannot be saved: so that a resumed run equals an uninterrupted one, both start anew at the same step.
-        """
         self.replay.cut()
         self.meter.restart()
         self.player.follow(self.policy)
@@ -188,7 +185,6 @@ class DqnLearner(Learner):
         )
 
     def metrics(self) -> Metrics:
-        """What happened since the last call. The one place where the host waits for the device."""
         eps = 0.0 if self.task.loss == "standard" else self._eps.item()
         row, stepped_back = self._row({"eps": eps, "kappa": self._kappa.item(), "exploration": self.exploration})
         if stepped_back:
@@ -233,24 +229,24 @@ class DqnLearner(Learner):
         self.meter.add(info)
 
     def _loss(self, batch: Batch, goal: Tensor) -> tuple[Tensor, losses.Info]:
-        kind, kappa = self.config.td_loss, self._kappa
+        past = losses.Replayed(batch.actions, goal, batch.weights, self.config.td_loss)
+        kappa = self._kappa
         if self.task.loss == "at":
             seen = self._perturbed(batch.obs, self.generators["update"]) if self.adversary.fresh else batch.seen
             with self._autocast():
                 q, q_seen = self._online(torch.cat([batch.obs, seen])).chunk(2)
-            return losses.adversarial(q, q_seen, batch.actions, goal, batch.weights, kappa, kind)
+            return losses.adversarial(q, q_seen, past, kappa)
         with self._autocast():
             q = self._online(batch.obs)
         if self.task.loss == "standard":
-            return losses.standard(q, batch.actions, goal, batch.weights, kind)
+            return losses.standard(q, past)
         box = input_box(batch.obs, self._eps, self.policy.low, self.policy.high)
         if self.task.loss == "sa":
-            margin = self._mixed_margins(*box, q.argmax(dim=1))
-            return losses.sa(q, batch.actions, goal, margin, batch.weights, kappa, kind)
+            return losses.sa(q, self._mixed_margins(*box, q.argmax(dim=1)), past, kappa)
         with self._autocast():
             bounds = self._q_bounds(*box, q.detach())
         approach = losses.radial_2 if self.config.radial_approach == "2" else losses.radial_1
-        return approach(q, batch.actions, goal, *bounds, batch.weights, kappa, kind)
+        return approach(q, *bounds, past, kappa)
 
     def _q_bounds(self, lower: Tensor, upper: Tensor, q: Tensor) -> tuple[Tensor, Tensor]:
         """Interval bounds (B, A) whose differences between actions bound those of Q; see docs/dqn.md for approach 1."""
@@ -280,11 +276,8 @@ class DqnLearner(Learner):
 
 
 class Player:
-    """Epsilon-greedy play on all copies of a game, while the learner updates.
-
-    Actions come from the weights of one pass ago, on a GPU computed on a stream of their own: the emulators get their next
-    actions as soon as they are done, and not when the updates under way are.
-    """
+    """Epsilon-greedy play on all copies of a game, while the learner updates: actions come from the weights of one pass ago, on
+    a GPU on a stream of their own, so that the emulators need not wait for updates under way."""
 
     def __init__(
         self,
@@ -300,7 +293,10 @@ class Player:
         """`longest`: a random action is held for 1 to so many steps, n or more with probability 1/n (Dabney et al. 2021);
         `attacked`: observations are floats that the learner made, and have to be waited for."""
         self._policy = copy.deepcopy(policy).requires_grad_(False)
-        self._env, self._generator, self._longest, self._bf16 = env, generator, longest, bf16
+        self._env = env
+        self._generator = generator
+        self._longest = longest
+        self._bf16 = bf16
         device = self._device = generator.device
         cuda = device.type == "cuda"
         self._stream = torch.cuda.Stream() if cuda else None
@@ -336,7 +332,7 @@ class Player:
         if self._stream and self._attacked:
             self._stream.wait_stream(torch.cuda.current_stream())
             obs.record_stream(self._stream)
-        with self._beside():
+        with on_stream(self._stream):
             if self._stream and self._followed:
                 self._stream.wait_event(self._followed)
             self._share.fill_(share)
@@ -348,7 +344,7 @@ class Player:
 
     def wait(self) -> Step:
         """What came of the step."""
-        with self._beside():
+        with on_stream(self._stream):
             step = self._env.recv()
         self._lend(step.obs, step.reward, step.terminated, step.truncated, step.playing, step.final_obs)
         return step
@@ -374,6 +370,3 @@ class Player:
             learner.wait_stream(self._stream)
             for tensor in tensors:
                 tensor.record_stream(learner)
-
-    def _beside(self) -> AbstractContextManager[object]:
-        return torch.cuda.stream(self._stream) if self._stream else nullcontext()

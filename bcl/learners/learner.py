@@ -83,6 +83,13 @@ class Learner(ABC):
         self.generators = {name: Generator(device).manual_seed(derive(task.seed, name)) for name in self.draws}
 
     @abstractmethod
+    def restart(self) -> Tensor:
+        """Start every copy anew, at the beginning and after each checkpoint, and return the first observations.
+
+        Emulators cannot be saved: so that a resumed run equals an uninterrupted one, both start anew at the same step.
+        """
+
+    @abstractmethod
     def metrics(self) -> Metrics:
         """What happened since the last call. The one place where the host waits for the device."""
 
@@ -179,7 +186,10 @@ class Reporter:
 
     def report(self) -> bool:
         """After each pass; whether a checkpoint was kept, upon which the games have to start anew."""
-        learner, config, hooks, step = self._learner, self._config, self._hooks, self._learner.step
+        learner = self._learner
+        config = self._config
+        hooks = self._hooks
+        step = self._learner.step
         done = step >= config.steps
         if done or step // config.log_steps > self._last // config.log_steps:
             hooks.log(learner.metrics())
@@ -205,7 +215,7 @@ class Reporter:
         return time.monotonic() - self._saved_at >= 60 * self._config.checkpoint_minutes
 
     def _near(self) -> bool:
-        """Whether the next checkpoint, or the end, is a matter of seconds at the rate so far."""
+        """Whether the next checkpoint, or the end, comes within seconds at the rate so far."""
         left = min(self._saved + self._config.checkpoint_steps, self._config.steps) - self._learner.step
         rate = (self._learner.step - self._began) / (time.monotonic() - self._began_at)
         return self._hooks.save is not None and left <= NEAR * rate

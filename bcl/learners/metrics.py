@@ -74,7 +74,8 @@ class Meter:
             with self.host(name):
                 yield
             return
-        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        start = torch.cuda.Event(enable_timing=True)
+        end = torch.cuda.Event(enable_timing=True)
         start.record()
         yield
         end.record()

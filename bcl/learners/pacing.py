@@ -172,11 +172,8 @@ class Pacer:
 
     @property
     def knows_start(self) -> bool:
-        """Whether the play of the start was judged; before that, learning would change what is being measured.
-
-        The wait fills a replay memory with whole episodes. Copies begin together: a memory of their first steps alone makes a
-        network forget the rest of the game.
-        """
+        """Whether the play of the start was judged; before that, learning would change what is being measured. The wait also
+        fills a replay memory with whole episodes, not with their first steps alone."""
         return self._at.judged > 0
 
     @torch.no_grad()

@@ -133,10 +133,6 @@ class PpoLearner(Learner):
         self.meter = Meter(num_envs, device)
 
     def restart(self) -> Tensor:
-        """Start every copy anew, at the beginning and after each checkpoint, and return the first observations.
-
-        Emulators cannot be saved: so that a resumed run equals an uninterrupted one, both start anew at the same step.
-        """
         self.meter.restart()
         self.returns.restart()
         return self.env.reset(derive(self.task.seed, "episodes", self.step))
@@ -198,7 +194,6 @@ class PpoLearner(Learner):
         )
 
     def metrics(self) -> Metrics:
-        """What happened since the last call. The one place where the host waits for the device."""
         row, _ = self._row({"eps": self._eps.item(), "kappa": self.config.kappa})
         return row
 
@@ -207,7 +202,6 @@ class PpoLearner(Learner):
         return super().state() | {"updates": self.updates, "returns": self.returns.state()}
 
     def restore(self, state: State) -> None:
-        """Continue from `state`."""
         super().restore(state)
         self.updates = state["updates"]
         self.returns.restore(state["returns"])
@@ -231,7 +225,10 @@ class PpoLearner(Learner):
         self._keep()
 
     def _keep_what_came(self) -> None:
-        m, row, step, limit = self._memory, self._kept, self._came, self.config.reward_clamp
+        m = self._memory
+        row = self._kept
+        step = self._came
+        limit = self.config.reward_clamp
         rewards = self.returns.scaled(step.reward, step.ended) if self.config.normalise_returns else step.reward
         rewards = rewards.clamp(-limit, limit) if limit else rewards
         ends = (m.terminated, step.terminated), (m.ended, step.ended), (m.playing, step.playing)
@@ -259,7 +256,8 @@ class PpoLearner(Learner):
 
     def _perturb_batch(self) -> Tensor:
         index = self._order[self._batch]
-        obs, actions = _at(self._memory.obs, index), _at(self._memory.actions, index)
+        obs = _at(self._memory.obs, index)
+        actions = _at(self._memory.actions, index)
         paper = AwayFromActions(actions) if self.adversary.kind == "pgd" else None
         attack = training_attack(self.adversary, OwnValue(), paper)
         budgets = spread_budgets(self._eps, len(obs), self.adversary.spread)
@@ -268,11 +266,8 @@ class PpoLearner(Learner):
 
     def _take_gradient_step(self) -> None:
         m, index = self._memory, self._order[self._batch]
-        actions, log_probs, values, advantages, targets = (
-            _at(x, index) for x in (m.actions, m.log_probs, m.values, m.advantages, m.targets)
-        )
-        weight = _weights(_at(m.playing, index))
-        past = losses.Past(actions, log_probs, values, advantages, targets, weight)
+        parts = [_at(part, index) for part in (m.actions, m.log_probs, m.values, m.advantages, m.targets)]
+        past = losses.Past._make([*parts, _weights(_at(m.playing, index))])
         loss, info = self._loss(as_float(_at(m.obs, index)), past)
         self.optimizer.zero_grad()
         loss.backward()

@@ -5,10 +5,8 @@ column i); we transpose the kernels and the first dense layers instead, so that 
 `radial-dqn-v1`: radial_rl's plain network (upright already). `radial-ppo`: the IMPALA networks of radial_rl_v2 and BCL.
 `sb3`: Stable-Baselines3 DQN, PPO and A2C agents with an `MlpPolicy`, from their zip. The layers come from the tensors of
 `policy.pth`, the activation from the plain JSON in `data`, whose pickled values are never decoded. These agents see raw
-observations and ours see scaled ones, so the scale moves into the first layer. Of PPO and A2C the actor is taken; the critic
-has layers of its own there, and is learned anew when training goes on. A DQN trained behind `VecNormalize` cannot be told
-from one that was not: the zip holds no trace of it. Its statistics move into the first layer, too; that it clips at 10
-deviations is left out.
+observations and ours see scaled ones, so the scale moves into the first layer, and the statistics of `VecNormalize` too
+(docs/runs.md). A DQN trained behind `VecNormalize` cannot be told from one that was not: the zip holds no trace of it.
 """
 
 import dataclasses

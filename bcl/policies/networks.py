@@ -6,6 +6,7 @@ those of the output. In a dueling network the value stream and the mean advantag
 body and the advantage head.
 """
 
+import math
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
@@ -155,19 +156,36 @@ def mlp(inputs: int, hidden: Sequence[int], outputs: int, activation: type[nn.Mo
     return nn.Sequential(*layers, nn.Linear(sizes[-1], outputs))
 
 
-def dueling_cnn(shape: Sequence[int], actions: int) -> Dueling:
-    """The paper's DQN: 84x84x1 gives 3136 features."""
-    body = nn.Sequential(*_nature_layers(shape[0]))
-    return Dueling(body, _features(body, shape), (512,), actions)
+Network = Dueling | Plain | ActorCritic
 
 
-def plain_cnn(shape: Sequence[int], actions: int) -> Plain:
-    """RADIAL's v1 DQN: 80x80x1 gives 2304 features."""
-    body = _nature_layers(shape[0])
-    return Plain(nn.Sequential(*body, *mlp(_features(nn.Sequential(*body), shape), (512,), actions)))
+def build(
+    kind: str, shape: Sequence[int], actions: int, hidden: Sequence[int] = (), activation: str = "relu"
+) -> Network:
+    """A network with fresh weights; `hidden` and `activation` are those of MLPs."""
+    size = math.prod(shape)
+    match kind:
+        case "dueling-cnn":  # the paper's DQN: 84x84x1 gives 3136 features
+            body = nn.Sequential(*_nature_layers(shape[0]))
+            return Dueling(body, _features(body, shape), (512,), actions)
+        case "plain-cnn":  # RADIAL's v1 DQN: 80x80x1 gives 2304 features
+            body = nn.Sequential(*_nature_layers(shape[0]))
+            return Plain(nn.Sequential(*body, *mlp(_features(body, shape), (512,), actions)))
+        case "impala":
+            return _impala(shape, actions)
+        case "dueling-mlp":  # the last hidden layer belongs to the heads
+            *first, head = hidden
+            layers = [nn.Flatten(), *list(mlp(size, first, 1))[:-1]]
+            return Dueling(nn.Sequential(*layers), [size, *first][-1], (head,), actions)
+        case "actor-critic-mlp":
+            layers = [nn.Flatten(), *list(mlp(size, hidden, 1, _ACTIVATIONS[activation]))[:-1]]
+            return ActorCritic(nn.Sequential(*layers), [size, *hidden][-1], actions)
+        case "plain-mlp":  # what Q-networks of other libraries become
+            return Plain(nn.Sequential(nn.Flatten(), *mlp(size, hidden, actions, _ACTIVATIONS[activation])))
+    raise ValueError(f"no network is called '{kind}'")
 
 
-def impala(shape: Sequence[int], actions: int) -> ActorCritic:
+def _impala(shape: Sequence[int], actions: int) -> ActorCritic:
     """The paper's PPO network: three stages of 16, 32 and 32 channels; 64x64x3 gives 2048 features."""
     layers: list[nn.Module] = []
     channels = shape[0]
@@ -178,26 +196,6 @@ def impala(shape: Sequence[int], actions: int) -> ActorCritic:
     layers += [nn.Flatten(), nn.ReLU()]
     features = _features(nn.Sequential(*layers), shape)
     return ActorCritic(nn.Sequential(*layers, nn.Linear(features, 256), nn.ReLU()), 256, actions)
-
-
-def dueling_mlp(shape: Sequence[int], actions: int, hidden: Sequence[int]) -> Dueling:
-    """A dueling network for vector observations; the last hidden layer belongs to the heads."""
-    *body, head = hidden
-    layers = [nn.Flatten(), *list(mlp(_size(shape), body, 1))[:-1]]
-    return Dueling(nn.Sequential(*layers), body[-1] if body else _size(shape), (head,), actions)
-
-
-def actor_critic_mlp(
-    shape: Sequence[int], actions: int, hidden: Sequence[int], activation: str = "relu"
-) -> ActorCritic:
-    """An actor-critic for vector observations."""
-    layers = [nn.Flatten(), *list(mlp(_size(shape), hidden, 1, _ACTIVATIONS[activation]))[:-1]]
-    return ActorCritic(nn.Sequential(*layers), [_size(shape), *hidden][-1], actions)
-
-
-def plain_mlp(shape: Sequence[int], actions: int, hidden: Sequence[int], activation: str) -> Plain:
-    """One stack for vector observations; what Q-networks of other libraries become."""
-    return Plain(nn.Sequential(nn.Flatten(), *mlp(_size(shape), hidden, actions, _ACTIVATIONS[activation])))
 
 
 def _last_in_full(layers: nn.Sequential, x: Tensor) -> Tensor:
@@ -226,7 +224,3 @@ def _nature_layers(channels: int) -> list[nn.Module]:
 def _features(body: nn.Sequential, shape: Sequence[int]) -> int:
     with torch.no_grad():
         return body(torch.zeros(1, *shape)).shape[1]
-
-
-def _size(shape: Sequence[int]) -> int:
-    return int(torch.Size(shape).numel())

@@ -85,7 +85,7 @@ def default_kind(obs_shape: tuple[int, ...], algo: str) -> Kind:
 
 
 def _check(spec: PolicySpec) -> None:
-    """Refuse what no network of ours can be, before PyTorch stumbles over it."""
+    """Refuse sizes and bounds that no network of ours can have."""
     sizes = (*spec.obs_shape, spec.num_actions, *spec.hidden)
     if len(spec.obs_shape) not in (1, 3) or not all(0 < n <= MAX_SIZE for n in sizes):
         raise ConfigError(
@@ -102,7 +102,7 @@ def _check(spec: PolicySpec) -> None:
         raise ConfigError("the smallest valid observation is not below the largest", "mend low and high")
 
 
-def _build(spec: PolicySpec) -> networks.Dueling | networks.Plain | networks.ActorCritic:
+def _build(spec: PolicySpec) -> networks.Network:
     if spec.kind == "custom":
         raise ConfigError("a network of your own cannot be built from its description", "give it to 'bcl.wrap'")
     image = len(spec.obs_shape) == 3
@@ -113,16 +113,4 @@ def _build(spec: PolicySpec) -> networks.Dueling | networks.Plain | networks.Act
         )
     if image and min(spec.obs_shape[1:]) < MIN_IMAGE and spec.kind != "impala":
         raise ConfigError(f"network '{spec.kind}' needs images of at least {MIN_IMAGE} pixels a side", "take 'impala'")
-    match spec.kind:
-        case "dueling-cnn":
-            return networks.dueling_cnn(spec.obs_shape, spec.num_actions)
-        case "plain-cnn":
-            return networks.plain_cnn(spec.obs_shape, spec.num_actions)
-        case "impala":
-            return networks.impala(spec.obs_shape, spec.num_actions)
-        case "dueling-mlp":
-            return networks.dueling_mlp(spec.obs_shape, spec.num_actions, spec.hidden)
-        case "actor-critic-mlp":
-            return networks.actor_critic_mlp(spec.obs_shape, spec.num_actions, spec.hidden, spec.activation)
-        case "plain-mlp":
-            return networks.plain_mlp(spec.obs_shape, spec.num_actions, spec.hidden, spec.activation)
+    return networks.build(spec.kind, spec.obs_shape, spec.num_actions, spec.hidden, spec.activation)

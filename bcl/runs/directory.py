@@ -193,7 +193,7 @@ class StageFolder(TrainingFolder):
     """A stage of a recipe: one training run, or a curriculum of phases."""
 
     def __init__(self, run: Path, number: int, stage: Stage, own: bool) -> None:
-        self.name = stage_name(stage)
+        self.name = "vanilla" if stage.loss == "standard" else stage.loss
         super().__init__(run / "stages" / f"{number}-{self.name}")
         self.run = run
         self.number = number
@@ -332,7 +332,7 @@ class RunDirectory(ResultFolder):
 
     def check_settings(self, flags: Mapping[str, Any]) -> None:
         """Refuse settings other than those the run was started with."""
-        config = self.config
+        config = self.config  # first: its recipe is known from here on
         self._refuse(difference(config, config_from_dict(override(tomllib.loads(_config_text(self.path)), flags))))
 
     def check_same(self, config: Config, init: str | None = None) -> None:
@@ -385,8 +385,7 @@ class RunDirectory(ResultFolder):
         return path.relative_to(self.path).as_posix()
 
     def check_unchanged(self) -> None:
-        """Refuse settings that were edited since the run was started, and files of a finished run that are not as it left
-        them, or not there."""
+        """Refuse settings that were edited since the start, and files of a finished run that were changed or deleted."""
         way_out = f"delete '{self.result_file}' and resume the run to go on with what is there"
         self._check_digests(self.about().get("settings"), "was started", "start a new run with other settings")
         self._check_digests(self.result().get("files"), "ended", way_out)
@@ -493,14 +492,8 @@ def make_room(path: Path) -> None:
     store.sweep(path)
 
 
-def stage_name(stage: Stage) -> str:
-    """As folders and messages call it."""
-    return "vanilla" if stage.loss == "standard" else stage.loss
-
-
 def trained_stages(recipe: recipes.Recipe, stages: Sequence[Any], init: bool) -> list[tuple[int, Any, bool]]:
-    """The number of each stage that is trained, the stage, and whether it is the recipe's own: an agent to start from
-    stands for all others."""
+    """Number of each stage that is trained, the stage, whether it is the recipe's own; with `init` only those are trained."""
     first_own = len(stages) - max(len(recipe.stages), 1) + 1
     return [(n, stage, n >= first_own) for n, stage in enumerate(stages, 1) if n >= first_own or not init]
 
@@ -513,8 +506,8 @@ def _decision(path: Path, stored: Json) -> StoredDecision:
 
 
 def _is_leftover(path: Path, directory: Path) -> bool:
-    """Whether it is what a killed creation leaves in its directory: of a run all but the last file, config.toml. The first
-    is run.json; without one, files of these names are somebody else's."""
+    """Whether a killed creation left it in its directory: of a run all but the last file, config.toml, and nothing without
+    the first, run.json."""
     if store.TEMPORARY.fullmatch(path.name) or (path.is_dir() and not path.is_symlink()):
         return True
     made = _MADE.fullmatch(path.relative_to(directory).as_posix())

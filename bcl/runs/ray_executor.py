@@ -80,11 +80,7 @@ class RayCluster(Executor):
         handler = signal.getsignal(signal.SIGTERM)
         try:
             ray.init(self.address or "local", log_to_driver=False, logging_level=logging.ERROR, **options)
-        except (
-            ConnectionError,
-            RuntimeError,
-            ValueError,
-        ) as error:  # no cluster there, another version, or not an address
+        except (ConnectionError, RuntimeError, ValueError) as error:  # no cluster, another version, not an address
             what = f"cannot use the Ray cluster '{self.address or 'local'}' ({_line(error)})"
             raise BclError(what, "check the address, and that it runs this version of Ray and Python") from None
         if callable(handler) and threading.current_thread() is threading.main_thread():
@@ -123,7 +119,8 @@ class _Remote:
         self._submit()
 
     def ended(self) -> bool:
-        if not self._over and self._ready():
+        if not self._over and self._ray.wait([self._call], timeout=0, fetch_local=False)[0]:
+            # With fetch_local, each wait that ends without the whole of a big file would begin its transfer anew.
             try:
                 self._go_on(self._ray.get(self._call))
             except self._ray.exceptions.RayTaskError as error:  # not the work: what is around it
@@ -131,10 +128,6 @@ class _Remote:
             except self._ray.exceptions.RayError as error:
                 self._lost(_line(error))
         return self._over
-
-    def _ready(self) -> bool:
-        # With fetch_local, each wait that ends without the whole of a big file would begin its transfer anew.
-        return bool(self._ray.wait([self._call], timeout=0, fetch_local=False)[0])
 
     def error(self) -> BaseException | None:
         return self._error
@@ -163,7 +156,9 @@ class _Remote:
     def _go_on(self, answer: "tuple[Changes, bool, BaseException | None] | None") -> None:
         if answer is None:
             self._at_work = True
-            self._call = self._site.begin.remote(self._job, _contents(self._job.folder))
+            folder = self._job.folder
+            files = {name: (folder / name).read_bytes() for name in _listing(folder)}
+            self._call = self._site.begin.remote(self._job, files)
             return
         changes, ended, error = answer
         for name, data in changes:
@@ -205,13 +200,15 @@ class _Remote:
 class _Site:
     """The actor: a job in a process of its own and a temporary folder, on the machine that Ray chose."""
 
+    def __init__(self) -> None:
+        self._held = contextlib.ExitStack()
+
     def ready(self) -> None:
         """Answers when there is room for the job."""
 
     def begin(self, job: Job, files: dict[str, bytes]) -> tuple[Changes, bool, BaseException | None]:
         """Begin the job with these files, then `look`."""
         self._job = job
-        self._held = contextlib.ExitStack()
         self._folder = self._held.enter_context(_temporary_folder())
         for name, data in files.items():
             path = self._folder / name
@@ -219,6 +216,8 @@ class _Site:
             path.write_bytes(data)
         self._sent = _listing(self._folder)
         self._child = Child(Job(self._folder, job.work, job.args))
+        self._held.callback(self._child.join)
+        self._held.callback(self._child.cancel)
         return self.look()
 
     def look(self) -> tuple[Changes, bool, BaseException | None]:
@@ -232,11 +231,8 @@ class _Site:
         self._child.interrupt()
 
     def close(self) -> None:
-        if hasattr(self, "_child"):
-            self._child.cancel()
-            self._child.join()
-        if hasattr(self, "_held"):
-            self._held.close()
+        """End the job, and delete its folder."""
+        self._held.close()
 
     def _error(self) -> BaseException | None:
         """With the folder that the user knows."""
@@ -297,10 +293,6 @@ def _changes(folder: Path, sent: Listing) -> tuple[Changes, Listing]:
 
 def _inodes(listing: Listing) -> dict[str, int]:
     return {name: inode for name, (inode, _, _) in listing.items()}
-
-
-def _contents(folder: Path) -> dict[str, bytes]:
-    return {name: (folder / name).read_bytes() for name in _listing(folder)}
 
 
 def _setup_error(job: Job, error: BaseException) -> BaseException:

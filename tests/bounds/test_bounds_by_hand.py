@@ -72,7 +72,10 @@ def test_centred_scores_leave_the_weights_alone():
 @pytest.mark.parametrize("method", METHODS)
 def test_no_budget_gives_the_scores(method):
     torch.manual_seed(0)
-    for net, shape in ((networks.dueling_mlp((4,), 3, (16, 16)), (4,)), (networks.impala((3, 12, 12), 4), (3, 12, 12))):
+    for net, shape in (
+        (networks.build("dueling-mlp", (4,), 3, (16, 16)), (4,)),
+        (networks.build("impala", (3, 12, 12), 4), (3, 12, 12)),
+    ):
         chain, obs = net.chain(), torch.rand(3, *shape)
         scores = chain(obs)
         for side in score_bounds(chain, obs, obs, method):
@@ -145,7 +148,7 @@ def test_a_wrong_method_gets_a_hint():
 @pytest.mark.parametrize("shape", [(4,), (1, 8, 8)], ids=["mlp", "impala"])
 def test_gradients_match_finite_differences(method, shape):
     torch.manual_seed(1)
-    net = networks.impala(shape, 3) if len(shape) == 3 else networks.dueling_mlp(shape, 3, (8, 8))
+    net = networks.build("impala", shape, 3) if len(shape) == 3 else networks.build("dueling-mlp", shape, 3, (8, 8))
     chain = net.chain().double()
     lower, upper = input_box(torch.rand(2, *shape, dtype=torch.double), 0.01, torch.tensor(0.0), torch.tensor(1.0))
 
@@ -177,7 +180,7 @@ def test_certified_and_impossible_need_more_than_rounding():
 
 def test_pair_margins_hold_the_margins_of_each_action():
     torch.manual_seed(2)
-    chain = networks.dueling_mlp((4,), 3, (8, 8)).chain()
+    chain = networks.build("dueling-mlp", (4,), 3, (8, 8)).chain()
     lower, upper = input_box(torch.rand(5, 4), 0.05, torch.tensor(0.0), torch.tensor(1.0))
     for method in METHODS:
         pairs = pair_margins(chain, lower, upper, method)

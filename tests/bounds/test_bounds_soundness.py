@@ -32,16 +32,16 @@ def small_cnn() -> networks.Dueling:
 
 Build = Callable[[], networks.Dueling | networks.Plain | networks.ActorCritic]
 SMALL: dict[str, tuple[tuple[int, ...], Build]] = {
-    "dueling-mlp": ((4,), lambda: networks.dueling_mlp((4,), 3, (24, 24, 24))),
-    "actor-critic-mlp": ((5,), lambda: networks.actor_critic_mlp((5,), 4, (16, 16))),
+    "dueling-mlp": ((4,), lambda: networks.build("dueling-mlp", (4,), 3, (24, 24, 24))),
+    "actor-critic-mlp": ((5,), lambda: networks.build("actor-critic-mlp", (5,), 4, (16, 16))),
     "cnn": ((1, 12, 12), small_cnn),
     "impala": ((2, 11, 11), small_impala),
 }
 REAL: dict[str, tuple[tuple[int, ...], Build]] = {
-    "nature": ((1, 84, 84), lambda: networks.dueling_cnn((1, 84, 84), 6)),
-    "plain": ((1, 80, 80), lambda: networks.plain_cnn((1, 80, 80), 4)),
-    "impala-64": ((3, 64, 64), lambda: networks.impala((3, 64, 64), 15)),
-    "impala-16": ((3, 16, 16), lambda: networks.impala((3, 16, 16), 15)),
+    "nature": ((1, 84, 84), lambda: networks.build("dueling-cnn", (1, 84, 84), 6)),
+    "plain": ((1, 80, 80), lambda: networks.build("plain-cnn", (1, 80, 80), 4)),
+    "impala-64": ((3, 64, 64), lambda: networks.build("impala", (3, 64, 64), 15)),
+    "impala-16": ((3, 16, 16), lambda: networks.build("impala", (3, 16, 16), 15)),
 }
 
 
@@ -137,7 +137,7 @@ def test_crown_on_real_networks(name):
 )
 def test_any_mlp(seed, hidden, inputs, actions, eps):
     torch.manual_seed(seed)
-    chain = networks.actor_critic_mlp((inputs,), actions, hidden).requires_grad_(False).chain()
+    chain = networks.build("actor-critic-mlp", (inputs,), actions, hidden).requires_grad_(False).chain()
     chain[-1].weight *= 100  # the heads start tiny
     lower, upper = input_box(2 * torch.rand(3, inputs) - 1, eps, torch.tensor(-torch.inf), torch.tensor(torch.inf))
     tightest = torch.full((3, actions, actions), -torch.inf)

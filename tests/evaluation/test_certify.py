@@ -9,7 +9,6 @@ from bcl.attacks import PGD, Ball, Square, perturb
 from bcl.bounds import METHODS, Method, certified, input_box, margins
 from bcl.config import resolve
 from bcl.envs import make_env
-from bcl.errors import BclError
 from bcl.evaluation import certify
 from bcl.policies import Policy, PolicySpec
 
@@ -29,7 +28,7 @@ def pole_follower() -> Policy:
 def test_certificates_of_a_linear_policy_are_exact(method: Method) -> None:
     policy, eps = pole_follower(), 0.05
     game = dataclasses.replace(resolve("cartpole").game)
-    proof = certify(policy, make_env(game, 4), eps, method=method, episodes=4, seed=7)
+    proof = certify(policy, make_env(game, 4), eps, method=method, seed=7)
     env = make_env(game, 4)
     obs, running = env.reset(7), torch.ones(4, dtype=torch.bool)
     states, safe = torch.zeros(4), torch.zeros(4)
@@ -44,14 +43,15 @@ def test_certificates_of_a_linear_policy_are_exact(method: Method) -> None:
     assert proof.acr_per_episode == pytest.approx((safe / states).tolist(), abs=2e-3)
     assert 0 < proof.acr < 1
     assert proof.nominal == states.mean().item()
+    assert (proof.episodes, proof.seed) == (4, 7)  # one episode of each copy
 
 
 def test_without_a_budget_everything_is_proven_and_gwc_is_nominal() -> None:
     policy = pole_follower()
-    proof = certify(policy, make_env(resolve("cartpole").game, 3), 0.0, episodes=3)
+    proof = certify(policy, make_env(resolve("cartpole").game, 3), 0.0)
     assert proof.acr > 0.99
     assert proof.gwc == proof.nominal
-    wide = certify(policy, make_env(resolve("cartpole").game, 3), 1.0, episodes=3)
+    wide = certify(policy, make_env(resolve("cartpole").game, 3), 1.0)
     assert wide.acr == 0
     assert wide.gwc < proof.nominal
 
@@ -59,7 +59,7 @@ def test_without_a_budget_everything_is_proven_and_gwc_is_nominal() -> None:
 def test_more_budget_never_proves_more() -> None:
     policy = pole_follower()
     env = make_env(resolve("cartpole").game, 3)
-    rates = [certify(policy, env, eps, episodes=3).acr for eps in (0.01, 0.03, 0.1)]
+    rates = [certify(policy, env, eps).acr for eps in (0.01, 0.03, 0.1)]
     assert rates == sorted(rates, reverse=True)
 
 
@@ -110,8 +110,3 @@ def test_attacks_and_certificates_speak_of_the_same_box() -> None:
         torch.testing.assert_close(ball.lo, lower, atol=1e-6, rtol=0)
         torch.testing.assert_close(ball.hi, upper, atol=1e-6, rtol=0)
         assert (lower <= upper).all()
-
-
-def test_one_copy_per_episode_is_asked_for() -> None:
-    with pytest.raises(BclError, match="one copy per episode"):
-        certify(pole_follower(), make_env(resolve("cartpole").game, 2), 0.1, episodes=3)

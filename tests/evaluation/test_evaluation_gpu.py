@@ -35,11 +35,12 @@ def test_the_graph_repeats_what_eager_code_does(policy: Policy, attack: Attack) 
 
     def decision() -> Decision:
         generator = torch.Generator("cuda").manual_seed(0)
-        return Decision(policy, SearchForm(policy, half=False), attack, 3 / 255, generator, None)
+        return Decision(policy, SearchForm(policy, half=False), attack, 3 / 255, generator)
 
     graph, eager = decision(), decision()
     for _ in range(5):
-        by_graph, by_hand = graph(obs), eager._run(obs)
+        eager._input = obs
+        by_graph, by_hand = graph(obs), eager._run()
         assert torch.equal(by_graph.actions, by_hand.actions)
         assert torch.equal(by_graph.clean, by_hand.clean)
         torch.testing.assert_close(by_graph.seen, by_hand.seen)

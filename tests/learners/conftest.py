@@ -106,9 +106,8 @@ def chain() -> type[Chain]:
     return Chain
 
 
-@pytest.fixture(scope="session")
-def make() -> Callable[..., DqnLearner]:
-    """A learner of Chain; settings of DQN by name, `world` being those of Chain."""
+def _builder(algo: str, small: Any, learner: type[DqnLearner] | type[ppo.PpoLearner]) -> Callable[..., Any]:
+    """A function that makes a learner of Chain; settings of its section by name, `world` being those of Chain."""
 
     def build(
         loss: Any = "standard",
@@ -122,38 +121,23 @@ def make() -> Callable[..., DqnLearner]:
         device: str = "cpu",
         world: dict[str, Any] | None = None,
         **settings: Any,
-    ) -> DqnLearner:
-        config = DqnConfig(**(vars(SMALL) | settings))
+    ) -> Any:
+        config = type(small)(**(vars(small) | settings))
         env = Chain(config.num_envs, device=device, **(world or {}))
-        policy = _policy(env, hidden, weights, device, "dqn")
-        return DqnLearner(policy, env, config, attack or AttackConfig(), Task(loss, start, end, seed))
+        policy = _policy(env, hidden, weights, device, algo)
+        return learner(policy, env, config, attack or AttackConfig(), Task(loss, start, end, seed))
 
     return build
+
+
+@pytest.fixture(scope="session")
+def make() -> Callable[..., DqnLearner]:
+    return _builder("dqn", SMALL, DqnLearner)
 
 
 @pytest.fixture(scope="session")
 def make_ppo() -> Callable[..., ppo.PpoLearner]:
-    """A PPO learner of Chain; settings of PPO by name, `world` being those of Chain."""
-
-    def build(
-        loss: Any = "standard",
-        *,
-        start: float = 0.0,
-        end: float = 0.1,
-        seed: int = 0,
-        weights: int = 0,
-        hidden: tuple[int, ...] = (8,),
-        attack: AttackConfig | None = None,
-        device: str = "cpu",
-        world: dict[str, Any] | None = None,
-        **settings: Any,
-    ) -> ppo.PpoLearner:
-        config = PpoConfig(**(vars(SMALL_PPO) | settings))
-        env = Chain(config.num_envs, device=device, **(world or {}))
-        policy = _policy(env, hidden, weights, device, "ppo")
-        return ppo.PpoLearner(policy, env, config, attack or AttackConfig(), Task(loss, start, end, seed))
-
-    return build
+    return _builder("ppo", SMALL_PPO, ppo.PpoLearner)
 
 
 @pytest.fixture(scope="session")

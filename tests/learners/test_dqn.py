@@ -217,7 +217,7 @@ def test_the_target_is_the_delayed_value_of_the_newest_choice(make, play, monkey
     rows = zip(batch.rewards.tolist(), batch.discounts.tolist(), values.tolist(), choice, strict=True)
     expected = [reward + discount * value[best] for reward, discount, value, best in rows]
     assert choice != values.argmax(dim=1).tolist()
-    monkeypatch.setattr(losses, "standard", lambda *given: goals.append(given[2]) or real(*given))
+    monkeypatch.setattr(losses, "standard", lambda *given: goals.append(given[1].target) or real(*given))
     learner.update()
     assert goals[0].tolist() == pytest.approx(expected, abs=1e-6)
 

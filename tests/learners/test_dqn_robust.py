@@ -152,7 +152,7 @@ def test_radial_losses_by_hand(bounded, approach):
         value = network.value(network.cnn(batch.obs)).detach()
         low, high = low + value, high + value
     robust = losses.radial_2 if approach == "2" else losses.radial_1
-    expected, _ = robust(q, batch.actions, goal, low, high, batch.weights, 0.7, "min")
+    expected, _ = robust(q, low, high, losses.Replayed(batch.actions, goal, batch.weights, "min"), 0.7)
     torch.testing.assert_close(loss, expected)
     assert loss.item() != pytest.approx(info["td"].item())
     given, by_hand = (torch.autograd.grad(x, list(learner.policy.parameters())) for x in (loss, expected))
@@ -212,7 +212,8 @@ def test_sa_mixes_its_bounds_along_the_ramp(bounded):
     box = (batch.obs - 0.1).clamp(0, 1), (batch.obs + 0.1).clamp(0, 1)
     tight, loose = (margins(learner.policy.chain(), *box, q.argmax(dim=1), method) for method in ("crown-ibp", "ibp"))
     assert not torch.allclose(tight, loose)
-    expected, _ = losses.sa(q, batch.actions, goal, (3 * tight + loose) / 4, batch.weights, 0.6, "min")
+    past = losses.Replayed(batch.actions, goal, batch.weights, "min")
+    expected, _ = losses.sa(q, (3 * tight + loose) / 4, past, 0.6)
     torch.testing.assert_close(learner._loss(batch, goal)[0], expected)
 
 
