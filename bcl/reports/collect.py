@@ -11,44 +11,34 @@ from bcl.attacks import Attack
 from bcl.attacks.suites import SUITES, suite
 from bcl.config import Config, evaluation_defaults, preset_for, resolve_stages
 from bcl.errors import StoreError, WeightsError, counted
-from bcl.evaluation import (
-    Evaluation,
-    Flag,
-    Score,
-    Start,
-    flags,
-    read_breaking,
-    read_certificates,
-    read_evaluations,
-    worse_than_start,
-)
+from bcl.evaluation import Evaluation, Score, Start, read_breaking, read_certificates, read_evaluations
 from bcl.evaluation.breaking import BREAKING
 from bcl.evaluation.evaluation import levels_of, ordered
-from bcl.evaluation.flags import WORSE_THAN_START
-from bcl.experiment.run import (
-    commit_here,
-)
+from bcl.evaluation.flags import WORSE_THAN_START, Flag, flags, worse_than_start
+from bcl.experiment.run import commit_here
 from bcl.experiment.status import incumbent, status
 from bcl.experiment.verdict import Verdict, under_attack
+from bcl.games import Game
 from bcl.policies import Policy, files
 from bcl.policies.files import fingerprint, is_policy, load
-from bcl.reports.data import Collected, Frames, Proof, Published, Repeat, Setting
+from bcl.reports.data import Collected, Proof, Repeat, Setting
 from bcl.reports.history import read_timeline
-from bcl.reports.published import results, row_for
+from bcl.reports.published import result_for
 from bcl.runs.directory import CERTS, EVALS, Agent, Repeats, RunDirectory
 from bcl.settings import difference, setting_line
 
+MADE_BY = ("report made by", f"bcl {bcl.__version__}")
 OWN, LATER = "the run's own verdict", "evaluated afterwards"
 CHOOSING = "the episodes that agents are chosen by, so that the best of several looks better than it is"
 
 
-def collect(path: Path, frames: Frames | None = None) -> Collected:
-    """All that can be told of a run directory, a directory of repeats, or a policy file."""
+def collect(path: Path) -> Collected:
+    """All that can be told of a run directory, a directory of repeats, or a policy file, without playing."""
     if is_policy(path):
-        return _of_policy(path, frames)
+        return _of_policy(path)
     if not path.exists():
         raise StoreError(f"'{path}' does not exist", "give a run directory or a policy file")
-    return _of_run(RunDirectory(shown_run(path)), path, frames)
+    return _of_run(RunDirectory(shown_run(path)), path)
 
 
 def shown_run(path: Path) -> Path:
@@ -70,6 +60,14 @@ def results_folder(path: Path) -> Path:
     return files.results_folder(path) if is_policy(path) else shown_run(path)
 
 
+def load_with_game(file: Path) -> tuple[Policy, Game]:
+    """A policy file's agent and the game that it plays."""
+    policy = load(file)
+    if policy.spec.game is None:
+        raise WeightsError(f"'{file}' does not say which game it plays", "save it with a game in its spec")
+    return policy, policy.spec.game
+
+
 def judged_policy(file: Path, policy: Policy) -> list[tuple[Path, str]]:
     """The folders of results of a policy file, each with the fingerprint of who played them: those made here, and those
     that an agent of the zoo was published with."""
@@ -81,24 +79,24 @@ def report_file(path: Path) -> Path:
     return RunDirectory(path if path.is_dir() else results_folder(path)).report
 
 
-def _of_run(run: RunDirectory, source: Path, frames: Frames | None) -> Collected:
+def _of_run(run: RunDirectory, source: Path) -> Collected:
     now = status(run.path)
     config = now.config
     start = run.start()
+    policy = str(run.result().get("policy"))
     if verdict := Verdict.read(run):
-        policy = str(run.result().get("policy"))
         usual = evaluation_defaults(config.game).episodes
         found = _evaluations(read_evaluations(run.evals, policy), usual, verdict, config)
         if start:
             found = _beside_the_start(run, found, verdict, *start)
         sentence = _shown(verdict, found[0], start).sentence(config) + _few_episodes(found[0], usual)
-        proofs = (*_proofs(run.certs, policy), *_proofs_of_start(start, policy))
     else:
         found = _so_far(run)
         best = incumbent(run.path)
         sentence = f"{config.recipe} on {config.game.id} is not finished" + (f"; best so far: {best}" if best else "")
-        proofs = ()
     under_way = [f"{p.name}: {p.doing}, {p.done:,} of {p.of:,}" for p in now.pieces]
+    about = {"recipe": config.recipe, "game": config.game.id, "learner": config.algo, "bootstrap": config.bootstrap}
+    about |= {"seed": str(config.seed), "budget": config.budget}
     return Collected(
         title=f"{config.recipe} on {config.game.id}",
         source=str(source),
@@ -107,57 +105,47 @@ def _of_run(run: RunDirectory, source: Path, frames: Frames | None) -> Collected
         verdict=sentence,
         progress=() if verdict else (*now.lines, *under_way),
         evaluations=tuple(found),
-        published=_published(config, found[0].levels if found else levels_of(config.game)),
+        published=result_for(config, found[0].levels if found else levels_of(config.game)),
         timeline=read_timeline(run.path),
-        proofs=proofs,
-        frames=frames,
-        about=_about(config),
+        proofs=(*_proofs([(run.path, policy)]), *_proofs_of_start(start, policy)) if verdict else (),
+        about=tuple(about.items()),
         settings=tuple(_settings(run, config)),
         provenance=tuple(_provenance(run)),
-        repeats=_repeats(source, run),
+        repeats=tuple(_repeats(source, run)),
         started_with=_started_with(run),
         start=start[0] if start else "",
         breaking=read_breaking(run.breaking, policy) if verdict else None,
     )
 
 
-def _of_policy(file: Path, frames: Frames | None) -> Collected:
-    policy = load(file)
-    game, identity = policy.spec.game, fingerprint(policy)
-    if game is None:
-        raise WeightsError(f"'{file}' does not say which game it plays", "save it with a game in its spec")
-    usual, results = evaluation_defaults(game).episodes, judged_policy(file, policy)
+def _of_policy(file: Path) -> Collected:
+    policy, game = load_with_game(file)
+    identity, usual = fingerprint(policy), evaluation_defaults(game).episodes
+    results = judged_policy(file, policy)
     found = _evaluations([one for folder, who in results for one in read_evaluations(folder / EVALS, who)], usual)
-    sentence = f"{file.name} on {game.id} has not been evaluated yet"
+    title = f"{file.name} on {game.id}"
     run = RunDirectory(file.parent.parent)
-    if file == run.best and run.finished:
-        sentence = (
-            f"{file.name} on {game.id} is the agent of {run.path}; 'bcl report {run.path}' tells how it was evaluated"
-        )
     if found and (nominal := found[0].nominal):
-        words = [f"{file.name} on {game.id}: return {nominal.mean:.4g} without attack"]
+        words = [f"{title}: return {nominal.mean:.4g} without attack"]
         words += [under_attack(found[0].scores, max(found[0].budgets))] if found[0].attacks else []
         sentence = "; ".join(words) + _few_episodes(found[0], usual)
+    elif file == run.best and run.finished:
+        sentence = f"{title} is the agent of {run.path}; 'bcl report {run.path}' tells how it was evaluated"
+    else:
+        sentence = f"{title} has not been evaluated yet"
     about = {"policy": identity, "made from": policy.spec.parent, "network": policy.spec.kind}
     if agent := zoo.find(file):
         about |= {"command": agent.command, "commit": agent.commit, "results played by": agent.judged}
         about |= {"trained on": f"{agent.gpu}, {agent.gpu_minutes:g} min", "notes": agent.notes}
     return Collected(
-        title=f"{file.name} on {game.id}",
+        title=title,
         source=str(file),
         agent=str(file),
         state="policy",
         verdict=sentence,
-        progress=(),
         evaluations=tuple(found),
-        published=(),
-        timeline=None,
-        proofs=tuple(proof for folder, who in results for proof in _proofs(folder / CERTS, who)),
-        frames=frames,
-        about=(),
-        settings=(),
-        provenance=(*((k, v) for k, v in about.items() if v), ("report made by", f"bcl {bcl.__version__}")),
-        repeats=(),
+        proofs=_proofs(results),
+        provenance=(*((k, v) for k, v in about.items() if v), MADE_BY),
         breaking=read_breaking(files.results_folder(file) / BREAKING, identity),
     )
 
@@ -265,48 +253,25 @@ def _so_far(run: RunDirectory) -> list[Evaluation]:
     return []
 
 
-def _published(config: Config, levels: str) -> tuple[Published, ...]:
-    """The paper's row of this recipe on this game and levels, by budget; empty where it has none."""
-    row = row_for([row for row in results(config.game.id) if row.levels == levels], config)
-    return tuple(map(Published, row.eps, row.mean, row.sem)) if row else ()
-
-
 def _proofs_of_start(start: tuple[str, Agent] | None, policy: str) -> Iterator[Proof]:
     """What `bcl certify` proved about the policy file that training began from."""
     if start and start[1].fingerprint != policy:
         name, agent = start
-        for proof in _proofs(files.results_folder(agent.file) / CERTS, agent.fingerprint):
+        for proof in _proofs([(files.results_folder(agent.file), agent.fingerprint)]):
             yield dataclasses.replace(proof, whose=f"start ({name})")
 
 
-def _proofs(folder: Path, policy: str) -> tuple[Proof, ...]:
-    """Certificates of this agent. An adversary may also do nothing: the greedy worst case is at most play without attack."""
-    found = [
-        Proof(
-            p.eps,
-            p.method,
-            p.acr,
-            min(p.gwc, p.nominal),
-            p.nominal,
-            p.episodes,
-            p.seed,
-            levels_of(conditions.plan.game),
-        )
-        for conditions, p in read_certificates(folder, policy)
-    ]
-    return tuple(sorted(found, key=lambda p: (p.levels, p.method, p.seed, p.episodes, p.eps)))
-
-
-def _about(config: Config) -> tuple[tuple[str, str], ...]:
-    about = {
-        "recipe": config.recipe,
-        "game": config.game.id,
-        "learner": config.algo,
-        "bootstrap": config.bootstrap,
-        "seed": str(config.seed),
-        "budget": config.budget,
-    }
-    return tuple(about.items())
+def _proofs(results: Iterable[tuple[Path, str]]) -> tuple[Proof, ...]:
+    """Certificates in folders of results, each with the agent they are of. An adversary may also do nothing: the greedy
+    worst case is at most play without attack."""
+    found = []
+    for folder, policy in results:
+        proofs = [
+            Proof(**proof.to_dict() | {"gwc": min(proof.gwc, proof.nominal)}, levels=levels_of(conditions.plan.game))
+            for conditions, proof in read_certificates(folder / CERTS, policy)
+        ]
+        found += sorted(proofs, key=lambda p: (p.levels, p.method, p.seed, p.episodes, p.eps))
+    return tuple(found)
 
 
 def _settings(run: RunDirectory, config: Config) -> Iterator[Setting]:
@@ -346,16 +311,12 @@ def _provenance(run: RunDirectory) -> Iterator[tuple[str, str]]:
         "started from": about.get("init"),
         **(machine if isinstance(machine, dict) else {}),
         "policy": run.result().get("policy"),
-        "report made by": f"bcl {bcl.__version__}",
     }
-    for name, value in facts.items():
-        if value is not None:
-            yield name, str(value)
+    yield from ((name, str(value)) for name, value in facts.items() if value is not None)
+    yield MADE_BY
 
 
-def _repeats(path: Path, shown: RunDirectory) -> tuple[Repeat, ...]:
-    found = []
+def _repeats(path: Path, shown: RunDirectory) -> Iterator[Repeat]:
     for run in Repeats(path).runs():
         final = run.result().get("final_score")
-        found.append(Repeat(run.path.name, final if isinstance(final, int | float) else None, run == shown))
-    return tuple(found)
+        yield Repeat(run.path.name, final if isinstance(final, int | float) else None, run == shown)

@@ -20,7 +20,8 @@ from matplotlib.ticker import EngFormatter, FuncFormatter, MaxNLocator
 
 from bcl.errors import counted
 from bcl.evaluation import Evaluation, Score
-from bcl.reports.data import BarState, Frame, Proof, Published, Timeline
+from bcl.reports.data import BarState, Frame, Proof, Timeline
+from bcl.reports.published import Result
 from bcl.reports.style import COLOURS, LEVELS, LIGHT, RC, number, styles
 from bcl.stats import MIN_FOR_INTERVAL
 
@@ -129,12 +130,7 @@ def _errors(scores: Sequence[Score]) -> list[float] | None:
 
 
 @styled
-def return_against_budget(
-    evaluation: Evaluation,
-    published: Sequence[Published],
-    width: int,
-    start: str = "",
-) -> Figure:
+def return_against_budget(evaluation: Evaluation, published: Result | None, width: int, start: str = "") -> Figure:
     """A line per attack, the worst within each budget bold and on top, that of the agent it started from (whose name `start`
     is) as wide and gray, the paper's values hollow."""
     looks = styles(evaluation.attacks)
@@ -161,11 +157,9 @@ def return_against_budget(
         axes.plot([*lowest], [*lowest.values()], color=LIGHT["ink"], linewidth=3.5, alpha=0.9, zorder=3, label=label,
                   marker="" if looks else "o")  # fmt: skip
     if published:
-        axes.errorbar(
-            [p.eps for p in published], [p.mean for p in published], [p.sem for p in published], color=LIGHT["ink"],
-            linestyle="", marker="o", markersize=9, markerfacecolor="none", markeredgewidth=1.5, zorder=4, label="the paper",
-        )  # fmt: skip
-    budget_axis(axes, [*evaluation.budgets, *(p.eps for p in published)])
+        axes.errorbar(published.eps, published.mean, published.sem, color=LIGHT["ink"], linestyle="", marker="o",
+                      markersize=9, markerfacecolor="none", markeredgewidth=1.5, zorder=4, label="the paper")  # fmt: skip
+    budget_axis(axes, [*evaluation.budgets, *(published.eps if published else ())])
     _number_axis(axes)
     axes.set_ylabel("mean return")
     axes.grid(axis="y")
@@ -187,8 +181,7 @@ def timeline(history: Timeline, width: int) -> Figure:
     height = max([ROW, *(BAR * bar.of for bar in history.bars)])
     figure = _figure(width, max(120 + height * len(row), 250 if width < NARROW else 320))
     axes = figure.add_subplot()
-    ends = [bar.end for bar in history.bars] + [skip.at for skip in history.skips]
-    end = max(ends + [rise.seconds[-1] for rise in history.rises])
+    end = history.ended
     unit, name = (1, "s") if end < 120 else (60, "min") if end < 7200 else (3600, "h")
     for bar in history.bars:
         share = 0.84 / max(bar.of, 2)  # of the row

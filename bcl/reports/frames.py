@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from bcl.attacks import attack_from_dict, attack_to_dict, suite
-from bcl.config import EvaluationConfig, preset_for, resolve
+from bcl.config import EvaluationConfig, evaluation_defaults
 from bcl.device import threads, worth
 from bcl.envs import make_env
 from bcl.errors import StoreError
@@ -61,8 +61,7 @@ def worst_budget(collected: Collected, game: Game) -> float:
     """The budget at which the agent has least; of one that was not evaluated under attack, the largest of its preset."""
     attacked = [score for evaluation in collected.evaluations[:1] for score in evaluation.scores if score.eps > 0]
     if not attacked:
-        name = preset_for(game)
-        return max((resolve(name).evaluation if name else EvaluationConfig()).eps)
+        return max(evaluation_defaults(game).eps)
     return lowest(attacked).eps
 
 
