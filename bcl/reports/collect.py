@@ -1,7 +1,7 @@
 """Files of a run, or of a policy and its results, to the data of a report. Reads; writes and draws nothing."""
 
 import dataclasses
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from bcl.experiment.verdict import Verdict, under_attack
 from bcl.games import Game
 from bcl.policies import Policy, files
 from bcl.policies.files import fingerprint, is_policy, load
-from bcl.reports.data import Collected, Proof, Repeat, Setting
+from bcl.reports.data import Collected, Proof
 from bcl.reports.history import read_timeline
 from bcl.reports.published import result_for
 from bcl.runs.directory import CERTS, EVALS, Agent, Repeats, RunDirectory
@@ -86,10 +86,12 @@ def _of_run(run: RunDirectory, source: Path) -> Collected:
     policy = str(run.result().get("policy"))
     if verdict := Verdict.read(run):
         usual = evaluation_defaults(config.game).episodes
-        found = _evaluations(read_evaluations(run.evals, policy), usual, verdict, config)
+        # The budget that training happened to reach may lie beyond those that agents are judged at; others need not have it.
+        asked = {score.eps for score in verdict.scores if score.eps} & {*config.evaluation.eps}
+        found = _ranked(_with_verdict(read_evaluations(run.evals, policy), verdict, config.game), usual, asked)
         if start:
             found = _beside_the_start(run, found, verdict, *start)
-        sentence = _shown(verdict, found[0], start).sentence(config) + _few_episodes(found[0], usual)
+        sentence = _shown(verdict, found[0]).sentence(config) + _few_episodes(found[0], usual)
     else:
         found = _so_far(run)
         best = incumbent(run.path)
@@ -122,7 +124,8 @@ def _of_policy(file: Path) -> Collected:
     policy, game = load_with_game(file)
     identity, usual = fingerprint(policy), evaluation_defaults(game).episodes
     results = judged_policy(file, policy)
-    found = _evaluations([one for folder, who in results for one in read_evaluations(folder / EVALS, who)], usual)
+    played = [one for folder, who in results for one in read_evaluations(folder / EVALS, who)]
+    found = _ranked([_flagged(one, LATER) for one in played], usual, set())
     title = f"{file.name} on {game.id}"
     run = RunDirectory(file.parent.parent)
     if found and (nominal := found[0].nominal):
@@ -150,42 +153,35 @@ def _of_policy(file: Path) -> Collected:
     )
 
 
-def _evaluations(
-    played: Iterable[Evaluation], usual: int, verdict: Verdict | None = None, config: Config | None = None
-) -> list[Evaluation]:
-    """What was played with this agent, the one to look at first in front: of a run its own verdict, unless a later
-    evaluation outdoes it."""
+def _with_verdict(played: Iterable[Evaluation], verdict: Verdict, game: Game) -> list[Evaluation]:
+    """What was played with a run's agent, and all of its verdict, though files of that may be gone."""
     found = []
     for judged in played:
-        mine = verdict is not None and any(score in verdict.scores for score in judged.scores)
-        beside = verdict is not None and any(score in verdict.unlimited for score in judged.scores)
-        if verdict and mine:  # all of them, though files of some may be gone
+        mine = any(score in verdict.scores for score in judged.scores)
+        beside = any(score in verdict.unlimited for score in judged.scores)
+        if mine:
             judged = dataclasses.replace(judged, scores=ordered([*verdict.scores, *judged.scores]))
-        note = OWN if mine or beside else LATER
-        found.append(_flagged(judged, note, verdict.flags if verdict and mine else ()))
-    found.sort(key=lambda e: e.levels == "eval")  # of equals, the levels of training come first
-    if verdict and config and not any(e.note == OWN for e in found):  # its files are gone, or were never handed on
+        found.append(_flagged(judged, OWN if mine or beside else LATER, verdict.flags if mine else ()))
+    if not any(e.note == OWN for e in found):
         kept = tuple(map(Flag.from_text, verdict.flags))
-        found.append(Evaluation(config.game, ordered(verdict.scores), flags=kept, note=OWN))
+        found.append(Evaluation(game, ordered(verdict.scores), flags=kept, note=OWN))
+    return found
 
-    # The budget that training happened to reach may lie beyond those that agents are judged at; others need not have it.
-    asked = {s.eps for s in verdict.scores if s.eps > 0} & {*config.evaluation.eps} if verdict and config else set()
 
+def _ranked(found: Sequence[Evaluation], usual: int, asked: set[float]) -> list[Evaluation]:
+    """The one to look at first in front: of a run its own verdict, unless a later evaluation outdoes it, by no fewer
+    episodes, and at every budget asked its attacks and more, or a stronger suite. Many weak attacks on few episodes do not."""
     own = next((e for e in found if e.note == OWN), None)
+    known = _thorough(own, asked) if own else set()
 
     def place(e: Evaluation) -> tuple[int, ...]:
         attacks = _thorough(e, asked)
-        standing = 1 if e.note == OWN else 2 if own and _outdoes(e, own, asked) else 0
-        return standing, e.episodes >= usual, _suite_held(attacks), len(attacks), len(e.scores)
+        stronger = attacks > known or _suite_held(attacks) > _suite_held(known)
+        standing = 1 if e.note == OWN else 2 if own and e.episodes >= own.episodes and stronger else 0
+        training_levels = e.levels != "eval"  # of equals they come first
+        return standing, e.episodes >= usual, _suite_held(attacks), len(attacks), len(e.scores), training_levels
 
     return sorted(found, key=place, reverse=True)
-
-
-def _outdoes(later: Evaluation, own: Evaluation, asked: set[float]) -> bool:
-    """Whether an evaluation may stand for the run's own verdict: no fewer episodes, and at every budget asked its attacks
-    and more, or a stronger suite. Many weak attacks on few episodes may not."""
-    attacks, known = _thorough(later, asked), _thorough(own, asked)
-    return later.episodes >= own.episodes and (attacks > known or _suite_held(attacks) > _suite_held(known))
 
 
 def _thorough(e: Evaluation, asked: set[float]) -> set[Attack]:
@@ -234,14 +230,13 @@ def _episodes(score: Score) -> tuple[object, ...]:
     return score.seed, len(score.returns), score.protocol, score.precision
 
 
-def _shown(verdict: Verdict, first: Evaluation, start: tuple[str, Agent] | None) -> Verdict:
+def _shown(verdict: Verdict, first: Evaluation) -> Verdict:
     """The verdict by the evaluation that comes first."""
     if not first.nominal:
         return verdict
     others = [flag for flag in verdict.flags if not flag.startswith(WORSE_THAN_START)]
     raised = [str(flag) for flag in first.flags if flag.name == WORSE_THAN_START]
-    began = first.start or Start(start[0] if start else "", "", [], [])
-    return dataclasses.replace(verdict, scores=list(first.scores), flags=others + raised, start=began)
+    return dataclasses.replace(verdict, scores=list(first.scores), flags=others + raised, start=first.start)
 
 
 def _so_far(run: RunDirectory) -> list[Evaluation]:
@@ -274,7 +269,7 @@ def _proofs(results: Iterable[tuple[Path, str]]) -> tuple[Proof, ...]:
     return tuple(found)
 
 
-def _settings(run: RunDirectory, config: Config) -> Iterator[Setting]:
+def _settings(run: RunDirectory, config: Config) -> Iterator[tuple[str, str, str, str]]:
     """Settings of every stage that are not as the preset and the recipe have them."""
     same = {"algo": config.algo, "bootstrap": config.bootstrap, "budget": config.budget, "seed": config.seed}
     # Without a preset the game's own id is known to have defaults.
@@ -287,7 +282,7 @@ def _settings(run: RunDirectory, config: Config) -> Iterator[Setting]:
         for key in difference(usual, own):
             if not key.startswith(learner):  # the learner not in use
                 here, there = (setting_line(c, key).partition(" = ")[2] for c in (own, usual))
-                yield Setting(stage.path.name, key, here, there)
+                yield stage.path.name, key, here, there
 
 
 def _started_with(run: RunDirectory) -> str:
@@ -316,7 +311,7 @@ def _provenance(run: RunDirectory) -> Iterator[tuple[str, str]]:
     yield MADE_BY
 
 
-def _repeats(path: Path, shown: RunDirectory) -> Iterator[Repeat]:
+def _repeats(path: Path, shown: RunDirectory) -> Iterator[tuple[str, float | None, bool]]:
     for run in Repeats(path).runs():
         final = run.result().get("final_score")
-        yield Repeat(run.path.name, final if isinstance(final, int | float) else None, run == shown)
+        yield run.path.name, final if isinstance(final, int | float) else None, run == shown

@@ -26,6 +26,10 @@ class Member:
     flags: tuple[str, ...] = ()
     """Of a run's verdict."""
 
+    def on(self, levels: Levels) -> list[Evaluation]:
+        """Its evaluations on one of Procgen's sets of levels."""
+        return [one for one in self.evaluations if one.levels == levels]
+
 
 @dataclass(frozen=True)
 class Entry:
@@ -84,26 +88,21 @@ def _judged(path: Path, results: Iterable[tuple[Path, str]]) -> tuple[Evaluation
 def judged_alike(entries: Sequence[Entry], levels: Levels) -> dict[str, list[Evaluation]]:
     """For every entry that was judged on these levels, one evaluation per member, all under the same conditions, chosen as
     `_sharing` says. Empty: no entry was, in all its repeats."""
-    members = [
-        (entry.label, [one for one in member.evaluations if one.levels == levels])
-        for entry in entries
-        for member in entry.members
-    ]
+    members = [(entry.label, member.on(levels)) for entry in entries for member in entry.members]
     absent = {label for label, evaluations in members if not evaluations}
-    labels = [label for label, _ in members if label not in absent]
-    pools = [evaluations for label, evaluations in members if label not in absent]
+    pools = [(label, evaluations) for label, evaluations in members if label not in absent]
     if not pools:
         return {}
-    common = set.intersection(*({one.conditions for one in evaluations} for evaluations in pools))
-    candidates = [one for evaluations in pools for one in evaluations if one.conditions in common]
-    if not candidates:
+    every = [evaluations for _, evaluations in pools]
+    tries = [(like, seed) for evaluations in every for like in evaluations for seed in (like.seed, None)]
+    picks = [pick for like, seed in tries if (pick := _alike(every, like, seed))]
+    if not picks:
         names = " and ".join(f"'{entry.path}'" for entry in entries)
-        raise ConfigError(
-            f"{names} were not judged alike", "give 'bcl attack' the same --suite, --eps and --episodes for each"
-        )
-    picks = [pick for like in candidates for seed in (like.seed, None) if (pick := _alike(pools, like, seed))]
-    chosen: dict[str, list[Evaluation]] = {}
-    for label, one in zip(labels, max(picks, key=_sharing), strict=True):
+        way_out = "give 'bcl attack' the same --suite, --eps and --episodes for each"
+        raise ConfigError(f"{names} were not judged alike", way_out)
+    best = max(picks, key=_sharing)
+    chosen = dict[str, list[Evaluation]]()
+    for (label, _), one in zip(pools, best, strict=True):
         chosen.setdefault(label, []).append(one)
     return chosen
 

@@ -16,6 +16,7 @@ from bcl.evaluation.score import shown
 from bcl.games import AtariGame
 from bcl.reports.comparable import Entry, judged_alike, read_entry
 from bcl.reports.published import Result, result_for
+from bcl.reports.tables import as_html, as_markdown, tables
 from bcl.runs.directory import Repeats
 from bcl.settings import format_eps
 
@@ -159,13 +160,9 @@ class Comparison:
 
     def __str__(self) -> str:
         """Its tables as markdown."""
-        from bcl.reports.tables import as_markdown, tables
-
         return "\n\n".join(map(as_markdown, tables(self)))
 
     def _repr_html_(self) -> str:
-        from bcl.reports.tables import as_html, tables
-
         return "".join(map(as_html, tables(self)))
 
 

@@ -131,7 +131,6 @@ class Frames:
 
     attack: Attack
     eps: float
-    seed: int
     steps: int
     """Looked at."""
     changed: int
@@ -139,26 +138,6 @@ class Frames:
     dimensions: tuple[str, ...]
     """Names of a vector observation's dimensions; empty: they have none."""
     moments: tuple[Frame, ...]
-
-
-@dataclass(frozen=True)
-class Setting:
-    """A setting that differs from the preset's."""
-
-    stage: str
-    name: str
-    here: str
-    preset: str
-
-
-@dataclass(frozen=True)
-class Repeat:
-    """One of several whole runs."""
-
-    name: str
-    final_score: float | None
-    """None: not finished."""
-    shown: bool
 
 
 @dataclass(frozen=True)
@@ -185,8 +164,10 @@ class Collected:
     frames: Frames | None = None
     about: tuple[tuple[str, str], ...] = ()
     """Recipe, learner, seed and the like."""
-    settings: tuple[Setting, ...] = ()
-    repeats: tuple[Repeat, ...] = ()
+    settings: tuple[tuple[str, str, str, str], ...] = ()
+    """Those that differ from the preset's: stage, name, value here, value there."""
+    repeats: tuple[tuple[str, float | None, bool], ...] = ()
+    """Of several whole runs: name, final score (none: not finished), whether it is the one shown."""
     started_with: str = ""
     """The version that the run was started with, where this one is another."""
     start: str = ""

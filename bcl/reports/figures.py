@@ -4,12 +4,11 @@ Figures are drawn in the light colours of `bcl.reports.style`; in the markup eac
 not the figure, decides between light, dark and print.
 """
 
-import functools
 import io
 import itertools
 import re
-from collections.abc import Callable, Sequence
-from typing import Any, Literal, ParamSpec
+from collections.abc import Sequence
+from typing import Any, Literal
 
 import matplotlib
 import numpy as np
@@ -29,7 +28,7 @@ PIXELS_PER_INCH = 72  # of an SVG: its unit is a point, which the page shows as 
 NARROW, HALF = 480, 600  # up to these widths a figure is for phones, or stands beside a table
 ROW, BAR = 20, 8  # pixels of the timeline: a row at least, and a bar with its gap
 _DASHED = (0, (3, 0.6))
-P = ParamSpec("P")
+styled = matplotlib.rc_context(RC)  # as a decorator: draws in our look, whatever the process has set
 _BARS: dict[BarState, Any] = {
     "kept": {"facecolor": LIGHT["blue"], "edgecolor": LIGHT["blue"]},
     "not kept": {"facecolor": "none", "edgecolor": LIGHT["blue"]},
@@ -45,17 +44,6 @@ _RISE: Any = {"color": LIGHT["blue"], "linewidth": 1.8, "label": "budget that pa
 _KEPT: Any = {"color": LIGHT["blue"], "linewidth": 1.8, "label": "kept"}
 _OTHER: Any = {"color": LIGHT["muted"], "linewidth": 0.9, "label": "other runs"}
 _TARGET: Any = {"color": LIGHT["muted"], "linewidth": 1, "linestyle": ":", "zorder": 0, "label": "target"}
-
-
-def styled(draw: Callable[P, Figure]) -> Callable[P, Figure]:
-    """Draw in our look, whatever the process has set."""
-
-    @functools.wraps(draw)
-    def drawn(*arguments: P.args, **words: P.kwargs) -> Figure:
-        with matplotlib.rc_context(RC):
-            return draw(*arguments, **words)
-
-    return drawn
 
 
 def svg(figure: Figure, name: str, label: str) -> str:
@@ -113,9 +101,8 @@ def legend(figure: Figure | SubFigure, columns: int, place: Place = "outside low
     shown = [zip(*axes.get_legend_handles_labels()[::-1], strict=True) for axes in figure.axes]
     named: dict[str, Any] = {}
     for label, handle in itertools.chain(*shown):
-        named.setdefault(
-            label, handle.lines[0] if isinstance(handle, ErrorbarContainer) else handle
-        )  # without its error
+        plain = handle.lines[0] if isinstance(handle, ErrorbarContainer) else handle  # without its error
+        named.setdefault(label, plain)
     figure.legend(named.values(), named.keys(), loc=place, ncols=columns, **more)
 
 
@@ -135,7 +122,7 @@ def return_against_budget(evaluation: Evaluation, published: Result | None, widt
     is) as wide and gray, the paper's values hollow."""
     looks = styles(evaluation.attacks)
     of_start = f"start ({start}), worst within" if looks else f"start ({start})"
-    named = [*(look.label for look in looks.values()), *([of_start] if evaluation.start else [])]
+    named = [*(look["label"] for look in looks.values()), *([of_start] if evaluation.start else [])]
     columns = _columns(named, width)
     rows = -(-(len(named) + 2) // columns)  # with the worst and the paper
     figure = _figure(width, (250 if width <= HALF else 230) + 20 * rows)
@@ -144,11 +131,7 @@ def return_against_budget(evaluation: Evaluation, published: Result | None, widt
     lowest = {s.eps: s.mean for s in nominal} | {eps: w.mean for eps, w in evaluation.worst_within.items()}
     for attack, look in looks.items():
         scores = [*nominal, *(s for s in evaluation.scores if s.attack == attack)]
-        axes.errorbar(
-            [s.eps for s in scores], [s.mean for s in scores], _errors(scores),
-            color=LIGHT[look.colour], marker=look.marker, markerfacecolor=LIGHT["paper" if look.hollow else look.colour],
-            linestyle=look.dash, label=look.label, elinewidth=1,
-        )  # fmt: skip
+        axes.errorbar([s.eps for s in scores], [s.mean for s in scores], _errors(scores), elinewidth=1, **look)
     if began := evaluation.start_within:
         axes.plot([*began], [w.mean for w in began.values()], color=LIGHT["muted"], linewidth=3.5, zorder=2.5,
                   linestyle=_DASHED, marker="" if looks else "s", label=of_start)  # fmt: skip

@@ -5,7 +5,7 @@ import tomllib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib import resources
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from bcl.config import Config
 from bcl.evaluation.evaluation import Levels
@@ -45,13 +45,9 @@ class RunCount:
     bootstrap: str
     runs: tuple[int, ...]
     source: str
-
-
-class WallTime(NamedTuple):
-    """Of one training run."""
-
     hours: float
-    source: str
+    """That one of them took."""
+    hours_source: str
 
 
 Row = TypeVar("Row", Result, RunCount)
@@ -65,14 +61,11 @@ def results(game: str) -> tuple[Result, ...]:
 
 
 def run_counts(game: str) -> tuple[RunCount, ...]:
-    """The table of runs conducted."""
-    return tuple(RunCount(**row) for row in _rows(_file()["runs"].get(game, {})))
-
-
-def wall_time(game: str) -> WallTime | None:
-    """How long one training run took."""
+    """The table of runs conducted, with the time that one took."""
     table = _file()["hours"]
-    return next((WallTime(row["hours"], table["source"]) for row in table["rows"] if game in row["games"]), None)
+    hours = {name: row["hours"] for row in table["rows"] for name in row["games"]}
+    rows = _rows(_file()["runs"].get(game, {}))
+    return tuple(RunCount(**row, hours=hours[game], hours_source=table["source"]) for row in rows)
 
 
 def result_for(config: Config | None, levels: str) -> Result | None:

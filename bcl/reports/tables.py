@@ -11,10 +11,7 @@ from bcl.errors import counted
 from bcl.evaluation import Breaking, Score
 from bcl.evaluation.evaluation import html_table
 from bcl.evaluation.score import lowest
-from bcl.reports.comparable import Entry
-from bcl.reports.compare import Block, Cell, Comparison, Row
-from bcl.reports.history import Effort
-from bcl.reports.published import row_for, run_counts, wall_time
+from bcl.reports.published import row_for, run_counts
 from bcl.reports.style import number, short_eps
 from bcl.settings import format_eps
 
@@ -22,19 +19,11 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from bcl.experiment import Start
+    from bcl.reports.comparable import Entry
+    from bcl.reports.compare import Block, Cell, Comparison, Row
 
 EXACTLY = "at exactly this budget"
 PAPER_RUNS, PAPER_TIME = "paper's runs", "paper's time"  # columns that are left out where the paper has neither
-EFFORT_COLUMNS = (
-    "agent",
-    "training runs",
-    PAPER_RUNS,
-    "runs before",
-    "steps a run",
-    "time a run",
-    PAPER_TIME,
-    "machine",
-)
 SHORTEST_NAME = 12  # letters of an agent's name that the terminal shows at least
 _LATEX = {"\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}"}
 _LATEX |= {"~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$", "\N{MINUS SIGN}": "$-$"}
@@ -75,7 +64,7 @@ def _worst_within(scores: Sequence[Score], columns: Iterable[float | None]) -> I
         yield str(lowest(within)) if within else ""
 
 
-def tables(comparison: Comparison) -> list[Table]:
+def tables(comparison: "Comparison") -> list[Table]:
     """Per block returns and improvement; then what the runs took."""
     found = []
     for block in comparison.blocks:
@@ -161,7 +150,7 @@ def as_latex(table: Table) -> str:
     )
 
 
-def _returns(block: Block) -> Table:
+def _returns(block: "Block") -> Table:
     attacks = [attack_label(attack) for attack in block.usual_attacks]
     words = [f"{_name(block)}: mean return ± standard error [95 % interval], {counted(block.episodes, 'episode')}"]
     words += [f"worst within each budget under {', '.join(attacks)}"] if attacks else []
@@ -179,8 +168,8 @@ def _returns(block: Block) -> Table:
     return Table(", ".join(words), ("agent", *_budgets(block), "score"), rows, (*notes, *block.notes))
 
 
-def _lines(row: Row, block: Block) -> Iterator[tuple[str, ...]]:
-    def line(name: str, text: Callable[[Cell], str], score: float | None) -> tuple[str, ...]:
+def _lines(row: "Row", block: "Block") -> Iterator[tuple[str, ...]]:
+    def line(name: str, text: Callable[["Cell"], str], score: float | None) -> tuple[str, ...]:
         cells = [text(row.cells[eps]) if eps in row.cells else "" for eps in block.budgets]
         return name, *cells, "" if score is None else number(score)
 
@@ -197,12 +186,12 @@ def _lines(row: Row, block: Block) -> Iterator[tuple[str, ...]]:
         yield f"  paper: {paper.method}", *(at.get(round(eps, 6), "") for eps in block.budgets), number(paper.score)
 
 
-def _differs(row: Row) -> bool:
+def _differs(row: "Row") -> bool:
     """Whether some budget is worse with less of it."""
     return any(cell.median.eps < eps for eps, cell in row.cells.items())
 
 
-def _improvements(block: Block) -> Table:
+def _improvements(block: "Block") -> Table:
     first, *others = block.rows
     found = {(one.row, one.eps): one for one in block.improvements}
     rows = []
@@ -214,39 +203,36 @@ def _improvements(block: Block) -> Table:
     return Table(title, ("agent", *_budgets(block)), tuple(rows))
 
 
-def _efforts(entries: Sequence[Entry]) -> Table:
+def _efforts(entries: Sequence["Entry"]) -> Table:
     rows, sources = [], dict[str, None]()
     for entry in entries:
-        row = {"agent": entry.label, **_effort(entry.efforts)}
-        rows.append(row)
+        trained = [one for one in entry.efforts if one.steps]  # 0: metrics are missing
+        steps = sum(one.steps for one in trained) / max(1, sum(one.runs for one in trained))
         paper = entry.config and row_for(run_counts(entry.game.id), entry.config)
-        time = wall_time(entry.game.id)
-        if paper and time:
-            row |= {PAPER_RUNS: ", ".join(map(str, paper.runs)), PAPER_TIME: _duration(3600 * time.hours)}
-            sources |= {paper.source: None, time.source: None}
-    names = [name for name in EFFORT_COLUMNS if any(name in row for row in rows)]
-    table = tuple(tuple(row.get(name, "") for name in names) for row in rows)
+        sources |= {paper.source: None, paper.hours_source: None} if paper else {}
+        rows.append(
+            {
+                "agent": entry.label,
+                "training runs": ", ".join(str(one.runs) for one in entry.efforts),
+                PAPER_RUNS: ", ".join(map(str, paper.runs)) if paper else "",
+                "runs before": ", ".join(str(one.before) for one in entry.efforts),
+                "steps a run": f"{steps:,.0f}" if trained else "",
+                "time a run": _duration(stats.mean([one.seconds_per_run for one in trained])) if trained else "",
+                PAPER_TIME: _duration(3600 * paper.hours) if paper else "",
+                "machine": ", ".join(dict.fromkeys(one.machine for one in entry.efforts)),
+            }
+        )
+    names = [name for name in rows[0] if name not in (PAPER_RUNS, PAPER_TIME) or any(row[name] for row in rows)]
+    table = tuple(tuple(row[name] for name in names) for row in rows)
     title = "Runs conducted, per repeat, and wall time of training"
     return Table(title, tuple(names), table, tuple(f"paper: {source}" for source in sources))
 
 
-def _effort(efforts: Sequence[Effort]) -> dict[str, str]:
-    trained = [one for one in efforts if one.steps]  # 0: metrics are missing
-    steps = sum(one.steps for one in trained) / max(1, sum(one.runs for one in trained))
-    return {
-        "training runs": ", ".join(str(one.runs) for one in efforts),
-        "runs before": ", ".join(str(one.before) for one in efforts),
-        "steps a run": f"{steps:,.0f}" if trained else "",
-        "time a run": _duration(stats.mean([one.seconds_per_run for one in trained])) if trained else "",
-        "machine": ", ".join(dict.fromkeys(one.machine for one in efforts)),
-    }
-
-
-def _budgets(block: Block) -> list[str]:
+def _budgets(block: "Block") -> list[str]:
     return ["no attack" if eps == 0 else format_eps(eps) for eps in block.budgets]
 
 
-def _name(block: Block) -> str:
+def _name(block: "Block") -> str:
     levels = {"train": " on the training levels", "eval": " on unlimited levels"}
     return block.game + levels.get(block.levels, "")
 
@@ -257,7 +243,7 @@ def _measured(score: Score) -> str:
     return mean + _interval(score.interval)
 
 
-def _over_repeats(cell: Cell) -> str:
+def _over_repeats(cell: "Cell") -> str:
     everyone = cell.over_repeats
     return number(everyone.mean) + _interval(everyone.interval)
 

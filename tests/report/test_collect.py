@@ -24,7 +24,6 @@ from bcl.games import game_to_dict
 from bcl.policies import Policy, PolicySpec
 from bcl.reports import figures
 from bcl.reports.collect import agent_file, collect, report_file, shown_run
-from bcl.reports.data import Repeat, Setting
 from bcl.reports.page import page
 from bcl.reports.published import result_for
 from bcl.runs import store
@@ -217,7 +216,7 @@ def test_a_game_without_a_preset_is_compared_with_the_defaults(tmp_path: Path) -
     flags = {"curriculum": {"target": "0.1"}, "dqn": {"gamma": "0.9"}}
     stages = resolve_stages("MountainCar-v0", recipe="ncl-at", flags=flags)
     experiment.create(tmp_path / "run", stages, "cpu", None)
-    assert [(s.stage, s.name, s.here) for s in collect(tmp_path / "run").settings] == [
+    assert [setting[:3] for setting in collect(tmp_path / "run").settings] == [
         *(("1-vanilla", "dqn.gamma", "0.9"), ("2-at", "dqn.gamma", "0.9"))
     ]
 
@@ -251,9 +250,9 @@ def test_certificates_on_other_levels_stand_apart(pong_run: Path) -> None:
 def test_settings_are_those_that_differ_from_the_preset(pong_run: Path) -> None:
     c = collect(pong_run)
     assert c.settings == (
-        Setting("1-vanilla", "dqn.batch_size", "256", "512"),
-        Setting("2-radial", "dqn.batch_size", "256", "128"),
-        Setting("3-at", "dqn.batch_size", "256", "128"),
+        ("1-vanilla", "dqn.batch_size", "256", "512"),
+        ("2-radial", "dqn.batch_size", "256", "128"),
+        ("3-at", "dqn.batch_size", "256", "128"),
     )
     assert dict(c.about) == {
         "recipe": "bcl-mos-at", "game": "pong", "learner": "dqn", "bootstrap": "auto", "seed": "0", "budget": "full",
@@ -365,13 +364,13 @@ def test_repeats_show_the_median_and_name_the_others(tmp_path: Path, make_pong_r
     assert shown_run(group) == group / "seed0"  # nobody has summed them up
     store.write_json(group / "result.json", {"median": "seed2"})
     c = collect(group)
-    assert c.repeats == (Repeat("seed0", 30.0, False), Repeat("seed1", 10.0, False), Repeat("seed2", 20.0, True))
+    assert c.repeats == (("seed0", 30.0, False), ("seed1", 10.0, False), ("seed2", 20.0, True))
     assert (c.source, report_file(group)) == (str(group), group / "report.html")
     (group / "result.json").unlink()
     (group / "seed1" / "result.json").unlink()
     c = collect(group)
     assert c.state == "stopped"
-    assert c.repeats == (Repeat("seed0", 30.0, False), Repeat("seed1", None, True), Repeat("seed2", 20.0, False))
+    assert c.repeats == (("seed0", 30.0, False), ("seed1", None, True), ("seed2", 20.0, False))
 
 
 def test_a_bare_policy_file(tmp_path: Path) -> None:

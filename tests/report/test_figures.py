@@ -158,11 +158,11 @@ def test_colours_can_be_told_from_the_page_and_from_each_other(palette: dict[str
 
 def test_attacks_are_told_apart_without_colour() -> None:
     looks = styles([*suite("strong")]).values()
-    assert len({(look.marker, look.dash) for look in looks}) == len(looks)
-    assert len({look.label for look in looks}) == len(looks)
+    assert len({(look["marker"], look["linestyle"]) for look in looks}) == len(looks)
+    assert len({look["label"] for look in looks}) == len(looks)
     # Nor do lines of one hue hang on the dash alone, which crowded points hide.
-    assert len({(look.colour, look.dash) for look in looks}) == len(looks)
-    assert len({(look.colour, look.marker, look.hollow) for look in looks}) == len(looks)
+    assert len({(look["color"], look["linestyle"]) for look in looks}) == len(looks)
+    assert len({(look["color"], look["marker"], look["markerfacecolor"]) for look in looks}) == len(looks)
 
 
 def test_a_column_has_one_number_of_decimals() -> None:

@@ -86,7 +86,6 @@ def vector_frames() -> Frames:
     return Frames(
         "RIFGSM(objective=CrossEntropy())",
         0.1,
-        0,
         50,
         2,
         OBSERVATION_NAMES["CartPole-v1"],
