@@ -19,8 +19,7 @@ from bcl.evaluation.play import Progress
 from bcl.experiment.learned_adversary import ready
 from bcl.games import OBSERVATION_NAMES
 from bcl.policies import Policy
-from bcl.reports.encode import encode, ffmpeg
-from bcl.reports.video import Subject, frames
+from bcl.reports.video import Subject, encode, ffmpeg, frames
 from bcl.runs import store
 from bcl.settings import format_eps, parse_eps
 

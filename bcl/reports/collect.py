@@ -1,4 +1,4 @@
-"""Files of a run, or of a policy and its results, to the data of a report. Reads; writes and draws nothing."""
+"""Reads the files of a run, or of a policy and its results, into the data of a report."""
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
@@ -33,7 +33,7 @@ CHOOSING = "the episodes that agents are chosen by, so that the best of several 
 
 
 def collect(path: Path) -> Collected:
-    """All that can be told of a run directory, a directory of repeats, or a policy file, without playing."""
+    """What a report says of a run directory, a directory of repeats, or a policy file."""
     if is_policy(path):
         return _of_policy(path)
     if not path.exists():
@@ -69,10 +69,17 @@ def load_with_game(file: Path) -> tuple[Policy, Game]:
 
 
 def judged_policy(file: Path, policy: Policy) -> list[tuple[Path, str]]:
-    """The folders of results of a policy file, each with the fingerprint of who played them: those made here, and those
-    that an agent of the zoo was published with."""
-    agent, own = zoo.find(file), (files.results_folder(file), fingerprint(policy))
-    return [own, (agent.folder, agent.judged)] if agent else [own]
+    """The folders of its results, each with the fingerprint of the agent that played them. An agent of the zoo was
+    published with a folder of its own."""
+    found = [(files.results_folder(file), fingerprint(policy))]
+    if agent := zoo.find(file):
+        found.append((agent.folder, agent.judged))
+    return found
+
+
+def read_results(results: Iterable[tuple[Path, str]]) -> list[Evaluation]:
+    """The evaluations in folders of results, each with the fingerprint of its agent."""
+    return [judged for folder, policy in results for judged in read_evaluations(folder / EVALS, policy)]
 
 
 def report_file(path: Path) -> Path:
@@ -88,7 +95,8 @@ def _of_run(run: RunDirectory, source: Path) -> Collected:
         usual = evaluation_defaults(config.game).episodes
         # The budget that training happened to reach may lie beyond those that agents are judged at; others need not have it.
         asked = {score.eps for score in verdict.scores if score.eps} & {*config.evaluation.eps}
-        found = _ranked(_with_verdict(read_evaluations(run.evals, policy), verdict, config.game), usual, asked)
+        found = _with_verdict(read_results([(run.path, policy)]), verdict, config.game)
+        found = _ranked(found, usual, asked)
         if start:
             found = _beside_the_start(run, found, verdict, *start)
         sentence = _shown(verdict, found[0]).sentence(config) + _few_episodes(found[0], usual)
@@ -97,8 +105,14 @@ def _of_run(run: RunDirectory, source: Path) -> Collected:
         best = incumbent(run.path)
         sentence = f"{config.recipe} on {config.game.id} is not finished" + (f"; best so far: {best}" if best else "")
     under_way = [f"{p.name}: {p.doing}, {p.done:,} of {p.of:,}" for p in now.pieces]
-    about = {"recipe": config.recipe, "game": config.game.id, "learner": config.algo, "bootstrap": config.bootstrap}
-    about |= {"seed": str(config.seed), "budget": config.budget}
+    about = {
+        "recipe": config.recipe,
+        "game": config.game.id,
+        "learner": config.algo,
+        "bootstrap": config.bootstrap,
+        "seed": str(config.seed),
+        "budget": config.budget,
+    }
     return Collected(
         title=f"{config.recipe} on {config.game.id}",
         source=str(source),
@@ -122,10 +136,10 @@ def _of_run(run: RunDirectory, source: Path) -> Collected:
 
 def _of_policy(file: Path) -> Collected:
     policy, game = load_with_game(file)
-    identity, usual = fingerprint(policy), evaluation_defaults(game).episodes
+    identity = fingerprint(policy)
+    usual = evaluation_defaults(game).episodes
     results = judged_policy(file, policy)
-    played = [one for folder, who in results for one in read_evaluations(folder / EVALS, who)]
-    found = _ranked([_flagged(one, LATER) for one in played], usual, set())
+    found = _ranked([_flagged(one, LATER) for one in read_results(results)], usual, set())
     title = f"{file.name} on {game.id}"
     run = RunDirectory(file.parent.parent)
     if found and (nominal := found[0].nominal):
@@ -154,7 +168,7 @@ def _of_policy(file: Path) -> Collected:
 
 
 def _with_verdict(played: Iterable[Evaluation], verdict: Verdict, game: Game) -> list[Evaluation]:
-    """What was played with a run's agent, and all of its verdict, though files of that may be gone."""
+    """All evaluations of a run's agent. The verdict's is whole even where its files are gone."""
     found = []
     for judged in played:
         mine = any(score in verdict.scores for score in judged.scores)
@@ -169,8 +183,8 @@ def _with_verdict(played: Iterable[Evaluation], verdict: Verdict, game: Game) ->
 
 
 def _ranked(found: Sequence[Evaluation], usual: int, asked: set[float]) -> list[Evaluation]:
-    """The one to look at first in front: of a run its own verdict, unless a later evaluation outdoes it, by no fewer
-    episodes, and at every budget asked its attacks and more, or a stronger suite. Many weak attacks on few episodes do not."""
+    """Best first. A run's own verdict is the best, unless a later evaluation has no fewer episodes and, at every budget
+    asked, more attacks or a stronger suite."""
     own = next((e for e in found if e.note == OWN), None)
     known = _thorough(own, asked) if own else set()
 
@@ -195,7 +209,7 @@ def _suite_held(attacks: set[Attack]) -> int:
 
 
 def _few_episodes(first: Evaluation, usual: int) -> str:
-    """The words to add to a sentence about fewer episodes than usual; else none."""
+    """What to add to a sentence where there are fewer episodes than usual."""
     return f"; {counted(first.episodes, 'episode')} instead of {usual}" if first.episodes < usual else ""
 
 
@@ -208,8 +222,7 @@ def _flagged(judged: Evaluation, note: str, known: Iterable[str] = ()) -> Evalua
 def _beside_the_start(
     run: RunDirectory, found: list[Evaluation], verdict: Verdict, name: str, start: Agent
 ) -> list[Evaluation]:
-    """Each with the scores of the agent that training began from and what these say, where all its cells were played with
-    that agent on the same episodes."""
+    """With the scores of the agent that training began from, where it played all of these on the same episodes."""
     played = read_evaluations(start.evals, start.fingerprint)
     if verdict.start and verdict.start.scores:  # though its files may be gone
         played.append(Evaluation(run.config.game, verdict.start.scores))
@@ -257,14 +270,14 @@ def _proofs_of_start(start: tuple[str, Agent] | None, policy: str) -> Iterator[P
 
 
 def _proofs(results: Iterable[tuple[Path, str]]) -> tuple[Proof, ...]:
-    """Certificates in folders of results, each with the agent they are of. An adversary may also do nothing: the greedy
-    worst case is at most play without attack."""
+    """Certificates of each agent in its folder. An adversary may also do nothing: the greedy worst case is at most play
+    without attack."""
     found = []
     for folder, policy in results:
-        proofs = [
-            Proof(**proof.to_dict() | {"gwc": min(proof.gwc, proof.nominal)}, levels=levels_of(conditions.plan.game))
-            for conditions, proof in read_certificates(folder / CERTS, policy)
-        ]
+        proofs = []
+        for conditions, proof in read_certificates(folder / CERTS, policy):
+            facts = proof.to_dict() | {"gwc": min(proof.gwc, proof.nominal)}
+            proofs.append(Proof(**facts, levels=levels_of(conditions.plan.game)))
         found += sorted(proofs, key=lambda p: (p.levels, p.method, p.seed, p.episodes, p.eps))
     return tuple(found)
 

@@ -1,4 +1,4 @@
-"""What can be compared: runs, repeats and policy files with the scores that lie beside them, and which were judged alike."""
+"""What can be compared: runs, repeats and policy files, and which of their evaluations were judged alike."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -6,13 +6,13 @@ from pathlib import Path
 
 from bcl.config import Config, evaluation_defaults
 from bcl.errors import ConfigError, StoreError
-from bcl.evaluation import Evaluation, read_evaluations
+from bcl.evaluation import Evaluation
 from bcl.evaluation.evaluation import Levels
 from bcl.games import Game
 from bcl.policies.files import is_policy
-from bcl.reports.collect import judged_policy, load_with_game
+from bcl.reports.collect import judged_policy, load_with_game, read_results
 from bcl.reports.history import Effort, effort
-from bcl.runs.directory import EVALS, RunDirectory, runs_of
+from bcl.runs.directory import RunDirectory, runs_of
 
 
 @dataclass(frozen=True)
@@ -75,19 +75,20 @@ def _member(run: RunDirectory) -> Member:
     policy, flags = data.get("policy"), data.get("flags", [])
     if not isinstance(policy, str) or not policy or not isinstance(flags, list):
         raise StoreError(f"'{run.result_file}' is damaged: it names no agent", "delete it and resume the run")
-    return Member(run.path.name, _judged(run.path, [(run.path, policy)]), effort(run.path), tuple(map(str, flags)))
+    evaluations = _judged(run.path, [(run.path, policy)])
+    return Member(run.path.name, evaluations, effort(run.path), tuple(map(str, flags)))
 
 
 def _judged(path: Path, results: Iterable[tuple[Path, str]]) -> tuple[Evaluation, ...]:
-    found = [judged for folder, policy in results for judged in read_evaluations(folder / EVALS, policy)]
+    found = tuple(read_results(results))
     if not found:
         raise StoreError(f"'{path}' has not been judged", f"'bcl attack {path} --suite paper' does it")
-    return tuple(found)
+    return found
 
 
 def judged_alike(entries: Sequence[Entry], levels: Levels) -> dict[str, list[Evaluation]]:
-    """For every entry that was judged on these levels, one evaluation per member, all under the same conditions, chosen as
-    `_sharing` says. Empty: no entry was, in all its repeats."""
+    """By entry that was judged on these levels, one evaluation per member, all under the same conditions, chosen by
+    `_sharing`."""
     members = [(entry.label, member.on(levels)) for entry in entries for member in entry.members]
     absent = {label for label, evaluations in members if not evaluations}
     pools = [(label, evaluations) for label, evaluations in members if label not in absent]
@@ -108,7 +109,7 @@ def judged_alike(entries: Sequence[Entry], levels: Levels) -> dict[str, list[Eva
 
 
 def _alike(pools: Sequence[Sequence[Evaluation]], like: Evaluation, seed: int | None) -> list[Evaluation]:
-    """Of every member what shares most with `like`, then most of it all; empty where one has nothing with that seed."""
+    """The evaluation of every member that shares most with `like`; empty where a member has none with that seed."""
     shared = {*like.cells}
     picked = []
     for evaluations in pools:
@@ -121,8 +122,7 @@ def _alike(pools: Sequence[Sequence[Evaluation]], like: Evaluation, seed: int | 
 
 
 def _sharing(alike: Sequence[Evaluation]) -> tuple[int, int, bool, int]:
-    """By what an evaluation is chosen. Episodes come before attacks: a quick try of more attacks on fewer episodes must not
-    displace a run's verdict."""
+    """Sort key. Episodes come before attacks: a quick try of more attacks on fewer episodes must not displace a verdict."""
     shared = set.intersection(*({*one.cells} for one in alike))
     one_seed = len({one.seed for one in alike}) == 1
     return alike[0].episodes, len(shared), one_seed, sum(len(one.cells) for one in alike)

@@ -126,9 +126,9 @@ class Block:
     @property
     def usual_attacks(self) -> list[Attack | None]:
         """For titles: those that count at every budget above 0, or, where there is none, at any."""
-        attacked = {eps: names for eps, names in self.attacks.items() if eps}
-        common = _everywhere(attacked, [*attacked])
-        return list(dict.fromkeys(common or (attack for names in attacked.values() for attack in names)))
+        attacked = [names for eps, names in self.attacks.items() if eps]
+        every = dict.fromkeys(attack for names in attacked for attack in names)
+        return [*(_in_all(attacked) or every)]
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data; budgets, which are keys here, are numbers in lists."""
@@ -185,9 +185,10 @@ def _short_name(path: Path) -> str:
 
 
 def _blocks(entries: Sequence[Entry]) -> list[Block]:
-    """The blocks of one game. The median of repeats is by the score summed over its blocks, as the paper has it."""
+    """Of one game. The median of repeats is by the score summed over its blocks, as the paper has it."""
     levels = {judged.levels for entry in entries for member in entry.members for judged in member.evaluations}
-    found = [_Alike(entries, alike) for one in sorted(levels, reverse=True) if (alike := judged_alike(entries, one))]
+    alike = [judged_alike(entries, one) for one in sorted(levels, reverse=True)]  # train before eval
+    found = [_Alike(entries, members) for members in alike if members]
     medians = {}
     for label in (entry.label for entry in entries):
         scores = [[*map(one.score, one.members[label])] for one in found if label in one.members]
@@ -206,12 +207,11 @@ class _Alike:
         self.attacks: Attacks = {}
         for eps in sorted({eps for judged in self.everyone for _, eps in judged.cells}):
             faced = [[attack for attack, at in judged.cells if at == eps] for judged in self.everyone]
-            first, *others = filter(None, faced)  # of those who were judged at this budget
-            if shared := tuple(attack for attack in first if all(attack in other for other in others)):
+            if shared := _in_all([*filter(None, faced)]):  # by those who were judged at this budget
                 self.attacks[eps] = shared
         # The budgets of the final score, or what was judged of them; none where they have no attack in common.
         scored = tuple(eps for eps in entries[0].scored if eps in self.attacks)
-        self.counted = _everywhere(self.attacks, scored)
+        self.counted = _in_all([self.attacks[eps] for eps in scored])
         self.scored = scored if self.counted else ()
 
     def counting(self, judged: Evaluation) -> list[Score]:
@@ -237,8 +237,9 @@ class _Alike:
             notes.append(f"at {', '.join(apart)} no attack was faced by all; judge each by --suite {missing.suite}")
         quick = [entry.label for entry in self.entries if entry.config and entry.config.budget == "small"]
         notes += [f"{label} is a quick look, not the paper's protocol" for label in quick]
-        nominal = [label for label, members in self.members.items() if not any(any(one.budgets) for one in members)]
-        notes += [f"{label} was judged by nominal play alone" for label in nominal if missing and missing.eps]
+        for label, members in self.members.items():
+            if missing and missing.eps and not any(any(one.budgets) for one in members):
+                notes.append(f"{label} was judged by nominal play alone")
         return Block(
             game=self.first.game.id,
             levels=self.first.levels,
@@ -276,22 +277,21 @@ class _Alike:
 
     def _atari_conditions(self) -> Iterator[str]:
         """In what Atari evaluations of one table may differ: the pipeline, and v1's moves after a lost life."""
-        played = [
-            (label, one.game)
-            for label, members in self.members.items()
-            for one in members
-            if isinstance(one.game, AtariGame)
-        ]
-        pipelines = sorted({game.pipeline for _, game in played})
+        pipelines = set[str]()
+        moved = list[str]()
+        for label, members in self.members.items():
+            games = [one.game for one in members if isinstance(one.game, AtariGame)]
+            pipelines |= {game.pipeline for game in games}
+            moved += [label] if any(game.life_reset for game in games) else []
         if len(pipelines) > 1:
-            yield f"seen through different pipelines ({', '.join(pipelines)})"
-        if moved := dict.fromkeys(label for label, game in played if game.life_reset):
+            yield f"seen through different pipelines ({', '.join(sorted(pipelines))})"
+        if moved:
             yield f"after a lost life NOOP, FIRE and action 2 were played, and their rewards dropped: {', '.join(moved)}"
 
     def _uneven(self) -> Iterator[str]:
         """Where a number is over other attacks than the title names."""
         attacked = {eps: names for eps, names in self.attacks.items() if eps}
-        common = _everywhere(attacked, [*attacked])
+        common = _in_all([*attacked.values()])
         every = {attack for names in attacked.values() for attack in names}
         rest = {eps: tuple(attack for attack in names if attack not in common) for eps, names in attacked.items()}
         for names in filter(None, dict.fromkeys(rest.values())):
@@ -306,10 +306,10 @@ class _Alike:
             yield f"the score is over {counted}, which all its budgets have"
 
     def _hurt_more(self, label: str, judged: Evaluation) -> Iterator[str]:
-        """What an agent has where an attack that not all faced hurt it more than those that count."""
+        """Where an attack that not all faced hurt an agent more than those that count."""
         found = dict[Score, None]()
         counting = self.counting(judged)
-        for eps in [score.eps for score in counting]:
+        for eps in dict.fromkeys(score.eps for score in counting):
             own = lowest(s for s in judged.scores if s.eps <= eps)
             if clearly_lower(own, lowest(s for s in counting if s.eps <= eps), judged.nominal):
                 found[own] = None
@@ -324,8 +324,7 @@ class _Alike:
             yield f"{row.label} was not judged at {', '.join(lacking)}: within larger budgets it may have less"
 
     def _missing(self) -> Missing | None:
-        """Where a budget has no attack that all faced, or an agent no budget: the largest suite that somebody faced, and
-        the first agent that did not."""
+        """The largest suite that somebody faced, and the first agent that did not."""
         judged = {
             (entry.label, member.name): one
             for entry in self.entries
@@ -345,9 +344,9 @@ class _Alike:
         return Missing(*[*nominal, *judged][0], "paper", wanted)
 
 
-def _everywhere(attacks: Attacks, budgets: Sequence[float]) -> tuple[Attack | None, ...]:
-    """The attacks that were played at all of these budgets."""
-    first, *others = [attacks[eps] for eps in budgets] or [()]
+def _in_all(played: Sequence[Sequence[Attack | None]]) -> tuple[Attack | None, ...]:
+    """The attacks that all of these have."""
+    first, *others = played or [()]
     return tuple(attack for attack in first if all(attack in other for other in others))
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.container import ErrorbarContainer
 from matplotlib.figure import Figure, SubFigure
-from matplotlib.ticker import EngFormatter, FuncFormatter, MaxNLocator
+from matplotlib.ticker import EngFormatter, MaxNLocator
 
 from bcl.errors import counted
 from bcl.evaluation import Evaluation, Score
@@ -87,7 +87,7 @@ def budget_axis(axes: Axes, budgets: Sequence[float]) -> None:
 
 
 def _columns(labels: Sequence[str], width: int) -> int:
-    """Of a legend below a figure: as many as the longest label has room in, with its line and the gap to the next (pixels)."""
+    """Of a legend: as many as the longest label has room in, with its line and the gap to the next (pixels)."""
     line, letter, gap = 42, 5.7, 20
     longest = max(len("worst within"), *map(len, labels), 0)
     return max(1, int((width + gap) // (line + letter * longest + gap)))
@@ -107,7 +107,7 @@ def legend(figure: Figure | SubFigure, columns: int, place: Place = "outside low
 
 
 def _number_axis(axis: Axes) -> None:
-    axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: number(value)))
+    axis.yaxis.set_major_formatter(lambda value, _: number(value))
     axis.yaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]))
 
 
@@ -118,8 +118,8 @@ def _errors(scores: Sequence[Score]) -> list[float] | None:
 
 @styled
 def return_against_budget(evaluation: Evaluation, published: Result | None, width: int, start: str = "") -> Figure:
-    """A line per attack, the worst within each budget bold and on top, that of the agent it started from (whose name `start`
-    is) as wide and gray, the paper's values hollow."""
+    """A line per attack; the worst within each budget bold; that of the agent called `start`, from which training began,
+    as wide and gray; the paper's values hollow."""
     looks = styles(evaluation.attacks)
     of_start = f"start ({start}), worst within" if looks else f"start ({start})"
     named = [*(look["label"] for look in looks.values()), *([of_start] if evaluation.start else [])]
@@ -259,7 +259,7 @@ def certificates(proofs: Sequence[Proof], width: int) -> Figure:
 
 @styled
 def observation(frame: Frame, eps: float, names: Sequence[str], width: int) -> Figure:
-    """A vector observation, a row per dimension: what was and what the agent saw; the difference on a scale of its own."""
+    """A vector observation, a row per dimension: as it was and as the agent saw it, and the difference."""
     count = frame.clean.size
     figure = _figure(width, 46 + 22 * count)
     left, right = figure.subplots(1, 2, sharey=True)
@@ -272,7 +272,7 @@ def observation(frame: Frame, eps: float, names: Sequence[str], width: int) -> F
         axes.set_title(title, fontsize=11)
         axes.axvline(0, color=LIGHT["muted"], linewidth=0.8)
         axes.xaxis.set_major_locator(MaxNLocator(2, symmetric=True))
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: number(value)))
+        axes.xaxis.set_major_formatter(lambda value, _: number(value))
         axes.set_xlim(-limit, limit)
     left.set(yticks=place, yticklabels=names or [f"{i + 1}" for i in place], ylim=(count - 0.5, -0.5))
     return figure

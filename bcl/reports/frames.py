@@ -1,4 +1,4 @@
-"""Moments of play under attack, chosen where the attack changed the action; played once and kept beside the results."""
+"""Moments of play under attack, for the page; played once and kept beside the results."""
 
 import contextlib
 import io
@@ -29,8 +29,7 @@ STEPS = 100  # looked at
 
 
 def play_frames(collected: Collected, device: str, say: Callable[[str], object] = lambda line: None) -> Frames | None:
-    """Moments of a finished run's agent, or of a policy file's; those kept by an earlier call are read, whatever has been
-    evaluated since."""
+    """Of a finished run's agent, or of a policy file's. Those kept by an earlier call are read."""
     path = Path(collected.source)
     file = agent_file(path)
     policy = load(file, device) if file else None
@@ -59,7 +58,7 @@ def play_frames(collected: Collected, device: str, say: Callable[[str], object] 
 
 
 def worst_budget(collected: Collected, game: Game) -> float:
-    """The budget at which the agent has least; of one that was not evaluated under attack, the largest of its preset."""
+    """The budget at which the agent has least; without scores under attack, the largest of its preset."""
     attacked = [score for evaluation in collected.evaluations[:1] for score in evaluation.scores if score.eps > 0]
     return lowest(attacked).eps if attacked else max(evaluation_defaults(game).eps)
 
@@ -103,7 +102,7 @@ def _read(path: Path, about: dict[str, Any]) -> Frames | None:
         screens = arrays.get("screen", [None] * len(kept["at"]))
         columns = (kept["at"], arrays["clean"], arrays["seen"], kept["wanted"], kept["taken"], screens)
         moments = tuple(Frame(*row) for row in zip(*columns, strict=True))
-        facts = {name: kept[name] for name in FACTS}
-        return Frames(attack_from_dict(kept["attack"]), **facts, dimensions=tuple(kept["dimensions"]), moments=moments)
+        facts = {name: kept[name] for name in FACTS} | {"dimensions": tuple(kept["dimensions"])}
+        return Frames(attack_from_dict(kept["attack"]), **facts, moments=moments)
     except Exception:  # whatever damaged bytes make zipfile and NumPy stumble over
         return None

@@ -128,8 +128,8 @@ def _state(run: TrainingFolder, state: BarState, agent: str | None) -> tuple[Bar
 def _span(
     stage: StageFolder, phase: PhaseFolder, k: int, made: StoredDecision | None, spent: float
 ) -> tuple[float, float]:
-    """When a run of a phase began and ended, on the clock of its stage, as stored. What was cancelled ended with the
-    decision; of version 0.1, and of what is under way, the beginning is found by the time spent training."""
+    """When a run of a phase began and ended, on the clock of its stage. What was cancelled ended with the decision.
+    Where the beginning is not stored (version 0.1), it is found by the time spent training."""
     run = phase.run(k)
     result = run.result()
     ends = (stage.on_clock(result.get("ended")), phase.clock_after(k), made.seconds if made else None)
@@ -141,7 +141,7 @@ def _span(
 
 
 def _skips(decision: Decision, eps: Sequence[float], at: float) -> Iterator[Skip]:
-    """From what the agent was trained up to, to the largest budget that it was robust to and that training leaves out."""
+    """From the budget trained up to, to the largest one that the agent was robust to without training."""
     index = decision.phase.index
     following = decision.next
     if following is None:

@@ -69,12 +69,14 @@ def run_counts(game: str) -> tuple[RunCount, ...]:
 
 
 def result_for(config: Config | None, levels: str) -> Result | None:
-    """The main table's row of a run's recipe on its game and these levels; none: the paper has none."""
-    return row_for([row for row in results(config.game.id) if row.levels == levels], config) if config else None
+    """The main table's row of a run on these levels."""
+    if config is None:
+        return None
+    return row_for([row for row in results(config.game.id) if row.levels == levels], config)
 
 
 def row_for(rows: Sequence[Row], config: Config) -> Row | None:
-    """The row of a run's recipe, with the learner and the bootstrap that the paper has for it; none: it has none."""
+    """The row with a run's recipe, learner and bootstrap; none: the paper has none."""
     procgen = isinstance(config.game, ProcgenGame)
     if config.algo != ("ppo" if procgen else "dqn"):
         return None

@@ -53,9 +53,11 @@ def scores_table(
         shown |= {(a, None): breaking.shown(eps) for a, eps in zip(breaking.attacks, breaking.budgets, strict=True)}
     attacks = dict.fromkeys(attack for attack, _ in shown)
     rows = [(attack_label(attack), *(shown.get((attack, at), "") for at in columns)) for attack in attacks]
-    judged = {"worst within": scores} | ({f"start ({start.name}), worst within": start.scores} if start else {})
-    totals = [(name, *_worst_within(found, columns)) for name, found in judged.items() if max(budgets) > 0]
-    return Table(title, ("attack", *columns.values()), tuple(rows), totals=tuple(totals))
+    totals = [("worst within", *_worst_within(scores, columns))]
+    if start:
+        totals.append((f"start ({start.name}), worst within", *_worst_within(start.scores, columns)))
+    attacked = max(budgets) > 0
+    return Table(title, ("attack", *columns.values()), tuple(rows), totals=tuple(totals) if attacked else ())
 
 
 def _worst_within(scores: Sequence[Score], columns: Iterable[float | None]) -> Iterator[str]:
