@@ -88,8 +88,7 @@ def video(
     from bcl.evaluation.certify import USUAL_LENGTH
     from bcl.experiment.learned_adversary import ready
     from bcl.games import OBSERVATION_NAMES
-    from bcl.reports.encode import encode, ffmpeg
-    from bcl.reports.video import Subject, frames
+    from bcl.reports.video import Subject, encode, ffmpeg, frames
     from bcl.runs import store
 
     given_budget = None if eps is None else parse_eps(eps)

@@ -45,7 +45,7 @@ def report(
     collected, file = check(target, path_of("out", out) if out else None)
     if frames and agent_file(target):
         try:
-            collected = dataclasses.replace(collected, frames=play_frames(target, pick_device(device), say))
+            collected = dataclasses.replace(collected, frames=play_frames(collected, pick_device(device), say))
         except MissingExtra as error:  # what plays the game; the rest of the page needs none of it
             say(f"no sample frames: {error}")
     store.write_text(file, page(collected))

@@ -54,6 +54,11 @@ class Score:
         return stats.sem(self.returns)
 
     @property
+    def interval(self) -> stats.Interval | None:
+        """95 % interval of the mean over its episodes."""
+        return stats.mean_interval([self.returns])
+
+    @property
     def label(self) -> str:
         """Its attack and budget, for people."""
         return attack_label(self.attack) + (f" at {format_eps(self.eps)}" if self.eps else "")

@@ -79,10 +79,8 @@ def _caption(block: Block) -> str:
 
 def _returns(axes: Axes, block: Block) -> None:
     for place, row in enumerate(block.rows):
-        budgets = _beside([*row.cells], block, place)
-        means = [cell.median.mean for cell in row.cells.values()]
-        errors = _errors(means, [cell.median.interval for cell in row.cells.values()])
-        axes.errorbar(budgets, means, errors, **_style(place), capsize=3, label=_name(row))
+        points = [(eps, cell.median.mean, cell.median.interval) for eps, cell in row.cells.items()]
+        _series(axes, block, place, points, label=_name(row))
     for place, row in enumerate(block.rows):
         if paper := row.published:
             hollow = _style(place) | {"linestyle": ":", "markerfacecolor": LIGHT["paper"]}
@@ -95,14 +93,23 @@ def _returns(axes: Axes, block: Block) -> None:
 def _improvement(axes: Axes, block: Block) -> None:
     axes.axhline(0.5, color=LIGHT["rule"])
     for place, row in enumerate(block.rows):
-        found = [one for one in block.improvements if one.row == row.label]
-        values = [one.probability for one in found]
-        if found:
-            errors = _errors(values, [one.interval for one in found])
-            budgets = _beside([one.eps for one in found], block, place)
-            axes.errorbar(budgets, values, errors, **_style(place), capsize=3)
+        points = [(one.eps, one.probability, one.interval) for one in block.improvements if one.row == row.label]
+        _series(axes, block, place, points)
     axes.set_ylim(-0.05, 1.05)
     axes.set_ylabel("P(returns more\nthan the first)")
+
+
+def _series(
+    axes: Axes, block: Block, place: int, points: list[tuple[float, float, stats.Interval | None]], **more: Any
+) -> None:
+    """Budget, value and interval of each point; moved a little, so that intervals of different rows do not hide each
+    other."""
+    shift = 0.008 * max(block.budgets) * (place - (len(block.rows) - 1) / 2)
+    below = [max(value - interval.low, 0) if interval else 0.0 for _, value, interval in points]
+    above = [max(interval.high - value, 0) if interval else 0.0 for _, value, interval in points]
+    if points:
+        budgets = [eps + shift for eps, *_ in points]
+        axes.errorbar(budgets, [value for _, value, _ in points], [below, above], **_style(place), capsize=3, **more)
 
 
 def _style(place: int) -> dict[str, Any]:
@@ -112,16 +119,3 @@ def _style(place: int) -> dict[str, Any]:
         "marker": _MARKERS[place % len(_MARKERS)],
         "linestyle": _DASHES[again % len(_DASHES)],
     }
-
-
-def _beside(budgets: list[float], block: Block, place: int) -> list[float]:
-    """Moved a little, so that intervals of different rows do not hide each other."""
-    shift = 0.008 * max(block.budgets) * (place - (len(block.rows) - 1) / 2)
-    return [eps + shift for eps in budgets]
-
-
-def _errors(values: list[float], intervals: list[stats.Interval | None]) -> list[list[float]]:
-    """Distances below and above, as matplotlib takes them; 0 where there is no interval."""
-    pairs = list(zip(values, intervals, strict=True))
-    below = [max(value - interval.low, 0) if interval else 0.0 for value, interval in pairs]
-    return [below, [max(interval.high - value, 0) if interval else 0.0 for value, interval in pairs]]

@@ -1,32 +1,23 @@
 """What a report is made of: everything collected from files, nothing drawn."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
 
 from bcl.attacks import Attack
-from bcl.evaluation import Breaking, Evaluation, Score
+from bcl.evaluation import Breaking, Certificate, Evaluation, Score
 from bcl.evaluation.score import lowest
+from bcl.reports.published import Result
 
 BarState = Literal["kept", "not kept", "undecided", "diverged", "unfinished", "not needed"]
 """`not needed`: it trained beside a run that was good enough, so that no decision names it."""
 
 
 @dataclass(frozen=True)
-class Published:
-    """What the paper has for this recipe on this game at one budget."""
-
-    eps: float
-    mean: float
-    sem: float
-
-
-@dataclass(frozen=True)
 class Bar:
     """One training run on the timeline."""
 
-    name: str
     phase: int
     """0: a stage before the curriculum."""
     run: int
@@ -55,8 +46,6 @@ class Skip:
     """The budget the agent was trained up to."""
     high: float
     """The largest budget skipped."""
-    budgets: int
-    """How many were skipped."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +61,6 @@ class Rise:
 class Curve:
     """The returns of one training run while it trained."""
 
-    run: int
     kept: bool
     steps: tuple[float, ...]
     returns: tuple[float, ...]
@@ -92,30 +80,29 @@ class Panel:
     """Of a curriculum."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Timeline:
     """How the agent came about."""
 
-    bars: tuple[Bar, ...]
-    skips: tuple[Skip, ...]
-    panels: tuple[Panel, ...]
-    target: float | None
-    """The curriculum's; none without one, or where it is open-ended."""
-    rises: tuple[Rise, ...] = ()
+    bars: list[Bar] = field(default_factory=list)
+    skips: list[Skip] = field(default_factory=list)
+    panels: list[Panel] = field(default_factory=list)
+    rises: list[Rise] = field(default_factory=list)
     """Of stages whose budget paces itself."""
+    target: float | None = None
+    """The curriculum's; none without one, or where it is open-ended."""
+
+    @property
+    def ended(self) -> float:
+        """Seconds, as in `Bar`."""
+        ends = [bar.end for bar in self.bars] + [skip.at for skip in self.skips]
+        return max([0.0, *ends, *(rise.seconds[-1] for rise in self.rises)])
 
 
 @dataclass(frozen=True)
-class Proof:
-    """A certificate at one budget."""
+class Proof(Certificate):
+    """A certificate as a report shows it."""
 
-    eps: float
-    method: str
-    acr: float
-    gwc: float
-    nominal: float
-    episodes: int
-    seed: int
     levels: str = ""
     """Procgen: `train` or `eval`."""
     whose: str = ""
@@ -144,7 +131,6 @@ class Frames:
 
     attack: Attack
     eps: float
-    seed: int
     steps: int
     """Looked at."""
     changed: int
@@ -152,26 +138,6 @@ class Frames:
     dimensions: tuple[str, ...]
     """Names of a vector observation's dimensions; empty: they have none."""
     moments: tuple[Frame, ...]
-
-
-@dataclass(frozen=True)
-class Setting:
-    """A setting that differs from the preset's."""
-
-    stage: str
-    name: str
-    here: str
-    preset: str
-
-
-@dataclass(frozen=True)
-class Repeat:
-    """One of several whole runs."""
-
-    name: str
-    final_score: float | None
-    """None: not finished."""
-    shown: bool
 
 
 @dataclass(frozen=True)
@@ -186,19 +152,22 @@ class Collected:
     state: Literal["finished", "at work", "stopped", "policy"]
     """`policy`: a bare policy file."""
     verdict: str
-    progress: tuple[str, ...]
-    """Of an unfinished run: what is done, what is under way."""
     evaluations: tuple[Evaluation, ...]
     """The one to look at first; then others of the same agent."""
-    published: tuple[Published, ...]
-    timeline: Timeline | None
     proofs: tuple[Proof, ...]
-    frames: Frames | None
-    about: tuple[tuple[str, str], ...]
-    """Recipe, learner, seed and the like."""
-    settings: tuple[Setting, ...]
     provenance: tuple[tuple[str, str], ...]
-    repeats: tuple[Repeat, ...]
+    progress: tuple[str, ...] = ()
+    """Of an unfinished run: what is done, what is under way."""
+    published: Result | None = None
+    """The paper's row of this recipe on this game."""
+    timeline: Timeline | None = None
+    frames: Frames | None = None
+    about: tuple[tuple[str, str], ...] = ()
+    """Recipe, learner, seed and the like."""
+    settings: tuple[tuple[str, str, str, str], ...] = ()
+    """Those that differ from the preset's: stage, name, value here, value there."""
+    repeats: tuple[tuple[str, float | None, bool], ...] = ()
+    """Of several whole runs: name, final score (none: not finished), whether it is the one shown."""
     started_with: str = ""
     """The version that the run was started with, where this one is another."""
     start: str = ""

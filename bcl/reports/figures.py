@@ -4,23 +4,23 @@ Figures are drawn in the light colours of `bcl.reports.style`; in the markup eac
 not the figure, decides between light, dark and print.
 """
 
-import functools
 import io
 import itertools
 import re
-from collections.abc import Callable, Sequence
-from typing import Any, Literal, ParamSpec
+from collections.abc import Sequence
+from typing import Any, Literal
 
 import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.container import ErrorbarContainer
 from matplotlib.figure import Figure, SubFigure
-from matplotlib.ticker import EngFormatter, FuncFormatter, MaxNLocator
+from matplotlib.ticker import EngFormatter, MaxNLocator
 
 from bcl.errors import counted
 from bcl.evaluation import Evaluation, Score
-from bcl.reports.data import BarState, Frame, Proof, Published, Timeline
+from bcl.reports.data import BarState, Frame, Proof, Timeline
+from bcl.reports.published import Result
 from bcl.reports.style import COLOURS, LEVELS, LIGHT, RC, number, styles
 from bcl.stats import MIN_FOR_INTERVAL
 
@@ -28,7 +28,7 @@ PIXELS_PER_INCH = 72  # of an SVG: its unit is a point, which the page shows as 
 NARROW, HALF = 480, 600  # up to these widths a figure is for phones, or stands beside a table
 ROW, BAR = 20, 8  # pixels of the timeline: a row at least, and a bar with its gap
 _DASHED = (0, (3, 0.6))
-P = ParamSpec("P")
+styled = matplotlib.rc_context(RC)  # as a decorator: draws in our look, whatever the process has set
 _BARS: dict[BarState, Any] = {
     "kept": {"facecolor": LIGHT["blue"], "edgecolor": LIGHT["blue"]},
     "not kept": {"facecolor": "none", "edgecolor": LIGHT["blue"]},
@@ -44,17 +44,6 @@ _RISE: Any = {"color": LIGHT["blue"], "linewidth": 1.8, "label": "budget that pa
 _KEPT: Any = {"color": LIGHT["blue"], "linewidth": 1.8, "label": "kept"}
 _OTHER: Any = {"color": LIGHT["muted"], "linewidth": 0.9, "label": "other runs"}
 _TARGET: Any = {"color": LIGHT["muted"], "linewidth": 1, "linestyle": ":", "zorder": 0, "label": "target"}
-
-
-def styled(draw: Callable[P, Figure]) -> Callable[P, Figure]:
-    """Draw in our look, whatever the process has set."""
-
-    @functools.wraps(draw)
-    def drawn(*arguments: P.args, **words: P.kwargs) -> Figure:
-        with matplotlib.rc_context(RC):
-            return draw(*arguments, **words)
-
-    return drawn
 
 
 def svg(figure: Figure, name: str, label: str) -> str:
@@ -98,7 +87,7 @@ def budget_axis(axes: Axes, budgets: Sequence[float]) -> None:
 
 
 def _columns(labels: Sequence[str], width: int) -> int:
-    """Of a legend below a figure: as many as the longest label has room in, with its line and the gap to the next (pixels)."""
+    """Of a legend: as many as the longest label has room in, with its line and the gap to the next (pixels)."""
     line, letter, gap = 42, 5.7, 20
     longest = max(len("worst within"), *map(len, labels), 0)
     return max(1, int((width + gap) // (line + letter * longest + gap)))
@@ -112,14 +101,13 @@ def legend(figure: Figure | SubFigure, columns: int, place: Place = "outside low
     shown = [zip(*axes.get_legend_handles_labels()[::-1], strict=True) for axes in figure.axes]
     named: dict[str, Any] = {}
     for label, handle in itertools.chain(*shown):
-        named.setdefault(
-            label, handle.lines[0] if isinstance(handle, ErrorbarContainer) else handle
-        )  # without its error
+        plain = handle.lines[0] if isinstance(handle, ErrorbarContainer) else handle  # without its error
+        named.setdefault(label, plain)
     figure.legend(named.values(), named.keys(), loc=place, ncols=columns, **more)
 
 
 def _number_axis(axis: Axes) -> None:
-    axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: number(value)))
+    axis.yaxis.set_major_formatter(lambda value, _: number(value))
     axis.yaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]))
 
 
@@ -129,17 +117,12 @@ def _errors(scores: Sequence[Score]) -> list[float] | None:
 
 
 @styled
-def return_against_budget(
-    evaluation: Evaluation,
-    published: Sequence[Published],
-    width: int,
-    start: str = "",
-) -> Figure:
-    """A line per attack, the worst within each budget bold and on top, that of the agent it started from (whose name `start`
-    is) as wide and gray, the paper's values hollow."""
+def return_against_budget(evaluation: Evaluation, published: Result | None, width: int, start: str = "") -> Figure:
+    """A line per attack; the worst within each budget bold; that of the agent called `start`, from which training began,
+    as wide and gray; the paper's values hollow."""
     looks = styles(evaluation.attacks)
     of_start = f"start ({start}), worst within" if looks else f"start ({start})"
-    named = [*(look.label for look in looks.values()), *([of_start] if evaluation.start else [])]
+    named = [*(look["label"] for look in looks.values()), *([of_start] if evaluation.start else [])]
     columns = _columns(named, width)
     rows = -(-(len(named) + 2) // columns)  # with the worst and the paper
     figure = _figure(width, (250 if width <= HALF else 230) + 20 * rows)
@@ -148,11 +131,7 @@ def return_against_budget(
     lowest = {s.eps: s.mean for s in nominal} | {eps: w.mean for eps, w in evaluation.worst_within.items()}
     for attack, look in looks.items():
         scores = [*nominal, *(s for s in evaluation.scores if s.attack == attack)]
-        axes.errorbar(
-            [s.eps for s in scores], [s.mean for s in scores], _errors(scores),
-            color=LIGHT[look.colour], marker=look.marker, markerfacecolor=LIGHT["paper" if look.hollow else look.colour],
-            linestyle=look.dash, label=look.label, elinewidth=1,
-        )  # fmt: skip
+        axes.errorbar([s.eps for s in scores], [s.mean for s in scores], _errors(scores), elinewidth=1, **look)
     if began := evaluation.start_within:
         axes.plot([*began], [w.mean for w in began.values()], color=LIGHT["muted"], linewidth=3.5, zorder=2.5,
                   linestyle=_DASHED, marker="" if looks else "s", label=of_start)  # fmt: skip
@@ -161,11 +140,9 @@ def return_against_budget(
         axes.plot([*lowest], [*lowest.values()], color=LIGHT["ink"], linewidth=3.5, alpha=0.9, zorder=3, label=label,
                   marker="" if looks else "o")  # fmt: skip
     if published:
-        axes.errorbar(
-            [p.eps for p in published], [p.mean for p in published], [p.sem for p in published], color=LIGHT["ink"],
-            linestyle="", marker="o", markersize=9, markerfacecolor="none", markeredgewidth=1.5, zorder=4, label="the paper",
-        )  # fmt: skip
-    budget_axis(axes, [*evaluation.budgets, *(p.eps for p in published)])
+        axes.errorbar(published.eps, published.mean, published.sem, color=LIGHT["ink"], linestyle="", marker="o",
+                      markersize=9, markerfacecolor="none", markeredgewidth=1.5, zorder=4, label="the paper")  # fmt: skip
+    budget_axis(axes, [*evaluation.budgets, *(published.eps if published else ())])
     _number_axis(axes)
     axes.set_ylabel("mean return")
     axes.grid(axis="y")
@@ -187,8 +164,7 @@ def timeline(history: Timeline, width: int) -> Figure:
     height = max([ROW, *(BAR * bar.of for bar in history.bars)])
     figure = _figure(width, max(120 + height * len(row), 250 if width < NARROW else 320))
     axes = figure.add_subplot()
-    ends = [bar.end for bar in history.bars] + [skip.at for skip in history.skips]
-    end = max(ends + [rise.seconds[-1] for rise in history.rises])
+    end = history.ended
     unit, name = (1, "s") if end < 120 else (60, "min") if end < 7200 else (3600, "h")
     for bar in history.bars:
         share = 0.84 / max(bar.of, 2)  # of the row
@@ -283,7 +259,7 @@ def certificates(proofs: Sequence[Proof], width: int) -> Figure:
 
 @styled
 def observation(frame: Frame, eps: float, names: Sequence[str], width: int) -> Figure:
-    """A vector observation, a row per dimension: what was and what the agent saw; the difference on a scale of its own."""
+    """A vector observation, a row per dimension: as it was and as the agent saw it, and the difference."""
     count = frame.clean.size
     figure = _figure(width, 46 + 22 * count)
     left, right = figure.subplots(1, 2, sharey=True)
@@ -296,7 +272,7 @@ def observation(frame: Frame, eps: float, names: Sequence[str], width: int) -> F
         axes.set_title(title, fontsize=11)
         axes.axvline(0, color=LIGHT["muted"], linewidth=0.8)
         axes.xaxis.set_major_locator(MaxNLocator(2, symmetric=True))
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: number(value)))
+        axes.xaxis.set_major_formatter(lambda value, _: number(value))
         axes.set_xlim(-limit, limit)
     left.set(yticks=place, yticklabels=names or [f"{i + 1}" for i in place], ylim=(count - 0.5, -0.5))
     return figure

@@ -1,4 +1,4 @@
-"""Moments of play under attack, chosen where the attack changed the action; played once and kept beside the results."""
+"""Moments of play under attack, for the page; played once and kept beside the results."""
 
 import contextlib
 import io
@@ -10,38 +10,38 @@ from typing import Any
 import numpy as np
 
 from bcl.attacks import attack_from_dict, attack_to_dict, suite
-from bcl.config import EvaluationConfig, preset_for, resolve
+from bcl.config import EvaluationConfig, evaluation_defaults
 from bcl.device import threads, worth
 from bcl.envs import make_env
 from bcl.errors import StoreError
 from bcl.evaluation import Moment, game_for_evaluation, lowest, watch
 from bcl.games import OBSERVATION_NAMES, Game
 from bcl.policies.files import fingerprint, load
-from bcl.reports.collect import agent_file, collect, results_folder
+from bcl.reports.collect import agent_file, results_folder
 from bcl.reports.data import Collected, Frame, Frames
 from bcl.runs import store
 
 FILE = "frames.npz"
+FACTS = ("eps", "steps", "changed")  # fields that are stored as they are
 MOMENTS = 4
 STEPS = 100  # looked at
 [ATTACK] = suite("quick")  # the cheapest that climbs: a stronger one shows the same, and can take minutes
 
 
-def play_frames(path: Path, device: str, say: Callable[[str], object] = lambda line: None) -> Frames | None:
-    """Moments of a finished run's agent, or of a policy file's; those kept by an earlier call are read, whatever has been
-    evaluated since."""
+def play_frames(collected: Collected, device: str, say: Callable[[str], object] = lambda line: None) -> Frames | None:
+    """Of a finished run's agent, or of a policy file's. Those kept by an earlier call are read."""
+    path = Path(collected.source)
     file = agent_file(path)
-    if file is None:
+    policy = load(file, device) if file else None
+    if policy is None or policy.spec.game is None:
         return None
-    policy, kept = load(file, device), results_folder(path) / FILE
     game = policy.spec.game
-    if game is None:
-        return None
+    kept = results_folder(path) / FILE
     about: dict[str, Any] = {"policy": fingerprint(policy), "seed": 0, "looked_at": STEPS}
     if (found := _read(kept, about)) is not None:
         return found
     say("sample frames: the beginning of an episode under attack is played once, and kept for later reports")
-    eps = worst_budget(collect(path), game)
+    eps = worst_budget(collected, game)
     played = game_for_evaluation(game, None, EvaluationConfig().max_steps)
     with contextlib.closing(make_env(played, 1, device, render=True)) as env, threads(worth(policy.spec.obs_shape, 1)):
         moments = list(watch(policy, env, ATTACK, eps, seed=0, steps=STEPS))
@@ -51,19 +51,16 @@ def play_frames(path: Path, device: str, say: Callable[[str], object] = lambda l
         m = moments[i]
         chosen.append(Frame(i + 1, m.clean, m.seen, names[m.wanted], names[m.taken], m.screen))
     changed = sum(m.wanted != m.taken for m in moments)
-    frames = Frames(ATTACK, eps, 0, len(moments), changed, OBSERVATION_NAMES.get(game.id, ()), tuple(chosen))
+    frames = Frames(ATTACK, eps, len(moments), changed, OBSERVATION_NAMES.get(game.id, ()), tuple(chosen))
     with contextlib.suppress(StoreError):  # a run may be read-only: then they are played again next time
         _write(kept, about, frames)
     return frames
 
 
 def worst_budget(collected: Collected, game: Game) -> float:
-    """The budget at which the agent has least; of one that was not evaluated under attack, the largest of its preset."""
+    """The budget at which the agent has least; without scores under attack, the largest of its preset."""
     attacked = [score for evaluation in collected.evaluations[:1] for score in evaluation.scores if score.eps > 0]
-    if not attacked:
-        name = preset_for(game)
-        return max((resolve(name).evaluation if name else EvaluationConfig()).eps)
-    return lowest(attacked).eps
+    return lowest(attacked).eps if attacked else max(evaluation_defaults(game).eps)
 
 
 def choose(moments: Sequence[Moment], count: int = MOMENTS) -> list[int]:
@@ -75,10 +72,8 @@ def choose(moments: Sequence[Moment], count: int = MOMENTS) -> list[int]:
 
 def _write(path: Path, about: dict[str, Any], frames: Frames) -> None:
     about = about | {
+        **{name: getattr(frames, name) for name in FACTS},
         "attack": attack_to_dict(frames.attack),
-        "eps": frames.eps,
-        "steps": frames.steps,
-        "changed": frames.changed,
         "dimensions": frames.dimensions,
         "at": [m.step for m in frames.moments],
         "wanted": [m.wanted for m in frames.moments],
@@ -107,7 +102,7 @@ def _read(path: Path, about: dict[str, Any]) -> Frames | None:
         screens = arrays.get("screen", [None] * len(kept["at"]))
         columns = (kept["at"], arrays["clean"], arrays["seen"], kept["wanted"], kept["taken"], screens)
         moments = tuple(Frame(*row) for row in zip(*columns, strict=True))
-        attack, dimensions = attack_from_dict(kept["attack"]), tuple(kept["dimensions"])
-        return Frames(attack, kept["eps"], kept["seed"], kept["steps"], kept["changed"], dimensions, moments)
+        facts = {name: kept[name] for name in FACTS} | {"dimensions": tuple(kept["dimensions"])}
+        return Frames(attack_from_dict(kept["attack"]), **facts, moments=moments)
     except Exception:  # whatever damaged bytes make zipfile and NumPy stumble over
         return None

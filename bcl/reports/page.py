@@ -31,9 +31,9 @@ MOST_BESIDE = 1  # attacks whose table still fits beside the figure
 
 
 def check(target: Path, out: Path | None) -> tuple[Collected, Path]:
-    """What will be told, still without frames, and where: refused, before anything is played, if it cannot be read or
-    written."""
-    collected, out = collect(target), out or report_file(target)
+    """What will be told, without frames, and where. Refuses what cannot be read or written before anything is played."""
+    collected = collect(target)
+    out = out or report_file(target)
     if out.is_dir():
         raise StoreError(f"'{out}' is a directory", "give the page a name, such as --out report.html")
     store.try_to_write(out)
@@ -74,8 +74,7 @@ def _breakable(setting: str) -> markupsafe.Markup:
 
 
 def _cells(e: Evaluation) -> dict[str, dict[Any, Any]]:
-    """The text of a table of scores by budget: mean and, with enough episodes, standard error, each column with one number of
-    decimals; empty columns are left out."""
+    """The text of a table of scores by column and budget: mean and, with enough episodes, standard error."""
 
     def column(scores: Mapping[float, Score | Worst]) -> dict[float, tuple[str, str]]:
         means = aligned([s.mean for s in scores.values()])

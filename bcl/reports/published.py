@@ -2,7 +2,7 @@
 
 import functools
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from typing import Any, TypeVar
@@ -40,18 +40,14 @@ class Result:
 class RunCount:
     """Training runs that a method took, per independent repetition."""
 
+    method: str
     recipe: str
     bootstrap: str
     runs: tuple[int, ...]
     source: str
-
-
-@dataclass(frozen=True)
-class WallTime:
-    """Hours that one training run took."""
-
     hours: float
-    source: str
+    """That one of them took."""
+    hours_source: str
 
 
 Row = TypeVar("Row", Result, RunCount)
@@ -59,39 +55,40 @@ Row = TypeVar("Row", Result, RunCount)
 
 def results(game: str) -> tuple[Result, ...]:
     """The main table's rows of a preset's game; none for games that the paper does not have."""
-    table = _file()["results"].get(game, {"rows": (), "eps": ()})
-    eps = tuple(level / 255 for level in table["eps"])
-    found = []
-    for row in table["rows"]:
-        names = (game, row["method"], row["recipe"], row.get("bootstrap", ""), row.get("levels", ""))
-        found.append(Result(*names, eps, tuple(row["mean"]), tuple(row["sem"]), table["source"]))
-    return tuple(found)
+    table = _file()["results"].get(game, {})
+    eps = tuple(level / 255 for level in table.get("eps", ()))
+    return tuple(Result(**{"levels": "", **row}, game=game, eps=eps) for row in _rows(table))
 
 
 def run_counts(game: str) -> tuple[RunCount, ...]:
-    """The table of runs conducted."""
-    table = _file()["runs"].get(game, {"rows": ()})
-    return tuple(
-        RunCount(row["recipe"], row.get("bootstrap", ""), tuple(row["runs"]), table["source"]) for row in table["rows"]
-    )
-
-
-def wall_time(game: str) -> WallTime | None:
-    """How long one training run took."""
+    """The table of runs conducted, with the time that one took."""
     table = _file()["hours"]
-    return next((WallTime(row["hours"], table["source"]) for row in table["rows"] if game in row["games"]), None)
+    hours = {name: row["hours"] for row in table["rows"] for name in row["games"]}
+    rows = _rows(_file()["runs"].get(game, {}))
+    return tuple(RunCount(**row, hours=hours[game], hours_source=table["source"]) for row in rows)
 
 
-def row_for(rows: Sequence[Row], config: Config | None) -> Row | None:
-    """The row of a run's recipe, with the learner and the bootstrap that the paper has for it; none: it has none."""
+def result_for(config: Config | None, levels: str) -> Result | None:
+    """The main table's row of a run on these levels."""
     if config is None:
         return None
+    return row_for([row for row in results(config.game.id) if row.levels == levels], config)
+
+
+def row_for(rows: Sequence[Row], config: Config) -> Row | None:
+    """The row with a run's recipe, learner and bootstrap; none: the paper has none."""
     procgen = isinstance(config.game, ProcgenGame)
     if config.algo != ("ppo" if procgen else "dqn"):
         return None
     usual = "vanilla" if procgen else "radial"
     bootstrap = usual if config.bootstrap == "auto" else config.bootstrap
     return next((r for r in rows if r.recipe == config.recipe and bootstrap == (r.bootstrap or usual)), None)
+
+
+def _rows(table: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    for row in table.get("rows", ()):
+        whole = {"bootstrap": "", "source": table["source"], **row}
+        yield {name: tuple(value) if isinstance(value, list) else value for name, value in whole.items()}
 
 
 @functools.cache

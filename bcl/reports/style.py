@@ -8,7 +8,6 @@ marker and dash, the worst case is bold.
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -50,30 +49,23 @@ _KINDS = {
 }
 _VARIANTS = ("<", "d", ">")  # hollow, for a kind's variants after the second, which has its own marker hollow
 _DASHES = ("-", (0, (4, 1.5)), (0, (1.2, 1.2)), (0, (6, 1.5, 1.2, 1.5)), (0, (6, 1.5, 1.2, 1.5, 1.2, 1.5)))
-Dash = str | tuple[int, tuple[float, ...]]
 
 
-@dataclass(frozen=True)
-class Style:
-    """How one attack is drawn."""
-
-    label: str
-    colour: str
-    """A name of `COLOURS`."""
-    marker: str
-    hollow: bool
-    dash: Dash
-
-
-def styles(attacks: list[Attack]) -> dict[Attack, Style]:
-    """A style per attack: hue and marker tell the kind, hollow markers its variants, dashes all of one hue."""
-    kinds, hues, found = Counter[str](), Counter[str](), dict[Attack, Style]()
+def styles(attacks: Sequence[Attack]) -> dict[Attack, dict[str, Any]]:
+    """How matplotlib is to draw each: hue and marker tell the kind, hollow markers its variants, dashes all of one hue."""
+    kinds, hues = Counter[str](), Counter[str]()
+    found = {}
     for attack in attacks:
         kind = kind_of(attack)
         colour, marker = _KINDS.get(kind, ("muted", "o"))
-        variant, dash = kinds[kind], _DASHES[hues[colour] % len(_DASHES)]
-        marker = _VARIANTS[(variant - 2) % len(_VARIANTS)] if variant > 1 else marker
-        found[attack] = Style(attack_label(attack), colour, marker, variant > 0, dash)
+        variant = kinds[kind]
+        found[attack] = {
+            "label": attack_label(attack),
+            "color": LIGHT[colour],
+            "marker": _VARIANTS[(variant - 2) % len(_VARIANTS)] if variant > 1 else marker,
+            "markerfacecolor": LIGHT["paper" if variant else colour],
+            "linestyle": _DASHES[hues[colour] % len(_DASHES)],
+        }
         kinds[kind] += 1
         hues[colour] += 1
     return found

@@ -1,6 +1,6 @@
 """Tables of text: what they hold, and how they are written to a terminal, as markdown, LaTeX and HTML."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING
@@ -9,10 +9,9 @@ from bcl import stats
 from bcl.attacks import Attack, attack_label
 from bcl.errors import counted
 from bcl.evaluation import Breaking, Score
+from bcl.evaluation.evaluation import html_table
 from bcl.evaluation.score import lowest
-from bcl.reports.comparable import Entry
-from bcl.reports.compare import Block, Comparison, Median, Row
-from bcl.reports.published import row_for, run_counts, wall_time
+from bcl.reports.published import row_for, run_counts
 from bcl.reports.style import number, short_eps
 from bcl.settings import format_eps
 
@@ -20,6 +19,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from bcl.experiment import Start
+    from bcl.reports.comparable import Entry
+    from bcl.reports.compare import Block, Cell, Comparison, Row
 
 EXACTLY = "at exactly this budget"
 PAPER_RUNS, PAPER_TIME = "paper's runs", "paper's time"  # columns that are left out where the paper has neither
@@ -45,28 +46,27 @@ def scores_table(
 ) -> Table:
     """Attacks down, budgets across, the worst case below and that of the agent that training started from."""
     budgets = sorted({s.eps for s in scores})
-    shown = {(s.attack, s.eps): str(s) for s in scores}
-    breaks: dict[Attack | None, str] = (
-        dict(zip(breaking.attacks, map(breaking.shown, breaking.budgets), strict=True)) if breaking else {}
-    )
-    rows = []
-    for attack in dict.fromkeys([*(s.attack for s in scores), *breaks]):
-        row = [attack_label(attack), *(shown.get((attack, eps), "") for eps in budgets)]
-        rows.append((*row, breaks.get(attack, "")) if breaking else tuple(row))
-    totals = [("worst within", *_worst_within(scores, budgets))] if max(budgets) > 0 else []
-    if totals and start:
-        totals.append((f"start ({start.name}), worst within", *_worst_within(start.scores, budgets)))
-    blank = ("",) * bool(breaking)
-    header = ("attack", *map(short_eps, budgets), *("breaks at",) * bool(breaking))
-    return Table(title, header, tuple(rows), totals=tuple((*row, *blank) for row in totals))
+    shown: dict[tuple[Attack | None, float | None], str] = {(s.attack, s.eps): str(s) for s in scores}
+    columns: dict[float | None, str] = {eps: short_eps(eps) for eps in budgets}
+    if breaking:
+        columns[None] = "breaks at"
+        shown |= {(a, None): breaking.shown(eps) for a, eps in zip(breaking.attacks, breaking.budgets, strict=True)}
+    attacks = dict.fromkeys(attack for attack, _ in shown)
+    rows = [(attack_label(attack), *(shown.get((attack, at), "") for at in columns)) for attack in attacks]
+    totals = [("worst within", *_worst_within(scores, columns))]
+    if start:
+        totals.append((f"start ({start.name}), worst within", *_worst_within(start.scores, columns)))
+    attacked = max(budgets) > 0
+    return Table(title, ("attack", *columns.values()), tuple(rows), totals=tuple(totals) if attacked else ())
 
 
-def _worst_within(scores: Sequence[Score], budgets: Sequence[float]) -> list[str]:
-    within = [[s for s in scores if s.eps <= eps] for eps in budgets]
-    return [str(lowest(some)) if some else "" for some in within]
+def _worst_within(scores: Sequence[Score], columns: Iterable[float | None]) -> Iterator[str]:
+    for eps in columns:
+        within = [s for s in scores if eps is not None and s.eps <= eps]
+        yield str(lowest(within)) if within else ""
 
 
-def tables(comparison: Comparison) -> list[Table]:
+def tables(comparison: "Comparison") -> list[Table]:
     """Per block returns and improvement; then what the runs took."""
     found = []
     for block in comparison.blocks:
@@ -119,38 +119,30 @@ def _longest_words(columns: Sequence[tuple[str, ...]]) -> list[int]:
 def as_markdown(table: Table) -> str:
     """A pipe table under its title; `<` would open a tag."""
     rows = [table.header, ["---"] * len(table.header), *table.rows]
-    lines = ["| " + " | ".join(escape(cell, quote=False).replace("|", r"\|") for cell in row) + " |" for row in rows]
-    return "\n".join(
-        [
-            f"**{escape(table.title, quote=False)}**",
-            "",
-            *lines,
-            *(f"\n{escape(note, quote=False)}" for note in table.notes),
-        ]
-    )
+    lines = ["| " + " | ".join(cell.replace("|", r"\|") for cell in row) + " |" for row in rows]
+    notes = [f"\n{note}" for note in table.notes]
+    return escape("\n".join([f"**{table.title}**", "", *lines, *notes]), quote=False)
 
 
 def as_html(table: Table) -> str:
     """For notebooks."""
-    rows = [("th", table.header), *(("td", row) for row in (*table.rows, *table.totals))]
-    lines = ["".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in row) for tag, row in rows]
-    body = "".join(f"<tr>{line}</tr>" for line in lines)
-    notes = "".join(f"<p>{escape(note)}</p>" for note in table.notes)
-    return f"<table><caption>{escape(table.title)}</caption>{body}</table>{notes}"
+    return html_table(table.title, table.header, (*table.rows, *table.totals), table.notes)
 
 
 def as_latex(table: Table) -> str:
     """A table for the booktabs package, as its first line says."""
-    rows = [" & ".join(map(_escaped, row)) + r" \\" for row in table.rows]
+    header, *rows = [" & ".join(map(_escaped, row)) + r" \\" for row in (table.header, *table.rows)]
+    caption = _escaped(". ".join([table.title, *table.notes]))
+    columns = "l" + "r" * (len(table.header) - 1)
     return "\n".join(
         [
             r"% needs \usepackage{booktabs}",
             r"\begin{table}",
             r"\centering",
-            rf"\caption{{{_escaped('. '.join([table.title, *table.notes]))}}}",
-            rf"\begin{{tabular}}{{l{'r' * (len(table.header) - 1)}}}",
+            rf"\caption{{{caption}}}",
+            rf"\begin{{tabular}}{{{columns}}}",
             r"\toprule",
-            " & ".join(map(_escaped, table.header)) + r" \\",
+            header,
             r"\midrule",
             *rows,
             r"\bottomrule",
@@ -160,7 +152,7 @@ def as_latex(table: Table) -> str:
     )
 
 
-def _returns(block: Block) -> Table:
+def _returns(block: "Block") -> Table:
     attacks = [attack_label(attack) for attack in block.usual_attacks]
     words = [f"{_name(block)}: mean return ± standard error [95 % interval], {counted(block.episodes, 'episode')}"]
     words += [f"worst within each budget under {', '.join(attacks)}"] if attacks else []
@@ -178,90 +170,92 @@ def _returns(block: Block) -> Table:
     return Table(", ".join(words), ("agent", *_budgets(block), "score"), rows, (*notes, *block.notes))
 
 
-def _lines(row: Row, block: Block) -> Iterator[tuple[str, ...]]:
-    cells = [row.cells.get(eps) for eps in block.budgets]
+def _lines(row: "Row", block: "Block") -> Iterator[tuple[str, ...]]:
+    def line(name: str, text: Callable[["Cell"], str], score: float | None) -> tuple[str, ...]:
+        cells = [text(row.cells[eps]) if eps in row.cells else "" for eps in block.budgets]
+        return name, *cells, "" if score is None else number(score)
+
     alone = len(row.members) == 1
     name = row.label if alone else f"{row.label}, median of {len(row.members)} ({row.median})"
-    yield name, *(_measured(c.median, len(c.runs[0])) if c else "" for c in cells), _number(row.score)
+    yield line(name, lambda cell: _measured(cell.median), row.score)
     if not alone:
-        everyone = [c and c.over_repeats for c in cells]
-        yield "  mean over repeats", *(number(c.mean) + _interval(c.interval) if c else "" for c in everyone), ""
+        yield line("  mean over repeats", _over_repeats, None)
     if _differs(row):
-        exactly = [_measured(c.exactly, len(c.runs[0])) if c else "" for c in cells]
-        yield f"  {EXACTLY}", *exactly, _number(row.paper_score)
+        yield line(f"  {EXACTLY}", lambda cell: _measured(cell.exactly), row.paper_score)
     if paper := row.published:
         values = zip(paper.eps, paper.mean, paper.sem, strict=True)
         at = {round(eps, 6): _plus_minus(mean, sem) for eps, mean, sem in values}
         yield f"  paper: {paper.method}", *(at.get(round(eps, 6), "") for eps in block.budgets), number(paper.score)
 
 
-def _differs(row: Row) -> bool:
+def _differs(row: "Row") -> bool:
     """Whether some budget is worse with less of it."""
     return any(cell.median.eps < eps for eps, cell in row.cells.items())
 
 
-def _improvements(block: Block) -> Table:
-    first = block.rows[0].label
+def _improvements(block: "Block") -> Table:
+    first, *others = block.rows
     found = {(one.row, one.eps): one for one in block.improvements}
     rows = []
-    for row in block.rows[1:]:
+    for row in others:
         cells = [found.get((row.label, eps)) for eps in block.budgets]
-        rows.append((row.label, *(f"{c.probability:.2f}{_range(c.interval)}" if c else "" for c in cells)))
-    title = f"{_name(block)}: probability that an episode returns more than one of {first} [95 % interval]"
+        shown = [f"{c.probability:.2f}" + _interval(c.interval, "{:.2f}".format) if c else "" for c in cells]
+        rows.append((row.label, *shown))
+    title = f"{_name(block)}: probability that an episode returns more than one of {first.label} [95 % interval]"
     return Table(title, ("agent", *_budgets(block)), tuple(rows))
 
 
-def _efforts(entries: Sequence[Entry]) -> Table:
+def _efforts(entries: Sequence["Entry"]) -> Table:
     rows, sources = [], dict[str, None]()
     for entry in entries:
-        counted, time = row_for(run_counts(entry.game.id), entry.config), wall_time(entry.game.id)
-        runs = ", ".join(str(one.runs) for one in entry.efforts)
-        before = ", ".join(str(one.before) for one in entry.efforts)
         trained = [one for one in entry.efforts if one.steps]  # 0: metrics are missing
-        measured = ("", "")
-        if trained:
-            steps = sum(one.steps for one in trained) / sum(one.runs for one in trained)
-            measured = (f"{steps:,.0f}", _duration(stats.mean([one.seconds_per_run for one in trained])))
-        machines = ", ".join(dict.fromkeys(one.machine for one in entry.efforts))
-        paper_runs = ", ".join(map(str, counted.runs)) if counted else ""
-        paper_time = _duration(3600 * time.hours) if time and counted else ""
-        sources |= {one.source: None for one in (counted, time) if one and counted}
-        rows.append((entry.label, runs, paper_runs, before, *measured, paper_time, machines))
-    header = ("agent", "training runs", PAPER_RUNS, "runs before", "steps a run", "time a run", PAPER_TIME, "machine")
-    shown = [i for i, name in enumerate(header) if name not in (PAPER_RUNS, PAPER_TIME) or any(row[i] for row in rows)]
-    names, *table = (tuple(line[i] for i in shown) for line in (header, *rows))
+        steps = sum(one.steps for one in trained) / max(1, sum(one.runs for one in trained))
+        paper = entry.config and row_for(run_counts(entry.game.id), entry.config)
+        sources |= {paper.source: None, paper.hours_source: None} if paper else {}
+        rows.append(
+            {
+                "agent": entry.label,
+                "training runs": ", ".join(str(one.runs) for one in entry.efforts),
+                PAPER_RUNS: ", ".join(map(str, paper.runs)) if paper else "",
+                "runs before": ", ".join(str(one.before) for one in entry.efforts),
+                "steps a run": f"{steps:,.0f}" if trained else "",
+                "time a run": _duration(stats.mean([one.seconds_per_run for one in trained])) if trained else "",
+                PAPER_TIME: _duration(3600 * paper.hours) if paper else "",
+                "machine": ", ".join(dict.fromkeys(one.machine for one in entry.efforts)),
+            }
+        )
+    names = [name for name in rows[0] if name not in (PAPER_RUNS, PAPER_TIME) or any(row[name] for row in rows)]
+    table = tuple(tuple(row[name] for name in names) for row in rows)
     title = "Runs conducted, per repeat, and wall time of training"
-    return Table(title, names, tuple(table), tuple(f"paper: {source}" for source in sources))
+    return Table(title, tuple(names), table, tuple(f"paper: {source}" for source in sources))
 
 
-def _budgets(block: Block) -> list[str]:
+def _budgets(block: "Block") -> list[str]:
     return ["no attack" if eps == 0 else format_eps(eps) for eps in block.budgets]
 
 
-def _name(block: Block) -> str:
+def _name(block: "Block") -> str:
     levels = {"train": " on the training levels", "eval": " on unlimited levels"}
     return block.game + levels.get(block.levels, "")
 
 
-def _measured(run: Median, episodes: int) -> str:
-    mean = _plus_minus(run.mean, run.sem) if episodes >= stats.MIN_FOR_INTERVAL else number(run.mean)
-    return mean + _interval(run.interval)
+def _measured(score: Score) -> str:
+    enough = len(score.returns) >= stats.MIN_FOR_INTERVAL
+    mean = _plus_minus(score.mean, score.sem) if enough else number(score.mean)
+    return mean + _interval(score.interval)
 
 
-def _number(value: float | None) -> str:
-    return "" if value is None else number(value)
+def _over_repeats(cell: "Cell") -> str:
+    everyone = cell.over_repeats
+    return number(everyone.mean) + _interval(everyone.interval)
 
 
 def _plus_minus(mean: float, sem: float) -> str:
     return f"{number(mean)} ± {sem:.2g}" if sem < 100 else f"{number(mean)} ± {sem:.0f}"
 
 
-def _interval(interval: stats.Interval | None) -> str:
-    return f" [{number(interval.low)}, {number(interval.high)}]" if interval else ""
-
-
-def _range(interval: stats.Interval | None) -> str:
-    return f" [{interval.low:.2f}, {interval.high:.2f}]" if interval else ""
+def _interval(interval: stats.Interval | None, shown: Callable[[float], str] = number) -> str:
+    return f" [{shown(interval.low)}, {shown(interval.high)}]" if interval else ""
 
 
 def _duration(seconds: float) -> str:

@@ -23,9 +23,9 @@ from bcl.experiment.status import Piece, training_left
 from bcl.games import game_to_dict
 from bcl.policies import Policy, PolicySpec
 from bcl.reports import figures
-from bcl.reports.collect import _published, agent_file, collect, report_file, shown_run
-from bcl.reports.data import Published, Repeat, Setting
+from bcl.reports.collect import agent_file, collect, report_file, shown_run
 from bcl.reports.page import page
+from bcl.reports.published import result_for
 from bcl.runs import store
 from bcl.runs.directory import Repeats, RunDirectory
 from tests.report.conftest import AGENT, played, rewritten
@@ -194,25 +194,29 @@ def test_without_files_of_scores_those_of_the_verdict_are_shown(pong_run: Path) 
 
 
 def test_the_paper_s_row_is_that_of_the_recipe(pong_run: Path) -> None:
-    rows = [Published(0.0, 21.0, 0.0), Published(10 / 255, 21.0, 0.0), Published(20 / 255, 20.9, 0.0)]
-    assert collect(pong_run).published == (*rows, Published(25 / 255, 20.9, 0.0))
+    row = collect(pong_run).published
+    assert row is not None
+    assert (row.method, row.eps, row.mean) == ("BCL-MOS-AT-DQN", (0.0, *levels(10, 20, 25)), (21.0, 21.0, 20.9, 20.9))
+    assert row.sem == (0.0,) * 4
 
 
 def test_on_procgen_the_row_is_that_of_the_levels_played() -> None:
     config = resolve("fruitbot", recipe="bcl-mos-at")
-    assert _published(config, "train")[1] == Published(10 / 255, 29.98, 0.24)
-    assert _published(config, "eval")[1] == Published(10 / 255, 27.61, 0.31)
     radial = resolve("fruitbot", recipe="bcl-mos-at", flags={"bootstrap": "radial"})
-    assert _published(radial, "train")[1] == Published(10 / 255, 30.8, 0.21)
-    assert _published(resolve("pong", recipe="bcl-mos-at", flags={"bootstrap": "vanilla"}), "") == ()
-    assert _published(resolve("cartpole", recipe="bcl-mos-at"), "") == ()
+    expected = [(config, "train", 29.98, 0.24), (config, "eval", 27.61, 0.31), (radial, "train", 30.8, 0.21)]
+    for asked, played_on, mean, sem in expected:
+        row = result_for(asked, played_on)
+        assert row is not None
+        assert (row.eps[1], row.mean[1], row.sem[1]) == (10 / 255, mean, sem)
+    assert result_for(resolve("pong", recipe="bcl-mos-at", flags={"bootstrap": "vanilla"}), "") is None
+    assert result_for(resolve("cartpole", recipe="bcl-mos-at"), "") is None
 
 
 def test_a_game_without_a_preset_is_compared_with_the_defaults(tmp_path: Path) -> None:
     flags = {"curriculum": {"target": "0.1"}, "dqn": {"gamma": "0.9"}}
     stages = resolve_stages("MountainCar-v0", recipe="ncl-at", flags=flags)
     experiment.create(tmp_path / "run", stages, "cpu", None)
-    assert [(s.stage, s.name, s.here) for s in collect(tmp_path / "run").settings] == [
+    assert [setting[:3] for setting in collect(tmp_path / "run").settings] == [
         *(("1-vanilla", "dqn.gamma", "0.9"), ("2-at", "dqn.gamma", "0.9"))
     ]
 
@@ -246,9 +250,9 @@ def test_certificates_on_other_levels_stand_apart(pong_run: Path) -> None:
 def test_settings_are_those_that_differ_from_the_preset(pong_run: Path) -> None:
     c = collect(pong_run)
     assert c.settings == (
-        Setting("1-vanilla", "dqn.batch_size", "256", "512"),
-        Setting("2-radial", "dqn.batch_size", "256", "128"),
-        Setting("3-at", "dqn.batch_size", "256", "128"),
+        ("1-vanilla", "dqn.batch_size", "256", "512"),
+        ("2-radial", "dqn.batch_size", "256", "128"),
+        ("3-at", "dqn.batch_size", "256", "128"),
     )
     assert dict(c.about) == {
         "recipe": "bcl-mos-at", "game": "pong", "learner": "dqn", "bootstrap": "auto", "seed": "0", "budget": "full",
@@ -272,7 +276,7 @@ def test_an_unfinished_run_shows_what_there_is(tmp_path: Path, make_pong_run: Ca
     assert so_far.worst[6 / 255].mean == 19.5
     assert "chosen by" in so_far.note
     assert c.timeline is not None
-    assert [(bar.name, bar.state) for bar in c.timeline.bars][-1] == ("phase 4", "unfinished")
+    assert [(bar.phase, bar.state) for bar in c.timeline.bars][-1] == (4, "unfinished")
     assert (c.timeline.bars[-1].start, c.timeline.bars[-1].end) == (140.0, 170.0)
     assert c.proofs == ()
 
@@ -360,13 +364,13 @@ def test_repeats_show_the_median_and_name_the_others(tmp_path: Path, make_pong_r
     assert shown_run(group) == group / "seed0"  # nobody has summed them up
     store.write_json(group / "result.json", {"median": "seed2"})
     c = collect(group)
-    assert c.repeats == (Repeat("seed0", 30.0, False), Repeat("seed1", 10.0, False), Repeat("seed2", 20.0, True))
+    assert c.repeats == (("seed0", 30.0, False), ("seed1", 10.0, False), ("seed2", 20.0, True))
     assert (c.source, report_file(group)) == (str(group), group / "report.html")
     (group / "result.json").unlink()
     (group / "seed1" / "result.json").unlink()
     c = collect(group)
     assert c.state == "stopped"
-    assert c.repeats == (Repeat("seed0", 30.0, False), Repeat("seed1", None, True), Repeat("seed2", 20.0, False))
+    assert c.repeats == (("seed0", 30.0, False), ("seed1", None, True), ("seed2", 20.0, False))
 
 
 def test_a_bare_policy_file(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ def test_the_worst_of_the_suite_and_the_score_by_hand(tmp_path: Path) -> None:
     [row] = block.rows
     assert block.budgets == [0.0, 10 / 255, 20 / 255, 25 / 255]
     assert [cell.median.mean for cell in row.cells.values()] == [20, 15, 10, 5]
-    assert row.cells[10 / 255].median.attack == repr(PGD30)
+    assert row.cells[10 / 255].median.attack == PGD30
     assert row.cells[10 / 255].median.sem == pytest.approx((0.5**0.5) / 2)  # deviation of (-1, 0, 0, 1), over root 4
     assert row.score == 20 + (15 + 10 + 5) / 3
     assert row.cells[10 / 255].median.interval == stats.mean_interval([[14, 15, 15, 16]])
@@ -42,7 +42,7 @@ def test_cells_and_score_go_by_the_worst_within_a_budget_the_papers_beside(tmp_p
     assert [row.cells[level / 255].median.mean for level in levels] == [20, 20, 2, 2, 2]
     assert [round(255 * row.cells[level / 255].median.eps) for level in levels] == [0, 0, 15, 15, 15]
     assert [row.cells[level / 255].exactly.mean for level in levels] == [20, 21, 2, 4, 5]
-    assert row.cells[25 / 255].median.attack == repr(RI)
+    assert row.cells[25 / 255].median.attack == RI
     assert row.cells[25 / 255].runs == ((2.0,) * 4,)
     assert row.score == 20 + (20 + 2 + 2) / 3
     assert row.paper_score == 20 + (21 + 4 + 5) / 3

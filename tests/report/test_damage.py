@@ -93,7 +93,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     group = tmp_path_factory.mktemp("damage") / "group"
     run = bcl.train("cartpole", recipe="bcl-c-at", out=group / "seed0", workers=bcl.Workers(device="cpu"), **SETTINGS)
     bcl.certify(run, eps=[0.01], episodes=1, device="cpu")
-    frames.play_frames(group / "seed0", "cpu")
+    frames.play_frames(collect(group / "seed0"), "cpu")
     Repeats(group).write(["seed0"])
     finals = {"seed0": run.verdict.final_score}
     Repeats(group).finish({"final_scores": finals, "median": "seed0", "iqm": 1.0})
@@ -169,14 +169,15 @@ def test_changed_weights_are_told_or_the_same(whole: Whole) -> None:
 
 
 def test_changed_frames_are_played_again(whole: Whole, monkeypatch: pytest.MonkeyPatch) -> None:
-    def shown(group: Path) -> bytes:
+    collected = collect(whole.group)
+
+    def shown(_: Path) -> bytes:
         try:
-            return pickle.dumps(frames.play_frames(group, "cpu"))
+            return pickle.dumps(frames.play_frames(collected, "cpu"))
         except PlayedAgain:
             return b""
 
-    for name in ("collect", "load"):
-        monkeypatch.setattr(frames, name, remembered(getattr(frames, name)))
+    monkeypatch.setattr(frames, "load", remembered(frames.load))
     monkeypatch.setattr(frames, "make_env", play_again)
     expected = shown(whole.group)
     assert expected

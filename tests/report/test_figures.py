@@ -46,7 +46,7 @@ def test_error_bars_need_three_episodes(collected: Collected) -> None:
     first = collected.evaluations[0]
     few = replace(first, scores=tuple(replace(s, returns=s.returns[:2], lengths=s.lengths[:2]) for s in first.scores))
     for evaluation, bars in ((first, True), (few, False)):
-        [axes] = figures.return_against_budget(evaluation, (), 860).axes
+        [axes] = figures.return_against_budget(evaluation, None, 860).axes
         assert all(container.has_yerr == bars for container in axes.containers)
 
 
@@ -73,7 +73,7 @@ def test_25_phases_stay_readable(collected: Collected) -> None:
     history = collected.timeline
     assert history is not None
     runs = [(phase, run) for phase in range(1, 26) for run in (1, 2, 3)]
-    bars = tuple(Bar("", p, r, 3, p / 255, 60.0 * p, 60.0 * p + 20 * r, "not kept", False) for p, r in runs)
+    bars = tuple(Bar(p, r, 3, p / 255, 60.0 * p, 60.0 * p + 20 * r, "not kept", False) for p, r in runs)
     figure = figures.timeline(replace(history, bars=bars, skips=()), 350)
     figure.canvas.draw()
     boxes = [patch.get_window_extent() for container in figure.axes[0].containers for patch in container]
@@ -128,12 +128,12 @@ def test_many_budgets_get_round_ticks(collected: Collected) -> None:
     first = collected.evaluations[0]
     attack = first.attacks[0]
     many = tuple(replace(first.scores[1], attack=attack, eps=level / 255) for level in range(1, 26))
-    [axes] = figures.return_against_budget(replace(first, scores=many), (), 350).axes
+    [axes] = figures.return_against_budget(replace(first, scores=many), None, 350).axes
     assert [label.get_text() for label in axes.get_xticklabels()] == ["0", "5", "10", "15", "20", "25"]
 
 
 def test_colours_become_variables(collected: Collected) -> None:
-    figure = figures.return_against_budget(collected.evaluations[0], (), 350)
+    figure = figures.return_against_budget(collected.evaluations[0], None, 350)
     markup = figures.svg(figure, "one", "a label")
     assert not re.findall(r"#[0-9a-f]{6}", markup)
     assert "var(--blue)" in markup
@@ -158,11 +158,11 @@ def test_colours_can_be_told_from_the_page_and_from_each_other(palette: dict[str
 
 def test_attacks_are_told_apart_without_colour() -> None:
     looks = styles([*suite("strong")]).values()
-    assert len({(look.marker, look.dash) for look in looks}) == len(looks)
-    assert len({look.label for look in looks}) == len(looks)
+    assert len({(look["marker"], look["linestyle"]) for look in looks}) == len(looks)
+    assert len({look["label"] for look in looks}) == len(looks)
     # Nor do lines of one hue hang on the dash alone, which crowded points hide.
-    assert len({(look.colour, look.dash) for look in looks}) == len(looks)
-    assert len({(look.colour, look.marker, look.hollow) for look in looks}) == len(looks)
+    assert len({(look["color"], look["linestyle"]) for look in looks}) == len(looks)
+    assert len({(look["color"], look["marker"], look["markerfacecolor"]) for look in looks}) == len(looks)
 
 
 def test_a_column_has_one_number_of_decimals() -> None:

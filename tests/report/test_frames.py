@@ -81,7 +81,7 @@ def test_frames_that_cannot_be_kept_are_shown_all_the_same(agent: Path, tmp_path
 
 
 def test_frames_are_played_once(agent: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = play_frames(agent, "cpu")
+    found = play_frames(collect(agent), "cpu")
     assert found is not None
     assert (found.attack, found.eps) == (PGD(steps=10, step=0.2), 0.1)
     assert 0 < found.changed <= found.steps <= frames.STEPS
@@ -89,7 +89,7 @@ def test_frames_are_played_once(agent: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert all(0 < np.abs(m.seen - m.clean).max() <= 0.1 + 1e-6 for m in found.moments)
     assert {m.wanted for m in found.moments} <= {"left", "right"}
     monkeypatch.setattr(frames, "watch", lambda *_, **__: pytest.fail("played again"))
-    again = play_frames(agent, "cpu")
+    again = play_frames(collect(agent), "cpu")
     assert again is not None
     assert (again.steps, again.changed) == (found.steps, found.changed)
     for a, b in zip(again.moments, found.moments, strict=True):
@@ -101,7 +101,7 @@ def test_frames_are_played_once(agent: Path, monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.parametrize("damage", [b"", b"PK\x03\x04 not a zip", "other agent"])
 def test_frames_that_do_not_fit_are_played_again(agent: Path, damage: bytes | str) -> None:
     kept = agent.with_suffix(".results") / frames.FILE
-    first = play_frames(agent, "cpu")
+    first = play_frames(collect(agent), "cpu")
     if isinstance(damage, bytes):
         kept.write_bytes(damage)
     else:
@@ -109,7 +109,7 @@ def test_frames_that_do_not_fit_are_played_again(agent: Path, damage: bytes | st
         with torch.no_grad():
             policy.network.advantage[-1].bias.add_(torch.tensor([1.0, 0.0]))
         package.save(policy, agent)
-    again = play_frames(agent, "cpu")
+    again = play_frames(collect(agent), "cpu")
     assert first is not None
     assert again is not None
     if isinstance(damage, bytes):

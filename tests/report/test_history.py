@@ -20,16 +20,16 @@ def test_the_timeline(pong_run: Path) -> None:
     timeline = collect(pong_run).timeline
     assert timeline is not None
     e3, e5, e6, e7, e25 = levels(3, 5, 6, 7, 25)
-    assert timeline.bars == (
-        Bar("vanilla", 0, 1, 1, 0.0, 0.0, 40.0, "kept", False),
-        Bar("radial", 0, 1, 1, 1 / 255, 40.0, 80.0, "kept", False),
-        Bar("phase 3", 3, 1, 2, e6, 90.0, 110.0, "not kept", False),
-        Bar("phase 3", 3, 2, 2, e6, 110.0, 135.0, "kept", False),
-        Bar("phase 4", 4, 1, 3, e7, 140.0, 180.0, "kept", True),
-        Bar("phase 4", 4, 2, 3, e7, 140.0, 182.0, "not kept", False),
-        Bar("phase 4", 4, 3, 3, e7, 178.0, 183.0, "diverged", False),
-    )
-    assert timeline.skips == (Skip(90.0, e3, e5, 2), Skip(190.0, e7, e25, 18))
+    assert timeline.bars == [
+        Bar(0, 1, 1, 0.0, 0.0, 40.0, "kept", False),
+        Bar(0, 1, 1, 1 / 255, 40.0, 80.0, "kept", False),
+        Bar(3, 1, 2, e6, 90.0, 110.0, "not kept", False),
+        Bar(3, 2, 2, e6, 110.0, 135.0, "kept", False),
+        Bar(4, 1, 3, e7, 140.0, 180.0, "kept", True),
+        Bar(4, 2, 3, e7, 140.0, 182.0, "not kept", False),
+        Bar(4, 3, 3, e7, 178.0, 183.0, "diverged", False),
+    ]
+    assert timeline.skips == [Skip(90.0, e3, e5), Skip(190.0, e7, e25)]
     assert timeline.target == e25
 
 
@@ -45,9 +45,7 @@ def test_runs_beside_the_one_that_ended_a_phase_are_drawn(pong_run: Path) -> Non
         *((1, 4, "not kept"), (2, 4, "kept"), (3, 4, "not needed"), (4, 4, "not needed"))
     ]
     assert [(bar.start, bar.end) for bar in third] == [(90, 110), (110, 135), (122, 140), (90, 140)]
-    assert [(curve.run, curve.kept) for curve in timeline.panels[2].curves] == [
-        *((1, False), (2, True), (3, False), (4, False))
-    ]
+    assert [curve.kept for curve in timeline.panels[2].curves] == [False, True, False, False]
     assert effort(pong_run).runs == 5  # the paper's count
     figure = figures.timeline(timeline, 860)
     assert "run, not needed" in [text.get_text() for text in figure.legends[0].get_texts()]
@@ -95,9 +93,7 @@ def test_learning_curves(pong_run: Path) -> None:
     ]
     vanilla, _, third, _ = timeline.panels
     assert (vanilla.curves[0].steps, vanilla.curves[0].returns) == ((200.0, 400.0), (-20.0, 20.0))
-    assert [(curve.run, curve.kept, curve.returns) for curve in third.curves] == [
-        *((1, False, (18.0, 12.0)), (2, True, (18.0, 20.0)))
-    ]
+    assert [(curve.kept, curve.returns) for curve in third.curves] == [(False, (18.0, 12.0)), (True, (18.0, 20.0))]
 
 
 def curve_of(pong_run: Path, rows: list[dict[str, float]]) -> Curve:

@@ -86,7 +86,6 @@ def vector_frames() -> Frames:
     return Frames(
         "RIFGSM(objective=CrossEntropy())",
         0.1,
-        0,
         50,
         2,
         OBSERVATION_NAMES["CartPole-v1"],
@@ -125,8 +124,8 @@ def pages(
     folder = tmp_path_factory.mktemp("pages")
     run = make_pong_run(folder / "pong-run")
     collected = {
-        "finished": collect(run, pong_frames),
-        "vector": collect(run, vector_frames()),
+        "finished": replace(collect(run), frames=pong_frames),
+        "vector": replace(collect(run), frames=vector_frames()),
         "strong": strong(collect(run)),
         "two": two_attacks(collect(run)),
         "unfinished": collect(make_pong_run(folder / "cut", finished=False)),

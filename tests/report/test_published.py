@@ -21,7 +21,7 @@ def test_rows_are_whole_and_name_our_recipes_and_budgets(game: str) -> None:
         assert len(row.mean) == len(row.sem) == len(row.eps)
         assert (row.levels != "") == (game in ("fruitbot", "jumper"))
     assert {count.recipe for count in published.run_counts(game)} < {row.recipe for row in rows}
-    assert published.wall_time(game) is not None
+    assert all(count.hours >= 10 for count in published.run_counts(game))
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,6 @@ def test_scores_and_averages_as_the_paper_quotes_them() -> None:
 def test_what_the_paper_does_not_have_is_absent() -> None:
     assert published.results("cartpole") == ()
     assert published.run_counts("cartpole") == ()
-    assert published.wall_time("cartpole") is None
 
 
 def test_score_by_hand() -> None:

@@ -14,9 +14,19 @@ from bcl.attacks import PGD
 from bcl.errors import MissingExtra
 from bcl.evaluation import Moment
 from bcl.games import ACTION_NAMES
-from bcl.reports.encode import MOST_GIF_FRAMES, encode, ffmpeg
 from bcl.reports.style import LIGHT, number
-from bcl.reports.video import GAP, PANE, TITLE, Subject, _image_panes, _vector_panes, frames
+from bcl.reports.video import (
+    GAP,
+    MOST_GIF_FRAMES,
+    PANE,
+    TITLE,
+    Subject,
+    _image_panes,
+    _vector_panes,
+    encode,
+    ffmpeg,
+    frames,
+)
 
 EPS = 10 / 255
 SUBJECT = Subject("pong", PGD(steps=30, step=0.1), EPS, ("NOOP", "LEFT"))
