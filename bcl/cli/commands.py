@@ -40,7 +40,16 @@ API = {
     "video": "bcl.api.signatures:video",
 }
 OFTEN = (
-    *("algo", "bootstrap", "dqn.steps", "ppo.steps", "dqn.learning_rate", "ppo.learning_rate", "network.hidden"),
+    *(
+        "algo",
+        "bootstrap",
+        "tempo",
+        "dqn.steps",
+        "ppo.steps",
+        "dqn.learning_rate",
+        "ppo.learning_rate",
+        "network.hidden",
+    ),
     *("attack.kind", "attack.steps", "curriculum.target", "curriculum.increment", "curriculum.runs"),
     *("evaluation.eps", "evaluation.episodes", "evaluation.suite"),
 )
