@@ -23,6 +23,7 @@ from typing import Any
 import torch
 from provenance import provenance
 
+import bcl
 from bcl import experiment
 from bcl.attacks import suite
 from bcl.config import resolve, resolve_stages
@@ -35,7 +36,7 @@ from bcl.experiment.verdict import plan_of
 from bcl.experiment.worker import MODULES, TrainingOrder, spec_of
 from bcl.learners.learner import Task
 from bcl.policies import Policy
-from bcl.policies.files import load, to_bytes
+from bcl.policies.files import to_bytes
 from bcl.runs.directory import Agent, RunDirectory, TrainingFolder
 from bcl.runs.executors import Executor, Here, Processes
 from bcl.settings import parse_flags
@@ -72,11 +73,11 @@ def curriculum(folder: Path, options: argparse.Namespace, beside: JudgeBeside, i
 
 def beside(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     """Old way and new way, and what they took."""
-    init = load(options.init) if options.init else None
+    init = bcl.load(options.init) if options.init else None
     old = curriculum(folder / "one after the other", options, "off", init)
     started_from = old.start()
     assert started_from, "a curriculum starts from an agent"
-    new = curriculum(folder / "beside each other", options, "on", load(started_from[1].file))
+    new = curriculum(folder / "beside each other", options, "on", bcl.load(started_from[1].file))
     ways = {}
     for run in (old, new):
         times = times_of(run.stages()[-1])
@@ -117,9 +118,7 @@ def main() -> None:
     parser.add_argument("--game", default="cartpole")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--recipe", help="measure its whole curriculum, whose last stage has phases")
-    parser.add_argument(
-        "--init", type=Path, help="a policy file to start from; without it the bootstrap is trained first"
-    )
+    parser.add_argument("--init", help="a run, a policy file or zoo:NAME; without it the bootstrap is trained first")
     parser.add_argument("--runs", type=int, default=3, help="K")
     parser.add_argument("--parallel", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--out", type=Path)

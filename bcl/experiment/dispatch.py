@@ -94,9 +94,10 @@ class Dispatcher:
 
     def judges_beside(self, game: Game) -> bool:
         """Whether a run is judged while the next one trains. Games of Gymnasium may be known to this process alone."""
+        wanted = self.judge_beside == "on"
         if self.judge_beside == "auto":
-            return self.device == "cuda" and isinstance(self.executor, Here) and not isinstance(game, GymnasiumGame)
-        return self.judge_beside == "on"
+            wanted = self.device == "cuda" and not isinstance(game, GymnasiumGame)
+        return wanted and isinstance(self.executor, Here)
 
     def _done(self, run: TrainingFolder, order: TrainingOrder) -> bool:
         if not run.finished or run.checkpoint.exists():

@@ -193,7 +193,7 @@ class Curriculum:
     def _along(self, wanted: Sequence[Cell], eps: float) -> list[Cell]:
         """Scores above a budget, for which skipping may ask next: as many as are played with those that are wanted in about the same
         time."""
-        above = [more for more in self._rules.eps if more > eps] if self._rules.skip else []
+        above = [more for more in self._rules.eps[1:] if more > eps] if self._rules.skip else []
         idle = -len(wanted) % GPU_PASS if self._dispatcher.device == "cuda" else self._dispatcher.executor.width - 1
         return [cell for more in above for cell in self._cells(more)][:idle]
 

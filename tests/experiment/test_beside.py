@@ -102,7 +102,7 @@ FINISH = "import sys, pathlib; from bcl import experiment as e; e.finish(pathlib
 
 def kill_when(run: Path, happens: Callable[[], bool]) -> None:
     process = subprocess.Popen([sys.executable, "-c", FINISH, str(run)])
-    deadline = time.monotonic() + 240
+    deadline = time.monotonic() + 900
     while not happens():
         assert process.poll() is None, "it ended before"
         assert time.monotonic() < deadline, "it never happened"
