@@ -403,6 +403,9 @@ class Config:
     """The learner."""
     bootstrap: Literal["auto", "vanilla", "radial"] = "auto"
     """What the BCL-AT recipes start from; `auto` is the paper's: radial for DQN, vanilla for PPO."""
+    tempo: Literal["auto", "fast", "paper"] = "auto"
+    """Of Atari and Procgen games: `paper` has the paper's numbers, `fast` ours: larger batches, shorter runs, a falling step size,
+    n-step returns. `auto`: the paper's but for vanilla DQN on its four games; our own recipes are fast already."""
     seed: Natural = 0
     """Root of every random draw of the run."""
     budget: Literal["full", "small"] = "full"
@@ -475,7 +478,11 @@ def resolve_stages(
     algo = str(top.get("algo", "dqn"))
     name = recipe or str(top.get("recipe", "vanilla"))
     name = recipes.take_recipe(Path(name)) if name.endswith(".toml") else name
-    *earlier, (last_stage, last_rows) = recipes.stages_of(name, algo, game, str(top.get("bootstrap", "auto")))
+    tempo = str(top.get("tempo", "auto"))
+    if tempo != "auto" and top["game"]["engine"] == "gymnasium":
+        raise ConfigError(f"'{game}' has no other tempo", "leave out --tempo, which is for Atari and Procgen games")
+    choices = recipes.stages_of(name, algo, game, str(top.get("bootstrap", "auto")), tempo)
+    *earlier, (last_stage, last_rows) = choices
 
     def config(stage: recipes.Stage, rows: list[recipes.Settings], *own: Mapping[str, Any]) -> Config:
         merged: Mapping[str, Any] = functools.reduce(merge, (stage.settings, preset, *rows))

@@ -114,6 +114,22 @@ def choose_next(f: Scored[P], j: int, rules: Rules) -> tuple[int, list[Tried]]:
     return j + 1 + floor(rules.skip * (i - j - 1) + 1e-9), tried  # Select over {j+1..i}
 
 
+def likely_next(phase: Phase, k: int, rules: Rules, succeeds: bool) -> tuple[Phase, int] | None:
+    """The run that Algorithm 1 asks for after run k of a phase, as far as it can be told before run k is judged; `succeeds`: it is
+    expected to meet the thresholds. None: there is none, or too many could be it. Phase 0 is the bootstrap."""
+    following = phase.index + 1
+    after = None
+    if following < len(rules.eps):
+        after = (Phase(following, rules.eps[following - 1], rules.eps[following], rules.runs), 1)
+    judged = rules.nominal_threshold is not None or rules.attacked_threshold is not None
+    if phase.runs <= 1 and not rules.ratchet:
+        return after  # whatever its scores are, it is kept
+    if k < phase.runs and (k < rules.min_runs or not (judged and succeeds)):
+        return phase, k + 1
+    # With K_min above 1 an earlier run may be the better one.
+    return after if judged and succeeds and rules.min_runs == 1 else None
+
+
 def _train_runs(
     trained: Iterator[P],
     phase: Phase,

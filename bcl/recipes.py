@@ -32,12 +32,25 @@ class Stage:
     """What this stage sets on every game; a preset overrides it."""
     games: dict[str, Settings] = field(default_factory=dict)
     """Published settings of this stage per preset, which they override; `*`: of every game."""
+    fast: Settings = field(default_factory=dict)
+    """What the fast tempo has instead, on every Atari and Procgen game."""
+    fast_games: dict[str, Settings] = field(default_factory=dict)
+    """Where it differs per preset."""
     shares_median: bool = False
     """With `--repeats`, all repeats go on from the median of their agents of this stage."""
 
     def __post_init__(self) -> None:
         if self.loss not in get_args(Loss) or self.strategy not in get_args(Strategy):
             raise ValueError(f"a stage of loss '{self.loss}' and strategy '{self.strategy}'")
+
+    def at_tempo(self, tempo: str, algo: str, game: str) -> Settings:
+        """What lies above the published settings. `auto` is the paper's, but for the vanilla DQN agents of its games: 6M steps of
+        plain exploration see no reward on two of them."""
+        ours = tempo == "auto" and self.loss == "standard" and algo == "dqn" and game in self.fast_games
+        if tempo != "fast" and not ours:
+            return {}
+        merged = merge(self.fast, self.fast_games.get(game, {}))
+        return {section: table for section, table in merged.items() if section == algo}
 
 
 @dataclass(frozen=True)
@@ -114,8 +127,10 @@ def find_recipe(name: str) -> Recipe:
     return known[name]
 
 
-def stages_of(name: str, algo: str, game: str, bootstrap: str = "auto") -> list[tuple[Stage, list[Settings]]]:
-    """Every stage of a recipe, bootstrap first, each with its published rows for the game, general ones first."""
+def stages_of(
+    name: str, algo: str, game: str, bootstrap: str = "auto", tempo: str = "auto"
+) -> list[tuple[Stage, list[Settings]]]:
+    """Every stage of a recipe, bootstrap first, each with its rows for the game, general ones first."""
     recipe = find_recipe(name)
     kind: str = recipe.bootstrap
     if kind == "choice":
@@ -131,6 +146,7 @@ def stages_of(name: str, algo: str, game: str, bootstrap: str = "auto") -> list[
         rows = [stage.games.get(game) or stage.games.get("*", {}), recipe.games.get(game, {}).get(stage.loss, {})]
         if recipe.bootstrap == "choice" and kind == "vanilla" and game in stage.games and stage.strategy != "none":
             rows.append({"curriculum": {"start": _DATA["vanilla_starts"].get(game, 0.0)}})
+        rows.append(stage.at_tempo(tempo, algo, game))
         found.append((stage, rows))
     return found
 

@@ -202,6 +202,27 @@ def test_curriculum_compares_the_same_runs(benchmark, monkeypatch, tmp_path, cap
     assert "2 at once" in capsys.readouterr().out
 
 
+def test_curriculum_compares_judging_beside_training_with_judging_after_it(benchmark, monkeypatch, tmp_path, capsys):
+    out = tmp_path / "beside.json"
+    words = "--recipe bcl-mos-at --bootstrap=vanilla --device cpu --curriculum.skip=0 --curriculum.adaptive=false"
+    sizes = (
+        "--dqn.steps=64 --dqn.num_envs=4 --dqn.batch_size=8 --network.hidden=8 --dqn.ramp_steps=60 --dqn.log_steps=16"
+    )
+    more = "--dqn.samples_per_step=2 --dqn.buffer_size=64 --dqn.replay_initial=16 --evaluation.episodes=1"
+    few = "--evaluation.max_steps=20 --curriculum.runs=1 --curriculum.max_runs=2 --curriculum.nominal_threshold=1"
+    monkeypatch.setattr(sys, "argv", ["curriculum.py", *f"{words} {sizes} {more} {few}".split(), "--out", str(out)])
+    benchmark("curriculum").main()
+    result = json.loads(out.read_text())
+    assert {"command", "commit", "date", "machine", "settings"} <= result.keys()
+    assert (result["same_decisions"], result["runs"]) == (True, 2)
+    for way in result["ways"].values():
+        assert 0 < way["training"] < way["wall"]
+        assert way["judging_share"] == pytest.approx(1 - way["training"] / way["wall"])
+    shown = capsys.readouterr().out
+    assert "the same decisions: yes, 2 runs in 2 phases" in shown
+    assert shown.count("of them judging while nothing trained") == 4, "of each way when it ends, and beside the other"
+
+
 def test_the_figures_of_the_results_are_drawn(benchmark, tmp_path, monkeypatch):
     figures = benchmark("figures")
     monkeypatch.setattr(figures, "IMAGES", tmp_path)

@@ -159,6 +159,87 @@ def test_vanilla_and_sa_have_their_own_numbers() -> None:
     assert resolve("road_runner", recipe="sa").dqn.target_sync == 32_000
 
 
+ATARI = ("pong", "freeway", "bank_heist", "road_runner")
+# radial_rl_v2's vanilla DQN, its RADIAL and the paper's AT and SA-DQN: steps, buffer, first update, batch, samples per step,
+# step size, share left at the end, n-step, target copy.
+PAPER_DQN = {
+    "standard": (6_000_000, 200_000, 50_000, 128, 32, 1.25e-4, 1, 1, 4_000),
+    "radial": (4_500_000, 200_000, 50_000, 128, 32, 1.25e-4, 1, 1, 4_000),
+    "at": (4_500_000, 50_000, 256, 128, 32, 1.25e-4, 1, 1, 4_000),
+}
+
+
+@pytest.mark.parametrize("game", ATARI)
+@pytest.mark.parametrize("recipe", ["at", "ncl-at", "bcl-c-at", "bcl-mos-at", "bcl-radial", "radial", "vanilla"])
+def test_the_papers_tempo_has_its_numbers_in_every_stage(recipe: str, game: str) -> None:
+    names = "steps buffer_size replay_initial batch_size samples_per_step learning_rate learning_rate_end n_step target_sync"
+    for stage, config in resolve_stages(game, recipe=recipe, flags={"tempo": "paper"}):
+        numbers = list(PAPER_DQN[stage.loss])
+        if stage.loss == "radial" and config.game.pipeline == "v1":
+            numbers[2] = 256  # radial_rl's first version
+        assert [getattr(config.dqn, name) for name in names.split()] == numbers
+        exploration = (config.dqn.exploration_start, config.dqn.exploration_end, config.dqn.exploration_steps)
+        assert exploration == ((1.0, 0.01, 500_000) if stage.loss == "standard" else (0.01, 0.01, 1))
+        assert config.dqn.exploration_repeat == 1
+        assert config.attack == AttackConfig()
+        assert config.tempo == "paper"
+
+
+@pytest.mark.parametrize("game", ["fruitbot", "jumper"])
+@pytest.mark.parametrize("recipe", ["vanilla", "radial", "at", "bcl-mos-at"])
+def test_the_papers_tempo_is_the_usual_one_of_ppo(recipe: str, game: str) -> None:
+    stages = resolve_stages(game, recipe=recipe, flags={"tempo": "paper"})
+    assert [config.ppo for _, config in stages] == [PpoConfig()] * len(stages)
+    assert [dataclasses.replace(config, tempo="auto") for _, config in stages] == [
+        config for _, config in resolve_stages(game, recipe=recipe)
+    ]
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize("game", [*ATARI, "fruitbot", "breakout"])
+def test_the_fast_tempo_shortens_every_stage_and_keeps_the_method(recipe: str, game: str) -> None:
+    if game == "fruitbot" and "ppo" not in RECIPES[recipe].algos:
+        return
+    target = {"curriculum": {"target": "10/255"}} if game == "breakout" else {}
+    usual = resolve_stages(game, recipe=recipe, flags={"tempo": "paper"} | target)
+    fast = resolve_stages(game, recipe=recipe, flags={"tempo": "fast"} | target)
+    method = ("kappa", "kappa_linear", "td_loss", "radial_approach", "ramp", "gamma")
+    for (stage, before), (_, after) in zip(usual, fast, strict=True):
+        assert (before.curriculum, before.attack, before.game) == (after.curriculum, after.attack, after.game)
+        assert [getattr(before.dqn, name) for name in method] == [getattr(after.dqn, name) for name in method]
+        assert after.learner(stage.loss).steps <= before.learner(stage.loss).steps
+        if not RECIPES[recipe].ours:
+            assert after.learner(stage.loss).steps < before.learner(stage.loss).steps
+        if stage.loss in ("radial", "at", "sa") and stage.strategy != "paced" and after.algo == "dqn":
+            assert after.dqn.ramp_steps < after.dqn.steps, "the budget comes to its end"
+
+
+def test_the_fast_tempo_by_hand() -> None:
+    vanilla, radial, at = (
+        config.dqn for _, config in resolve_stages("freeway", recipe="bcl-mos-at", flags={"tempo": "fast"})
+    )
+    assert (vanilla.steps, vanilla.batch_size, vanilla.exploration_repeat) == (2_000_000, 1024, 64)
+    assert (radial.steps, radial.ramp_steps, radial.n_step) == (1_000_000, 800_000, 3)
+    assert (at.steps, at.ramp_steps, at.batch_size, at.n_step, at.kappa) == (500_000, 400_000, 1024, 3, 0.8)
+    last = resolve("road_runner", recipe="bcl-radial+at", flags={"tempo": "fast"}).dqn
+    assert (last.steps, last.learning_rate) == (500_000, 1.25e-7)
+    ppo = resolve("fruitbot", recipe="at", flags={"tempo": "fast"}).ppo
+    assert (ppo.steps, ppo.batch_size, ppo.learning_rate_end) == (5_000_000, 2048, 0.1)
+    assert resolve("fruitbot", recipe="at", flags={"tempo": "fast", "ppo": {"steps": 9}}).ppo.steps == 9
+
+
+def test_small_games_have_one_tempo() -> None:
+    with pytest.raises(ConfigError, match="'cartpole' has no other tempo; leave out --tempo"):
+        resolve("cartpole", recipe="at", flags={"tempo": "fast"})
+
+
+def test_a_configuration_of_before_there_were_tempos_is_read_as_it_was() -> None:
+    text = to_toml(resolve("pong", recipe="bcl-mos-at"))
+    old = "".join(line + "\n" for line in text.splitlines() if not line.startswith("tempo"))
+    assert "tempo" in text
+    assert config_from_toml(old) == resolve("pong", recipe="bcl-mos-at")
+
+
 def test_every_stage_has_its_own_settings() -> None:
     vanilla, radial, opened, at = resolve_stages("road_runner", recipe="bcl-radial+at")
     assert vanilla[1] == dataclasses.replace(resolve("road_runner"), recipe="bcl-radial+at")

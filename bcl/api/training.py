@@ -179,7 +179,8 @@ def resume(
 
 def _name(game: str | Callable[..., Any], workers: Workers) -> str:
     name = named_game(game)
-    if callable(game) and ":" not in name and (not workers.local or workers.parallel > 1):
+    elsewhere = not workers.local or workers.parallel > 1 or workers.judge_beside == "on"
+    if callable(game) and ":" not in name and elsewhere:
         raise ConfigError(f"other processes cannot import '{name}'", "put it into a module of its own")
     return name
 

@@ -24,6 +24,9 @@ class Workers:
     """This machine, or a Ray cluster."""
     parallel: int = 1
     """Runs and evaluations at once on this machine; they share its GPU."""
+    judge_beside: Literal["auto", "on", "off"] = "auto"
+    """Without --parallel, in a curriculum: play the scores of a run in a second process while the run that probably comes next trains.
+    Decisions are the same. auto: on a GPU, for Atari and Procgen."""
     ray_address: str | None = None
     """`auto`, host:port or ray://host:port; without it a cluster of this machine alone is started."""
     ray_cpus: float = 1.0
@@ -52,6 +55,10 @@ class Workers:
             raise ConfigError(
                 f"--parallel {self.parallel} is not possible here", "1 or more; a cluster decides by itself"
             )
+        if self.judge_beside == "on" and (self.parallel > 1 or not self.local):
+            raise ConfigError(
+                "--judge-beside on is for one run at a time", "leave it out, or --parallel and --executor"
+            )
         if self.local:
             return pick_device(self.device)
         wanted = "cuda" if self.ray_gpus > 0 else "cpu"
@@ -76,7 +83,7 @@ class Workers:
         from bcl.experiment import Dispatcher
 
         device = self.worker_device()  # refuses what does not fit together
-        return Dispatcher(self.make_executor(), device, interrupted, tick, say, self.trackers())
+        return Dispatcher(self.make_executor(), device, interrupted, tick, say, self.trackers(), self.judge_beside)
 
     def trackers(self) -> "Trackers":
         """Who shows the metrics besides their file."""

@@ -23,7 +23,8 @@ SINGULAR = {"attacks": "attack"}  # parameter -> flag
 # Parameters that are no flags: the console gives them, or they have flags of their own.
 NO_FLAGS = {"call", "settings", "workers", "onlooker", "say", "progress", "on_row", "finish", "tell"}
 OFTEN = (
-    *("algo", "bootstrap", "dqn.steps", "ppo.steps", "dqn.learning_rate", "ppo.learning_rate", "network.hidden"),
+    *("algo", "bootstrap", "tempo", "network.hidden"),
+    *("dqn.steps", "ppo.steps", "dqn.learning_rate", "ppo.learning_rate"),
     *("attack.kind", "attack.steps", "curriculum.target", "curriculum.increment", "curriculum.runs"),
     *("evaluation.eps", "evaluation.episodes", "evaluation.suite"),
 )

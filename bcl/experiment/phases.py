@@ -4,7 +4,7 @@ paces itself.
 Running one again over the same folder makes the same decisions from what is stored there, and goes on where nothing is.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from typing import Any
 
 from bcl import curriculum
@@ -13,18 +13,21 @@ from bcl.config import Config
 from bcl.curriculum_rules import INCUMBENT, Decision, Phase, Result, Rules, budgets
 from bcl.errors import TrainingError, counted
 from bcl.evaluation import Cell, cells, flags
+from bcl.experiment.beside import Beside, Guess
 from bcl.experiment.dispatch import Dispatcher, content
 from bcl.experiment.verdict import SELECTION, choosing_attacks, final_score, plan_of, plans_of
-from bcl.experiment.worker import TrainingOrder
+from bcl.experiment.worker import MODULES, TrainingOrder
 from bcl.learners.learner import Task, training_attack
 from bcl.learners.pacing import Pace
 from bcl.policies.files import fingerprint, load
 from bcl.recipes import Loss, Strategy
 from bcl.runs import store
-from bcl.runs.directory import Agent, Clock, StageFolder
+from bcl.runs.directory import Agent, Clock, StageFolder, TrainingFolder
+from bcl.runs.executors import Crew
 from bcl.seeds import derive
 from bcl.settings import format_eps
 
+GPU_PASS = 8  # scores of 20 or 64 copies that a GPU plays side by side (`bcl.evaluation.suite`)
 LOWEST = -1e9  # the return of what diverged: below any game's, and JSON has no infinity
 
 
@@ -51,6 +54,10 @@ class Curriculum:
         self._attacks = choosing_attacks(self._config)
         self._bootstrap = Agent(bootstrap.file, stage.evals, bootstrap.fingerprint)
         self._dispatcher = dispatcher
+        self._crew = Crew(dispatcher.interrupted, dispatcher.tick, MODULES)
+        self._beside = Beside(stage, dispatcher, self._crew)
+        self._judges_beside = dispatcher.judges_beside(self._config.game)
+        self._succeeds = True  # whether the run that was judged last met the thresholds
         self._clock = Clock(stage)
         self._runs_done = 0
         self._diverged = 0  # runs of the phase at work
@@ -58,15 +65,20 @@ class Curriculum:
 
     def result(self) -> dict[str, Any]:
         """Which agent the stage hands on, the budget it was trained up to, why the curriculum stopped, and flags."""
-        ended = curriculum.bcl(
-            self._bootstrap,
-            self._rules,
-            train=self._train,
-            score=self._score,
-            decided=self._decided,
-            out_of_budget=self._out_of_budget,
-            training_score=self._training_score if self._config.curriculum.toothless else None,
-        )
+        self._stage.clear_discarded()
+        with self._crew:
+            if self._judges_beside and not self._stage.decisions():
+                self._beside.begin_ahead(self._guess(Phase(0, 0.0, self._rules.eps[0], 0), 0, self._bootstrap))
+            ended = curriculum.bcl(
+                self._bootstrap,
+                self._rules,
+                train=self._train,
+                score=self._score,
+                decided=self._decided,
+                out_of_budget=self._out_of_budget,
+                training_score=self._training_score if self._config.curriculum.toothless else None,
+            )
+            self._beside.settle(None, "")
         kept = ended.policy if self._config.curriculum.keep == "last" else ended.best
         store.write_bytes(self._stage.policy, content(kept))
         trained_up_to = self._rules.eps[kept.phase]
@@ -105,7 +117,8 @@ class Curriculum:
     def _train(self, parent: Agent, phase: Phase) -> Iterator[Agent]:
         folder = self._stage.phase(phase.index)
         orders = [(folder.run(k), self._order(parent, phase, k)) for k in range(1, phase.runs + 1)]
-        working = self._dispatcher.train(orders)
+        self._beside.settle(folder.run(1), parent.fingerprint)
+        working = self._runs_beside(phase, orders) if self._judges_beside else self._dispatcher.train(orders)
         self._diverged = 0
         try:
             for run in working:
@@ -118,8 +131,41 @@ class Curriculum:
                     raise TrainingError(what, hint)
                 self._clock.keep()
                 yield agent
+                self._succeeds = False  # another run is asked for
         finally:
             working.close()
+
+    def _runs_beside(
+        self, phase: Phase, orders: Sequence[tuple[TrainingFolder, TrainingOrder]]
+    ) -> Generator[TrainingFolder, None, None]:
+        """The runs of a phase in order, each when it is judged."""
+        for k, (run, order) in enumerate(orders, 1):
+            self._beside.train(run, order)
+            if self._beside.begin_to_judge(run, order):
+                self._beside.begin_ahead(self._guess(phase, k, run.agent(phase.index), orders))
+            self._beside.wait_until_judged(run)
+            try:
+                yield run
+            except GeneratorExit:
+                self._beside.end_phase()
+                raise
+
+    def _guess(
+        self, phase: Phase, k: int, agent: Agent, orders: Sequence[tuple[TrainingFolder, TrainingOrder]] = ()
+    ) -> Guess | None:
+        """What to train while run k is judged; nothing where that could not be used."""
+        c = self._config.curriculum
+        runs_left = not c.max_runs or self._runs_done + min(k, 1) < c.max_runs
+        time_left = not c.max_hours or self._clock.seconds() < 3600 * c.max_hours
+        likely = curriculum.likely_next(phase, k, self._rules, self._succeeds) if runs_left and time_left else None
+        if likely is None:
+            return None
+        following, number = likely
+        if following == phase:
+            run, order = orders[number - 1]
+            return Guess(run, order, "")
+        order = self._order(agent, following, number)
+        return Guess(self._stage.phase(following.index).run(number), order, agent.fingerprint)
 
     def _order(self, parent: Agent, phase: Phase, k: int) -> TrainingOrder:
         """A run, with what the phase will ask of it, so that workers play it: the thresholds' returns, and those of V_k."""
@@ -128,6 +174,9 @@ class Curriculum:
         asked = [0.0] if compared or rules.nominal_threshold is not None else []
         asked += [phase.eps] if rules.attacked_threshold is not None else []
         asked += [phase.eps, phase.start] if compared and rules.value != "nominal" else []
+        if self._judges_beside and phase.runs == 1:  # it will be the agent on the path
+            asked += [0.0, *rules.scored_at] if rules.scored_at else []
+        cells = [cell for eps in dict.fromkeys(asked) for cell in self._cells(eps)]
         seed = derive(self._config.seed, "stage", self._stage.number, "phase", phase.index, "run", k)
         return TrainingOrder(
             name=f"phase {phase.index} up to {format_eps(phase.eps)}, run {k} of {phase.runs}",
@@ -137,8 +186,16 @@ class Curriculum:
             device=self._dispatcher.device,
             trackers=self._dispatcher.trackers,
             plan=self._plan,
-            cells=tuple(cell for eps in dict.fromkeys(asked) for cell in self._cells(eps)),
+            cells=tuple(cells),
+            along=tuple(self._along(cells, phase.eps)) if self._dispatcher.device == "cuda" else (),
         )
+
+    def _along(self, wanted: Sequence[Cell], eps: float) -> list[Cell]:
+        """Scores above a budget, for which skipping may ask next: as many as are played with those that are wanted in about the same
+        time."""
+        above = [more for more in self._rules.eps[1:] if more > eps] if self._rules.skip else []
+        idle = -len(wanted) % GPU_PASS if self._dispatcher.device == "cuda" else self._dispatcher.executor.width - 1
+        return [cell for more in above for cell in self._cells(more)][:idle]
 
     def _cells(self, eps: float) -> list[Cell]:
         return [Cell(attack, eps) for attack in self._attacks] if eps > 0 else [Cell(None, 0.0)]
@@ -146,10 +203,8 @@ class Curriculum:
     def _score(self, agent: Agent, eps: float) -> float:
         if not agent.fingerprint:
             return LOWEST
-        above = [more for more in self._rules.eps if more > eps] if self._rules.skip else []
-        ahead = [cell for more in above for cell in self._cells(more)]
-        idle = self._dispatcher.executor.width - 1
-        scores = self._dispatcher.scores("choosing", agent, self._plan, self._cells(eps), ahead[:idle])
+        cells = self._cells(eps)
+        scores = self._dispatcher.scores("choosing", agent, self._plan, cells, self._along(cells, eps))
         return min(score.mean for score in scores)
 
     def _training_score(self, agent: Agent, eps: float) -> float:
@@ -174,6 +229,7 @@ class Curriculum:
 
     def _decided(self, decision: Decision) -> None:
         seconds = self._stage.phase(decision.phase.index).keep(decision, self._clock.keep)
+        self._succeeds = decision.candidates[-1].met is not False
         self._dispatcher.say(phase_line(decision, self._rules.eps, seconds - self._decided_at))
         self._decided_at = seconds
 

@@ -31,6 +31,7 @@ from bcl.experiment.phases import (
     rules_of,
     train_paced,
 )
+from bcl.experiment.times import times_of
 from bcl.experiment.trackers import NO_TRACKERS, Trackers
 from bcl.experiment.verdict import Verdict, choosing_attacks, evaluate_run, final_score_in_words
 from bcl.experiment.worker import TrainingOrder, check_fits, spec_of
@@ -181,6 +182,8 @@ def _train_curriculum(
         about = stage.once(lambda: train_paced(stage, start, before.the_agent(), dispatcher))
     else:
         about = stage.once(lambda: Curriculum(stage, start, before.the_agent(), dispatcher).result())
+        if times := times_of(stage):
+            dispatcher.say(f"stage {stage.number}: {times}")
     for flag in about["flags"]:
         dispatcher.say(f"flag {flag}")
     agent = stage.agent()

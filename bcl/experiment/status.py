@@ -9,6 +9,7 @@ from bcl.config import Config
 from bcl.errors import StoreError
 from bcl.experiment.learning_check import doubt
 from bcl.experiment.phases import budgets_of, phase_line, rules_of
+from bcl.experiment.times import times_of
 from bcl.experiment.worker import TRAINING
 from bcl.learners.metrics import Metrics
 from bcl.runs import store
@@ -140,3 +141,5 @@ def _stage_lines(stage: StageFolder) -> Iterator[str]:
         for one in made:
             yield f"{stage.name}: {phase_line(one.decision, eps, one.seconds - before)}"
             before = one.seconds
+        if stage.finished and (times := times_of(stage)):
+            yield f"{stage.name}: {times}"

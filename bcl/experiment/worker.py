@@ -60,6 +60,8 @@ class TrainingOrder:
     plan: Plan | None = None
     """How the outcome is evaluated, where it is."""
     cells: tuple[Cell, ...] = ()
+    along: tuple[Cell, ...] = ()
+    """Worth playing along with those."""
 
 
 class ProgressFile:
@@ -102,7 +104,7 @@ def train(folder: Path, order: TrainingOrder, stop: Stop) -> None:
     try:
         policy = train_run(folder, order.config, order.task, parent, order.device, hooks, order.trackers)
         if order.plan:
-            _play(policy, order.plan, order.cells, run.evals, progress, stop)
+            _play(policy, order.plan, (*order.cells, *order.along), run.evals, progress, stop)
     except TrainingError as error:
         if not order.plan:
             raise
@@ -164,7 +166,7 @@ class _Record:
     metrics: store.MetricsFile
     tracker: Tracker
 
-    def __init__(self, run: TrainingFolder, policy: Policy, identity: str, device: str) -> None:
+    def __init__(self, run: TrainingFolder, policy: Policy, identity: str, device: str, began: float) -> None:
         self._run = run
         self._policy = policy
         self._about = {"identity": identity, "device": device}
@@ -172,7 +174,7 @@ class _Record:
         self.state: State | None = kept.get("state")
         self.step = int(self.state["step"]) if self.state else 0
         self._forget_later()
-        self._began = kept.get("began", time.time())
+        self._began = kept.get("began", began)
         # What a kill threw away does not count; checkpoints of version 0.1 have no seconds.
         self._before = kept.get("seconds", run.seconds())
         self._here = time.monotonic()
@@ -226,12 +228,13 @@ def train_run(
     if run.finished:
         store.remove(run.checkpoint)  # a kill may have come before
         return load(run.policy, device)
+    began = time.time()
     game = seen_by_learner(make_env(config.game, config.learner(task.loss).num_envs, device))
     with contextlib.closing(game) as env, _threads_for(env):
         policy = _child(parent, config, env) if parent else _fresh(config, env, derive(task.seed, "weights"))
         facts = (FORMAT, config, task, policy.spec.parent)
         identity = hashlib.sha256(repr(facts).encode()).hexdigest()[:16]
-        record = _Record(run, policy, identity, device)
+        record = _Record(run, policy, identity, device, began)
         hooks = dataclasses.replace(hooks, log=record.log, save=record.save, held=record.held)
         with (
             store.MetricsFile(run.metrics_file) as record.metrics,

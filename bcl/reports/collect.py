@@ -284,7 +284,7 @@ def _proofs(results: Iterable[tuple[Path, str]]) -> tuple[Proof, ...]:
 
 def _settings(run: RunDirectory, config: Config) -> Iterator[tuple[str, str, str, str]]:
     """Settings of every stage that are not as the preset and the recipe have them."""
-    same = {"algo": config.algo, "bootstrap": config.bootstrap, "budget": config.budget, "seed": config.seed}
+    same = {name: getattr(config, name) for name in ("algo", "bootstrap", "tempo", "budget", "seed")}
     # Without a preset the game's own id is known to have defaults.
     flags: dict[str, Any] = {**same, "curriculum": {"target": config.curriculum.target}}
     name = preset_for(config.game)

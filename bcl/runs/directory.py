@@ -32,7 +32,7 @@ from bcl.settings import difference, to_toml
 
 FORMAT = 2  # of run directories; those of version 0.1 have no number
 CONFIG, RUN, REPEATS = "config.toml", "run.json", "repeats.json"
-EVALS, CERTS, PROGRESS = "evals", "certs", "progress.json"
+EVALS, CERTS, PROGRESS, AHEAD = "evals", "certs", "progress.json", "ahead.json"
 COPY_AGAIN = "copy the run again with all its files"
 # Files in the folders of stages that reports read.
 REPORTED = ("result.json", "metrics.jsonl", "decision.json", "clock*.json", "time-after*.json")
@@ -98,6 +98,7 @@ class TrainingFolder(ResultFolder):
         self.metrics_file = path / "metrics.jsonl"
         self.checkpoint = path / "checkpoint.pt"
         self.progress = path / PROGRESS
+        self.ahead_file = path / AHEAD
         self.wandb_file = path / "wandb.json"
 
     def finish(self, facts: Mapping[str, Any]) -> None:
@@ -126,6 +127,18 @@ class TrainingFolder(ResultFolder):
 
     def snapshots(self) -> dict[int, Path]:
         return {int(path.stem): path for path in sorted((self.path / "snapshots").glob("*.safetensors"))}
+
+    def begin_ahead(self, parent: str) -> None:
+        """Say that it is trained before anybody asked for it, from an agent by its fingerprint."""
+        store.write_json(self.ahead_file, {"parent": parent})
+
+    def began_ahead(self) -> str | None:
+        """The agent that it is trained from before anybody asked for it; none: it was asked for."""
+        return store.read_if_there(self.ahead_file).get("parent")
+
+    def asked_for(self) -> None:
+        """From here on it is a run like any other."""
+        store.remove(self.ahead_file)
 
     def forget(self) -> None:
         """Delete what a cancelled run left: its checkpoint can be gigabytes."""
@@ -204,6 +217,8 @@ class StageFolder(TrainingFolder):
         self.median = TrainingFolder(self.path / "median")  # the agent that repeats go on from
         self.paced_run = TrainingFolder(self.path / "run")  # of a stage whose budget paces itself
         self.clock = self.path / "clock.json"
+        self._in_vain = self.path / "in-vain.json"
+        self._discarded = self.path / "discarded"
 
     @property
     def config(self) -> Config:
@@ -243,6 +258,41 @@ class StageFolder(TrainingFolder):
             return [self.paced_run]
         made = [one.decision for one in self.decisions()]
         return [self.phase(d.phase.index).run(c.run) for d in made for c in d.candidates if c.run != INCUMBENT]
+
+    def begun_ahead(self) -> list[TrainingFolder]:
+        """Runs that nobody has asked for yet."""
+        return [TrainingFolder(path.parent) for path in sorted(self.path.glob(f"phases/*/run*/{AHEAD}"))]
+
+    def discard(self, run: TrainingFolder) -> float:
+        """Delete a run that was begun ahead in vain, and give the seconds that it trained, which are kept."""
+        seconds = run.seconds()
+        self.clear_discarded()
+        run.path.rename(self._discarded)  # at once: what a kill leaves of a deletion must not be taken for a run
+        store.write_json(self._in_vain, {"runs": [*self._given_up(), {"run": self._inside(run), "seconds": seconds}]})
+        self.clear_discarded()
+        return seconds
+
+    def clear_discarded(self) -> None:
+        """Delete what a kill left of a deletion."""
+        shutil.rmtree(self._discarded, ignore_errors=True)
+
+    def in_vain(self) -> dict[str, list[float]]:
+        """Seconds of training that nobody needed, by folder: a run that was good enough came before, or the curriculum went
+        another way."""
+        found: dict[str, list[float]] = {}
+        for one in self._given_up():
+            found.setdefault(one["run"], []).append(one["seconds"])
+        for made in self.decisions():
+            for number, run in self.phase(made.decision.phase.index).runs().items():
+                if not made.decision.candidate(number):
+                    found.setdefault(self._inside(run), []).append(run.seconds())
+        return found
+
+    def _given_up(self) -> list[Json]:
+        return list(store.read_if_there(self._in_vain).get("runs", []))
+
+    def _inside(self, run: TrainingFolder) -> str:
+        return run.path.relative_to(self.path).as_posix()
 
     def on_clock(self, moment: Any) -> float | None:
         """The seconds on its clock (`Clock`) at a time of day; none where that is not stored, as in version 0.1."""

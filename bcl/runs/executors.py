@@ -9,9 +9,11 @@ import atexit
 import contextlib
 import multiprocessing
 import signal
+import sys
 import time
 import traceback
-from collections.abc import Callable, Generator, Sequence
+import types
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -152,6 +154,53 @@ def _interrupt(begun: Sequence[Begun], tick: Callable[[], None]) -> None:
         time.sleep(POLL)
 
 
+class Crew:
+    """Jobs beside each other, each in a process of its own, begun one by one: for whoever decides by what has ended what comes
+    next. As a context: KeyboardInterrupt lets jobs keep checkpoints, and what is still under way at its end is cancelled."""
+
+    def __init__(self, stop: Callable[[], bool], tick: Callable[[], None], preload: Sequence[str] = ()) -> None:
+        self._stop = stop
+        self._tick = tick
+        self._preload = preload
+        self._begun: dict[Path, Child] = {}
+
+    def begin(self, job: Job) -> None:
+        """One job to a folder; where one is under way, it is that one."""
+        if job.folder not in self._begun:
+            self._begun[job.folder] = Child(job, self._preload)
+
+    def wait(self, folder: Path) -> None:
+        """Until the job of a folder has ended, if there is one; its error is raised here, and KeyboardInterrupt where `stop()`
+        becomes true."""
+        child = self._begun.get(folder)
+        if child is None:
+            return
+        while not child.ended():
+            if self._stop():
+                raise KeyboardInterrupt
+            self._tick()
+            time.sleep(POLL)
+        error = child.error()
+        self.cancel(folder)
+        if error:
+            raise error
+
+    def cancel(self, folder: Path) -> None:
+        """End the job of a folder, if there is one; what it has written stays."""
+        if child := self._begun.pop(folder, None):
+            child.cancel()
+            child.join()
+
+    def __enter__(self) -> "Crew":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is KeyboardInterrupt:
+            _interrupt([*self._begun.values()], self._tick)
+        for folder in [*self._begun]:
+            self.cancel(folder)
+
+
 class Child:
     """A job in a process of its own, which dies with this one however this one dies."""
 
@@ -171,7 +220,8 @@ class Child:
         # Ctrl-C reaches the whole group: a child that still imports would print a traceback. It inherits the mask.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
-            self._process.start()
+            with _without_main():
+                self._process.start()
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         theirs.close()
@@ -206,6 +256,17 @@ class Child:
     def wait(self, seconds: float) -> None:
         """Until it ends, or for this long."""
         self._process.join(seconds)
+
+
+@contextlib.contextmanager
+def _without_main() -> Iterator[None]:
+    """A process that starts would run the user's script again, to have its `__main__`; jobs are functions of modules."""
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = types.ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
 
 
 def _work(job: Job, outcome: Connection) -> None:

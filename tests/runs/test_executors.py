@@ -14,7 +14,7 @@ import pytest
 
 from bcl.errors import ConfigError
 from bcl.runs import executors, store
-from bcl.runs.executors import Executor, Here, Job, JobFailed, JobKilled, Processes
+from bcl.runs.executors import Crew, Executor, Here, Job, JobFailed, JobKilled, Processes
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))  # spawned processes import the jobs by this path
@@ -167,3 +167,73 @@ def test_no_child_outlives_its_parent(how: signal.Signals, tmp_path: Path) -> No
     _, said = parent.communicate()
     wait_for(lambda: not any(map(alive, children)), 5)
     assert said.count(b"Traceback") == (how == signal.SIGINT), said  # the parent's own
+
+
+def test_a_crew_works_on_several_jobs_and_waits_for_the_one_that_is_asked_for(tmp_path: Path) -> None:
+    slow = Job(tmp_path / "slow", work.deaf, (60.0,))
+    [quick] = counting(tmp_path, 3)
+    ticks: list[float] = []
+    with Crew(never, lambda: ticks.append(0.0)) as crew:
+        for job in (slow, quick, slow):
+            crew.begin(job)
+        crew.wait(quick.folder)
+        assert steps_of(quick) == [1, 2, 3]
+        assert not (tmp_path / "slow" / "marker").exists()
+        crew.wait(tmp_path / "nothing was begun here")
+        wait_for((tmp_path / "slow" / "pid").exists)
+        crew.cancel(slow.folder)
+        assert not alive(int((tmp_path / "slow" / "pid").read_text()))
+    assert ticks
+
+
+def test_the_error_of_a_crews_job_is_raised_where_it_is_waited_for_and_ends_the_others(tmp_path: Path) -> None:
+    slow = Job(tmp_path / "slow", work.deaf, (60.0,))
+    wrong = Job(tmp_path / "wrong", work.mistake, ())
+
+    def wait_for_the_wrong_one() -> None:
+        with Crew(never, executors.no_tick) as crew:
+            crew.begin(slow)
+            crew.begin(wrong)
+            wait_for((tmp_path / "slow" / "pid").exists)
+            crew.wait(wrong.folder)
+
+    with pytest.raises(ConfigError, match="a mistake"):
+        wait_for_the_wrong_one()
+    assert not alive(int((tmp_path / "slow" / "pid").read_text()))
+
+
+def test_a_crew_that_is_stopped_lets_all_keep_checkpoints(tmp_path: Path) -> None:
+    jobs = counting(tmp_path, 2000, 2000)
+    begun = [tmp_path / name / "checkpoint" for name in "01"]
+
+    def wait_for_the_first() -> None:
+        with Crew(lambda: all(map(Path.exists, begun)), executors.no_tick) as crew:
+            for job in jobs:
+                crew.begin(job)
+            crew.wait(jobs[0].folder)
+
+    with pytest.raises(KeyboardInterrupt):
+        wait_for_the_first()
+    kept = [int(path.read_text()) for path in begun]
+    for job in jobs:
+        assert len(store.read_metrics(job.folder / "sub" / "metrics.jsonl")) == kept[jobs.index(job)]
+
+
+SCRIPT = """
+import sys
+sys.path.insert(0, {root!r})
+from pathlib import Path
+from bcl.runs.executors import Job, Processes
+from tests.runs import jobs_for_tests as work
+print("begins")
+list(Processes(2).run([Job(Path({folder!r}), work.count, (2, 0.0))], lambda: False))
+print("ends")
+"""
+
+
+def test_a_script_without_a_guard_is_not_run_again_by_its_processes(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT.format(root=str(ROOT), folder=str(tmp_path / "job")))
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout.split()) == (0, ["begins", "ends"]), done.stderr
+    assert (tmp_path / "job" / "result.json").exists()

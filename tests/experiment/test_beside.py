@@ -1,0 +1,172 @@
+"""Whole curricula in which a run is judged while another trains: the same agents, scores and decisions as without."""
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from bcl import experiment
+from bcl.config import resolve_stages
+from bcl.curriculum_rules import Decision
+from bcl.errors import ConfigError
+from bcl.experiment import Dispatcher
+from bcl.experiment.status import status
+from bcl.experiment.times import Times, times_of
+from bcl.games import AtariGame, GymnasiumGame
+from bcl.policies.files import fingerprint, load
+from bcl.runs import store
+from bcl.runs.directory import RunDirectory, StageFolder
+from bcl.runs.executors import Processes
+from bcl.settings import parse_flags
+
+TINY = [
+    *("--network.hidden=16", "--dqn.steps=320", "--dqn.num_envs=8", "--dqn.batch_size=16", "--dqn.samples_per_step=4"),
+    *("--dqn.buffer_size=200", "--dqn.replay_initial=32", "--dqn.ramp_steps=300", "--dqn.log_steps=40"),
+    *("--dqn.checkpoint_steps=80", "--dqn.checkpoint_replay=true", "--evaluation.episodes=2"),
+    *("--evaluation.max_steps=60", "--curriculum.increment=0.05", "--curriculum.target=0.1", "--bootstrap=vanilla"),
+]
+# In phase 1 of seed 2 run 1 misses these, run 2 meets them; in phase 2 run 1 does not, and there is no other.
+SECOND_RUN = [
+    *("--seed=2", "--curriculum.skip=0", "--curriculum.adaptive=false", "--curriculum.max_runs=3"),
+    *("--curriculum.nominal_threshold=60", "--curriculum.attacked_threshold=60"),
+]
+
+
+def make(run: Path, *flags: str) -> Path:
+    stages = resolve_stages("cartpole", recipe="bcl-mos-at", flags=parse_flags([*TINY, *flags]))
+    experiment.create(run, stages, "cpu", None)
+    return run
+
+
+def curriculum(run: Path) -> StageFolder:
+    return RunDirectory(run).stages()[-1]
+
+
+def decided(run: Path) -> list[Decision]:
+    return [made.decision for made in curriculum(run).decisions()]
+
+
+def scores(run: Path) -> list[str]:
+    """Every score by which something was decided or reported, without the moment it was played."""
+    rows = [row for path in run.rglob("scores.jsonl") for row in store.read_metrics(path)]
+    left_out = ("seconds", "steps_per_second", "date")
+    return sorted(repr({key: row[key] for key in sorted(row) if key not in left_out}) for row in rows)
+
+
+def agents(run: Path) -> dict[str, str]:
+    """Of the runs that decisions name, and the best."""
+    files = [folder.policy for folder in curriculum(run).training_runs()] + [RunDirectory(run).best]
+    return {path.relative_to(run).as_posix(): fingerprint(load(path)) for path in files}
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What comes out where judging stops training."""
+    run = make(tmp_path_factory.mktemp("plain") / "run", *SECOND_RUN)
+    experiment.finish(run, Dispatcher(judge_beside="off"))
+    kept = [(len(decision.candidates), decision.kept) for decision in decided(run)]
+    assert kept == [(1, "incumbent"), (2, 2), (1, 1)]
+    return run
+
+
+def assert_same(run: Path, plain: Path) -> None:
+    assert decided(run) == decided(plain)
+    assert agents(run) == agents(plain)
+    assert not list(run.rglob("ahead.json")), "every guess was settled"
+    assert not list(run.rglob("checkpoint.pt"))
+
+
+def test_decisions_scores_and_agents_are_the_same(plain: Path, tmp_path: Path) -> None:
+    said: list[str] = []
+    run = make(tmp_path / "run", *SECOND_RUN)
+    experiment.finish(run, Dispatcher(judge_beside="on", say=said.append))
+    assert_same(run, plain)
+    assert scores(run) == scores(plain)
+    # Run 1 of phase 1 was guessed to be good enough, and when it was not, run 2 to be no better.
+    in_vain = [line.partition(" in vain")[0] for line in said if "in vain," in line]
+    assert in_vain == ["phase 2, run1: begun ahead", "phase 1, run3: begun ahead"]
+    assert [*curriculum(run).in_vain()] == ["phases/002/run1", "phases/001/run3"]
+    times = times_of(curriculum(run))
+    assert times
+    assert times.runs_in_vain == 2
+    assert 0 < times.training < times.wall
+    assert str(times) in status(run).lines[-1]
+    assert "2 runs trained in vain" in status(run).lines[-1]
+
+
+FINISH = "import sys, pathlib; from bcl import experiment as e; e.finish(pathlib.Path(sys.argv[1]), e.Dispatcher(judge_beside='on'))"
+
+
+def kill_when(run: Path, happens: Callable[[], bool]) -> None:
+    process = subprocess.Popen([sys.executable, "-c", FINISH, str(run)])
+    deadline = time.monotonic() + 900
+    while not happens():
+        assert process.poll() is None, "it ended before"
+        assert time.monotonic() < deadline, "it never happened"
+        time.sleep(0.005)
+    process.kill()
+    process.wait()
+
+
+@pytest.mark.parametrize("then", ["on", "off"])
+def test_kills_while_one_run_is_judged_and_another_trains_change_nothing(
+    then: experiment.JudgeBeside, plain: Path, tmp_path: Path
+) -> None:
+    run = make(tmp_path / "run", *SECOND_RUN)
+    phases = run / "stages" / "2-at" / "phases"
+    judged = phases / "001" / "run1" / "evals"
+    ahead = phases / "002" / "run1"
+
+    def both() -> bool:
+        return (judged / "0-progress.json").exists() and (ahead / "ahead.json").exists()
+
+    kill_when(run, both)
+    assert not (phases / "001" / "decision.json").exists()
+    if then == "on":  # once more, when the wrong guess has left a checkpoint or a whole run
+        kill_when(run, lambda: any((ahead / name).exists() for name in ("checkpoint.pt", "result.json")))
+    experiment.finish(run, Dispatcher(judge_beside=then))
+    assert_same(run, plain)
+
+
+def test_ctrl_c_lets_both_keep_what_they_have(plain: Path, tmp_path: Path) -> None:
+    run = make(tmp_path / "run", *SECOND_RUN)
+    ahead = run / "stages" / "2-at" / "phases" / "002" / "run1"
+    with pytest.raises(KeyboardInterrupt):
+        experiment.finish(run, Dispatcher(judge_beside="on", interrupted=(ahead / "metrics.jsonl").exists))
+    experiment.finish(run, Dispatcher(judge_beside="on"))
+    assert_same(run, plain)
+
+
+def test_nothing_is_begun_ahead_that_the_budget_does_not_allow(tmp_path: Path) -> None:
+    run = make(tmp_path / "run", *SECOND_RUN, "--curriculum.max_runs=1")
+    verdict = experiment.finish(run, Dispatcher(judge_beside="on"))
+    assert verdict.curriculum == "1 run was allowed"
+    assert curriculum(run).in_vain() == {}
+    assert sorted(path.name for path in (run / "stages" / "2-at" / "phases").iterdir()) == ["000", "001"]
+
+
+def test_auto_is_for_one_gpu_and_games_that_other_processes_know() -> None:
+    pong, cartpole = AtariGame("pong"), GymnasiumGame("CartPole-v1")
+    assert Dispatcher(device="cuda").judges_beside(pong)
+    assert not Dispatcher(device="cuda").judges_beside(cartpole)
+    assert not Dispatcher(device="cpu").judges_beside(pong)
+    assert not Dispatcher(Processes(2), device="cuda").judges_beside(pong)
+    assert not Dispatcher(device="cuda", judge_beside="off").judges_beside(pong)
+    assert Dispatcher(judge_beside="on").judges_beside(cartpole)
+
+
+def test_judging_beside_is_refused_where_several_runs_train() -> None:
+    from bcl.api.workers import Workers
+
+    with pytest.raises(ConfigError, match="one run at a time"):
+        Workers(parallel=2, judge_beside="on").worker_device()
+
+
+def test_times_by_hand(tmp_path: Path) -> None:
+    times = Times(wall=100.0, training=75.0, runs_in_vain=1, in_vain=12.0)
+    assert (times.judging, times.judging_share) == (25.0, 0.25)
+    assert str(times) == "100 s, 25% of them judging while nothing trained, 1 run trained in vain (12 s)"
+    assert str(Times(0.0, 0.0, 0, 0.0)) == "0 s, 0% of them judging while nothing trained"
