@@ -171,10 +171,23 @@ def test_settings_exist(page: Path) -> None:
             assert match[2] in sections[match[1]], f"{name(page)}: {span}"
 
 
-def test_the_readme_lists_the_recipes() -> None:
-    table = (ROOT / "README.md").read_text().split("## Recipes")[1].split("## Results")[0]
+def test_the_page_on_the_curriculum_lists_the_recipes() -> None:
+    table = (DOCS / "curriculum.md").read_text().split("\n## Recipes\n")[1].split("\n### ")[0]
     rows = [row.split("|")[1] for row in table.splitlines() if row.startswith("| `")]
     assert {recipe for row in rows for recipe in re.findall(r"`([^`]+)`", row)} == {*RECIPES}
+
+
+def test_the_readme_is_short_and_explains_its_words_first() -> None:
+    text = (ROOT / "README.md").read_text()
+    assert len(text) <= 7000
+    explained, used = text.split("```sh", 1)
+    for word in ("attack", "budget", "flag"):
+        assert f"**{word}**" in explained
+    assert [len(line.split("#")[0].split()) for line in used.splitlines() if line.startswith("make ")] == [2, 2]
+
+
+def test_pictures_are_small() -> None:
+    assert [path.name for path in (DOCS / "images").iterdir() if path.stat().st_size > 150_000] == []
 
 
 def anchors(page: Path) -> set[str]:
