@@ -4,6 +4,7 @@ import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import get_args
 
@@ -171,10 +172,48 @@ def test_settings_exist(page: Path) -> None:
             assert match[2] in sections[match[1]], f"{name(page)}: {span}"
 
 
-def test_the_readme_lists_the_recipes() -> None:
-    table = (ROOT / "README.md").read_text().split("## Recipes")[1].split("## Results")[0]
+def test_the_page_on_the_curriculum_lists_the_recipes() -> None:
+    table = (DOCS / "curriculum.md").read_text().split("\n## Recipes\n")[1].split("\n### ")[0]
     rows = [row.split("|")[1] for row in table.splitlines() if row.startswith("| `")]
     assert {recipe for row in rows for recipe in re.findall(r"`([^`]+)`", row)} == {*RECIPES}
+
+
+def test_the_readme_is_short_and_explains_its_words_first() -> None:
+    text = (ROOT / "README.md").read_text()
+    assert len(text) <= 7000
+    explained, used = text.split("```sh", 1)
+    for word in ("attack", "budget", "flag"):
+        assert f"**{word}**" in explained
+    assert [len(line.split("#")[0].split()) for line in used.splitlines() if line.startswith("make ")] == [2, 2]
+
+
+# Command -> the sentence of docs/troubleshooting.md that it prints.
+MISTAKES = {
+    "trian acrobot": "unknown command 'trian'; did you mean 'train'?",
+    "train acrobot --dqn.step 10": "unknown setting 'dqn.step'; did you mean 'steps'?",
+    "train fruitbot --dqn.steps 10": "dqn.steps changes nothing, the learner is ppo; set ppo.steps, or train with --algo dqn",
+    "attack zoo:pong-vanilla --eps 3": "eps = 3 is ambiguous; write 3/255 for gray levels, or a decimal such as 0.03",
+    "train acrobot --recipe sa --algo ppo": "recipe 'sa' is defined for dqn only; choose another with ppo",
+    "train pong --recipe radial --init zoo:pong-vanilla --algo ppo": "the agent to start from was made for dqn and not for ppo; leave out --algo",
+    "train Pendulum-v1": "'Pendulum-v1' has actions of type Box; only Discrete actions are supported",
+    "attack zoo:pong-vanilla --threshold 3": "a threshold was given but no search for a budget; add --find-eps",
+    "train acrobot --recipe at --dqn.steps 100": "dqn.steps 100 end before the first update, at 1,056; more steps, or a lower dqn.replay_initial, dqn.batch_size or dqn.n_step",
+    "attack nowhere": "'nowhere' does not exist; check the path",
+    "status empty": "'empty' is not a run directory; it has no config.toml; check the path",
+    "import text.zip --format sb3 --game CartPole-v1 --out x": "'text.zip' cannot be read safely as an SB3 agent (BadZipFile); give the zip that model.save of Stable-Baselines3 wrote",
+}
+
+
+@pytest.mark.parametrize("line", MISTAKES)
+def test_the_page_on_trouble_has_what_is_printed(line: str, in_folder: Callable[..., tuple[int, str, str]]) -> None:
+    Path("empty").mkdir()
+    Path("text.zip").write_text("no zip")
+    assert in_folder(*line.split()) == (2, "", f"bcl: {MISTAKES[line]}\n")
+    assert f"`{MISTAKES[line]}`" in (DOCS / "troubleshooting.md").read_text()
+
+
+def test_pictures_are_small() -> None:
+    assert [path.name for path in (DOCS / "images").iterdir() if path.stat().st_size > 150_000] == []
 
 
 def anchors(page: Path) -> set[str]:

@@ -34,7 +34,10 @@ def test_the_loop_in_the_page_on_dqn_is_the_code() -> None:
 KEPT = {"last": "the last", "met": "the last that met its threshold", "best": "the best on the path"}
 
 
-@pytest.mark.parametrize("row", rows("curriculum.md", "Recipes"), ids=lambda row: row[0])
+CURRICULA = [row for row in rows("curriculum.md", "Recipes") if row[3]]  # the others are one training run
+
+
+@pytest.mark.parametrize("row", CURRICULA, ids=lambda row: row[0])
 def test_the_table_of_recipes_says_what_they_are(row: list[str]) -> None:
     for name in re.findall(r"`([^`]+)`", row[0]):
         config = resolve("pong", recipe=name)
@@ -43,7 +46,7 @@ def test_the_table_of_recipes_says_what_they_are(row: list[str]) -> None:
 
 
 def test_every_curriculum_is_in_the_table_of_recipes() -> None:
-    named = {name for row in rows("curriculum.md", "Recipes") for name in re.findall(r"`([^`]+)`", row[0])}
+    named = {name for row in CURRICULA for name in re.findall(r"`([^`]+)`", row[0])}
     assert named == {
         name for name, recipe in recipes.RECIPES.items() if any(stage.strategy != "none" for stage in recipe.stages)
     }

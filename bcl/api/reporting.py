@@ -33,7 +33,7 @@ def report(
     Args:
         run: A run directory, a directory of repeats, a policy file, or an agent of `bcl zoo`.
         out: The page; by default report.html in the run, or in the folder of results beside a policy file.
-        frames: Leave out the sample frames, which have to be played the first time.
+        frames: Show sample frames, which have to be played the first time; --no-frames leaves them out.
         device: Where sample frames are played: auto, cpu or cuda.
     """
     from bcl.api.agents import pick_device
