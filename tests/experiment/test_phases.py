@@ -374,8 +374,10 @@ def test_status_from_outside(tmp_path: Path) -> None:
     now = status(run)
     assert (now.state, now.owner, now.pieces) == ("finished", "", ())
     assert [line.split()[:2] for line in now.lines] == [
-        *(["vanilla:", "trained;"], ["at:", "bootstrap"], ["at:", "phase"], ["at:", "phase"])
+        *(["vanilla:", "trained;"], ["at:", "bootstrap"], ["at:", "phase"], ["at:", "phase"]),
+        now.lines[-1].split()[:2],
     ]
+    assert "of them judging while nothing trained" in now.lines[-1]
     stage = stage_of(run)
     results = [stage.phase(i).run(k).result() for i in (1, 2) for k in (1, 2, 3)]
     moments = [stage.on_clock(result[name]) for result in results for name in ("began", "ended")]
@@ -383,9 +385,10 @@ def test_status_from_outside(tmp_path: Path) -> None:
     # The first phase is over before the second begins.
     assert 0 < moments[0] < moments[5] < stage.decisions()[1].seconds < moments[6]
     for result in results:
-        assert result["seconds"] == pytest.approx(result["ended"] - result["began"], abs=0.1)
+        # A run begins with its games, which take time to make.
+        assert 0 < result["seconds"] < result["ended"] - result["began"] + 0.1
     phases = [line for line in said if line.startswith("phase")]
-    assert [f"at: {line}" for line in phases] == list(now.lines[2:])
+    assert [f"at: {line}" for line in phases] == list(now.lines[2:-1])
     kept = decided(run)[1].kept
     nominal, attacked = (shown(decided(run)[1], eps) for eps in (0.0, 0.05))
     runs = f"runs nominal {nominal}  attacked {attacked}"
