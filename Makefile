@@ -16,7 +16,7 @@ $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "bcl needs Python 3.11 or newer; set PYTHON=python3.x")'
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	@echo "1 of 2: PyTorch, games and tools, in the versions of constraints.txt"
-	$(PIP) -e '.[atari,ray,tensorboard,video,sb3,dev]' cffi imageio cloudpickle filelock
+	$(PIP) -e '.[atari,box2d,ray,tensorboard,video,sb3,dev]' cffi imageio cloudpickle filelock
 	@echo "2 of 2: Procgen"
 	$(PIP) --no-deps $(PROCGEN)
 	touch $@

@@ -23,7 +23,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from torch import Tensor
 
 from bcl.envs.vector import Seeds, Step, expect_sent, host_actions, seed_list, to_device
-from bcl.errors import GameError
+from bcl.errors import GameError, MissingExtra
 from bcl.games import ACTION_NAMES, GymnasiumGame, gymnasium_entry, observation_scale
 from bcl.processes import die_with_parent, how_it_ended
 
@@ -53,6 +53,9 @@ class GymnasiumEnvs:
             if isinstance(error, EOFError | ConnectionError):
                 reason = "the process of a copy ended as it was made"
             if isinstance(error, gymnasium.error.DependencyNotInstalled):
+                if "Box2D" in reason:
+                    what = f"'{game.id}' needs Box2D, the extra 'box2d'"
+                    raise MissingExtra(what, "pip install 'box2d>=2.3.10'") from None
                 raise GameError(f"'{game.id}' needs a package that is not installed", reason) from None
             refused = GameError(f"Gymnasium cannot make '{game.id}' ({reason})", "check the id and its package")
             if not isinstance(error, gymnasium.error.Error | ImportError):

@@ -3,8 +3,11 @@
 import sys
 
 import pytest
+import torch
 
-from bcl.errors import GameError
+from bcl.config import preset_names, resolve
+from bcl.envs import make_env
+from bcl.errors import GameError, MissingExtra
 from bcl.games import AtariGame, Game, GymnasiumGame, ProcgenGame, find_game, game_from_dict, game_to_dict
 
 
@@ -59,3 +62,31 @@ def test_an_ale_py_that_does_not_import_counts_as_missing(monkeypatch: pytest.Mo
     monkeypatch.setitem(sys.modules, "ale_py", None)
     with pytest.raises(GameError, match="pip install 'ale-py>="):
         find_game("zzzz")
+
+
+SMALL_GAMES = [name for name in preset_names() if isinstance(resolve(name).game, GymnasiumGame)]
+
+
+@pytest.mark.parametrize("name", SMALL_GAMES)
+def test_a_small_game_plays_and_its_observations_are_near_one(name: str) -> None:
+    envs = make_env(resolve(name).game, 4)
+    seen = [envs.reset(0)]
+    draws = torch.Generator().manual_seed(0)
+    for _ in range(50):
+        envs.send(torch.randint(envs.num_actions, (4,), generator=draws))
+        seen.append(envs.recv().obs)
+    largest = torch.cat(seen).abs().amax()
+    assert 0.1 < largest < 3
+    envs.close()
+
+
+def test_lunar_lander_is_a_small_game() -> None:
+    assert {"cartpole", "acrobot", "lunar_lander"} <= {*SMALL_GAMES}
+
+
+def test_a_missing_box2d_is_one_sentence_that_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "Box2D", None)
+    monkeypatch.delitem(sys.modules, "gymnasium.envs.box2d.lunar_lander", raising=False)
+    monkeypatch.delitem(sys.modules, "gymnasium.envs.box2d", raising=False)
+    with pytest.raises(MissingExtra, match="extra 'box2d'"):
+        make_env(resolve("lunar_lander").game, 1)
