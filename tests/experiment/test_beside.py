@@ -23,7 +23,8 @@ from bcl.runs.executors import Processes
 from bcl.settings import parse_flags
 
 TINY = [
-    *("--network.hidden=16", "--dqn.steps=320", "--dqn.num_envs=8", "--dqn.batch_size=16", "--dqn.samples_per_step=4"),
+    *("--dqn.gamma=0.98", "--dqn.n_step=3", "--network.hidden=16"),
+    *("--dqn.steps=320", "--dqn.num_envs=8", "--dqn.batch_size=16", "--dqn.samples_per_step=4"),
     *("--dqn.buffer_size=200", "--dqn.replay_initial=32", "--dqn.ramp_steps=300", "--dqn.log_steps=40"),
     *("--dqn.checkpoint_steps=80", "--dqn.checkpoint_replay=true", "--evaluation.episodes=2"),
     *("--evaluation.max_steps=60", "--curriculum.increment=0.05", "--curriculum.target=0.1", "--bootstrap=vanilla"),

@@ -22,7 +22,7 @@ TINY = {
     },
     "curriculum": {
         "target": 0.1, "increment": 0.01, "rise_steps": 100, "pace_episodes": 1, "nominal_threshold": 0.1,
-        "attacked_threshold": 0.1,
+        "attacked_threshold": 0.1, "judged_by": ["fgsm"],
     },
     "evaluation": {"episodes": 2, "max_steps": 60, "eps": [0.05]},
 }  # fmt: skip
