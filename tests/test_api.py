@@ -346,3 +346,17 @@ def test_an_environment_may_be_a_class_or_a_function(
     assert in_folder("attack", "module", "--attack", "noise", "--eps", "0.1", "--episodes", "2")[0] == 0
     assert in_folder("train", "own_game_for_test:Corridor", "--out=theirs", *TINY_FLAGS)[0] == 0
     assert "cannot make 'own_game_for_test:Nowhere'" in in_folder("train", "own_game_for_test:Nowhere")[2]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "sentence"),
+    [
+        ({"executor": "cloud"}, "executor 'cloud' is unknown; one of local, ray"),
+        ({"judge_beside": "maybe"}, "judge_beside 'maybe' is unknown"),
+        ({"parallel": "2"}, "parallel = '2' does not fit"),
+    ],
+)
+def test_workers_refuse_what_they_do_not_know(wrong, sentence):
+    with pytest.raises(bcl.BclError) as told:
+        bcl.Workers(**wrong)
+    assert sentence in str(told.value)

@@ -5,10 +5,12 @@ The command line reads their signatures for its help: nothing heavy is imported 
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import isfinite
+from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from bcl.api import Attack, Budgets, Policy, Where, whole
+from bcl.api import Attack, Budgets, Policy, Where, given, whole
 from bcl.errors import ConfigError, counted
 from bcl.settings import format_eps
 
@@ -61,7 +63,7 @@ class Certification:
         first = self.certificates[0]
         title = f"{self.title}, {counted(first.episodes, 'episode')}, seed {first.seed}"
         header = ("eps", "actions proven (ACR)", "greedy worst case (GWC)", "nominal")
-        rows = [(format_eps(c.eps), f"{c.acr:.1%}", f"{c.gwc:.4g}", f"{c.nominal:.4g}") for c in self.certificates]
+        rows = [(format_eps(c.eps), f"{c.acr:.1%}", f"{c.at_worst:.4g}", f"{c.nominal:.4g}") for c in self.certificates]
         return Table(title, header, tuple(rows))
 
     def to_frame(self) -> Any:
@@ -144,6 +146,8 @@ def evaluate(
     chosen = playing.chosen_attacks(suite, attacks)
     if threshold is not None and not find_eps:
         raise ConfigError("a threshold was given but no search for a budget", "add --find-eps")
+    if threshold is not None and not isfinite(given("threshold", threshold, Real, "give a return")):
+        raise ConfigError(f"--threshold {threshold} is no return", "give a finite number")
     seed = whole("seed", seed)
     num_envs = whole("num_envs", num_envs)
     playing.check_parallel(parallel)

@@ -4,14 +4,18 @@ import dataclasses
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, get_args
 
+from bcl.api import whole
 from bcl.errors import ConfigError
 
 if TYPE_CHECKING:
     from bcl.experiment import Dispatcher
     from bcl.experiment.trackers import Trackers
     from bcl.runs.executors import Executor
+
+Executors = Literal["local", "ray"]
+JudgeBeside = Literal["auto", "on", "off"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,13 +24,13 @@ class Workers:
 
     device: str = "auto"
     """auto, cpu or cuda."""
-    executor: Literal["local", "ray"] = "local"
+    executor: Executors = "local"
     """This machine, or a Ray cluster."""
     parallel: int = 1
     """Runs and evaluations at once on this machine; they share its GPU."""
-    judge_beside: Literal["auto", "on", "off"] = "auto"
-    """Without --parallel, in a curriculum: play the scores of a run in a second process while the run that probably comes next trains.
-    Decisions are the same. auto: on a GPU, for Atari and Procgen."""
+    judge_beside: JudgeBeside = "auto"
+    """Without --parallel, in a curriculum: play the scores of a run in a second process while the run that probably comes next
+    trains. Decisions are the same. auto: on a GPU, for Atari and Procgen."""
     ray_address: str | None = None
     """`auto`, host:port or ray://host:port; without it a cluster of this machine alone is started."""
     ray_cpus: float = 1.0
@@ -37,6 +41,14 @@ class Workers:
     """Mirror the metrics for TensorBoard, in a folder tensorboard beside them."""
     wandb: str = ""
     """Mirror the metrics to this Weights & Biases project; needs the package and a login, or WANDB_MODE=offline."""
+
+    def __post_init__(self) -> None:
+        for name, choices in (("executor", Executors), ("judge_beside", JudgeBeside)):
+            if getattr(self, name) not in get_args(choices):
+                raise ConfigError(
+                    f"{name} '{getattr(self, name)}' is unknown", f"one of {', '.join(get_args(choices))}"
+                )
+        whole("parallel", self.parallel)
 
     @property
     def local(self) -> bool:

@@ -95,5 +95,7 @@ def attack_by_name(name: str) -> Attack:
     if match := re.fullmatch(r"learned-([1-9]\d{0,8})", name):
         return Learned(training=int(match[1]))
     known = f"one of {', '.join(ATTACK_NAMES)} (or any number of steps)"
+    if re.fullmatch(r"a?pgd-\d+", name):
+        raise ConfigError(f"no attack named '{name}'", "give 1 to 9999 steps, such as pgd-30")
     number = name[len(name.rstrip("0123456789")) :] or "10"
     raise ConfigError(f"no attack named '{name}'", did_you_mean(name, (*_NAMED, f"pgd-{number}"), known))

@@ -1,5 +1,6 @@
 """The threat model: an observation may move by at most eps per element and must stay a valid observation."""
 
+import traceback
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, TypeAlias
@@ -94,12 +95,29 @@ def perturb(
         if isinstance(eps, Tensor) and eps.dim():
             eps = per_sample(eps, obs)
         obs = obs.clone()  # attacks may differentiate a copy, never an inference-mode tensor
-        found = attack(policy, obs, eps, generator)
-        assert found.shape == obs.shape, f"{attack} changed the shape {tuple(obs.shape)} to {tuple(found.shape)}"
+        found = _called(attack, policy, obs, eps, generator)
         perturbed = Ball.around(policy, obs, eps).project(found)
     if check and not perturbed.isfinite().all():
         raise BclError(f"{attack} made NaN observations", "the policy's scores or gradients are not finite")
     return perturbed
+
+
+def _called(attack: Attack, policy: Policy, obs: Tensor, eps: Budget, generator: Randomness) -> Tensor:
+    """What the attack found; one of somebody else's that fails or answers wrongly is told in a sentence."""
+    try:
+        found = attack(policy, obs, eps, generator)
+    except BclError:
+        raise
+    except Exception as error:
+        if type(attack).__module__.startswith("bcl."):
+            raise
+        sentence = BclError(f"the attack {attack} failed ({str(error) or type(error).__name__})", "correct its code")
+        sentence.add_note(traceback.format_exc().rstrip())
+        raise sentence from None
+    if not isinstance(found, Tensor) or found.shape != obs.shape:
+        answer = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
+        raise BclError(f"the attack {attack} returned {answer}", f"return a tensor of shape {tuple(obs.shape)}")
+    return found
 
 
 def demand(condition: str, **settings: float) -> None:

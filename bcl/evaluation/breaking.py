@@ -68,6 +68,8 @@ def read_breaking(folder: Path, policy: str) -> Breaking | None:
     if data.pop("policy", None) != policy:
         return None
     try:
+        if data["threshold"] is None:
+            raise TypeError("its threshold is no number")
         texts, adversaries = data.pop("attacks"), data.pop("adversaries", None)
         attacks = map(attack_from_dict, adversaries) if adversaries else map(attack_from_repr, texts)  # of version 0.1
         return Breaking(**data | {"attacks": tuple(attacks), "budgets": tuple(data["budgets"])})

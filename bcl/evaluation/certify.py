@@ -41,8 +41,13 @@ class Certificate:
     episodes: int
     seed: int
 
+    @property
+    def at_worst(self) -> float:
+        """The greedy worst case for people: an adversary may also do nothing."""
+        return min(self.gwc, self.nominal)
+
     def __str__(self) -> str:
-        return f"{self.method} at {format_eps(self.eps)}: ACR {self.acr:.1%}, GWC {self.gwc:.4g}"
+        return f"{self.method} at {format_eps(self.eps)}: ACR {self.acr:.1%}, GWC {self.at_worst:.4g}"
 
     def to_dict(self) -> dict[str, Any]:
         return {**vars(self)}

@@ -66,7 +66,7 @@ class Score:
     def __str__(self) -> str:
         """The mean, with its standard error where there are enough episodes for one."""
         enough = len(self.returns) >= stats.MIN_FOR_INTERVAL
-        return f"{self.mean:.4g} ± {self.sem:.2g}" if enough else f"{self.mean:.4g}"
+        return f"{self.mean:.4g} ± {self.sem:.{2 if self.sem < 100 else 3}g}" if enough else f"{self.mean:.4g}"
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, with the summary people look for. `attack` is for people; `adversary` is what it is rebuilt from."""

@@ -270,13 +270,12 @@ def _proofs_of_start(start: tuple[str, Agent] | None, policy: str) -> Iterator[P
 
 
 def _proofs(results: Iterable[tuple[Path, str]]) -> tuple[Proof, ...]:
-    """Certificates of each agent in its folder. An adversary may also do nothing: the greedy worst case is at most play
-    without attack."""
+    """Certificates of each agent in its folder, with the greedy worst case for people."""
     found = []
     for folder, policy in results:
         proofs = []
         for conditions, proof in read_certificates(folder / CERTS, policy):
-            facts = proof.to_dict() | {"gwc": min(proof.gwc, proof.nominal)}
+            facts = proof.to_dict() | {"gwc": proof.at_worst}
             proofs.append(Proof(**facts, levels=levels_of(conditions.plan.game)))
         found += sorted(proofs, key=lambda p: (p.levels, p.method, p.seed, p.episodes, p.eps))
     return tuple(found)

@@ -395,7 +395,7 @@ class RunDirectory(ResultFolder):
     def _refuse(self, names: Sequence[str]) -> None:
         if names:
             what = f"'{self.path}' was started with other settings ({', '.join(names)})"
-            raise StoreError(what, "resume it without them, or give another --out")
+            raise StoreError(what, "resume it without them, or train anew with another --out")
 
     def about(self) -> Json:
         """Version, commit, command, machine and seed."""

@@ -225,3 +225,27 @@ def test_can_be_captured_in_a_cuda_graph(attack, cnn):
     eps.fill_(0.01)
     graph.replay()
     assert (found - obs).abs().max() <= 0.01 + 1e-6
+
+
+class Scores:
+    """Of two actions, for three numbers."""
+
+    low, high = torch.tensor(-1.0), torch.tensor(1.0)
+
+    def __call__(self, obs):
+        return obs[:, :2]
+
+
+@pytest.mark.parametrize(
+    ("answer", "sentence"),
+    [
+        (lambda obs: 1 / 0, "failed (division by zero)"),
+        (lambda obs: None, "returned NoneType"),
+        (lambda obs: obs[:, :1], "returned (2, 1)"),
+    ],
+)
+def test_an_attack_of_ones_own_that_is_wrong_is_one_sentence(answer, sentence, seeded):
+    with pytest.raises(BclError) as told:
+        perturb(lambda policy, obs, eps, generator: answer(obs), Scores(), torch.zeros(2, 3), 0.1, seeded(0))
+    assert sentence in told.value.message
+    assert ("ZeroDivisionError" in "".join(getattr(told.value, "__notes__", []))) == ("failed" in sentence)

@@ -166,6 +166,7 @@ def mistakes(tmp_path: Path) -> list[tuple[list[str], str]]:
         (["attack", "zoo:pong-vanilla", "--episodes", "1.5"], "--episodes '1.5' is not a whole number"),
         (["attack", "zoo:pong-vanilla", "--protocol", "frist"], "did you mean 'first'"),
         (["attack", "zoo:pong-vanilla", "--attack", "pdg-30"], "did you mean 'pgd-30'"),
+        (["attack", "zoo:pong-vanilla", "--attack", "pgd-0"], "1 to 9999 steps"),
         (["attack"], "zoo:NAME is missing"),
         (["train", "pong", "--seed"], "--seed has no value"),
         (["train", "pong", "--seed", "--recipe", "at"], "--seed has no value"),

@@ -9,8 +9,9 @@ import torch
 
 import bcl
 from bcl.attacks import FGSM, Learned, UniformNoise
-from bcl.errors import ConfigError
+from bcl.errors import ConfigError, StoreError
 from bcl.evaluation import Plan, find_breaking, read_breaking
+from bcl.evaluation.breaking import RESULT
 from bcl.games import GymnasiumGame
 from bcl.policies import Policy, PolicySpec
 from bcl.policies.files import fingerprint, save
@@ -80,6 +81,17 @@ def test_what_cannot_be_searched_is_refused(tmp_path: Path) -> None:
         find_breaking(keeper(), Plan(GAME, 2), [FGSM()], tmp_path, threshold=5.0)
     with pytest.raises(ConfigError, match="--find-eps"):
         bcl.evaluate(keeper(), threshold=1.0)
+    for threshold in (float("nan"), float("-inf"), "low"):
+        with pytest.raises(ConfigError, match="threshold"):
+            bcl.evaluate(keeper(), find_eps=True, threshold=threshold)
+
+
+def test_a_stored_search_without_a_threshold_is_told(tmp_path: Path) -> None:
+    find_breaking(keeper(), Plan(GAME, 2), [FGSM()], tmp_path)
+    stored = store.read_json(tmp_path / RESULT)
+    store.write_json(tmp_path / RESULT, stored | {"threshold": None})
+    with pytest.raises(StoreError, match="find the budget again"):
+        read_breaking(tmp_path, fingerprint(keeper()))
 
 
 def test_the_lowest_return_counts_where_it_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from bcl.attacks import PGD, Ball, Square, perturb
 from bcl.bounds import METHODS, Method, certified, input_box, margins
 from bcl.config import resolve
 from bcl.envs import make_env
-from bcl.evaluation import certify
+from bcl.evaluation import Certificate, certify
 from bcl.policies import Policy, PolicySpec
 
 
@@ -110,3 +110,9 @@ def test_attacks_and_certificates_speak_of_the_same_box() -> None:
         torch.testing.assert_close(ball.lo, lower, atol=1e-6, rtol=0)
         torch.testing.assert_close(ball.hi, upper, atol=1e-6, rtol=0)
         assert (lower <= upper).all()
+
+
+def test_people_are_shown_a_greedy_worst_case_of_at_most_nominal_play() -> None:
+    proof = Certificate(0.1, "ibp", 0.5, (0.5,), -3.0, (-3.0,), -5.0, 1, 0)
+    assert proof.at_worst == -5
+    assert str(proof).endswith("GWC -5")
