@@ -10,7 +10,7 @@ from pathlib import Path
 
 import bcl
 
-QUICK = {"budget": "small", "dqn": {"steps": 200, "replay_initial": 64}, "curriculum": {"max_runs": 1}}
+QUICK = {"budget": "small", "dqn": {"steps": 400, "replay_initial": 64}, "curriculum": {"max_runs": 1}}
 SETTINGS = QUICK if "--quick" in sys.argv else {}
 
 OUT = Path("runs/five-lines")

@@ -61,7 +61,7 @@ def test_attacks_by_name():
         (suite, "xyz", "one of quick, paper, strong"),
         (attack_by_name, "rifgsm", "did you mean 'ri-fgsm'"),
         (attack_by_name, "PGD30", "did you mean 'pgd"),
-        (attack_by_name, "pgd-0", "did you mean 'pgd"),
+        (attack_by_name, "pgd-0", "1 to 9999 steps"),
         (attack_by_name, "zzzzzz", "one of apgd"),
     ],
 )
