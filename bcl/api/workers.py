@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 from bcl.api import whole
 from bcl.errors import ConfigError
+from bcl.runs.executors import JudgeBeside
 
 if TYPE_CHECKING:
     from bcl.experiment import Dispatcher
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
     from bcl.runs.executors import Executor
 
 Executors = Literal["local", "ray"]
-JudgeBeside = Literal["auto", "on", "off"]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from bcl.attacks import recorded
 from bcl.config import PpoConfig
@@ -14,9 +13,8 @@ from bcl.experiment.worker import TrainingOrder
 from bcl.games import Game, GymnasiumGame
 from bcl.policies.files import fingerprint, load
 from bcl.runs.directory import Agent, TrainingFolder
-from bcl.runs.executors import Executor, Here, Job, no_tick
+from bcl.runs.executors import Executor, Here, Job, JudgeBeside, no_tick
 
-JudgeBeside = Literal["auto", "on", "off"]
 REFILL = ", which was kept without its replay memory: that is collected anew first"
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Generator, Tensor
 
+from bcl.attacks.threat import per_sample
 from bcl.envs import Step
 from bcl.policies import as_float
 
@@ -151,15 +152,10 @@ class Replay:
 
 def pack(perturbation: Tensor, budget: Tensor) -> Tensor:
     """(N, *shape) perturbations inside their budget, 0-d or (N,), as signed bytes."""
-    levels = (perturbation.abs() + ROUNDING) * _rows(LEVELS / budget.clamp(min=1e-30), perturbation)
+    levels = (perturbation.abs() + ROUNDING) * per_sample(LEVELS / budget.clamp(min=1e-30), perturbation)
     return (levels.floor().clamp(max=LEVELS) * perturbation.sign()).to(torch.int8)  # 0, all a budget of 0 has, stays 0
 
 
 def unpack(packed: Tensor, budgets: Tensor) -> Tensor:
     """(B, *shape) perturbations from signed bytes and the budgets (B,) they were made with."""
-    return packed * _rows(budgets / LEVELS, packed)
-
-
-def _rows(values: Tensor, batch: Tensor) -> Tensor:
-    """(B,) or 0-d, shaped so that it broadcasts over the batch."""
-    return values.view(-1, *[1] * (batch.dim() - 1))
+    return packed * per_sample(budgets / LEVELS, packed)

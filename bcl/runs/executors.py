@@ -18,11 +18,13 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from bcl.errors import BclError
 from bcl.processes import die_with_parent, how_it_ended, quiet_semaphore_tracker
 
+JudgeBeside = Literal["auto", "on", "off"]
+"""Whether a run is judged while the next one trains."""
 Results = Generator[None, None, None]
 POLL = 0.1  # seconds between looks at running jobs
 PATIENCE = 120.0  # seconds in which jobs that were told to stop have to write their checkpoints

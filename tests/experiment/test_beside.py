@@ -19,7 +19,7 @@ from bcl.games import AtariGame, GymnasiumGame
 from bcl.policies.files import fingerprint, load
 from bcl.runs import store
 from bcl.runs.directory import RunDirectory, StageFolder
-from bcl.runs.executors import Processes
+from bcl.runs.executors import JudgeBeside, Processes
 from bcl.settings import parse_flags
 
 TINY = [
@@ -114,7 +114,7 @@ def kill_when(run: Path, happens: Callable[[], bool]) -> None:
 
 @pytest.mark.parametrize("then", ["on", "off"])
 def test_kills_while_one_run_is_judged_and_another_trains_change_nothing(
-    then: experiment.JudgeBeside, plain: Path, tmp_path: Path
+    then: JudgeBeside, plain: Path, tmp_path: Path
 ) -> None:
     run = make(tmp_path / "run", *SECOND_RUN)
     phases = run / "stages" / "2-at" / "phases"
