@@ -30,7 +30,7 @@ from bcl.config import resolve, resolve_stages
 from bcl.envs import make_env
 from bcl.errors import counted
 from bcl.evaluation import cells
-from bcl.experiment import Dispatcher, JudgeBeside
+from bcl.experiment import Dispatcher
 from bcl.experiment.times import times_of
 from bcl.experiment.verdict import plan_of
 from bcl.experiment.worker import MODULES, TrainingOrder, spec_of
@@ -38,7 +38,7 @@ from bcl.learners.learner import Task
 from bcl.policies import Policy
 from bcl.policies.files import to_bytes
 from bcl.runs.directory import Agent, RunDirectory, TrainingFolder
-from bcl.runs.executors import Executor, Here, Processes
+from bcl.runs.executors import Executor, Here, JudgeBeside, Processes
 from bcl.settings import parse_flags
 
 
