@@ -1,97 +1,139 @@
 """Train several games side by side on one machine for so many minutes, and keep what came out in small files.
 
-    python benchmarks/campaign.py bank_heist freeway --minutes 20 [--recipe distilled] [--out runs/campaign] [--distill.steps N]
+    python benchmarks/campaign.py bank_heist road_runner,distill.box=0.1 --minutes 20 [--recipe distilled] [--out runs/campaign] [--distill.steps N]
 
-Each game is `bcl train GAME --recipe R`, from the vanilla agent in benchmarks/starts where there is one; flags that are not listed
-here are settings and go to each of them. When the minutes are over, runs are interrupted as by Ctrl-C and can be continued with
-`bcl resume`. What is kept, in OUT/agents: the best agent of a finished run, or the agents that held a budget of one that was not
-finished, each in 16 bits, and the last row of metrics of every training run. OUT/GAME.log is what a run said.
+Each word is a training, `bcl train GAME --recipe R` with the settings behind the game's name, from the vanilla agent in
+benchmarks/starts where there is one; flags that are not listed here are settings of all of them. When the minutes are over, runs are
+interrupted as by Ctrl-C and can be continued with `bcl resume`. What is kept, in OUT/agents, every minute: the best agent of a finished
+run, or of one that is not finished the agents that held a budget and the one of its checkpoint (`last`), each in 16 bits, and the last row
+of metrics of every training run. OUT/WORD.log is what a run said.
 """
 
 import argparse
 import json
+import re
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+
+from bcl.policies import Policy
 from bcl.policies.files import load, to_bytes
 from bcl.runs import store
 from bcl.runs.directory import RunDirectory
 
 STARTS = Path(__file__).parent / "starts"
 GRACE = 120  # seconds in which an interrupted run may write its checkpoint
+KEEP_EVERY = 60.0  # seconds
 
 
-def begin(game: str, options: argparse.Namespace, settings: Sequence[str]) -> subprocess.Popen[bytes]:
+@dataclass(frozen=True)
+class Job:
     """A training in a process of its own."""
-    start = STARTS / f"{game}-vanilla.safetensors"
-    init = ["--init", str(start)] if start.exists() else []
+
+    name: str
+    game: str
+    run: RunDirectory
+    process: subprocess.Popen[bytes]
+
+
+def begin(word: str, options: argparse.Namespace, settings: Sequence[str]) -> Job:
+    """Start the training that `GAME[,setting=value...]` asks for."""
+    game, *own = word.split(",")
+    flags = [f"--{setting}" for setting in own]
+    name = re.sub(r"[^\w.]+", "-", word)  # a name for files
+    folder = options.out / name
+    start = start_of(game)
+    init = ["--init", str(start)] if start else []
     command = [sys.executable, "-m", "bcl", "train", game, "--recipe", options.recipe, *init]
-    command += ["--out", str(options.out / game), *settings]
-    with (options.out / f"{game}.log").open("wb") as log:
-        return subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
+    command += ["--out", str(folder), *settings, *flags]
+    with (options.out / f"{name}.log").open("wb") as log:
+        return Job(name, game, RunDirectory(folder), subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT))
 
 
-def wait(runs: Sequence[subprocess.Popen[bytes]], seconds: float) -> None:
+def start_of(game: str) -> Path | None:
+    """The agent that a game's training starts from, where there is one."""
+    file = STARTS / f"{game}-vanilla.safetensors"
+    return file if file.exists() else None
+
+
+def wait(processes: Sequence[subprocess.Popen[bytes]], seconds: float, meanwhile: Callable[[], None]) -> None:
     """Until all have ended; those that have not by then are interrupted, and killed if they do not listen."""
     deadline = time.monotonic() + seconds
-    for run in runs:
-        try:
-            run.wait(max(0.0, deadline - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            break
-    for run in runs:
-        if run.poll() is None:
-            run.send_signal(signal.SIGINT)
-    deadline = time.monotonic() + GRACE
-    for run in runs:
-        try:
-            run.wait(max(0.0, deadline - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            run.kill()
+    while (left := deadline - time.monotonic()) > 0 and not ended(processes, min(left, KEEP_EVERY)):
+        meanwhile()
+    for process in processes:
+        if process.poll() is None:
+            process.send_signal(signal.SIGINT)
+    if not ended(processes, GRACE):
+        for process in processes:
+            process.kill()
 
 
-def agents(run: RunDirectory) -> Iterator[tuple[str, Path]]:
-    """Names and files of what is worth keeping of a run."""
-    if run.finished:
-        yield "best", run.best
+def ended(processes: Sequence[subprocess.Popen[bytes]], seconds: float) -> bool:
+    """Whether all have ended within so many seconds."""
+    deadline = time.monotonic() + seconds
+    for process in processes:
+        try:
+            process.wait(max(0.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            return False
+    return True
+
+
+def agents(job: Job) -> Iterator[tuple[str, Policy]]:
+    """Names and policies of what is worth keeping of a training."""
+    if job.run.finished:
+        yield "best", load(job.run.best)
         return
-    for training in run.trainings():
+    for training in job.run.trainings():
         for increments, file in training.snapshots().items():
-            yield f"held-{increments}", file
+            yield f"held-{increments}", load(file)
+        if training.checkpoint.exists() and (start := start_of(job.game)):
+            policy = load(start)
+            policy.load_state_dict(torch.load(training.checkpoint, map_location="cpu")["state"]["policy"])
+            yield "last", policy
 
 
-def keep(game: str, run: RunDirectory, folder: Path) -> None:
-    """Write the agents of a run in 16 bits, and where its training runs stood."""
-    for name, file in agents(run):
-        store.write_bytes(folder / f"{game}-{name}.safetensors", to_bytes(load(file), "float16"))
+def keep(job: Job, folder: Path) -> None:
+    """Write the agents of a training in 16 bits, and where its training runs stood."""
+    if not job.run.exists:
+        return
+    for name, policy in agents(job):
+        store.write_bytes(folder / f"{job.name}-{name}.safetensors", to_bytes(policy, "float16"))
     rows = {}
-    for training in run.trainings():
+    for training in job.run.trainings():
         if metrics := training.metrics():
-            rows[training.path.relative_to(run.path).as_posix()] = metrics[-1]
-    store.write_text(folder / f"{game}.json", json.dumps({"result": run.result(), "last": rows}, indent=1))
+            rows[training.path.relative_to(job.run.path).as_posix()] = metrics[-1]
+    store.write_text(folder / f"{job.name}.json", json.dumps({"result": job.run.result(), "last": rows}, indent=1))
 
 
 def main() -> None:
     """Train, wait, keep."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("games", nargs="+")
+    parser.add_argument("trainings", nargs="+", metavar="GAME[,setting=value...]")
     parser.add_argument("--minutes", type=float, required=True)
     parser.add_argument("--recipe", default="distilled")
     parser.add_argument("--out", type=Path, default=Path("runs/campaign"))
     options, settings = parser.parse_known_args()
     options.out.mkdir(parents=True, exist_ok=True)
     began = time.monotonic()
-    wait([begin(game, options, settings) for game in options.games], 60 * options.minutes)
-    for game in options.games:
-        run = RunDirectory(options.out / game)
-        said = (options.out / f"{game}.log").read_text().splitlines()[-1:]
-        print(f"{game}: {'finished' if run.finished else 'not finished'}; {' '.join(said)}")
-        if run.exists:
-            keep(game, run, options.out / "agents")
+    jobs = [begin(word, options, settings) for word in options.trainings]
+
+    def keep_all() -> None:
+        for job in jobs:
+            keep(job, options.out / "agents")
+
+    wait([job.process for job in jobs], 60 * options.minutes, keep_all)
+    keep_all()
+    for job in jobs:
+        said = (options.out / f"{job.name}.log").read_text().splitlines()[-1:]
+        print(f"{job.name}: {'finished' if job.run.finished else 'not finished'}; {' '.join(said)}")
     print(f"{(time.monotonic() - began) / 60:.1f} min; agents are in {options.out / 'agents'}")
 
 

@@ -16,6 +16,9 @@ from bcl import losses
 from bcl.attacks import CornerNoise
 from bcl.config import resolve
 from bcl.envs import atari as frames
+from bcl.policies import Policy, PolicySpec
+from bcl.policies.files import fingerprint, save
+from bcl.runs.directory import RunDirectory, TrainingFolder
 
 sys.path.insert(0, str(Path(__file__).parent))
 from docs_commands import small_flags
@@ -284,37 +287,36 @@ def test_the_leaderboard_has_the_lowest_return_up_to_each_budget(benchmark):
 def test_a_campaign_trains_side_by_side_and_keeps_the_agents(benchmark, monkeypatch, tmp_path, capsys):
     campaign = benchmark("campaign")
     monkeypatch.setattr(campaign, "STARTS", tmp_path / "none")
-    words = [
-        "cartpole",
-        "no_such_game",
-        "--recipe",
-        "vanilla",
-        "--minutes",
-        "5",
-        "--out",
-        str(tmp_path),
-        "--device",
-        "cpu",
-    ]
+    words = ["cartpole,dqn.steps=128", "no_such_game", "--recipe", "vanilla", "--minutes", "5"]
+    words += ["--out", str(tmp_path), "--device", "cpu"]
     monkeypatch.setattr(sys, "argv", ["campaign.py", *words, *small_flags("dqn")])
     campaign.main()
     said = capsys.readouterr().out
-    assert "cartpole: finished" in said
+    assert "cartpole-dqn.steps-128: finished" in said
     assert "no_such_game: not finished; bcl: " in said
     kept = tmp_path / "agents"
-    assert [path.name for path in sorted(kept.iterdir())] == ["cartpole-best.safetensors", "cartpole.json"]
-    assert bcl.load(kept / "cartpole-best.safetensors").spec.game.id == "CartPole-v1"
-    assert json.loads((kept / "cartpole.json").read_text())["last"]["stages/1-vanilla"]["step"] == 64
+    name = "cartpole-dqn.steps-128"
+    assert [path.name for path in sorted(kept.iterdir())] == [f"{name}-best.safetensors", f"{name}.json"]
+    assert bcl.load(kept / f"{name}-best.safetensors").spec.game.id == "CartPole-v1"
+    assert json.loads((kept / f"{name}.json").read_text())["last"]["stages/1-vanilla"]["step"] == 128
 
 
-def test_a_campaign_keeps_what_held_a_budget_where_time_ran_out(benchmark, tmp_path):
+def test_a_campaign_keeps_what_held_a_budget_and_the_checkpoint_where_time_ran_out(benchmark, monkeypatch, tmp_path):
     campaign = benchmark("campaign")
-    training = campaign.RunDirectory(tmp_path).path / "stages" / "2-distill"
-    snapshot = training / "snapshots" / "002.safetensors"
-    snapshot.parent.mkdir(parents=True)
-    snapshot.touch()
-    (training / "metrics.jsonl").touch()
-    assert [*campaign.agents(campaign.RunDirectory(tmp_path))] == [("held-2", snapshot)]
+    monkeypatch.setattr(campaign, "STARTS", tmp_path)
+    start, held, last = (Policy(PolicySpec("dueling-mlp", (4,), 2, (-1.0,), (1.0,), (8,))) for _ in range(3))
+    save(start, tmp_path / "cartpole-vanilla.safetensors")
+    run = RunDirectory(tmp_path / "run")
+    training = TrainingFolder(run.path / "stages" / "2-distill")
+    save(held, training.snapshot(2))
+    training.metrics_file.touch()
+    torch.save({"state": {"policy": last.state_dict()}}, training.checkpoint)
+    with subprocess.Popen([sys.executable, "-c", ""]) as process:
+        found = dict(campaign.agents(campaign.Job("a", "cartpole", run, process)))
+    assert {name: fingerprint(policy) for name, policy in found.items()} == {
+        "held-2": fingerprint(held),
+        "last": fingerprint(last),
+    }
 
 
 def test_a_campaign_interrupts_what_does_not_end_in_time(benchmark):
@@ -323,5 +325,5 @@ def test_a_campaign_interrupts_what_does_not_end_in_time(benchmark):
     with subprocess.Popen([sys.executable, "-c", sleeps], stdout=subprocess.PIPE) as run:
         assert run.stdout is not None
         run.stdout.readline()
-        campaign.wait([run], 0.1)
+        campaign.wait([run], 0.1, lambda: None)
     assert run.returncode == -signal.SIGINT
