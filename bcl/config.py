@@ -234,6 +234,9 @@ class DistillConfig:
     """Steps of PGD, where an attack is needed: in play, and for `box` below 1."""
     in_play: Share = 0.25
     """Share of the copies that act on what that attack shows."""
+    spread: Share = 0.0
+    """Observations have budgets spread evenly from this share below the current one up to it, for `box` below 1: an agent that holds
+    against attacks of one size may fall to smaller ones. 0: all have the current one."""
     exploration: Share = 0.02
     """Share of random actions begun in play."""
     exploration_repeat: Count = 8

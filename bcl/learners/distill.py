@@ -12,13 +12,14 @@ from torch import Generator, Tensor, nn
 
 from bcl import losses
 from bcl.attacks import PGD, TargetValue, perturb
+from bcl.attacks.threat import per_sample
 from bcl.bounds import input_box, training_margins
 from bcl.config import DistillConfig
 from bcl.device import enough_memory, quick_kernels
 from bcl.envs import VectorEnv
 from bcl.errors import ConfigError
 from bcl.learners.dqn import Player
-from bcl.learners.learner import Hooks, Learner, Reporter, State, Task
+from bcl.learners.learner import Hooks, Learner, Reporter, State, Task, spread_budgets
 from bcl.learners.metrics import Meter, Metrics
 from bcl.learners.replay import Replay
 from bcl.policies import Policy, as_float
@@ -173,7 +174,10 @@ class DistillLearner(Learner):
 
     def _perturb_victims(self) -> Tensor:
         obs = as_float(self._victims)
-        return self._attacked(obs, self._teach(obs), self._eps, self.generators["attack"])
+        return self._attacked(obs, self._teach(obs), self._budgets(len(obs)), self.generators["attack"])
+
+    def _budgets(self, count: int) -> Tensor:
+        return spread_budgets(self._eps, count, self.config.spread)
 
     def _attacked(self, obs: Tensor, scores: Tensor, eps: Tensor, generator: Generator) -> Tensor:
         """What costs most by the teacher's scores."""
@@ -187,13 +191,15 @@ class DistillLearner(Learner):
         batch = self.replay.sample(c.batch_size, self.generators["update"])
         scores = self._teach(batch.obs)
         best = scores.argmax(dim=1)
+        budgets = self._budgets(len(batch.obs))
         centre = batch.obs
         if c.box < 1:
-            centre = self._attacked(batch.obs, scores, self._eps * (1 - c.box), self.generators["update"])
+            centre = self._attacked(batch.obs, scores, budgets * (1 - c.box), self.generators["update"])
         with self._autocast():
             clean = losses.leads(self._student(batch.obs), best)
             if c.box > 0:
-                box = input_box(centre, self._eps * c.box, self.policy.low, self.policy.high)
+                radius = per_sample(budgets, centre) if budgets.dim() else budgets
+                box = input_box(centre, radius * c.box, self.policy.low, self.policy.high)
                 worst = self._margins(self.policy.chain(), *box, best)
             else:
                 worst = losses.leads(self._student(centre), best)

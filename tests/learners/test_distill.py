@@ -38,23 +38,59 @@ def proven(policy: Policy, actions: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize(
-    ("kind", "box"), [("dueling-mlp", 1.0), ("dueling-mlp", 0.3), ("dueling-mlp", 0.0), ("actor-critic-mlp", 1.0)]
+    ("kind", "box", "spread"),
+    [
+        ("dueling-mlp", 1.0, 0.0),
+        ("dueling-mlp", 0.3, 0.0),
+        ("dueling-mlp", 0.3, 0.7),
+        ("dueling-mlp", 0.0, 0.0),
+        ("actor-critic-mlp", 1.0, 0.0),
+    ],
 )
 @torch.no_grad()
-def test_a_student_holds_its_teachers_actions_within_the_budget(chain, kind, box):
+def test_a_student_holds_its_teachers_actions_within_the_budget(chain, kind, box, spread):
     env = chain(4, limits=(7,))
     student = teacher_of(env, kind, seed=3)
     actions = student(STATES).argmax(dim=1)
     assert not proven(student, actions).all(), "there is something to learn"
     rows = []
+    config = replace(SMALL, box=box, spread=spread)
     with torch.enable_grad():
-        distill.train(student, env, replace(SMALL, box=box), Task("distill", 0.0, BUDGET, 0, PACE), Hooks(rows.append))
+        distill.train(student, env, config, Task("distill", 0.0, BUDGET, 0, PACE), Hooks(rows.append))
     assert rows[-1]["eps"] == pytest.approx(BUDGET)
     assert torch.equal(student(STATES).argmax(dim=1), actions)
     if box == 1:
         assert proven(student, actions).all()
     shown = perturb(PGD(30, 0.1), student, STATES, BUDGET, torch.Generator().manual_seed(0))
     assert torch.equal(student(shown).argmax(dim=1), actions)
+
+
+@pytest.mark.parametrize("box", [0.0, 0.3])
+def test_budgets_are_spread_below_the_current_one(chain, monkeypatch, box):
+    """Those of the attack and those of the boxes around what it finds add up to budgets from 0.3 eps to eps."""
+    asked = []
+    boxed = []
+    attack, around = distill.perturb, distill.input_box
+
+    def asking(kind, policy, obs, eps, *rest, **more):
+        asked.append(eps)
+        return attack(kind, policy, obs, eps, *rest, **more)
+
+    def boxing(centre, radius, low, high):
+        boxed.append(radius.flatten())
+        return around(centre, radius, low, high)
+
+    monkeypatch.setattr(distill, "perturb", asking)
+    monkeypatch.setattr(distill, "input_box", boxing)
+    env = chain(4, limits=(7,))
+    config = replace(SMALL, box=box, spread=0.7, steps=80, accelerate="none")
+    task = Task("distill", BUDGET, 2 * BUDGET, 0, replace(PACE, start=BUDGET, target=2 * BUDGET, rise=1e-9))
+    distill.train(teacher_of(env, "dueling-mlp", 3), env, config, task, Hooks())
+    total = asked[-1] + (boxed[-1] if box else 0)
+    assert len(total) == SMALL.batch_size
+    assert total.max().item() == pytest.approx(BUDGET, abs=1e-4)
+    assert 0.3 * BUDGET < total.min().item() < 0.35 * BUDGET
+    assert total.mean().item() == pytest.approx(0.65 * BUDGET, rel=0.05)
 
 
 def test_the_teacher_does_not_move(chain):
