@@ -10,7 +10,7 @@ from itertools import islice
 from math import floor, inf
 from typing import Generic, TypeVar
 
-from bcl.curriculum_rules import INCUMBENT, Candidate, Decision, Phase, Result, Rules, Run, Tried
+from bcl.curriculum_rules import INCUMBENT, Candidate, CurriculumResult, Decision, Phase, Rules, Run, Tried
 from bcl.errors import counted
 
 P = TypeVar("P")
@@ -44,7 +44,7 @@ def bcl(
     decided: Callable[[Decision], None] = lambda decision: None,
     out_of_budget: OutOfBudget = lambda phase, run: None,
     training_score: Returns[P] | None = None,
-) -> Result[P]:
+) -> CurriculumResult[P]:
     """Algorithm 1. `train` yields the K runs in order and is closed once no more are wanted. `out_of_budget` gives a
     reason to stop; it is asked after run k of phase i, if another could follow, and after a phase (k = 0).
     `training_score`, returns under the training attack, adds PPO's rule: stop when that attack is too weak."""
@@ -74,7 +74,7 @@ def bcl(
         decisions.append(Decision(phase, thresholds, known, kept.run, best_phase, tuple(tried), after, stop))
         decided(decisions[-1])
         if stop:
-            return Result(f.policy, best.policy, best_phase, stop, tuple(decisions))
+            return CurriculumResult(f.policy, best.policy, best_phase, stop, tuple(decisions))
 
         phase = Phase(following, rules.eps[following - 1], rules.eps[following], rules.runs)
         runs: dict[Run, Scored[P]] = {INCUMBENT: f} if rules.ratchet else {}

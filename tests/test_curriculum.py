@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from bcl.curriculum import ALL_TRAINED, TARGET_MISSED, TARGET_REACHED, bcl
-from bcl.curriculum_rules import Decision, Phase, Result, Rules, Tried, budgets
+from bcl.curriculum_rules import CurriculumResult, Decision, Phase, Rules, Tried, budgets
 from bcl.errors import BclError
 
 Fake = tuple[float, ...]
@@ -47,7 +47,7 @@ class World:
         finally:
             self.closed.append(phase.index)
 
-    def play(self, bootstrap: Fake, rules: Rules, **more: Any) -> Result[Fake]:
+    def play(self, bootstrap: Fake, rules: Rules, **more: Any) -> CurriculumResult[Fake]:
         result = bcl(bootstrap, rules, train=self.train, score=self.score, decided=self.decided.append, **more)
         assert list(result.decisions) == self.decided
         assert self.closed == [phase.index for _, phase in self.trained]
@@ -57,11 +57,11 @@ class World:
         return {eps for _, eps in self.scored}
 
 
-def kept(result: Result[Fake]) -> list[object]:
+def kept(result: CurriculumResult[Fake]) -> list[object]:
     return [d.kept for d in result.decisions]
 
 
-def path(result: Result[Fake]) -> list[int]:
+def path(result: CurriculumResult[Fake]) -> list[int]:
     return [d.phase.index for d in result.decisions]
 
 
@@ -410,7 +410,7 @@ def test_any_iterator_will_do_but_an_empty_one() -> None:
 
 
 def test_replay_reproduces_every_decision_and_decisions_are_plain_data() -> None:
-    def once() -> Result[Fake]:
+    def once() -> CurriculumResult[Fake]:
         world = World({1: [(4, 0), (6, 1), (5, 1)], 2: [(10, 5, 5, 4)], 3: [(3, 0, 0, 0)] * 3})
         return world.play((10, 4, 4, 4), Rules(eps=LEVELS, **MOS))
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from bcl.attacks.objectives import TowardActions
 from bcl.attacks.pgd import climb
-from bcl.attacks.threat import Attack, Ball, Budget, Policy, Randomness, per_sample
+from bcl.attacks.threat import Attack, AttackedPolicy, Ball, Budget, Randomness, per_sample
 from bcl.errors import BclError, ConfigError
 
 SHORTEST = 1_000  # agent steps of a training
@@ -25,7 +25,7 @@ class Directed:
     steps: int = 10
     step: float = 0.25
 
-    def __call__(self, policy: Policy, obs: Tensor, eps: Budget, generator: Randomness, /) -> Tensor:
+    def __call__(self, policy: AttackedPolicy, obs: Tensor, eps: Budget, generator: Randomness, /) -> Tensor:
         aims = self.director(obs)
         ball = Ball.around(policy, obs, eps)
         towards = TowardActions(aims.clamp(min=0))
@@ -46,7 +46,7 @@ class Learned:
         if self.training < SHORTEST:
             raise ConfigError(f"{self.training} steps train no adversary", f"give {SHORTEST:,} or more")
 
-    def __call__(self, policy: Policy, obs: Tensor, eps: Budget, generator: Randomness, /) -> Tensor:
+    def __call__(self, policy: AttackedPolicy, obs: Tensor, eps: Budget, generator: Randomness, /) -> Tensor:
         if self.found is None:
             raise BclError("the learned adversary has to be trained first", "'bcl attack --attack learned' does")
         return self.found(policy, obs, eps, generator)

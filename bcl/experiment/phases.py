@@ -10,7 +10,7 @@ from typing import Any
 from bcl import curriculum
 from bcl.attacks import PGD, CrossEntropy, Multi, OwnValue, attacks_named
 from bcl.config import Config
-from bcl.curriculum_rules import INCUMBENT, Decision, Phase, Result, Rules, budgets
+from bcl.curriculum_rules import INCUMBENT, CurriculumResult, Decision, Phase, Rules, budgets
 from bcl.errors import TrainingError, counted
 from bcl.evaluation import Cell, cells, flags
 from bcl.experiment.beside import Beside, Guess
@@ -98,7 +98,7 @@ class Curriculum:
             found["final_score"] = final_score(played, self._config)
         return found
 
-    def _reached(self, ended: Result[Agent], kept: Agent) -> float:
+    def _reached(self, ended: CurriculumResult[Agent], kept: Agent) -> float:
         """The budget that the agent was trained up to, or found robust at."""
         reached = self._rules.eps[kept.phase]
         is_last = kept is ended.policy and self._stage.strategy != "open"

@@ -15,7 +15,7 @@ from bcl.evaluation.flags import clearly_lower
 from bcl.evaluation.score import shown
 from bcl.games import AtariGame
 from bcl.reports.comparable import Entry, judged_alike, read_entry
-from bcl.reports.published import Result, result_for
+from bcl.reports.published import PublishedRow, result_for
 from bcl.reports.tables import as_html, as_markdown, tables
 from bcl.runs.directory import Repeats
 from bcl.settings import format_eps
@@ -33,7 +33,7 @@ class OverRepeats:
 
 
 @dataclass(frozen=True)
-class Cell:
+class ReturnAtBudget:
     """A row at one budget."""
 
     eps: float
@@ -73,9 +73,9 @@ class Row:
     """As the paper has it: of the worst attack at exactly each."""
     flags: tuple[str, ...]
     """Reasons to distrust the median run's scores: those of its verdict, then those of the scores compared."""
-    cells: dict[float, Cell]
+    cells: dict[float, ReturnAtBudget]
     """By budget; those that were judged."""
-    published: Result | None
+    published: PublishedRow | None
 
 
 @dataclass(frozen=True)
@@ -262,7 +262,7 @@ class _Alike:
             if all(any(s.eps == eps for s in scores) for scores in counting):
                 within = [lowest(s for s in scores if s.eps <= eps) for scores in counting]
                 exactly = lowest(s for s in counting[median] if s.eps == eps)
-                cells[eps] = Cell(eps, within[median], exactly, tuple(score.returns for score in within))
+                cells[eps] = ReturnAtBudget(eps, within[median], exactly, tuple(score.returns for score in within))
         whole = bool(self.scored) and {0.0, *self.scored} <= cells.keys()
         return Row(
             label=entry.label,
