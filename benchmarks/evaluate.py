@@ -24,7 +24,7 @@ from bcl.envs import make_env
 from bcl.evaluation import Cell, Plan, cells, evaluate_cells
 from bcl.evaluation.play import SearchForm
 from bcl.evaluation.speed import attack_speed, untrained_policy
-from bcl.evaluation.suite import make_envs, cells_at_once
+from bcl.evaluation.suite import cells_at_once, make_envs
 from bcl.games import AtariGame, Game
 from bcl.policies import Policy, as_float
 
