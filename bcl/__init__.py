@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from bcl.policies import Policy
     from bcl.policies.files import save
 
-_HOMES = {
+_MODULES = {
     "bcl.api.agents": ("import_policy", "load", "wrap"),
     "bcl.api.evaluating": ("Certification", "certify", "evaluate"),
     "bcl.api.filming": ("Video", "video"),
@@ -31,12 +31,12 @@ _HOMES = {
     "bcl.policies": ("Policy",),
     "bcl.policies.files": ("save",),
 }
-__all__ = ["__version__", *(name for names in _HOMES.values() for name in names)]
+__all__ = ["__version__", *(name for names in _MODULES.values() for name in names)]
 
 
 def __getattr__(name: str) -> Any:
     # Imported on first use: PyTorch takes seconds, and 'bcl --help' should not.
-    for module, names in _HOMES.items():
+    for module, names in _MODULES.items():
         if name in names:
             return getattr(import_module(module), name)
     raise AttributeError(f"module 'bcl' has no attribute '{name}'")

@@ -204,7 +204,7 @@ def _too_weak(
     target = rules.eps[-1]
     nominal = f.at(0.0)
     left = training_score(f.policy, target)
-    plays = nominal > rules.floor and nominal - rules.floor >= rules.toothless * (started.at(0.0) - rules.floor)
-    weak = plays and left - rules.floor >= rules.toothless * (nominal - rules.floor)
+    plays = nominal > rules.floor and nominal - rules.floor >= rules.weak_attack_share * (started.at(0.0) - rules.floor)
+    weak = plays and left - rules.floor >= rules.weak_attack_share * (nominal - rules.floor)
     tried.append(Tried(target, left, weak, "training attack"))
     return f"the training attack is too weak: it leaves {left:g} of {nominal:g} at the target" if weak else None

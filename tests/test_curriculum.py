@@ -366,7 +366,7 @@ def test_ppo_rules_threshold_on_train_levels_and_an_attack_that_is_too_weak() ->
     first, second = (28, 26, 10, 0), (29, 26, 25, 20)
     world = World({1: [first], 2: [second]})
     ri_fgsm = {(first, 3.0): 20.0, (second, 3.0): 27.6}  # at the target; 0.95 * 29 = 27.55
-    rules = Rules(eps=LEVELS, attacked_threshold=25.0, skip=1.0, toothless=0.95)
+    rules = Rules(eps=LEVELS, attacked_threshold=25.0, skip=1.0, weak_attack_share=0.95)
     result = world.play((30, 10, 5, 0), rules, training_score=lambda f, eps: ri_fgsm[f, eps])
     assert result.stopped == "the training attack is too weak: it leaves 27.6 of 29 at the target"
     assert (result.policy, path(result)) == (second, [0, 1, 2])
@@ -379,7 +379,7 @@ def test_ppo_rules_threshold_on_train_levels_and_an_attack_that_is_too_weak() ->
 @pytest.mark.parametrize(("left", "useless"), [(17.9, False), (18.0, True)])  # -21 + 0.95 * 41 = 17.95
 def test_a_weak_attack_is_counted_from_the_floor(left: float, useless: bool) -> None:
     world = World({1: [(20, 0, 0)], 2: [(20, 0, 0)]})
-    rules = Rules(eps=(0.0, 1.0, 2.0), attacked_threshold=5, skip=1.0, floor=-21, toothless=0.95)
+    rules = Rules(eps=(0.0, 1.0, 2.0), attacked_threshold=5, skip=1.0, floor=-21, weak_attack_share=0.95)
     assert len(world.play((0, 0, 0), rules, training_score=lambda f, eps: left).decisions) == (2 if useless else 3)
 
 
@@ -389,7 +389,7 @@ def test_an_agent_that_forgot_how_to_play_stops_at_no_weak_attack(nominal: float
     world = World({1: [fallen], 2: [fallen]})
     result = world.play(
         (30, 0, 0),
-        Rules(eps=(0.0, 1.0, 2.0), attacked_threshold=25, skip=1.0, toothless=0.95),
+        Rules(eps=(0.0, 1.0, 2.0), attacked_threshold=25, skip=1.0, weak_attack_share=0.95),
         training_score=lambda f, eps: f[0],
     )
     assert result.stopped == TARGET_MISSED

@@ -107,22 +107,22 @@ def wrap(network: nn.Module, game: str | Game | Callable[..., Any]) -> Policy:
 @contextlib.contextmanager
 def judged(agent: Policy | Where, device: str) -> Iterator[Target]:
     """The best policy of a run, or a policy file, with results in the run or where those of the file go; or an agent in
-    memory, whose results are forgotten, on its own device unless one is named."""
+    memory, whose results are temporary, on its own device unless one is named."""
     if not isinstance(agent, Policy):
         hint = "give a run, a policy file, zoo:NAME or a policy (bcl.wrap makes one of a module)"
-        yield _found(path_of("agent", agent, hint), device)
+        yield _target_of_path(path_of("agent", agent, hint), device)
         return
-    with tempfile.TemporaryDirectory(prefix="bcl-") as forgotten:
+    with tempfile.TemporaryDirectory(prefix="bcl-") as temporary:
         policy = agent if device == "auto" else agent.to(pick_device(device))
-        yield replace(_by_its_game(policy, Path(forgotten), "an agent in memory"), kept=False)
+        yield replace(_target_of_policy(policy, Path(temporary), "an agent in memory"), kept=False)
 
 
-def _found(path: Path, device: str) -> Target:
+def _target_of_path(path: Path, device: str) -> Target:
     policy = load(path, pick_device(device))
     results = path if path.is_dir() else files.results_folder(path)
     run = RunDirectory(path)
     if not run.exists:
-        return _by_its_game(policy, results, str(path))
+        return _target_of_policy(policy, results, str(path))
     start = run.start()
     if start and (not start[1].file.exists() or start[1].fingerprint == files.fingerprint(policy)):
         start = None
@@ -130,7 +130,7 @@ def _found(path: Path, device: str) -> Target:
     return Target(policy, config.game, config.evaluation, results, str(path), start)
 
 
-def _by_its_game(policy: Policy, results: Path, name: str) -> Target:
+def _target_of_policy(policy: Policy, results: Path, name: str) -> Target:
     if policy.spec.game is None:
         raise WeightsError(f"'{name}' does not say which game it plays", "save it with a game in its spec")
     return Target(policy, policy.spec.game, evaluation_defaults(policy.spec.game), results, name)

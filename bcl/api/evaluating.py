@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from bcl.reports.tables import Table
 
 
-class Onlooker:
+class ProgressListener:
     """Is told how far an evaluation is; this one ignores it."""
 
     def start(self, units: int) -> None:
@@ -35,7 +35,7 @@ class Onlooker:
         """One is done, and this is what came out."""
 
 
-NOBODY = Onlooker()
+NO_LISTENER = ProgressListener()
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ def evaluate(
     parallel: int = 1,
     find_eps: bool = False,
     threshold: float | None = None,
-    onlooker: Onlooker = NOBODY,
+    listener: ProgressListener = NO_LISTENER,
 ) -> "Evaluation":
     """Evaluate an agent under attack: mean return for every attack and budget, the worst case, and reasons for doubt.
 
@@ -158,25 +158,25 @@ def evaluate(
         plan = Plan(game, count, seed, protocol, precision, num_envs, starts)
         compared = cells(chosen, budgets or (() if find_eps else target.defaults.eps))
         wanted = [*compared, Cell(attack_by_name("pgd-30"), 1.0)] if sanity else compared
-        onlooker.start(len(wanted) + (len(compared) if target.start else 0))
+        listener.start(len(wanted) + (len(compared) if target.start else 0))
         folder = playing.writable(target.results / "evals")
-        evaluator = playing.Evaluator(plan, onlooker, parallel, agents=2 if target.start else 1)
+        evaluator = playing.Evaluator(plan, listener, parallel, agents=2 if target.start else 1)
         scores = evaluator.scores(target.policy, wanted, folder)
         start = evaluator.start(target, compared)
         floor = None
         if sanity:
-            progress = onlooker.begin("the lowest-scored action")
+            progress = listener.begin("the lowest-scored action")
             lowest = [Cell(LowestScored(), 0.0)]
             floor = next(run_suite(target.policy, plan, lowest, folder, lambda label: progress))
-        doubts = flags(scores, floor)
+        raised = flags(scores, floor)
         if start:
-            doubts += worse_than_start(scores, start.scores, start.file)
+            raised += worse_than_start(scores, start.scores, start.file)
         breaking = None
         if find_eps:
             search = target.results / BREAKING
-            breaking = find_breaking(target.policy, plan, chosen, search, threshold, onlooker.begin)
+            breaking = find_breaking(target.policy, plan, chosen, search, threshold, listener.begin)
     kept = folder if target.kept else None
-    return Evaluation(game, scores, target.name, doubts, floor, kept, start, breaking)
+    return Evaluation(game, scores, target.name, raised, floor, kept, start, breaking)
 
 
 def certify(
@@ -189,7 +189,7 @@ def certify(
     env_set: Literal["train", "eval"] | None = None,
     device: str = "auto",
     parallel: int = 1,
-    onlooker: Onlooker = NOBODY,
+    listener: ProgressListener = NO_LISTENER,
 ) -> Certification:
     """Prove what no attack can change: certified actions (ACR) and the greedy worst case (GWC) per budget.
 
@@ -218,12 +218,12 @@ def certify(
         plan = Plan(game, count, seed, num_envs=count)
         budgets = given_budgets or list(target.defaults.eps)
         chosen, why = affordable_method(target.policy) if method == "auto" else (method, "")
-        onlooker.start(len(budgets))
+        listener.start(len(budgets))
         folder = playing.writable(target.results / CERTS)
-        playing.Evaluator(plan, onlooker, parallel).prove_in_processes(target.policy, budgets, chosen, folder)
+        playing.Evaluator(plan, listener, parallel).prove_in_processes(target.policy, budgets, chosen, folder)
         proofs = []
-        for proof in run_certificates(target.policy, plan, budgets, chosen, folder, onlooker.begin):
+        for proof in run_certificates(target.policy, plan, budgets, chosen, folder, listener.begin):
             proofs.append(proof)
-            onlooker.finished(str(proof))
+            listener.finished(str(proof))
     kept = folder if target.kept else None
     return Certification(target.name, game, proofs, kept, chosen, why)

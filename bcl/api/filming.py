@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from bcl.api import Attack, Policy, Where, given, path_of, whole
-from bcl.api.evaluating import NOBODY, Onlooker
+from bcl.api.evaluating import NO_LISTENER, ProgressListener
 from bcl.errors import ConfigError, counted
 from bcl.settings import format_eps, parse_eps
 
@@ -64,7 +64,7 @@ def video(
     env_set: Literal["train", "eval"] | None = None,
     out: Where | None = None,
     device: str = "auto",
-    onlooker: Onlooker = NOBODY,
+    listener: ProgressListener = NO_LISTENER,
 ) -> Video:
     """Show an agent under attack: the game, the perturbation magnified, what the agent saw. Writes an mp4 and a GIF.
 
@@ -116,11 +116,11 @@ def video(
         with contextlib.closing(make_env(game, 1, next(policy.parameters()).device, render=render)) as envs:
             dimensions = OBSERVATION_NAMES.get(game.id, ())
             subject = Subject(game.id, adversary if budget else None, budget, envs.action_names, dimensions)
-            onlooker.start(1)
-            make_ready = ready(policy, Plan(game, 1, seed), target.results / "evals", onlooker.begin)
+            listener.start(1)
+            make_ready = ready(policy, Plan(game, 1, seed), target.results / "evals", listener.begin)
             played = make_ready(Cell(adversary, budget))
             moments = watch(policy, envs, played.attack, budget, seed=seed, steps=steps or None)
-            report = onlooker.begin("playing")
+            report = listener.begin("playing")
             passing = made.passing(moments, lambda done: report(done, steps or max(USUAL_LENGTH, done)))
             for path, data in zip((made.mp4, made.gif), encode(frames(passing, subject), fps), strict=True):
                 store.write_bytes(path, data)

@@ -9,7 +9,7 @@ from typing import Any
 
 from bcl.api import Budgets, given, several, whole
 from bcl.api.agents import Target
-from bcl.api.evaluating import Onlooker
+from bcl.api.evaluating import ProgressListener
 from bcl.api.workers import Workers
 from bcl.attacks import Attack, attack_by_name, suite
 from bcl.bounds import Method
@@ -29,10 +29,10 @@ from bcl.settings import parse_eps
 
 @dataclass(frozen=True)
 class Evaluator:
-    """Makes what is missing of the scores and certificates of an evaluation, and tells an onlooker how far it is."""
+    """Makes what is missing of the scores and certificates of an evaluation, and tells a listener how far it is."""
 
     plan: Plan
-    onlooker: Onlooker
+    listener: ProgressListener
     parallel: int
     """Processes that share the work."""
     agents: int = 1
@@ -44,7 +44,7 @@ class Evaluator:
         """The scores of an agent; `number`: how many agents were played before it, `whose`: what they are called."""
 
         def begin(label: str) -> Progress:
-            report = self.onlooker.begin(whose + label)
+            report = self.listener.begin(whose + label)
             return lambda done, of: report(number * of + done, self.agents * of)
 
         device = next(policy.parameters()).device.type
@@ -57,7 +57,7 @@ class Evaluator:
         scores = []
         for score in run_suite(policy, self.plan, wanted, folder, begin, ready(policy, self.plan, folder, begin)):
             scores.append(score)
-            self.onlooker.finished(f"{whose}{score.label}: {score}")
+            self.listener.finished(f"{whose}{score.label}: {score}")
         return scores
 
     def start(self, target: Target, wanted: Sequence[Cell]) -> Start | None:
@@ -77,7 +77,7 @@ class Evaluator:
             device = next(policy.parameters()).device.type
             content = files.to_bytes(policy)
             orders = [(content, self.plan, eps, method, device) for eps in missing]
-            report = self.onlooker.begin(f"{method} at {counted(len(missing), 'budget')}")
+            report = self.listener.begin(f"{method} at {counted(len(missing), 'budget')}")
             self._in_processes(folder, CERTIFICATES, worker.certify, orders, report)
 
     def _in_processes(

@@ -108,7 +108,7 @@ def train(
     recipe: str | None = None,
     out: Where | None = None,
     seed: int | None = None,
-    budget: Literal["full", "small"] | None = None,
+    size: Literal["full", "small"] | None = None,
     init: Where | Policy | None = None,
     config: Where | None = None,
     workers: Workers = ALONE,
@@ -131,7 +131,7 @@ def train(
         recipe: A row of the paper's tables (`bcl presets` lists them), or a TOML file; vanilla where nothing says otherwise.
         out: Run directory; by default runs/GAME-RECIPE-sSEED.
         seed: Root of every random draw (0).
-        budget: small: a quick look; the result is not the paper's protocol.
+        size: small: a quick look; the result is not the paper's protocol.
         init: A policy file, a run or an agent of `bcl zoo` to start from, in place of the stages before the recipe's own.
         config: A TOML file of settings, above the preset and below flags.
     """
@@ -143,7 +143,7 @@ def train(
         given("recipe", recipe, str, "give its name, such as 'at'")
     start = _agent(init)
     file = path_of("config", config) if config else None
-    flags = settings | {key: value for key, value in (("seed", seed), ("budget", budget)) if value is not None}
+    flags = settings | {key: value for key, value in (("seed", seed), ("size", size)) if value is not None}
     stages = resolve_stages(name, recipe=recipe, file=file, flags=flags, agent=_decided_by(start))
     last = stages[-1][1]
     folder = path_of("out", out or Path("runs") / f"{name}-{last.recipe}-s{last.seed}".replace("/", "-"))

@@ -106,14 +106,14 @@ class Workers:
     def make_executor(self) -> "Executor":
         """What runs jobs."""
         from bcl.experiment.worker import MODULES
-        from bcl.runs.executors import Here, Processes
+        from bcl.runs.executors import InThisProcess, Processes
 
         if not self.local:
             from bcl.runs.ray_executor import RayCluster
 
             return RayCluster(self.ray_address, self.ray_cpus, self.ray_gpus)
         if self.parallel == 1:
-            return Here()
+            return InThisProcess()
         # Workers would each take all cores, and wait for each other.
         os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // self.parallel)))
         return Processes(self.parallel, MODULES)

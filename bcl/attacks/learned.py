@@ -12,9 +12,9 @@ from bcl.attacks.threat import Attack, AttackedPolicy, Ball, Budget, Randomness,
 from bcl.errors import BclError, ConfigError
 
 SHORTEST = 1_000  # agent steps of a training
-TRUTH = -1  # aimed at no action: the observation is shown as it is
+NO_TARGET = -1  # aimed at no action: the observation is shown as it is
 Director = Callable[[Tensor], Tensor]
-"""(B, *shape) observations to (B,) actions that the victim is to take, or TRUTH."""
+"""(B, *shape) observations to (B,) actions that the victim is to take, or NO_TARGET."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Directed:
         ball = Ball.around(policy, obs, eps)
         towards = TowardActions(aims.clamp(min=0))
         found = climb(towards, policy, obs, obs.new_empty(0), ball, self.steps, self.step * eps)
-        return torch.where(per_sample(aims == TRUTH, obs), obs, found)
+        return torch.where(per_sample(aims == NO_TARGET, obs), obs, found)
 
 
 @dataclass(frozen=True)

@@ -95,15 +95,15 @@ def perturb(
         if isinstance(eps, Tensor) and eps.dim():
             eps = per_sample(eps, obs)
         obs = obs.clone()  # attacks may differentiate a copy, never an inference-mode tensor
-        found = _called(attack, policy, obs, eps, generator)
+        found = _run_attack(attack, policy, obs, eps, generator)
         perturbed = Ball.around(policy, obs, eps).project(found)
     if check and not perturbed.isfinite().all():
         raise BclError(f"{attack} made NaN observations", "the policy's scores or gradients are not finite")
     return perturbed
 
 
-def _called(attack: Attack, policy: AttackedPolicy, obs: Tensor, eps: Budget, generator: Randomness) -> Tensor:
-    """What the attack found; one of somebody else's that fails or answers wrongly is told in a sentence."""
+def _run_attack(attack: Attack, policy: AttackedPolicy, obs: Tensor, eps: Budget, generator: Randomness) -> Tensor:
+    """What the attack found; an error of a user-defined one, or an answer of the wrong shape, is one sentence."""
     try:
         found = attack(policy, obs, eps, generator)
     except BclError:

@@ -44,7 +44,7 @@ def train(call: Call, *, repeats: int = 1) -> None:
     if repeats < 1:
         raise ConfigError(f"--repeats {repeats} is not possible", "give 1 or more")
     order: Order = call(finish=lambda order: order)
-    if order.config.budget == "small":
+    if order.config.size == "small":
         console.say("a quick look: few steps, runs, phases and episodes; the result is not the paper's protocol")
     if order.begun and repeats > 1:
         raise StoreError(f"'{order.out}' is a run already, without repeats", "give another --out")
@@ -130,23 +130,23 @@ def _finish_repeats(group: Path, workers: Workers) -> None:
 def _dispatcher(run: Path, whole: Path, workers: Workers) -> "Iterator[Dispatcher]":
     """Of the work on a run, which the console shows; where it stops, the message says how to continue with `whole`."""
     resume = shlex.join(["bcl", "resume", str(whole), *workers.flags()])
-    farewell = f"continue with: {resume}"
+    continue_with = f"continue with: {resume}"
     try:
-        with console.stop_requests(farewell) as interrupted, console.live(run) as view:
+        with console.stop_requests(continue_with) as interrupted, console.live(run) as view:
             yield workers.dispatcher(interrupted, view.tick, console.say)
     except KeyboardInterrupt:
-        raise KeyboardInterrupt(farewell + _unlike(run)) from None
+        raise KeyboardInterrupt(continue_with + _resume_warning(run)) from None
     except TrainingError as error:
         again = f"'{resume}' goes back to the last checkpoint; if that ends here again, {error.hint}"
         raise TrainingError(error.message, again) from None
     except ConfigError:
         raise  # the same settings will fail again
     except BclError as error:
-        error.hint = "; ".join(filter(None, (error.hint, farewell)))
+        error.hint = "; ".join(filter(None, (error.hint, continue_with)))
         raise
 
 
-def _unlike(run: Path) -> str:
+def _resume_warning(run: Path) -> str:
     """A warning where a run that was stopped does not end as one that was not; else nothing."""
     stage = RunDirectory(run).stages()[-1]
     section = "distill" if stage.loss == "distill" else stage.config.algo
@@ -200,7 +200,7 @@ def attack(call: Call, *, json: bool = False) -> None:
     from bcl.reports.style import TERMINAL_FLAG
 
     with _kept_results(), console.progress(quiet=json) as bar:
-        found = call(onlooker=bar)
+        found = call(listener=bar)
     if json:
         print(to_json.dumps(found.to_dict()))
         return
@@ -226,7 +226,7 @@ def certify(call: Call, *, json: bool = False) -> None:
     from bcl.reports.tables import print_table
 
     with _kept_results(), console.progress(quiet=json) as bar:
-        found = call(onlooker=bar)
+        found = call(listener=bar)
     if json:
         print(to_json.dumps([proof.to_dict() for proof in found.certificates]))
         return
@@ -324,7 +324,7 @@ def _after_compare(found: "Comparison", paths: tuple[Path, ...], drawn: bool) ->
 def video(call: Call) -> None:
     """Film."""
     with console.progress(1) as bar:
-        made = call(onlooker=bar)
+        made = call(listener=bar)
     print(made)
     given = call.keywords
     words = ["bcl", "attack", str(call.args[0])]

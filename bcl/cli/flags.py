@@ -21,7 +21,7 @@ AGENT = "RUN|FILE|zoo:NAME"
 METAVARS = {"agent": AGENT, "run": AGENT, "runs": AGENT, "folder": "RUN", "file": "FILE", "games": "GAME"}
 SINGULAR = {"attacks": "attack"}  # parameter -> flag
 # Parameters that are no flags: the console gives them, or they have flags of their own.
-NO_FLAGS = {"call", "settings", "workers", "onlooker", "say", "progress", "on_row", "finish", "tell"}
+NO_FLAGS = {"call", "settings", "workers", "listener", "say", "progress", "on_row", "finish", "tell"}
 OFTEN = (
     *("algo", "bootstrap", "tempo", "network.hidden"),
     *("dqn.steps", "ppo.steps", "dqn.learning_rate", "ppo.learning_rate"),

@@ -3,7 +3,7 @@
 Vector observations are divided, per dimension, by documented constants (`bcl.games.OBSERVATION_SCALES`); eps is in those
 scaled units. Byte images (height, width, channels) become (channels, height, width).
 
-What somebody's environment does wrong becomes one sentence. It comes in `info` and is raised by `_refuse_failures`: not every
+An error of the user's environment becomes one sentence. It comes in `info` and is raised by `_refuse_failures`: not every
 exception survives the journey from a process, and Gymnasium prints what it gets.
 """
 
@@ -27,7 +27,7 @@ from bcl.errors import GameError, MissingExtra
 from bcl.games import ACTION_NAMES, GymnasiumGame, gymnasium_entry, observation_scale
 from bcl.processes import die_with_parent, how_it_ended
 
-# Pictures need no window and no sound, and pygame greets and complains on the terminal.
+# Pictures need no window and no sound, and pygame prints greetings and warnings.
 QUIET_PYGAME = {"PYGAME_HIDE_SUPPORT_PROMPT": "1", "SDL_VIDEODRIVER": "dummy", "SDL_AUDIODRIVER": "dummy"}
 LARGEST = float(np.finfo(np.float32).max)
 FAILURE = "failure"
@@ -48,7 +48,7 @@ class GymnasiumEnvs:
         try:
             kind = AsyncVectorEnv if game.processes and not render else SyncVectorEnv
             self._envs = kind([self._make] * num_envs, autoreset_mode=AutoresetMode.SAME_STEP)
-        except Exception as error:  # the constructor and the module of an id are anybody's code
+        except Exception as error:  # the constructor and the module of an id are the user's code
             reason = " ".join(str(error).split()) or type(error).__name__
             if isinstance(error, EOFError | ConnectionError):
                 reason = "the process of a copy ended as it was made"

@@ -174,7 +174,7 @@ def _by_attack(slots: "Sequence[Slot]") -> "list[list[Slot]]":
     groups: dict[object, list[Slot]] = {}
     for number, slot in enumerate(slots):
         attack = slot.cell.attack
-        # An attack of somebody else's may know one budget and one generator only.
+        # A user-defined attack may know one budget and one generator only.
         ours = attack is None or type(attack).__module__.startswith("bcl.attacks.")
         groups.setdefault(attack if ours else number, []).append(slot)
     return [*groups.values()]

@@ -10,7 +10,7 @@ import torch
 
 from bcl.attacks import Attack, recorded
 from bcl.bounds import METHODS, Method
-from bcl.device import threads, worth
+from bcl.device import threads, useful_threads
 from bcl.envs import VectorEnv
 from bcl.evaluation.certify import USUAL_LENGTH, Certificate, append_certificate, certify, read_certificates
 from bcl.evaluation.evaluation import Key, append_score, read_scores
@@ -33,7 +33,7 @@ PARTS = 1000  # into which progress divides the whole
 
 
 def no_progress(label: str) -> Progress:
-    """Tells nobody."""
+    """Reports nothing."""
     return lambda done, of: None
 
 
@@ -63,7 +63,7 @@ def run_suite(
     overall = SuiteProgress([*missing.values()], plan, progress, lengths)
     proven = _certified(folder.parent / CERTS, conditions.agent)
     playing = _play(policy, plan, missing, overall, ready, proven)
-    count = worth(policy.spec.obs_shape, plan.copies())
+    count = useful_threads(policy.spec.obs_shape, plan.copies())
     try:
         for key in keys:
             while key not in found:
@@ -190,7 +190,7 @@ def run_certificates(
     device = next(policy.parameters()).device
     conditions, found = read_certified(folder, plan, policy, method)
     missing = [eps for eps in dict.fromkeys(budgets) if eps not in found]
-    count = worth(policy.spec.obs_shape, plan.episodes)
+    count = useful_threads(policy.spec.obs_shape, plan.episodes)
     for eps in budgets:
         if eps not in found:
             report = progress(f"{method} at {format_eps(eps)}")

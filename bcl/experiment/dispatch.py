@@ -13,7 +13,7 @@ from bcl.experiment.worker import TrainingOrder
 from bcl.games import Game, GymnasiumGame
 from bcl.policies.files import fingerprint, load
 from bcl.runs.directory import Agent, TrainingFolder
-from bcl.runs.executors import Executor, Here, Job, JudgeBeside, no_tick
+from bcl.runs.executors import Executor, InThisProcess, Job, JudgeBeside, no_tick
 
 REFILL = ", which was kept without its replay memory: that is collected anew first"
 
@@ -30,7 +30,7 @@ def content(agent: Agent) -> bytes:
 class Dispatcher:
     """Hands out work to an executor, with whether to stop, and whom to tell."""
 
-    executor: Executor = Here()  # frozen
+    executor: Executor = InThisProcess()  # frozen
     device: str = "cpu"
     """Of the workers."""
     interrupted: Callable[[], bool] = lambda: False
@@ -95,7 +95,7 @@ class Dispatcher:
         wanted = self.judge_beside == "on"
         if self.judge_beside == "auto":
             wanted = self.device == "cuda" and not isinstance(game, GymnasiumGame)
-        return wanted and isinstance(self.executor, Here)
+        return wanted and isinstance(self.executor, InThisProcess)
 
     def _done(self, run: TrainingFolder, order: TrainingOrder) -> bool:
         if not run.finished or run.checkpoint.exists():

@@ -180,7 +180,7 @@ class Pacer:
     def observe(self, step: int, clean: Played, driven: Played, certified: float = 1.0) -> bool:
         """What happened since the last call (see `advance`); whether the budget stepped back, and with it the weights.
 
-        An agent that has lost its game does not find it again at a smaller budget: interval bounds can end in one constant.
+        An agent that no longer plays well does not recover at a smaller budget: interval bounds can end in one constant.
         """
         before, self._at = self._at, advance(self._pace, self._at, step, clean, driven, certified)
         if self._at.judged > before.judged and self._at.met:

@@ -201,7 +201,7 @@ def _spaces(game: Game) -> tuple[list[float], list[float], tuple[float, ...], in
         raise WeightsError(f"format 'sb3' is for Gymnasium games, and '{game.id}' is not one", hint)
     try:
         env = gymnasium.make(gymnasium_entry(game.id))
-    except Exception as error:  # the constructor and the module of an id are anybody's code
+    except Exception as error:  # the constructor and the module of an id are the user's code
         reason = " ".join(str(error).split()) or type(error).__name__
         raise GameError(f"Gymnasium cannot make '{game.id}' ({reason})", "check the id and its package") from None
     space, actions = env.observation_space, env.action_space

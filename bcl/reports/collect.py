@@ -111,7 +111,7 @@ def _of_run(run: RunDirectory, source: Path) -> Collected:
         "learner": config.algo,
         "bootstrap": config.bootstrap,
         "seed": str(config.seed),
-        "budget": config.budget,
+        "size": config.size,
     }
     return Collected(
         title=f"{config.recipe} on {config.game.id}",
@@ -283,7 +283,7 @@ def _proofs(results: Iterable[tuple[Path, str]]) -> tuple[Proof, ...]:
 
 def _settings(run: RunDirectory, config: Config) -> Iterator[tuple[str, str, str, str]]:
     """Settings of every stage that are not as the preset and the recipe have them."""
-    same = {name: getattr(config, name) for name in ("algo", "bootstrap", "tempo", "budget", "seed")}
+    same = {name: getattr(config, name) for name in ("algo", "bootstrap", "tempo", "size", "seed")}
     # Without a preset the game's own id is known to have defaults.
     flags: dict[str, Any] = {**same, "curriculum": {"target": config.curriculum.target}}
     name = preset_for(config.game)

@@ -97,7 +97,7 @@ class Missing:
     member: str
     suite: str
     eps: tuple[float, ...]
-    """Empty where nobody was judged at any."""
+    """Empty where no agent was evaluated at any."""
 
 
 @dataclass(frozen=True)
@@ -235,7 +235,7 @@ class _Alike:
             notes += self._fewer_budgets(row)
         if missing and (apart := [format_eps(eps) for eps in missing.eps if eps not in self.attacks]):
             notes.append(f"at {', '.join(apart)} no attack was faced by all; judge each by --suite {missing.suite}")
-        quick = [entry.label for entry in self.entries if entry.config and entry.config.budget == "small"]
+        quick = [entry.label for entry in self.entries if entry.config and entry.config.size == "small"]
         notes += [f"{label} is a quick look, not the paper's protocol" for label in quick]
         for label, members in self.members.items():
             if missing and missing.eps and not any(any(one.budgets) for one in members):
@@ -324,7 +324,7 @@ class _Alike:
             yield f"{row.label} was not judged at {', '.join(lacking)}: within larger budgets it may have less"
 
     def _missing(self) -> Missing | None:
-        """The largest suite that somebody faced, and the first agent that did not."""
+        """The largest suite that an agent faced, and the first agent that did not."""
         judged = {
             (entry.label, member.name): one
             for entry in self.entries

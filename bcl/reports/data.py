@@ -173,7 +173,7 @@ class Collected:
     start: str = ""
     """What the agent that training began from is called; empty: there is none."""
     breaking: Breaking | None = None
-    """The smallest budget that breaks the agent, where somebody looked for it."""
+    """The smallest budget that breaks the agent, where it was searched for."""
 
     @property
     def undercut(self) -> tuple[Score, ...]:
