@@ -342,7 +342,7 @@ class CurriculumConfig:
     """Paced RADIAL and distillation: the budget waits while less than this share of the replayed states is held: those whose action
     the training's bounds prove, or of a student those whose action is its teacher's within the budget."""
     pace_episodes: Count = 24
-    """Paced: episodes behind one judgement, of clean copies and of attacked ones; the first has one for each copy."""
+    """Paced: episodes behind one check of the thresholds, of clean copies and of attacked ones; the first has one for each copy."""
     max_runs: Natural = 0
     """Stop after this many training runs; 0: no limit."""
     max_hours: Magnitude = 0.0

@@ -121,13 +121,13 @@ def likely_next(phase: Phase, k: int, rules: Rules, succeeds: bool) -> tuple[Pha
     after = None
     if following < len(rules.eps):
         after = (Phase(following, rules.eps[following - 1], rules.eps[following], rules.runs), 1)
-    judged = rules.nominal_threshold is not None or rules.attacked_threshold is not None
+    has_thresholds = rules.nominal_threshold is not None or rules.attacked_threshold is not None
     if phase.runs <= 1 and not rules.ratchet:
         return after  # whatever its scores are, it is kept
-    if k < phase.runs and (k < rules.min_runs or not (judged and succeeds)):
+    if k < phase.runs and (k < rules.min_runs or not (has_thresholds and succeeds)):
         return phase, k + 1
     # With K_min above 1 an earlier run may be the better one.
-    return after if judged and succeeds and rules.min_runs == 1 else None
+    return after if has_thresholds and succeeds and rules.min_runs == 1 else None
 
 
 def _train_runs(

@@ -1,6 +1,6 @@
 """What a game is: which engine plays it and every choice that changes what the agent sees.
 
-A `Game` is saved with every weights file, so that an agent is always judged on the game it was made for.
+A `Game` is saved with every weights file, so that an agent is always evaluated on the game it was made for.
 """
 
 import dataclasses

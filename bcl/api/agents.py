@@ -1,4 +1,4 @@
-"""What is judged: a policy, its game, and where its results go."""
+"""What is evaluated: a policy, its game, and where its results go."""
 
 import contextlib
 import json
@@ -25,7 +25,7 @@ from bcl.runs.directory import Agent, Repeats, RunDirectory
 
 @dataclass(frozen=True)
 class Target:
-    """A policy to be judged."""
+    """A policy to be evaluated."""
 
     policy: Policy
     game: Game
@@ -105,7 +105,7 @@ def wrap(network: nn.Module, game: str | Game | Callable[..., Any]) -> Policy:
 
 
 @contextlib.contextmanager
-def judged(agent: Policy | Where, device: str) -> Iterator[Target]:
+def evaluated(agent: Policy | Where, device: str) -> Iterator[Target]:
     """The best policy of a run, or a policy file, with results in the run or where those of the file go; or an agent in
     memory, whose results are temporary, on its own device unless one is named."""
     if not isinstance(agent, Policy):

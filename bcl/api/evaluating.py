@@ -137,7 +137,7 @@ def evaluate(
         threshold: With --find-eps: a return; by default half of that without attack, counted from the game's lowest.
     """
     from bcl.api import playing
-    from bcl.api.agents import judged
+    from bcl.api.agents import evaluated
     from bcl.attacks import LowestScored, attack_by_name
     from bcl.evaluation import Cell, Evaluation, Plan, cells, find_breaking, flags, run_suite, worse_than_start
     from bcl.evaluation.breaking import BREAKING
@@ -151,7 +151,7 @@ def evaluate(
     seed = whole("seed", seed)
     num_envs = whole("num_envs", num_envs)
     playing.check_parallel(parallel)
-    with judged(agent, device) as target:
+    with evaluated(agent, device) as target:
         count = target.defaults.episodes if episodes is None else whole("episodes", episodes)
         starts = starts or target.defaults.starts
         game = target.game_to_play(env_set, seed, count, num_envs, starts)
@@ -205,14 +205,14 @@ def certify(
         parallel: Processes that share the work; worth it on a CPU with several cores.
     """
     from bcl.api import playing
-    from bcl.api.agents import judged
+    from bcl.api.agents import evaluated
     from bcl.evaluation import Plan, affordable_method, run_certificates
     from bcl.evaluation.suite import CERTS
 
     given_budgets = playing.budgets(eps)
     seed = whole("seed", seed)
     playing.check_parallel(parallel)
-    with judged(agent, device) as target:
+    with evaluated(agent, device) as target:
         count = target.defaults.episodes if episodes is None else whole("episodes", episodes)
         game = target.game_to_play(env_set, seed, count)
         plan = Plan(game, count, seed, num_envs=count)

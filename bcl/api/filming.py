@@ -80,7 +80,7 @@ def video(
         out: Folder; by default videos in the run, or in FILE.results beside the file.
         device: auto, cpu or cuda.
     """
-    from bcl.api.agents import judged
+    from bcl.api.agents import evaluated
     from bcl.api.playing import named_attack
     from bcl.attacks import attack_label
     from bcl.envs import make_env
@@ -100,7 +100,7 @@ def video(
         raise ConfigError(f"fps = {fps:g} is not possible", "give 1 to 240")
     ffmpeg()  # before anything is played
     adversary = named_attack(attack)
-    with judged(agent, device) as target:
+    with evaluated(agent, device) as target:
         if out is None and not target.kept:
             raise ConfigError("an agent in memory has no folder", "say where the video goes: out='videos'")
         policy = target.policy
