@@ -484,7 +484,7 @@ def resolve_stages(
     name = recipe or str(top.get("recipe", "vanilla"))
     name = recipes.take_recipe(Path(name)) if name.endswith(".toml") else name
     tempo = str(top.get("tempo", "auto"))
-    if tempo != "auto" and top["game"]["engine"] == "gymnasium":
+    if tempo != "auto" and preset["game"]["engine"] == "gymnasium":
         raise ConfigError(f"'{game}' has no other tempo", "leave out --tempo, which is for Atari and Procgen games")
     choices = recipes.stages_of(name, algo, game, str(top.get("bootstrap", "auto")), tempo)
     *earlier, (last_stage, last_rows) = choices

@@ -105,7 +105,7 @@ def current_names(kind: Any, data: Mapping[str, Any]) -> dict[str, Any]:
     old_names = getattr(kind, "OLD_NAMES", {})
     found: dict[str, Any] = {}
     for key, value in data.items():
-        name = old_names.get(key, key)
+        name = old_names.get(key, str(key))
         section = dataclasses.is_dataclass(hints.get(name)) and isinstance(value, Mapping)
         found[name] = current_names(hints[name], value) if section else value
     return found

@@ -5,12 +5,10 @@ The command line reads their signatures for its help: nothing heavy is imported 
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import isfinite
-from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from bcl.api import Attack, Budgets, Policy, Where, given, whole
+from bcl.api import Attack, Budgets, Policy, Where, choice, finite, switch, whole
 from bcl.errors import ConfigError, counted
 from bcl.settings import format_eps
 
@@ -144,16 +142,16 @@ def evaluate(
 
     budgets = playing.budgets(eps)
     chosen = playing.chosen_attacks(suite, attacks)
-    if threshold is not None and not find_eps:
+    switch("sanity", sanity)
+    if not switch("find_eps", find_eps) and threshold is not None:
         raise ConfigError("a threshold was given but no search for a budget", "add --find-eps")
-    if threshold is not None and not isfinite(given("threshold", threshold, Real, "give a return")):
-        raise ConfigError(f"--threshold {threshold} is no return", "give a finite number")
-    seed = whole("seed", seed)
-    num_envs = whole("num_envs", num_envs)
-    playing.check_parallel(parallel)
+    threshold = None if threshold is None else finite("threshold", threshold)
+    seed = whole("seed", seed, at_least=0)
+    num_envs = whole("num_envs", num_envs, at_least=0)
+    playing.check(env_set, parallel, listener)
     with evaluated(agent, device) as target:
         count = target.defaults.episodes if episodes is None else whole("episodes", episodes)
-        starts = starts or target.defaults.starts
+        starts = target.defaults.starts if starts is None else starts
         game = target.game_to_play(env_set, seed, count, num_envs, starts)
         plan = Plan(game, count, seed, protocol, precision, num_envs, starts)
         compared = cells(chosen, budgets or (() if find_eps else target.defaults.eps))
@@ -206,12 +204,14 @@ def certify(
     """
     from bcl.api import playing
     from bcl.api.agents import evaluated
+    from bcl.bounds import METHODS
     from bcl.evaluation import Plan, affordable_method, run_certificates
     from bcl.evaluation.suite import CERTS
 
     given_budgets = playing.budgets(eps)
-    seed = whole("seed", seed)
-    playing.check_parallel(parallel)
+    choice("method", method, (*METHODS, "auto"))
+    seed = whole("seed", seed, at_least=0)
+    playing.check(env_set, parallel, listener)
     with evaluated(agent, device) as target:
         count = target.defaults.episodes if episodes is None else whole("episodes", episodes)
         game = target.game_to_play(env_set, seed, count)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from bcl.api import Attack, Policy, Where, given, path_of, whole
+from bcl.api import Attack, Policy, Where, finite, given, path_of, whole
 from bcl.api.evaluating import NO_LISTENER, ProgressListener
 from bcl.errors import ConfigError, counted
 from bcl.settings import format_eps, parse_eps
@@ -81,7 +81,7 @@ def video(
         device: auto, cpu or cuda.
     """
     from bcl.api.agents import evaluated
-    from bcl.api.playing import named_attack
+    from bcl.api.playing import check_levels, named_attack
     from bcl.attacks import attack_label
     from bcl.envs import make_env
     from bcl.evaluation import Cell, Plan, watch
@@ -92,12 +92,15 @@ def video(
     from bcl.runs import store
 
     given_budget = None if eps is None else parse_eps(eps)
-    seed = whole("seed", seed)
+    seed = whole("seed", seed, at_least=0)
     steps = whole("steps", steps)
     if steps < 0:
         raise ConfigError(f"steps = {steps} is not possible", "give 1 or more, or 0 for the whole episode")
-    if not 1 <= given("fps", fps, (int, float), "give a number") <= 240:
+    if not 1 <= finite("fps", fps) <= 240:
         raise ConfigError(f"fps = {fps:g} is not possible", "give 1 to 240")
+    check_levels(env_set)
+    given("listener", listener, ProgressListener, "give a bcl.api.evaluating.ProgressListener")
+    wanted_folder = None if out is None else path_of("out", out)
     ffmpeg()  # before anything is played
     adversary = named_attack(attack)
     with evaluated(agent, device) as target:
@@ -106,7 +109,7 @@ def video(
         policy = target.policy
         budget = target.defaults.eps[0] if given_budget is None else given_budget
         game = target.game_to_play(env_set, seed, episodes=1)
-        folder = path_of("out", out) if out else target.results / "videos"
+        folder = wanted_folder or target.results / "videos"
         if folder.suffix.lower() in (".mp4", ".gif"):
             raise ConfigError(f"'{folder}' is to be a folder, for an mp4 and a GIF", "leave the ending out")
         stem = stem_of(attack if isinstance(attack, str) else attack_label(attack), budget, env_set, seed)

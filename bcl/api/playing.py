@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bcl.api import Budgets, given, several, whole
+from bcl.api import Budgets, choice, given, misfit, several, text, whole
 from bcl.api.agents import Target
 from bcl.api.evaluating import ProgressListener
 from bcl.api.workers import Workers
@@ -105,9 +105,17 @@ class Evaluator:
         gather(folder, rows)
 
 
-def check_parallel(parallel: object) -> None:
-    """Refuse what is no number of processes."""
+def check(env_set: object, parallel: object, listener: object) -> None:
+    """Refuse what is no set of levels, no number of processes or no listener."""
+    check_levels(env_set)
     Workers(parallel=whole("parallel", parallel)).worker_device()
+    given("listener", listener, ProgressListener, "give a bcl.api.evaluating.ProgressListener")
+
+
+def check_levels(env_set: object) -> None:
+    """Refuse what is no set of levels."""
+    if env_set is not None:
+        choice("env_set", env_set, ("train", "eval"))
 
 
 def writable(folder: Path) -> Path:
@@ -127,7 +135,7 @@ def budgets(eps: Budgets | None) -> list[float]:
 def chosen_attacks(name: str | None, attacks: str | Attack | Sequence[str | Attack] | None) -> list[Attack]:
     """Those of a suite, or single ones."""
     if attacks is None:
-        return list(suite("quick" if name is None else given("suite", name, str, "give its name, such as 'paper'")))
+        return list(suite("quick" if name is None else text("suite", name, "give its name, such as 'paper'")))
     if name is not None:
         raise ConfigError("both a suite and single attacks were given", "give one of the two")
     return [named_attack(attack) for attack in several("attacks", attacks)]
@@ -135,6 +143,7 @@ def chosen_attacks(name: str | None, attacks: str | Attack | Sequence[str | Atta
 
 def named_attack(attack: Any) -> Attack:
     """An attack by name, or as it is."""
-    if callable(attack):
-        return attack
-    return attack_by_name(given("attacks", attack, str, "give a name such as 'pgd-30', or an attack such as RIFGSM()"))
+    hint = "give a name such as 'pgd-30', or an attack such as RIFGSM()"
+    if isinstance(attack, type):
+        raise misfit("attacks", attack, hint)
+    return attack if callable(attack) else attack_by_name(text("attacks", attack, hint))

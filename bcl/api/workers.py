@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, get_args
 
-from bcl.api import whole
+from bcl.api import finite, given, switch, whole
 from bcl.errors import ConfigError
 from bcl.runs.executors import JudgeBeside
 
@@ -48,7 +48,14 @@ class Workers:
                 raise ConfigError(
                     f"{name} '{getattr(self, name)}' is unknown", f"one of {', '.join(get_args(choices))}"
                 )
+        given("device", self.device, str, "auto, cpu or cuda")
         whole("parallel", self.parallel)
+        for name in ("ray_cpus", "ray_gpus"):
+            finite(name, getattr(self, name))
+        if self.ray_address is not None:
+            given("ray_address", self.ray_address, str, "give auto, host:port or ray://host:port")
+        switch("tensorboard", self.tensorboard)
+        given("wandb", self.wandb, str, "give the name of a project")
 
     @property
     def local(self) -> bool:

@@ -69,7 +69,10 @@ def test_sanity_attacks_with_everything(bcl) -> None:
 def test_a_run_directory_stands_for_its_best_policy(bcl, tmp_path: Path) -> None:
     code, _, err = bcl("attack", str(tmp_path), "--eps", "0.1")
     assert code == 2
-    assert "no best policy yet" in err
+    assert (
+        f"is not a run directory: it has no config.toml; give what is in it, such as {tmp_path / 'p.safetensors'}"
+        in err
+    )
     (tmp_path / "three").mkdir()
     (tmp_path / "three" / "repeats.json").write_text('{"runs": ["seed0", "seed1", "seed2"]}')
     assert "'three' holds 3 repeats; give one of them, such as three/seed0" in bcl("attack", "three")[2]
