@@ -1,6 +1,7 @@
 """Reads the files of a run, or of a policy and its results, into the data of a report."""
 
 import dataclasses
+import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -147,7 +148,8 @@ def _of_policy(file: Path) -> Collected:
         words += [under_attack(found[0].scores, max(found[0].budgets))] if found[0].attacks else []
         sentence = "; ".join(words) + _few_episodes(found[0], usual)
     elif file == run.best and run.finished:
-        sentence = f"{title} is the agent of {run.path}; 'bcl report {run.path}' tells how it was evaluated"
+        report = f"bcl report {shlex.quote(str(run.path))}"
+        sentence = f"{title} is the agent of {run.path}; '{report}' tells how it was evaluated"
     else:
         sentence = f"{title} has not been evaluated yet"
     about = {"policy": identity, "made from": policy.spec.parent, "network": policy.spec.kind}

@@ -1,5 +1,6 @@
 """What can be compared: runs, repeats and policy files, and which of their evaluations have the same conditions."""
 
+import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,7 +65,7 @@ def read_entry(path: Path, label: str) -> Entry:
     runs = runs_of(path)
     config = runs[0].config
     if not all(run.finished for run in runs):
-        raise StoreError(f"'{path}' is not finished", f"'bcl resume {path}' does what is left")
+        raise StoreError(f"'{path}' is not finished", f"'bcl resume {shlex.quote(str(path))}' does what is left")
     for run in runs:
         run.check_unchanged()
     return Entry(label, path, config, config.evaluation.scored, tuple(map(_member, runs)))
@@ -82,7 +83,9 @@ def _member(run: RunDirectory) -> Member:
 def _evaluations(path: Path, results: Iterable[tuple[Path, str]]) -> tuple[Evaluation, ...]:
     found = tuple(read_results(results))
     if not found:
-        raise StoreError(f"'{path}' has not been evaluated", f"'bcl attack {path} --suite paper' does it")
+        raise StoreError(
+            f"'{path}' has not been evaluated", f"'bcl attack {shlex.quote(str(path))} --suite paper' does it"
+        )
     return found
 
 
