@@ -176,7 +176,7 @@ def test_where_no_attack_is_shared_the_suite_and_the_agent_without_it_are_named(
     first = repeated(tmp_path / "a", "cartpole", "at", [by("paper", 0.1), by("quick", 0.1)])
     block = only_block(first, finished(tmp_path / "b", "cartpole", "at", by("paper", 0.1, 0.2)))
     assert block.missing == Missing("a", "seed1", "paper", (0.1,))
-    assert block.notes == ("at 0.1 no attack was faced by all; judge each by --suite paper",)
+    assert block.notes == ("at 0.1 no attack was faced by all; evaluate each by --suite paper",)
     for run in (first / "seed0", first / "seed1"):
         judge(run, resolve("cartpole").game, by("paper", 0.1), seed=7)
     block = only_block(first, tmp_path / "b")
