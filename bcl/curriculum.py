@@ -15,7 +15,7 @@ from bcl.errors import counted
 
 P = TypeVar("P")
 Returns = Callable[[P, float], float]  # (policy, eps) -> return; eps 0: nominal
-OutOfBudget = Callable[[int, int], str | None]
+LimitReached = Callable[[int, int], str | None]
 TARGET_REACHED = "target reached"
 ALL_TRAINED = "trained up to the last budget"  # where no threshold says more
 TARGET_MISSED = "trained up to the target without meeting the thresholds there"
@@ -42,10 +42,10 @@ def bcl(
     train: Callable[[P, Phase], Iterator[P]],
     score: Returns[P],
     decided: Callable[[Decision], None] = lambda decision: None,
-    out_of_budget: OutOfBudget = lambda phase, run: None,
+    limit_reached: LimitReached = lambda phase, run: None,
     training_score: Returns[P] | None = None,
 ) -> CurriculumResult[P]:
-    """Algorithm 1. `train` yields the K runs in order and is closed once no more are wanted. `out_of_budget` gives a
+    """Algorithm 1. `train` yields the K runs in order and is closed once no more are wanted. `limit_reached` gives a
     reason to stop; it is asked after run k of phase i, if another could follow, and after a phase (k = 0).
     `training_score`, returns under the training attack, adds PPO's rule: stop when that attack is too weak."""
     f = best = started = Scored(bootstrap, score)
@@ -67,7 +67,7 @@ def bcl(
             stop = _reached(following, phase, kept, rules)
         if not stop and training_score and phase.index > 0:
             stop = _too_weak(f, started, training_score, rules, tried)
-        stop = stop or out_of_budget(phase.index, 0)
+        stop = stop or limit_reached(phase.index, 0)
         known = tuple(replace(one, scores=dict(one.scores)) for one in candidates)
         after = None if stop else following
         thresholds = (rules.nominal_threshold, rules.attacked_threshold)
@@ -78,7 +78,7 @@ def bcl(
 
         phase = Phase(following, rules.eps[following - 1], rules.eps[following], rules.runs)
         runs: dict[Run, Scored[P]] = {INCUMBENT: f} if rules.ratchet else {}
-        cut = _train_runs(train(f.policy, phase), phase, rules, score, runs, out_of_budget)
+        cut = _train_runs(train(f.policy, phase), phase, rules, score, runs, limit_reached)
         candidates = _candidates(runs, phase, rules)
         # The box has one threshold on V_k, so a run that meets it wins. With two: met first, then V_k, then order. Under
         # the ratchet V_k alone, or a run could win with less. Over the runs done, not all K.
@@ -136,7 +136,7 @@ def _train_runs(
     rules: Rules,
     score: Returns[P],
     runs: dict[Run, Scored[P]],
-    out_of_budget: OutOfBudget,
+    limit_reached: LimitReached,
 ) -> str | None:
     """Add the runs of a phase up to an early success; a reason to stop the curriculum, if one came up."""
     try:
@@ -144,7 +144,7 @@ def _train_runs(
             runs[k] = Scored(f_k, score)
             if k >= rules.min_runs and _meets(runs[k], phase.eps, rules):
                 return None
-            if k < rules.runs and (cut := out_of_budget(phase.index, k)):
+            if k < rules.runs and (cut := limit_reached(phase.index, k)):
                 return cut
     finally:
         getattr(trained, "close", lambda: None)()

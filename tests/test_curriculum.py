@@ -205,7 +205,7 @@ def test_select_takes_a_share_of_the_possible_skip(share: float, first: int) -> 
 def test_a_share_that_rounds_badly_is_taken_in_full() -> None:
     world = World({30: [(1.0,) * 102]})
     rules = Rules(eps=budgets(0.0, 101.0, 1.0), attacked_threshold=1, skip=0.29)  # 0.29 * 100 is 28.999999999999996
-    result = world.play((*[1.0] * 101, 0.0), rules, out_of_budget=asked(None, "stop"))
+    result = world.play((*[1.0] * 101, 0.0), rules, limit_reached=asked(None, "stop"))
     assert path(result) == [0, 30]
 
 
@@ -272,13 +272,13 @@ def test_open_ended_run_that_only_fails_reports_its_bootstrap() -> None:
 
 
 def asked(*answers: str | None) -> Any:
-    """An `out_of_budget` with these answers; one question too many fails."""
+    """An `limit_reached` with these answers; one question too many fails."""
     pending = iter(answers)
     return lambda phase, run: next(pending)
 
 
-def test_out_of_budget_before_any_training() -> None:
-    result = World({}).play((9, 0), Rules(eps=(0.0, 1.0)), out_of_budget=asked("0 runs allowed"))
+def test_limit_reached_before_any_training() -> None:
+    result = World({}).play((9, 0), Rules(eps=(0.0, 1.0)), limit_reached=asked("0 runs allowed"))
     assert (result.policy, result.stopped, path(result)) == ((9, 0), "0 runs allowed", [0])
     assert result.decisions[0].next is None
 
@@ -287,9 +287,9 @@ def test_out_of_budget_before_any_training() -> None:
     ("answers", "made", "policy"),
     [((None, "stop"), 1, (3, 0, 0)), ((None, None, "stop"), 2, (5, 0, 0)), ((None, None, None, "stop"), 3, (6, 0, 0))],
 )
-def test_out_of_budget_judges_the_runs_that_are_done(answers: Any, made: int, policy: Fake) -> None:
+def test_limit_reached_judges_the_runs_that_are_done(answers: Any, made: int, policy: Fake) -> None:
     world = World({1: [(3, 0, 0), (5, 0, 0), (6, 0, 0)]})
-    result = world.play((9, 0, 0), Rules(eps=(0.0, 1.0, 2.0), **MOS), out_of_budget=asked(*answers))
+    result = world.play((9, 0, 0), Rules(eps=(0.0, 1.0, 2.0), **MOS), limit_reached=asked(*answers))
     assert (world.made[1], result.policy, result.stopped) == (made, policy, "stop")
     assert len(result.decisions[1].candidates) == made
     assert bool(result.decisions[1].tried) == (made == 3)  # a phase cut short does not evaluate what comes next
@@ -298,14 +298,14 @@ def test_out_of_budget_judges_the_runs_that_are_done(answers: Any, made: int, po
 def test_a_phase_cut_short_has_not_failed() -> None:
     world = World({1: [(3, 0, 0)] * 3})
     result = world.play(
-        (9, 0, 0), Rules(eps=(0.0, 1.0, 2.0), **MOS, failed_phases=1), out_of_budget=asked(None, "stop")
+        (9, 0, 0), Rules(eps=(0.0, 1.0, 2.0), **MOS, failed_phases=1), limit_reached=asked(None, "stop")
     )
     assert result.stopped == "stop"
 
 
 def test_success_and_target_come_before_the_budget() -> None:
     world = World({1: [(10, 5)]})
-    result = world.play((9, 0), Rules(eps=(0.0, 1.0), **MOS), out_of_budget=asked(None))  # asked once
+    result = world.play((9, 0), Rules(eps=(0.0, 1.0), **MOS), limit_reached=asked(None))  # asked once
     assert result.stopped == TARGET_REACHED
 
 

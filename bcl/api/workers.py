@@ -98,7 +98,7 @@ class Workers:
     def dispatcher(
         self, interrupted: Callable[[], bool], tick: Callable[[], None], say: Callable[[str], None]
     ) -> "Dispatcher":
-        """What hands out the work."""
+        """What gives the work to an executor."""
         from bcl.experiment import Dispatcher
 
         device = self.worker_device()  # refuses what does not fit together

@@ -31,7 +31,7 @@ class Question:
     corner: tuple[int, int] = (0, 0)
 
     def window(self, x: Tensor) -> Tensor:
-        """The part of x (B, ...) that the coefficients speak of."""
+        """The part of x (B, ...) that the coefficients are about."""
         return x if x.dim() < 4 else _window(x, (0, 0), self.corner, self.coefficients.shape[3:])
 
     def split(self, rows: int) -> "list[Question]":

@@ -48,7 +48,7 @@ class OverlappedRuns:
         assert order.plan
         if not agent.fingerprint or not self._dispatcher.missing(agent, order.plan, order.cells):
             return False
-        for job in self._dispatcher.judging(order.name, agent, order.plan, (*order.cells, *order.along)):
+        for job in self._dispatcher.evaluation_jobs(order.name, agent, order.plan, (*order.cells, *order.along)):
             self._background.begin(job)
         return True
 

@@ -28,7 +28,7 @@ def content(agent: Agent) -> bytes:
 
 @dataclass(frozen=True)
 class Dispatcher:
-    """Hands out work to an executor, with whether to stop, and whom to tell."""
+    """Gives work to an executor; knows whether to stop, and who is told."""
 
     executor: Executor = InThisProcess()  # frozen
     device: str = "cpu"
@@ -75,13 +75,13 @@ class Dispatcher:
         """Have the scores made that are missing; those of several agents beside each other, where there are workers."""
         jobs = list[Job]()
         for one in wanted:
-            jobs += self.judging(*one, part=len(jobs))
+            jobs += self.evaluation_jobs(*one, part=len(jobs))
         for _ in self.executor.run(jobs, self.interrupted, self.tick):
             pass
         for folder in dict.fromkeys(job.folder for job in jobs):
             gather(folder)
 
-    def judging(self, name: str, agent: Agent, plan: Plan, cells: Sequence[Cell], part: int = 0) -> list[Job]:
+    def evaluation_jobs(self, name: str, agent: Agent, plan: Plan, cells: Sequence[Cell], part: int = 0) -> list[Job]:
         """Jobs for the scores that are missing, one to a worker and numbered from `part`; `gather` joins what they leave."""
         missing = self.missing(agent, plan, cells)
         policy = content(agent) if missing else b""

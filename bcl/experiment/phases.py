@@ -75,7 +75,7 @@ class Curriculum:
                 train=self._train,
                 score=self._score,
                 decided=self._decided,
-                out_of_budget=self._out_of_budget,
+                limit_reached=self._limit_reached,
                 training_score=self._training_score if self._config.curriculum.weak_attack_share else None,
             )
             self._overlapped.settle(None, "")
@@ -216,7 +216,7 @@ class Curriculum:
         [score] = self._dispatcher.scores("choosing", agent, self._plan, [Cell(attack, eps)])
         return score.mean
 
-    def _out_of_budget(self, phase: int, run: int) -> str | None:
+    def _limit_reached(self, phase: int, run: int) -> str | None:
         c = self._config.curriculum
         if 0 < run == self._diverged:
             return None  # there is nothing yet that could be kept

@@ -107,5 +107,5 @@ def _read(path: Path, about: dict[str, Any]) -> Frames | None:
         moments = tuple(Frame(*row) for row in zip(*columns, strict=True))
         facts = {name: kept[name] for name in FACTS} | {"dimensions": tuple(kept["dimensions"])}
         return Frames(attack_from_dict(kept["attack"]), **facts, moments=moments)
-    except Exception:  # whatever damaged bytes make zipfile and NumPy stumble over
+    except Exception:  # whatever zipfile and NumPy raise for damaged bytes
         return None
