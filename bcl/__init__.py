@@ -6,37 +6,33 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from bcl.api.agents import import_policy, load, wrap
+    from bcl.api.agents import import_policy, load, make_env, save, wrap
     from bcl.api.evaluating import Certification, certify, evaluate
     from bcl.api.filming import Video, video
     from bcl.api.reporting import compare, report
     from bcl.api.training import Run, resume, train
     from bcl.api.workers import Workers
-    from bcl.envs import make_env
     from bcl.errors import BclError
     from bcl.evaluation import Evaluation
     from bcl.policies import Policy
-    from bcl.policies.files import save
 
-_HOMES = {
-    "bcl.api.agents": ("import_policy", "load", "wrap"),
+_MODULES = {
+    "bcl.api.agents": ("import_policy", "load", "make_env", "save", "wrap"),
     "bcl.api.evaluating": ("Certification", "certify", "evaluate"),
     "bcl.api.filming": ("Video", "video"),
     "bcl.api.reporting": ("compare", "report"),
     "bcl.api.training": ("Run", "resume", "train"),
     "bcl.api.workers": ("Workers",),
-    "bcl.envs": ("make_env",),
     "bcl.errors": ("BclError",),
     "bcl.evaluation": ("Evaluation",),
     "bcl.policies": ("Policy",),
-    "bcl.policies.files": ("save",),
 }
-__all__ = ["__version__", *(name for names in _HOMES.values() for name in names)]
+__all__ = ["__version__", *(name for names in _MODULES.values() for name in names)]
 
 
 def __getattr__(name: str) -> Any:
     # Imported on first use: PyTorch takes seconds, and 'bcl --help' should not.
-    for module, names in _HOMES.items():
+    for module, names in _MODULES.items():
         if name in names:
             return getattr(import_module(module), name)
     raise AttributeError(f"module 'bcl' has no attribute '{name}'")

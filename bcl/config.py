@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from importlib import resources
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from bcl import recipes
 from bcl.errors import ConfigError
@@ -25,6 +25,7 @@ from bcl.settings import (
     Positive,
     Share,
     build,
+    current_names,
     difference,
     format_eps,
     merge,
@@ -289,6 +290,8 @@ class AttackConfig:
 class CurriculumConfig:
     """How the budget rises from phase to phase (the paper's Algorithm 1 and 2)."""
 
+    OLD_NAMES: ClassVar = {"toothless": "weak_attack_share"}  # of version 0.1
+
     start: Eps = 0.0
     """Budget the bootstrap is taken to handle (the paper's eps_0)."""
     target: Eps = 1 / 255
@@ -326,7 +329,7 @@ class CurriculumConfig:
     R_nominal + mean R_adv at `evaluation.score_eps`."""
     failed_phases: Natural = 0
     """Stop after this many failing phases in a row (M); under the ratchet, without progress; 0: never."""
-    toothless: Share = 0.0
+    weak_attack_share: Share = 0.0
     """Stop when the training attack leaves this share of the nominal return at the target; 0: never (PPO's rule)."""
     rise_steps: Count = 400_000
     """Paced: agent steps in which the budget rises by `increment` while the thresholds are met in play."""
@@ -342,7 +345,7 @@ class CurriculumConfig:
     """Paced RADIAL and distillation: the budget waits while less than this share of the replayed states is held: those whose action
     the training's bounds prove, or of a student those whose action is its teacher's within the budget."""
     pace_episodes: Count = 24
-    """Paced: episodes behind one judgement, of clean copies and of attacked ones; the first has one for each copy."""
+    """Paced: episodes behind one check of the thresholds, of clean copies and of attacked ones; the first has one for each copy."""
     max_runs: Natural = 0
     """Stop after this many training runs; 0: no limit."""
     max_hours: Magnitude = 0.0
@@ -399,6 +402,8 @@ class EvaluationConfig:
 class Config:
     """A whole run."""
 
+    OLD_NAMES: ClassVar = {"budget": "size"}  # of version 0.1
+
     game: Game
     recipe: str = "vanilla"
     """What to train: a row of the paper's tables (`bcl presets` lists them)."""
@@ -411,7 +416,7 @@ class Config:
     n-step returns. `auto`: the paper's but for vanilla DQN on its four games; our own recipes are fast already."""
     seed: Natural = 0
     """Root of every random draw of the run."""
-    budget: Literal["full", "small"] = "full"
+    size: Literal["full", "small"] = "full"
     """`small`: a quick look with few steps, runs, phases and episodes; its result says nothing about the method."""
     network: NetworkConfig = field(default_factory=NetworkConfig)
     dqn: DqnConfig = field(default_factory=DqnConfig)
@@ -474,22 +479,22 @@ def resolve_stages(
 ) -> list[tuple[recipes.Stage, Config]]:
     """Every stage of a recipe on a game with its complete configuration; `agent`: what the one to start from decides."""
     preset = merge(_preset(game), agent or {})
-    written = read_toml(file) if file else {}
-    flags = flags or {}
+    written = current_names(Config, read_toml(file)) if file else {}
+    flags = current_names(Config, flags or {})
     top = merge(merge(preset, written), flags)
     _refuse_other_game(game, preset["game"], top["game"])
     algo = str(top.get("algo", "dqn"))
     name = recipe or str(top.get("recipe", "vanilla"))
     name = recipes.take_recipe(Path(name)) if name.endswith(".toml") else name
     tempo = str(top.get("tempo", "auto"))
-    if tempo != "auto" and top["game"]["engine"] == "gymnasium":
+    if tempo != "auto" and preset["game"]["engine"] == "gymnasium":
         raise ConfigError(f"'{game}' has no other tempo", "leave out --tempo, which is for Atari and Procgen games")
     choices = recipes.stages_of(name, algo, game, str(top.get("bootstrap", "auto")), tempo)
     *earlier, (last_stage, last_rows) = choices
 
     def config(stage: recipes.Stage, rows: list[recipes.Settings], *own: Mapping[str, Any]) -> Config:
         merged: Mapping[str, Any] = functools.reduce(merge, (stage.settings, preset, *rows))
-        if top.get("budget") == "small":
+        if top.get("size") == "small":
             short = small(config_from_dict(merged))
             merged = asdict(short) | {"game": game_to_dict(short.game)}
         if algo == "ppo":  # DQN's ways, which a game's own rows may have
@@ -544,7 +549,7 @@ def small(config: Config) -> Config:
     quarter = (c.target - c.start) / 4
     return replace(
         config,
-        budget="small",
+        size="small",
         dqn=replace(d, **steps, num_envs=min(d.num_envs, 16), log_steps=min(d.log_steps, 1_000)),
         ppo=replace(config.ppo, steps=min(config.ppo.steps, 40_000)),
         distill=replace(
@@ -615,7 +620,7 @@ def _preset(game: str) -> dict[str, Any]:
 
 def config_from_dict(data: Mapping[str, Any]) -> Config:
     """A checked configuration from nested plain data."""
-    return build(Config, data, "")
+    return build(Config, current_names(Config, data), "")
 
 
 def config_from_toml(text: str) -> Config:

@@ -10,12 +10,12 @@ from itertools import islice
 from math import floor, inf
 from typing import Generic, TypeVar
 
-from bcl.curriculum_rules import INCUMBENT, Candidate, Decision, Phase, Result, Rules, Run, Tried
+from bcl.curriculum_rules import INCUMBENT, Candidate, CurriculumResult, Decision, Phase, Rules, Run, Tried
 from bcl.errors import counted
 
 P = TypeVar("P")
 Returns = Callable[[P, float], float]  # (policy, eps) -> return; eps 0: nominal
-OutOfBudget = Callable[[int, int], str | None]
+LimitReached = Callable[[int, int], str | None]
 TARGET_REACHED = "target reached"
 ALL_TRAINED = "trained up to the last budget"  # where no threshold says more
 TARGET_MISSED = "trained up to the target without meeting the thresholds there"
@@ -42,10 +42,10 @@ def bcl(
     train: Callable[[P, Phase], Iterator[P]],
     score: Returns[P],
     decided: Callable[[Decision], None] = lambda decision: None,
-    out_of_budget: OutOfBudget = lambda phase, run: None,
+    limit_reached: LimitReached = lambda phase, run: None,
     training_score: Returns[P] | None = None,
-) -> Result[P]:
-    """Algorithm 1. `train` yields the K runs in order and is closed once no more are wanted. `out_of_budget` gives a
+) -> CurriculumResult[P]:
+    """Algorithm 1. `train` yields the K runs in order and is closed once no more are wanted. `limit_reached` gives a
     reason to stop; it is asked after run k of phase i, if another could follow, and after a phase (k = 0).
     `training_score`, returns under the training attack, adds PPO's rule: stop when that attack is too weak."""
     f = best = started = Scored(bootstrap, score)
@@ -67,18 +67,18 @@ def bcl(
             stop = _reached(following, phase, kept, rules)
         if not stop and training_score and phase.index > 0:
             stop = _too_weak(f, started, training_score, rules, tried)
-        stop = stop or out_of_budget(phase.index, 0)
+        stop = stop or limit_reached(phase.index, 0)
         known = tuple(replace(one, scores=dict(one.scores)) for one in candidates)
         after = None if stop else following
         thresholds = (rules.nominal_threshold, rules.attacked_threshold)
         decisions.append(Decision(phase, thresholds, known, kept.run, best_phase, tuple(tried), after, stop))
         decided(decisions[-1])
         if stop:
-            return Result(f.policy, best.policy, best_phase, stop, tuple(decisions))
+            return CurriculumResult(f.policy, best.policy, best_phase, stop, tuple(decisions))
 
         phase = Phase(following, rules.eps[following - 1], rules.eps[following], rules.runs)
         runs: dict[Run, Scored[P]] = {INCUMBENT: f} if rules.ratchet else {}
-        cut = _train_runs(train(f.policy, phase), phase, rules, score, runs, out_of_budget)
+        cut = _train_runs(train(f.policy, phase), phase, rules, score, runs, limit_reached)
         candidates = _candidates(runs, phase, rules)
         # The box has one threshold on V_k, so a run that meets it wins. With two: met first, then V_k, then order. Under
         # the ratchet V_k alone, or a run could win with less. Over the runs done, not all K.
@@ -121,13 +121,13 @@ def likely_next(phase: Phase, k: int, rules: Rules, succeeds: bool) -> tuple[Pha
     after = None
     if following < len(rules.eps):
         after = (Phase(following, rules.eps[following - 1], rules.eps[following], rules.runs), 1)
-    judged = rules.nominal_threshold is not None or rules.attacked_threshold is not None
+    has_thresholds = rules.nominal_threshold is not None or rules.attacked_threshold is not None
     if phase.runs <= 1 and not rules.ratchet:
         return after  # whatever its scores are, it is kept
-    if k < phase.runs and (k < rules.min_runs or not (judged and succeeds)):
+    if k < phase.runs and (k < rules.min_runs or not (has_thresholds and succeeds)):
         return phase, k + 1
     # With K_min above 1 an earlier run may be the better one.
-    return after if judged and succeeds and rules.min_runs == 1 else None
+    return after if has_thresholds and succeeds and rules.min_runs == 1 else None
 
 
 def _train_runs(
@@ -136,7 +136,7 @@ def _train_runs(
     rules: Rules,
     score: Returns[P],
     runs: dict[Run, Scored[P]],
-    out_of_budget: OutOfBudget,
+    limit_reached: LimitReached,
 ) -> str | None:
     """Add the runs of a phase up to an early success; a reason to stop the curriculum, if one came up."""
     try:
@@ -144,7 +144,7 @@ def _train_runs(
             runs[k] = Scored(f_k, score)
             if k >= rules.min_runs and _meets(runs[k], phase.eps, rules):
                 return None
-            if k < rules.runs and (cut := out_of_budget(phase.index, k)):
+            if k < rules.runs and (cut := limit_reached(phase.index, k)):
                 return cut
     finally:
         getattr(trained, "close", lambda: None)()
@@ -204,7 +204,7 @@ def _too_weak(
     target = rules.eps[-1]
     nominal = f.at(0.0)
     left = training_score(f.policy, target)
-    plays = nominal > rules.floor and nominal - rules.floor >= rules.toothless * (started.at(0.0) - rules.floor)
-    weak = plays and left - rules.floor >= rules.toothless * (nominal - rules.floor)
+    plays = nominal > rules.floor and nominal - rules.floor >= rules.weak_attack_share * (started.at(0.0) - rules.floor)
+    weak = plays and left - rules.floor >= rules.weak_attack_share * (nominal - rules.floor)
     tried.append(Tried(target, left, weak, "training attack"))
     return f"the training attack is too weak: it leaves {left:g} of {nominal:g} at the target" if weak else None

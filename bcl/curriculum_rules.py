@@ -139,7 +139,7 @@ class Decision:
 
 
 @dataclass(frozen=True)
-class Result(Generic[P]):
+class CurriculumResult(Generic[P]):
     """How a curriculum ended."""
 
     policy: P

@@ -118,7 +118,7 @@ def quick_kernels(enabled: bool) -> Iterator[None]:
         products.allow_tf32, convolutions.benchmark = before
 
 
-def worth(obs_shape: Sequence[int], rows: int) -> int:
+def useful_threads(obs_shape: Sequence[int], rows: int) -> int:
     """How many threads an evaluation of so many observations at once should have: one for vectors and few images, else one
     per core that other processes leave free (measured in docs/attacks.md)."""
     if len(obs_shape) == 1 or rows < FEW_IMAGES:

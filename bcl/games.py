@@ -1,6 +1,6 @@
 """What a game is: which engine plays it and every choice that changes what the agent sees.
 
-A `Game` is saved with every weights file, so that an agent is always judged on the game it was made for.
+A `Game` is saved with every weights file, so that an agent is always evaluated on the game it was made for.
 """
 
 import dataclasses
@@ -93,7 +93,7 @@ OBSERVATION_SCALES: dict[str, tuple[float, ...]] = {
     "LunarLander-v3": (1.0, 1.0, 2.0, 2.0, 3.14, 5.0, 1.0, 1.0),  # pads, pads/s, rad, rad/s, contacts
 }
 
-# Returns below which nobody can fall, of games where that is not 0.
+# The lowest possible returns, of games where that is not 0.
 LOWEST_RETURNS = {"pong": -21.0, "Acrobot-v1": -500.0, "MountainCar-v0": -200.0}
 
 # What people call the dimensions and the actions of games whose engines have no names for them.

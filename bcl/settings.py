@@ -99,6 +99,18 @@ def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
     return merged
 
 
+def current_names(kind: Any, data: Mapping[str, Any]) -> dict[str, Any]:
+    """Nested settings of a dataclass by their names of today; those of older versions are in its `OLD_NAMES`."""
+    hints = _hints(kind)
+    old_names = getattr(kind, "OLD_NAMES", {})
+    found: dict[str, Any] = {}
+    for key, value in data.items():
+        name = old_names.get(key, str(key))
+        section = dataclasses.is_dataclass(hints.get(name)) and isinstance(value, Mapping)
+        found[name] = current_names(hints[name], value) if section else value
+    return found
+
+
 def build(kind: Any, data: Any, where: str) -> Any:
     """A dataclass from a table, or one of a union of dataclasses by their tag; `where` is its path, for messages."""
     if not isinstance(data, Mapping):

@@ -38,7 +38,7 @@ from bcl.learners.learner import Task
 from bcl.policies import Policy
 from bcl.policies.files import to_bytes
 from bcl.runs.directory import Agent, RunDirectory, TrainingFolder
-from bcl.runs.executors import Executor, Here, JudgeBeside, Processes
+from bcl.runs.executors import Executor, InThisProcess, JudgeBeside, Processes
 from bcl.settings import parse_flags
 
 
@@ -99,7 +99,7 @@ def phases(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     threads = max(1, (os.cpu_count() or 1) // options.parallel)
     os.environ["OMP_NUM_THREADS"] = str(threads)
     torch.set_num_threads(threads)
-    serial, first = phase(folder / "serial", options, Here())
+    serial, first = phase(folder / "serial", options, InThisProcess())
     parallel, second = phase(folder / "parallel", options, Processes(options.parallel, MODULES))
     equal = [agent.fingerprint for agent in first] == [agent.fingerprint for agent in second]
     print(f"{options.runs} runs of {options.game} on {options.device}")

@@ -24,7 +24,7 @@ from bcl.envs import make_env
 from bcl.evaluation import Cell, Plan, cells, evaluate_cells
 from bcl.evaluation.play import SearchForm
 from bcl.evaluation.speed import attack_speed, untrained_policy
-from bcl.evaluation.suite import make_envs, tables_at_once
+from bcl.evaluation.suite import cells_at_once, make_envs
 from bcl.games import AtariGame, Game
 from bcl.policies import Policy, as_float
 
@@ -64,7 +64,7 @@ def whole_evaluation(policy: Policy, game: AtariGame, wanted: list[Cell], copies
     game = dataclasses.replace(game, max_steps=steps)
     device = next(policy.parameters()).device
     plan = Plan(game, copies, num_envs=copies)
-    width = min(tables_at_once(policy, plan), len(wanted))
+    width = min(cells_at_once(policy, plan), len(wanted))
     one, several = make_envs(plan, 1, device), make_envs(plan, width, device)
 
     def play(cells: list[Cell], at_once: int) -> tuple[float, int]:

@@ -37,7 +37,7 @@ HEAD = """# Leaderboard
 
 Every agent of the paper's six games by the worst within each budget: the lowest mean return at the budgets up to it that its row has,
 and without attack. `zoo:NAME` is an agent of ours, from the scores it was published with ([the zoo](zoo.md)); *released* are weights of the
-paper's authors, judged by our evaluator (only what was played so far); *paper* are the rows of its main tables, the median of three runs. Rows are
+paper's authors, evaluated by us (only what was played so far); *paper* are the rows of its main tables, the median of three runs. Rows are
 ordered by the mean over the columns; those that lack a column come last.
 
 `python benchmarks/leaderboard.py` writes this page from stored scores; a test compares the two. Nothing is played for it.
@@ -53,7 +53,7 @@ class Row:
     returns: dict[float, float]
 
     def within(self, budgets: Iterable[float]) -> list[float | None]:
-        """The lowest return up to each budget; none where it was not judged."""
+        """The lowest return up to each budget; none where it was not evaluated."""
         known = dict(sorted(self.returns.items()))
         lowest = dict(zip(known, accumulate(known.values(), min), strict=True))
         return [lowest.get(eps) for eps in budgets]
@@ -82,7 +82,7 @@ def of_the_zoo(game: str) -> dict[str, tuple[list[Row], str]]:
 
 
 def released(game: str, levels: str) -> list[Row]:
-    """Weights of the paper's authors, as we judged them under PGD-30."""
+    """Weights of the paper's authors, as we evaluated them under PGD-30."""
     rows: dict[str, dict[float, float]] = {}
     for row in json.loads(RELEASED.read_text())["rows"]:
         if row["weights"].lower().startswith(game) and (row["levels"] == "unlimited") == (levels == "eval"):
@@ -104,7 +104,7 @@ def section(game: str) -> Iterator[str]:
         yield "| agent | source | " + " | ".join(format_eps(eps) if eps else "0" for eps in budgets) + " |"
         yield "|---|---" + "|---" * len(budgets) + "|"
         for row in sorted(rows, key=lambda row: by_order(row, budgets)):
-            cells = ["not judged" if cell is None else f"{cell:,.10g}" for cell in row.within(budgets)]
+            cells = ["not evaluated" if cell is None else f"{cell:,.10g}" for cell in row.within(budgets)]
             yield f"| {row.agent} | {row.source} | {' | '.join(cells)} |"
         yield f"\n{said}"
 

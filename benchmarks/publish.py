@@ -76,15 +76,15 @@ def policy_in(data: bytes) -> Policy:
         return load(file.name)
 
 
-def means(judged: Evaluation, attacks: str) -> dict[str, float]:
+def means(evaluation: Evaluation, attacks: str) -> dict[str, float]:
     """By budget, under the worst attack of a suite; budgets at which not all of it was played are left out."""
     wanted = suite(attacks)
     lowest = {
-        format_eps(eps): min(judged.cells[attack, eps].mean for attack in wanted)
-        for eps in sorted({eps for _, eps in judged.cells if eps > 0})
-        if all((attack, eps) in judged.cells for attack in wanted)
+        format_eps(eps): min(evaluation.cells[attack, eps].mean for attack in wanted)
+        for eps in sorted({eps for _, eps in evaluation.cells if eps > 0})
+        if all((attack, eps) in evaluation.cells for attack in wanted)
     }
-    return {"0": judged.cells[None, 0.0].mean, **lowest}
+    return {"0": evaluation.cells[None, 0.0].mean, **lowest}
 
 
 def publish(options: argparse.Namespace) -> Path:
@@ -97,9 +97,13 @@ def publish(options: argparse.Namespace) -> Path:
         )
     policy, folder = load(options.file), zoo.FOLDER / options.name
     identity, game = fingerprint(policy), policy.spec.game
-    judged = max(read_evaluations(options.results / "evals", identity), key=lambda one: len(one.scores), default=None)
-    if judged is None or game is None:
-        raise StoreError(f"'{options.results}' has no scores of '{options.file}'", "judge it with 'bcl attack' first")
+    evaluation = max(
+        read_evaluations(options.results / "evals", identity), key=lambda one: len(one.scores), default=None
+    )
+    if evaluation is None or game is None:
+        raise StoreError(
+            f"'{options.results}' has no scores of '{options.file}'", "evaluate it with 'bcl attack' first"
+        )
     config = config_from_dict(read_toml(options.config))
     form, data, published = smallest(policy, options.episodes)
     about = {
@@ -115,11 +119,15 @@ def publish(options: argparse.Namespace) -> Path:
         "sha256": hashlib.sha256(data).hexdigest(),
         "policy": fingerprint(published),
         "judged": identity,
-        "episodes": judged.episodes,
+        "episodes": evaluation.episodes,
         "suite": options.suite,
     }
     lines = [f"{key} = {json.dumps(value)}" for key, value in about.items()]
-    lines += ["", "[returns]", *(f"{json.dumps(eps)} = {mean}" for eps, mean in means(judged, options.suite).items())]
+    lines += [
+        "",
+        "[returns]",
+        *(f"{json.dumps(eps)} = {mean}" for eps, mean in means(evaluation, options.suite).items()),
+    ]
     shutil.rmtree(folder, ignore_errors=True)  # results of an earlier agent
     for name, rows in (("evals", SCORES), ("certs", CERTIFICATES)):
         for _, row in read_rows(options.results / name, rows, identity):

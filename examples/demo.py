@@ -36,7 +36,7 @@ BUDGETS = (0.01, 0.02, 0.03, 0.04, 0.05)  # scaled units
 CERTIFIED = (0.002, 0.005, 0.01)  # scaled units
 QUICK_ATTACKS, QUICK_BUDGETS, QUICK_CERTIFIED = (*suite("quick"), RIFGSM()), (0.05,), (0.002,)
 QUICK = [
-    "--budget=small",
+    "--size=small",
     "--dqn.steps=400",
     "--dqn.replay_initial=64",
     "--dqn.ramp_steps=100",
@@ -110,7 +110,7 @@ def main() -> None:
     budgets = sorted({*budgets, verdict.reached} - {0.0})
     start = out / "stages/1-vanilla/policy.safetensors"
     with console.progress() as bar:  # both agents, on the same episodes
-        found = bcl.evaluate(out, attacks=attacks, eps=budgets, device="cpu", parallel=options.parallel, onlooker=bar)
+        found = bcl.evaluate(out, attacks=attacks, eps=budgets, device="cpu", parallel=options.parallel, listener=bar)
     scores = {"vanilla": (found.start or found).scores, "bcl-mos-at": found.scores}
     curves, floor = {name: curve(played) for name, played in scores.items()}, RunDirectory(out).config.curriculum.floor
     episodes = found.episodes
@@ -131,8 +131,8 @@ def main() -> None:
     print(f"figure: {figure}")
     small = QUICK_CERTIFIED if options.quick else CERTIFIED
     with console.progress() as bar:  # on the same episodes as the table; of both, so that the report can show both
-        proofs = bcl.certify(out, eps=small, method="crown-ibp", device="cpu", onlooker=bar).certificates
-        bcl.certify(start, eps=small, method="crown-ibp", episodes=episodes, device="cpu", onlooker=bar)
+        proofs = bcl.certify(out, eps=small, method="crown-ibp", device="cpu", listener=bar).certificates
+        bcl.certify(start, eps=small, method="crown-ibp", episodes=episodes, device="cpu", listener=bar)
     shares = ", ".join(f"{proof.acr:.0%} at {proof.eps}" for proof in proofs)
     print(f"actions proven, whatever the attack: {shares}")
     print(f"next: bcl attack {out} --suite paper")

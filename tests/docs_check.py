@@ -66,7 +66,7 @@ def run_python(code: str) -> None:
     from bcl.settings import merge
 
     train, evaluate, certify = bcl.train, bcl.evaluate, bcl.certify
-    small = {"budget": "small", **small_settings("dqn")}
+    small = {"size": "small", **small_settings("dqn")}
     bcl.train = judged_by_noise(lambda game, **options: train(game, **merge(options, small)))
     bcl.evaluate = lambda agent, **options: evaluate(agent, **options | {"episodes": 1})
     bcl.certify = lambda agent, **options: certify(agent, **options | {"episodes": 1})

@@ -190,14 +190,14 @@ def is_run(words: list[str]) -> bool:
 
 
 def small(words: list[str]) -> list[str]:
-    """The same command with a small budget; a script by its path."""
+    """The same command made short; a script by its path."""
     if words[0] == "python":
         return [str(ROOT / words[1]), *words[2:], *SCRIPTS[words[1]]]
     name, rest = words[1], words[2:]
     if name == "train":
         rest += ["--algo", "ppo"] if PPO_AGENT in rest else []
         learner = "ppo" if rest[0] in PROCGEN or "ppo" in rest else "dqn"
-        rest = [*rest, *([] if "--budget" in rest else ["--budget", "small"]), *small_flags(learner)]
+        rest = [*rest, *([] if "--size" in rest else ["--size", "small"]), *small_flags(learner)]
     elif name == "video" and "--steps" not in rest:
         rest = [*rest, "--steps", "20"]
     elif name in SMALLER and "--help" not in rest:

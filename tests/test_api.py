@@ -22,6 +22,7 @@ from bcl.envs import make_env
 from bcl.policies import Policy, PolicySpec
 from bcl.policies.networks import from_layers, layers_of
 from bcl.runs import store
+from bcl.runs.directory import RunDirectory
 
 TINY = {
     "network": {"hidden": [16]},
@@ -301,9 +302,25 @@ def test_a_mistake_is_told_in_one_sentence(
     assert not any(tmp_path.iterdir())
 
 
-def test_a_run_without_an_agent_yet_says_so(tmp_path: Path) -> None:
-    with pytest.raises(bcl.BclError, match="no best policy yet"):
-        bcl.load(tmp_path)
+def test_a_folder_that_is_no_run_says_what_to_give(policy: Policy, tmp_path: Path) -> None:
+    def refusal(folder: Path) -> str:
+        with pytest.raises(bcl.BclError) as refused:
+            bcl.load(folder)
+        return str(refused.value)
+
+    empty = f"'{tmp_path}' is not a run directory: it has no config.toml; "
+    assert refusal(tmp_path) == empty + "give a directory that 'bcl train' made, a policy file or zoo:NAME"
+    run = bcl.train("cartpole", out=tmp_path / "mine", **TINY)
+    assert refusal(tmp_path) == empty + f"give what is in it, such as {tmp_path / 'mine'}"
+    stage = tmp_path / "mine" / "stages" / "1-vanilla"
+    assert refusal(stage) == f"'{stage}' is a part of a run; give the run's own directory"
+    RunDirectory(run.folder).best.unlink()
+    assert (
+        refusal(run.folder)
+        == f"'{run.folder}' is finished but its weights are missing; copy best/ too, or give a policy file"
+    )
+    bcl.save(policy, tmp_path / "a.safetensors")
+    assert refusal(tmp_path) == empty + f"give what is in it, such as {tmp_path / 'a.safetensors'}"
 
 
 def test_a_network_without_finite_scores_is_told_as_that() -> None:

@@ -66,7 +66,7 @@ def test_dqn_prints_a_table_and_stores_where_its_numbers_come_from(benchmark, mo
 def test_evaluate_compares_cells_one_by_one_with_cells_side_by_side(benchmark, monkeypatch, tmp_path):
     evaluate = benchmark("evaluate")
     monkeypatch.setattr(evaluate, "ATTACKS", {"PGD-30": CornerNoise()})
-    monkeypatch.setattr(evaluate, "tables_at_once", lambda policy, plan: 4)
+    monkeypatch.setattr(evaluate, "cells_at_once", lambda policy, plan: 4)
     out = tmp_path / "evaluate.json"
     sizes = "--device cpu --copies 1 --steps 2 --attacks --cells pgd-30"
     monkeypatch.setattr(sys, "argv", ["evaluate.py", *sizes.split(), "--out", str(out)])

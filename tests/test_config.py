@@ -240,6 +240,20 @@ def test_a_configuration_of_before_there_were_tempos_is_read_as_it_was() -> None
     assert config_from_toml(old) == resolve("pong", recipe="bcl-mos-at")
 
 
+def test_settings_by_their_names_of_version_0_1(tmp_path: Path) -> None:
+    old = {"budget": "small", "curriculum": {"toothless": 0.5}}
+    new = {"size": "small", "curriculum": {"weak_attack_share": 0.5}}
+    wanted = resolve("cartpole", recipe="bcl-mos-at", flags=new)
+    assert (wanted.size, wanted.curriculum.weak_attack_share) == ("small", 0.5)
+    assert resolve("cartpole", recipe="bcl-mos-at", flags=old) == wanted
+    file = tmp_path / "old.toml"
+    file.write_text('budget = "small"\n[curriculum]\ntoothless = 0.5\n')
+    assert resolve("cartpole", recipe="bcl-mos-at", file=file) == wanted
+    stored = to_toml(wanted).replace("size = ", "budget = ", 1).replace("weak_attack_share", "toothless")
+    assert 'budget = "small"' in stored
+    assert config_from_toml(stored) == wanted
+
+
 def test_every_stage_has_its_own_settings() -> None:
     vanilla, radial, opened, at = resolve_stages("road_runner", recipe="bcl-radial+at")
     assert vanilla[1] == dataclasses.replace(resolve("road_runner"), recipe="bcl-radial+at")

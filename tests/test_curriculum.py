@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from bcl.curriculum import ALL_TRAINED, TARGET_MISSED, TARGET_REACHED, bcl
-from bcl.curriculum_rules import Decision, Phase, Result, Rules, Tried, budgets
+from bcl.curriculum_rules import CurriculumResult, Decision, Phase, Rules, Tried, budgets
 from bcl.errors import BclError
 
 Fake = tuple[float, ...]
@@ -47,7 +47,7 @@ class World:
         finally:
             self.closed.append(phase.index)
 
-    def play(self, bootstrap: Fake, rules: Rules, **more: Any) -> Result[Fake]:
+    def play(self, bootstrap: Fake, rules: Rules, **more: Any) -> CurriculumResult[Fake]:
         result = bcl(bootstrap, rules, train=self.train, score=self.score, decided=self.decided.append, **more)
         assert list(result.decisions) == self.decided
         assert self.closed == [phase.index for _, phase in self.trained]
@@ -57,11 +57,11 @@ class World:
         return {eps for _, eps in self.scored}
 
 
-def kept(result: Result[Fake]) -> list[object]:
+def kept(result: CurriculumResult[Fake]) -> list[object]:
     return [d.kept for d in result.decisions]
 
 
-def path(result: Result[Fake]) -> list[int]:
+def path(result: CurriculumResult[Fake]) -> list[int]:
     return [d.phase.index for d in result.decisions]
 
 
@@ -205,7 +205,7 @@ def test_select_takes_a_share_of_the_possible_skip(share: float, first: int) -> 
 def test_a_share_that_rounds_badly_is_taken_in_full() -> None:
     world = World({30: [(1.0,) * 102]})
     rules = Rules(eps=budgets(0.0, 101.0, 1.0), attacked_threshold=1, skip=0.29)  # 0.29 * 100 is 28.999999999999996
-    result = world.play((*[1.0] * 101, 0.0), rules, out_of_budget=asked(None, "stop"))
+    result = world.play((*[1.0] * 101, 0.0), rules, limit_reached=asked(None, "stop"))
     assert path(result) == [0, 30]
 
 
@@ -272,13 +272,13 @@ def test_open_ended_run_that_only_fails_reports_its_bootstrap() -> None:
 
 
 def asked(*answers: str | None) -> Any:
-    """An `out_of_budget` with these answers; one question too many fails."""
+    """An `limit_reached` with these answers; one question too many fails."""
     pending = iter(answers)
     return lambda phase, run: next(pending)
 
 
-def test_out_of_budget_before_any_training() -> None:
-    result = World({}).play((9, 0), Rules(eps=(0.0, 1.0)), out_of_budget=asked("0 runs allowed"))
+def test_limit_reached_before_any_training() -> None:
+    result = World({}).play((9, 0), Rules(eps=(0.0, 1.0)), limit_reached=asked("0 runs allowed"))
     assert (result.policy, result.stopped, path(result)) == ((9, 0), "0 runs allowed", [0])
     assert result.decisions[0].next is None
 
@@ -287,9 +287,9 @@ def test_out_of_budget_before_any_training() -> None:
     ("answers", "made", "policy"),
     [((None, "stop"), 1, (3, 0, 0)), ((None, None, "stop"), 2, (5, 0, 0)), ((None, None, None, "stop"), 3, (6, 0, 0))],
 )
-def test_out_of_budget_judges_the_runs_that_are_done(answers: Any, made: int, policy: Fake) -> None:
+def test_limit_reached_judges_the_runs_that_are_done(answers: Any, made: int, policy: Fake) -> None:
     world = World({1: [(3, 0, 0), (5, 0, 0), (6, 0, 0)]})
-    result = world.play((9, 0, 0), Rules(eps=(0.0, 1.0, 2.0), **MOS), out_of_budget=asked(*answers))
+    result = world.play((9, 0, 0), Rules(eps=(0.0, 1.0, 2.0), **MOS), limit_reached=asked(*answers))
     assert (world.made[1], result.policy, result.stopped) == (made, policy, "stop")
     assert len(result.decisions[1].candidates) == made
     assert bool(result.decisions[1].tried) == (made == 3)  # a phase cut short does not evaluate what comes next
@@ -298,14 +298,14 @@ def test_out_of_budget_judges_the_runs_that_are_done(answers: Any, made: int, po
 def test_a_phase_cut_short_has_not_failed() -> None:
     world = World({1: [(3, 0, 0)] * 3})
     result = world.play(
-        (9, 0, 0), Rules(eps=(0.0, 1.0, 2.0), **MOS, failed_phases=1), out_of_budget=asked(None, "stop")
+        (9, 0, 0), Rules(eps=(0.0, 1.0, 2.0), **MOS, failed_phases=1), limit_reached=asked(None, "stop")
     )
     assert result.stopped == "stop"
 
 
 def test_success_and_target_come_before_the_budget() -> None:
     world = World({1: [(10, 5)]})
-    result = world.play((9, 0), Rules(eps=(0.0, 1.0), **MOS), out_of_budget=asked(None))  # asked once
+    result = world.play((9, 0), Rules(eps=(0.0, 1.0), **MOS), limit_reached=asked(None))  # asked once
     assert result.stopped == TARGET_REACHED
 
 
@@ -366,7 +366,7 @@ def test_ppo_rules_threshold_on_train_levels_and_an_attack_that_is_too_weak() ->
     first, second = (28, 26, 10, 0), (29, 26, 25, 20)
     world = World({1: [first], 2: [second]})
     ri_fgsm = {(first, 3.0): 20.0, (second, 3.0): 27.6}  # at the target; 0.95 * 29 = 27.55
-    rules = Rules(eps=LEVELS, attacked_threshold=25.0, skip=1.0, toothless=0.95)
+    rules = Rules(eps=LEVELS, attacked_threshold=25.0, skip=1.0, weak_attack_share=0.95)
     result = world.play((30, 10, 5, 0), rules, training_score=lambda f, eps: ri_fgsm[f, eps])
     assert result.stopped == "the training attack is too weak: it leaves 27.6 of 29 at the target"
     assert (result.policy, path(result)) == (second, [0, 1, 2])
@@ -379,7 +379,7 @@ def test_ppo_rules_threshold_on_train_levels_and_an_attack_that_is_too_weak() ->
 @pytest.mark.parametrize(("left", "useless"), [(17.9, False), (18.0, True)])  # -21 + 0.95 * 41 = 17.95
 def test_a_weak_attack_is_counted_from_the_floor(left: float, useless: bool) -> None:
     world = World({1: [(20, 0, 0)], 2: [(20, 0, 0)]})
-    rules = Rules(eps=(0.0, 1.0, 2.0), attacked_threshold=5, skip=1.0, floor=-21, toothless=0.95)
+    rules = Rules(eps=(0.0, 1.0, 2.0), attacked_threshold=5, skip=1.0, floor=-21, weak_attack_share=0.95)
     assert len(world.play((0, 0, 0), rules, training_score=lambda f, eps: left).decisions) == (2 if useless else 3)
 
 
@@ -389,7 +389,7 @@ def test_an_agent_that_forgot_how_to_play_stops_at_no_weak_attack(nominal: float
     world = World({1: [fallen], 2: [fallen]})
     result = world.play(
         (30, 0, 0),
-        Rules(eps=(0.0, 1.0, 2.0), attacked_threshold=25, skip=1.0, toothless=0.95),
+        Rules(eps=(0.0, 1.0, 2.0), attacked_threshold=25, skip=1.0, weak_attack_share=0.95),
         training_score=lambda f, eps: f[0],
     )
     assert result.stopped == TARGET_MISSED
@@ -410,7 +410,7 @@ def test_any_iterator_will_do_but_an_empty_one() -> None:
 
 
 def test_replay_reproduces_every_decision_and_decisions_are_plain_data() -> None:
-    def once() -> Result[Fake]:
+    def once() -> CurriculumResult[Fake]:
         world = World({1: [(4, 0), (6, 1), (5, 1)], 2: [(10, 5, 5, 4)], 3: [(3, 0, 0, 0)] * 3})
         return world.play((10, 4, 4, 4), Rules(eps=LEVELS, **MOS))
 

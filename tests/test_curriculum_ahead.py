@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from bcl.curriculum import bcl, likely_next
-from bcl.curriculum_rules import Phase, Result, Rules
+from bcl.curriculum_rules import CurriculumResult, Phase, Rules
 
 Fake = tuple[float, ...]  # returns by level: nominal, at eps 1, at eps 2, ...
 LEVELS = (0.0, 1.0, 2.0, 3.0)
@@ -92,7 +92,7 @@ def test_guesses_change_no_decision_and_wrong_ones_are_counted(settings: dict[st
         def score(agent: Fake, eps: float) -> float:
             return agent[int(eps)]
 
-        def run(train: Any, score: Any = score) -> Result[Fake]:
+        def run(train: Any, score: Any = score) -> CurriculumResult[Fake]:
             return bcl((11.0, 3.0, 3.0, 3.0), rules, train=train, score=score)
 
         assert run(world.train) == run(world.plain)

@@ -165,7 +165,7 @@ def test_threads_by_the_work_and_by_what_others_leave(
     monkeypatch.setattr(os, "cpu_count", lambda: 4)
     monkeypatch.setattr(os, "getloadavg", lambda: (load, load, load))
     monkeypatch.setattr(machine.time, "process_time", lambda: 0.0)
-    assert machine.worth(shape, rows) == expected
+    assert machine.useful_threads(shape, rows) == expected
 
 
 def test_running_out_of_memory_names_the_settings():

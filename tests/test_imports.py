@@ -1,6 +1,7 @@
-"""Imports point one way; this table is the architecture."""
+"""Imports point one way, which the table below says; and a class name means one class."""
 
 import ast
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -98,3 +99,10 @@ def imported_rooms(path: Path) -> set[str]:
 def test_imports_point_one_way(path: Path) -> None:
     assert room(path) in ALLOWED, f"add '{room(path)}' to the table"
     assert imported_rooms(path) <= ALLOWED[room(path)]
+
+
+def test_no_class_name_is_defined_twice() -> None:
+    trees = [ast.parse(path.read_text()) for path in modules()]
+    names = Counter(node.name for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
+    assert len(names) > 100
+    assert [name for name, times in names.items() if times > 1] == []

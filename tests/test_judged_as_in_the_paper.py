@@ -32,7 +32,7 @@ def test_agents_are_judged_as_in_the_papers_tables() -> None:
     for game in ("fruitbot", "jumper"):
         evaluation = resolve(game, recipe="bcl-mos-at").evaluation
         assert (evaluation.suite, evaluation.levels, len(evaluation.scored)) == ("pgd-30", "both", 3)
-        look = resolve(game, flags={"budget": "small"}).evaluation
+        look = resolve(game, flags={"size": "small"}).evaluation
         assert (look.suite, look.levels) == ("quick", "train")
     with pytest.raises(ConfigError, match="'pong' has no sets of levels"):
         resolve("pong", flags=parse_flags(["--evaluation.levels", "both"]))

@@ -225,11 +225,11 @@ def test_an_agent_that_fits_in_no_form_is_not_published(
     assert "the zoo of this installation is empty" in in_folder("zoo")[2]
 
 
-def test_an_agent_that_was_not_judged_is_not_published(
+def test_an_agent_that_was_not_evaluated_is_not_published(
     publish, publishing, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(publishing, "fingerprint", lambda policy: "somebody else")
-    with pytest.raises(SystemExit, match="judge it with 'bcl attack' first"):
+    with pytest.raises(SystemExit, match="evaluate it with 'bcl attack' first"):
         publish(HEADS["float16"])
 
 

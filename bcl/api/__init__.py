@@ -1,5 +1,6 @@
 """What the commands do, as functions; the names that people use are in `bcl` itself."""
 
+import math
 import os
 from collections.abc import Iterable, Sequence
 from numbers import Integral, Real
@@ -24,27 +25,73 @@ Budgets = float | str | Sequence[float | str]
 
 def named_game(game: object) -> str:
     """The name of a game; environments may be given as classes, or as functions that make one."""
-    if callable(game):
+    hint = "give its name, such as 'cartpole', or a Gymnasium environment's class or a function that makes one"
+    if callable(game) and hasattr(game, "__name__"):  # which a functools.partial has not
         return name_of_environment(game)
-    return str(given("game", game, str, "give its name, such as 'cartpole', or a Gymnasium environment's class"))
+    return text("game", game, hint)
 
 
 def given(name: str, value: Any, kinds: type | tuple[type, ...], hint: str) -> Any:
     """An argument of one of these kinds; another is refused in one sentence."""
     if not isinstance(value, kinds) or isinstance(value, bool):
-        shown = " ".join(repr(value).split())  # modules have several lines
-        raise ConfigError(f"{name} = {shown:.60} does not fit", hint)
+        raise misfit(name, value, hint)
     return value
 
 
-def whole(name: str, value: object) -> int:
-    """A whole number."""
-    return int(given(name, value, Integral, "give a whole number"))
+def misfit(name: str, value: object, hint: str) -> ConfigError:
+    """The error about an argument that cannot be used."""
+    shown = " ".join(repr(value).split())  # modules have several lines
+    return ConfigError(f"{name} = {shown:.60} does not fit", hint)
+
+
+def whole(name: str, value: object, at_least: int | None = None) -> int:
+    """A whole number, not below a limit."""
+    number = int(given(name, value, Integral, "give a whole number"))
+    if at_least is not None and number < at_least:
+        raise ConfigError(f"{name} = {number} is not possible", f"give {at_least} or more")
+    return number
+
+
+def finite(name: str, value: object) -> float:
+    """A number that is not infinite."""
+    number = float(given(name, value, Real, "give a number"))
+    if not math.isfinite(number):
+        raise misfit(name, value, "give a finite number")
+    return number
+
+
+def switch(name: str, value: object) -> bool:
+    """True or False."""
+    if not isinstance(value, bool):
+        raise misfit(name, value, "give True or False")
+    return value
+
+
+def text(name: str, value: object, hint: str) -> str:
+    """Text that is not empty."""
+    if not given(name, value, str, hint):
+        raise misfit(name, value, hint)
+    return str(value)
+
+
+def choice(name: str, value: object, choices: Sequence[str]) -> None:
+    """Refuse what is not one of some words."""
+    if value not in choices:
+        raise misfit(name, value, f"one of {', '.join(choices)}")
+
+
+def function(name: str, value: object) -> None:
+    """Refuse what cannot be called."""
+    if not callable(value):
+        raise misfit(name, value, "give a function")
 
 
 def path_of(name: str, value: object, hint: str = "give a path") -> Path:
     """A path, or a run's."""
-    return Path(given(name, value, (str, os.PathLike), hint))
+    path = os.fspath(given(name, value, (str, os.PathLike), hint))
+    if not isinstance(path, str) or not path or "\0" in path:
+        raise misfit(name, value, hint)
+    return Path(path)
 
 
 def several(name: str, value: object) -> list[Any]:

@@ -1,4 +1,4 @@
-"""What is judged: a policy, its game, and where its results go."""
+"""What is evaluated: a policy, its game, and where its results go."""
 
 import contextlib
 import json
@@ -11,21 +11,24 @@ from typing import Any
 import torch
 from torch import nn
 
-from bcl.api import Where, given, named_game, path_of
+from bcl import envs
+from bcl.api import Where, given, named_game, path_of, switch, text, whole
 from bcl.config import EvaluationConfig, evaluation_defaults, resolve
-from bcl.envs import make_env
+from bcl.envs import VectorEnv
 from bcl.errors import ConfigError, StoreError, WeightsError
 from bcl.evaluation import game_for_evaluation
 from bcl.evaluation.plan import Starts
 from bcl.games import REFERENCE_NOOPS, Game
 from bcl.policies import Policy, PolicySpec, files, importers
 from bcl.policies.networks import layers_of
-from bcl.runs.directory import Agent, Repeats, RunDirectory
+from bcl.runs.directory import CONFIG, Agent, Repeats, RunDirectory
+
+DEVICES = "auto, cpu or cuda"
 
 
 @dataclass(frozen=True)
 class Target:
-    """A policy to be judged."""
+    """A policy to be evaluated."""
 
     policy: Policy
     game: Game
@@ -52,15 +55,43 @@ class Target:
 def load(path: Where, device: str | torch.device = "cpu") -> Policy:
     """The best policy of a run directory, a policy file or `zoo:NAME`, in eval mode; anything else is refused in one
     sentence."""
-    return files.load(policy_file(path_of("path", path)), device)
+    return files.load(policy_file(path_of("path", path)), _torch_device(device))
+
+
+def save(policy: Policy, path: Where) -> None:
+    """Write a policy file, atomically."""
+    given("policy", policy, Policy, "give a policy (bcl.wrap makes one of a module)")
+    file = path_of("path", path)
+    if file.is_dir():
+        raise StoreError(f"path = '{file}' is a folder", "give the file a name, such as policy.safetensors")
+    files.save(policy, file)
+
+
+def make_env(
+    game: str | Game | Callable[..., Any],
+    num_envs: int,
+    device: str | torch.device = "cpu",
+    threads: int = 0,
+    *,
+    render: bool = False,
+) -> VectorEnv:
+    """N copies of a game; observations arrive on `device`. `threads` 0 lets the engine choose; results never depend on it,
+    nor on `render`, which makes pictures for people (`screen`)."""
+    copies = whole("num_envs", num_envs, at_least=1)
+    pictures = switch("render", render)
+    return envs.make_env(
+        _game(game), copies, _torch_device(device), whole("threads", threads, at_least=0), render=pictures
+    )
 
 
 def import_policy(
     path: Where, format: str, game: str | Game | Callable[..., Any], *, normalise: Where | None = None
 ) -> Policy:
     """A policy for a game from another project's checkpoint, as `bcl import` reads it; `bcl.save` writes it to a file."""
-    given("format", format, str, "give its name, such as 'sb3'")
-    statistics = path_of("normalise", normalise) if normalise is not None else None
+    text("format", format, "give its name, such as 'sb3'")
+    statistics = None if normalise is None else path_of("normalise", normalise)
+    if statistics and not statistics.is_file():
+        raise WeightsError(f"normalise = '{statistics}' is not a file", "give the npz file of the statistics")
     return importers.import_policy(path_of("path", path), format, _game(game), statistics)
 
 
@@ -77,7 +108,7 @@ def wrap(network: nn.Module, game: str | Game | Callable[..., Any]) -> Policy:
     """
     given("network", network, nn.Module, "give a PyTorch module")
     game = _game(game)
-    with contextlib.closing(make_env(game, 1)) as env:
+    with contextlib.closing(envs.make_env(game, 1)) as env:
         shape = env.obs_shape
         actions = env.num_actions
         low = env.low
@@ -93,8 +124,9 @@ def wrap(network: nn.Module, game: str | Game | Callable[..., Any]) -> Policy:
     with torch.no_grad():
         try:
             scores = tuple(policy(torch.zeros(2, *shape, device=device)).shape)
-        except (RuntimeError, ValueError, TypeError, AttributeError) as error:
-            what = f"this network cannot read observations of shape {shape} ({str(error).splitlines()[0]})"
+        except Exception as error:  # the user's code
+            reason = (str(error) or type(error).__name__).splitlines()[0]
+            what = f"this network cannot read observations of shape {shape} ({reason})"
             raise WeightsError(what, "put a layer in front of it that brings them into its form") from None
     if scores != (2, actions):
         raise WeightsError(
@@ -105,24 +137,24 @@ def wrap(network: nn.Module, game: str | Game | Callable[..., Any]) -> Policy:
 
 
 @contextlib.contextmanager
-def judged(agent: Policy | Where, device: str) -> Iterator[Target]:
+def evaluated(agent: Policy | Where, device: str) -> Iterator[Target]:
     """The best policy of a run, or a policy file, with results in the run or where those of the file go; or an agent in
-    memory, whose results are forgotten, on its own device unless one is named."""
+    memory, whose results are temporary, on its own device unless one is named."""
     if not isinstance(agent, Policy):
         hint = "give a run, a policy file, zoo:NAME or a policy (bcl.wrap makes one of a module)"
-        yield _found(path_of("agent", agent, hint), device)
+        yield _target_of_path(path_of("agent", agent, hint), device)
         return
-    with tempfile.TemporaryDirectory(prefix="bcl-") as forgotten:
+    with tempfile.TemporaryDirectory(prefix="bcl-") as temporary:
         policy = agent if device == "auto" else agent.to(pick_device(device))
-        yield replace(_by_its_game(policy, Path(forgotten), "an agent in memory"), kept=False)
+        yield replace(_target_of_policy(policy, Path(temporary), "an agent in memory"), kept=False)
 
 
-def _found(path: Path, device: str) -> Target:
+def _target_of_path(path: Path, device: str) -> Target:
     policy = load(path, pick_device(device))
     results = path if path.is_dir() else files.results_folder(path)
     run = RunDirectory(path)
     if not run.exists:
-        return _by_its_game(policy, results, str(path))
+        return _target_of_policy(policy, results, str(path))
     start = run.start()
     if start and (not start[1].file.exists() or start[1].fingerprint == files.fingerprint(policy)):
         start = None
@@ -130,7 +162,7 @@ def _found(path: Path, device: str) -> Target:
     return Target(policy, config.game, config.evaluation, results, str(path), start)
 
 
-def _by_its_game(policy: Policy, results: Path, name: str) -> Target:
+def _target_of_policy(policy: Policy, results: Path, name: str) -> Target:
     if policy.spec.game is None:
         raise WeightsError(f"'{name}' does not say which game it plays", "save it with a game in its spec")
     return Target(policy, policy.spec.game, evaluation_defaults(policy.spec.game), results, name)
@@ -143,19 +175,44 @@ def policy_file(path: Path) -> Path:
     if runs := Repeats(path).runs():
         raise StoreError(f"'{path}' holds {len(runs)} repeats", f"give one of them, such as {runs[0].path}")
     run = RunDirectory(path)
-    if not run.best.exists() and run.finished:
+    if run.best.exists():
+        return run.best
+    if not run.exists:
+        raise StoreError(f"'{path}' is not a run directory: it has no {CONFIG}", _instead_of(path))
+    RunDirectory.open(path)  # refuses a part of a run
+    if run.finished:
         raise StoreError(f"'{path}' is finished but its weights are missing", "copy best/ too, or give a policy file")
-    if not run.best.exists():
-        raise StoreError(f"'{path}' has no best policy yet", "give a policy file, or wait for the run")
-    return run.best
+    raise StoreError(f"'{path}' has no best policy yet", "give a policy file, or wait for the run")
+
+
+def _instead_of(folder: Path) -> str:
+    """What to give instead of a folder that is no run."""
+    inside = [*sorted(folder.glob("*.safetensors")), *(file.parent for file in sorted(folder.glob(f"*/{CONFIG}")))]
+    if inside:
+        return f"give what is in it, such as {inside[0]}"
+    return "give a directory that 'bcl train' made, a policy file or zoo:NAME"
 
 
 def pick_device(name: str) -> str:
     """`auto` is the GPU where there is one."""
+    given("device", name, str, DEVICES)
     if name == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     if name not in ("cpu", "cuda"):
-        raise ConfigError(f"unknown device '{name}'", "auto, cpu or cuda")
+        raise ConfigError(f"unknown device '{name}'", DEVICES)
     if name == "cuda" and not torch.cuda.is_available():
         raise ConfigError("PyTorch sees no CUDA device here", "take --device cpu")
     return name
+
+
+def _torch_device(device: str | torch.device) -> torch.device:
+    """One that this machine has: `auto`, cpu, cuda, or a GPU by its number such as cuda:1."""
+    if not isinstance(device, torch.device) and not str(device).startswith("cuda:"):
+        return torch.device(pick_device(device))
+    try:
+        found = torch.device(device)
+    except RuntimeError:
+        raise ConfigError(f"unknown device '{device}'", DEVICES) from None
+    if found.type not in ("cpu", "cuda") or (found.type == "cuda" and (found.index or 0) >= torch.cuda.device_count()):
+        raise ConfigError(f"PyTorch has no device '{device}' here", DEVICES)
+    return found

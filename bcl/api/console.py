@@ -19,7 +19,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
 from bcl.api import INTERRUPTED
-from bcl.api.evaluating import Onlooker
+from bcl.api.evaluating import ProgressListener
 from bcl.errors import StoreError
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ def _cut(numbers: str) -> str:
     return escape(numbers if len(numbers) <= room else f"{numbers[: max(0, room - 1)]}\N{HORIZONTAL ELLIPSIS}")
 
 
-class progress(Bars, Onlooker):
+class progress(Bars, ProgressListener):
     """A bar of all the work of an evaluation; without a terminal, a line every half minute and per finished unit."""
 
     def __init__(self, units: int = 0, quiet: bool = False) -> None:
@@ -126,13 +126,13 @@ class progress(Bars, Onlooker):
         self._started = 0
 
     def start(self, units: int) -> None:
-        """See Onlooker."""
+        """See ProgressListener."""
         self._units = units
         self._finished = 0
         self._started += 1
 
     def begin(self, label: str) -> Callable[[int, int], None]:
-        """See Onlooker."""
+        """See ProgressListener."""
 
         def told(done: int, of: int) -> None:
             counted = f"{self._finished} of {self._units} done" if self._units else ""
@@ -141,7 +141,7 @@ class progress(Bars, Onlooker):
         return told
 
     def finished(self, line: str) -> None:
-        """See Onlooker."""
+        """See ProgressListener."""
         self._finished += 1
         if not self._quiet and not self.shown:
             say(line)
@@ -212,7 +212,7 @@ class live(Bars):
 
 
 def piece_line(piece: "Piece") -> str:
-    """A piece of work for somebody who looks once: the time left is by the last row of metrics."""
+    """One line for `bcl status`; the time left is by the last row of metrics."""
     rate = piece.row.get("steps_per_second")
     left = str(timedelta(seconds=round((piece.of - piece.done) / rate))) if rate else ""
     return Shown("", piece.name, _share(piece), _numbers(piece)).line(left)
@@ -234,35 +234,35 @@ def _numbers(piece: "Piece") -> str:
 
 
 @contextlib.contextmanager
-def stop_requests(farewell: str = "") -> Iterator[Callable[[], bool]]:
-    """Ctrl-C and SIGTERM ask work to stop at the next good moment; a second one ends it at once, with `farewell` where it
+def stop_requests(message: str = "") -> Iterator[Callable[[], bool]]:
+    """Ctrl-C and SIGTERM ask work to stop at the next good moment; a second one ends it at once, with `message` where it
     does not end by itself."""
     asked: list[int] = []
-    killer = threading.Timer(GRACE, _end_all, [f"bcl: interrupted; {farewell}\n"])
-    killer.daemon = True
+    force_exit = threading.Timer(GRACE, _end_all, [f"bcl: interrupted; {message}\n"])
+    force_exit.daemon = True
 
     def ask(number: int, _: FrameType | None) -> None:
         if asked:
-            if not killer.is_alive():
-                killer.start()
+            if not force_exit.is_alive():
+                force_exit.start()
             raise KeyboardInterrupt
         asked.append(number)
         with contextlib.suppress(OSError):  # not print: the signal may have come in the middle of one
-            os.write(2, b"stopping; once more to stop at once\n")
+            os.write(2, b"stopping; interrupt again to stop at once\n")
 
     before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield lambda: bool(asked)
     finally:
-        killer.cancel()
+        force_exit.cancel()
         for number, handler in before.items():
             signal.signal(number, handler)
 
 
-def _end_all(farewell: str) -> None:
+def _end_all(message: str) -> None:
     """For work that does not end when it is interrupted, such as a game that hangs. Files are whole at any moment."""
     for child in multiprocessing.active_children():
         child.kill()
     with contextlib.suppress(OSError):
-        os.write(2, ("\x1b[?25h" * err.is_terminal + farewell).encode())  # the live view hides the cursor
+        os.write(2, ("\x1b[?25h" * err.is_terminal + message).encode())  # the live view hides the cursor
     os._exit(INTERRUPTED)

@@ -5,12 +5,10 @@ The command line reads their signatures for its help: nothing heavy is imported 
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import isfinite
-from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from bcl.api import Attack, Budgets, Policy, Where, given, whole
+from bcl.api import Attack, Budgets, Policy, Where, choice, finite, switch, whole
 from bcl.errors import ConfigError, counted
 from bcl.settings import format_eps
 
@@ -21,7 +19,7 @@ if TYPE_CHECKING:
     from bcl.reports.tables import Table
 
 
-class Onlooker:
+class ProgressListener:
     """Is told how far an evaluation is; this one ignores it."""
 
     def start(self, units: int) -> None:
@@ -35,7 +33,7 @@ class Onlooker:
         """One is done, and this is what came out."""
 
 
-NOBODY = Onlooker()
+NO_LISTENER = ProgressListener()
 
 
 @dataclass(frozen=True)
@@ -104,7 +102,7 @@ def evaluate(
     parallel: int = 1,
     find_eps: bool = False,
     threshold: float | None = None,
-    onlooker: Onlooker = NOBODY,
+    listener: ProgressListener = NO_LISTENER,
 ) -> "Evaluation":
     """Evaluate an agent under attack: mean return for every attack and budget, the worst case, and reasons for doubt.
 
@@ -137,46 +135,46 @@ def evaluate(
         threshold: With --find-eps: a return; by default half of that without attack, counted from the game's lowest.
     """
     from bcl.api import playing
-    from bcl.api.agents import judged
+    from bcl.api.agents import evaluated
     from bcl.attacks import LowestScored, attack_by_name
     from bcl.evaluation import Cell, Evaluation, Plan, cells, find_breaking, flags, run_suite, worse_than_start
     from bcl.evaluation.breaking import BREAKING
 
     budgets = playing.budgets(eps)
     chosen = playing.chosen_attacks(suite, attacks)
-    if threshold is not None and not find_eps:
+    switch("sanity", sanity)
+    if not switch("find_eps", find_eps) and threshold is not None:
         raise ConfigError("a threshold was given but no search for a budget", "add --find-eps")
-    if threshold is not None and not isfinite(given("threshold", threshold, Real, "give a return")):
-        raise ConfigError(f"--threshold {threshold} is no return", "give a finite number")
-    seed = whole("seed", seed)
-    num_envs = whole("num_envs", num_envs)
-    playing.check_parallel(parallel)
-    with judged(agent, device) as target:
+    threshold = None if threshold is None else finite("threshold", threshold)
+    seed = whole("seed", seed, at_least=0)
+    num_envs = whole("num_envs", num_envs, at_least=0)
+    playing.check(env_set, parallel, listener)
+    with evaluated(agent, device) as target:
         count = target.defaults.episodes if episodes is None else whole("episodes", episodes)
-        starts = starts or target.defaults.starts
+        starts = target.defaults.starts if starts is None else starts
         game = target.game_to_play(env_set, seed, count, num_envs, starts)
         plan = Plan(game, count, seed, protocol, precision, num_envs, starts)
         compared = cells(chosen, budgets or (() if find_eps else target.defaults.eps))
         wanted = [*compared, Cell(attack_by_name("pgd-30"), 1.0)] if sanity else compared
-        onlooker.start(len(wanted) + (len(compared) if target.start else 0))
+        listener.start(len(wanted) + (len(compared) if target.start else 0))
         folder = playing.writable(target.results / "evals")
-        evaluator = playing.Evaluator(plan, onlooker, parallel, agents=2 if target.start else 1)
+        evaluator = playing.Evaluator(plan, listener, parallel, agents=2 if target.start else 1)
         scores = evaluator.scores(target.policy, wanted, folder)
         start = evaluator.start(target, compared)
         floor = None
         if sanity:
-            progress = onlooker.begin("the lowest-scored action")
+            progress = listener.begin("the lowest-scored action")
             lowest = [Cell(LowestScored(), 0.0)]
             floor = next(run_suite(target.policy, plan, lowest, folder, lambda label: progress))
-        doubts = flags(scores, floor)
+        raised = flags(scores, floor)
         if start:
-            doubts += worse_than_start(scores, start.scores, start.file)
+            raised += worse_than_start(scores, start.scores, start.file)
         breaking = None
         if find_eps:
             search = target.results / BREAKING
-            breaking = find_breaking(target.policy, plan, chosen, search, threshold, onlooker.begin)
+            breaking = find_breaking(target.policy, plan, chosen, search, threshold, listener.begin)
     kept = folder if target.kept else None
-    return Evaluation(game, scores, target.name, doubts, floor, kept, start, breaking)
+    return Evaluation(game, scores, target.name, raised, floor, kept, start, breaking)
 
 
 def certify(
@@ -189,7 +187,7 @@ def certify(
     env_set: Literal["train", "eval"] | None = None,
     device: str = "auto",
     parallel: int = 1,
-    onlooker: Onlooker = NOBODY,
+    listener: ProgressListener = NO_LISTENER,
 ) -> Certification:
     """Prove what no attack can change: certified actions (ACR) and the greedy worst case (GWC) per budget.
 
@@ -205,25 +203,27 @@ def certify(
         parallel: Processes that share the work; worth it on a CPU with several cores.
     """
     from bcl.api import playing
-    from bcl.api.agents import judged
+    from bcl.api.agents import evaluated
+    from bcl.bounds import METHODS
     from bcl.evaluation import Plan, affordable_method, run_certificates
     from bcl.evaluation.suite import CERTS
 
     given_budgets = playing.budgets(eps)
-    seed = whole("seed", seed)
-    playing.check_parallel(parallel)
-    with judged(agent, device) as target:
+    choice("method", method, (*METHODS, "auto"))
+    seed = whole("seed", seed, at_least=0)
+    playing.check(env_set, parallel, listener)
+    with evaluated(agent, device) as target:
         count = target.defaults.episodes if episodes is None else whole("episodes", episodes)
         game = target.game_to_play(env_set, seed, count)
         plan = Plan(game, count, seed, num_envs=count)
         budgets = given_budgets or list(target.defaults.eps)
         chosen, why = affordable_method(target.policy) if method == "auto" else (method, "")
-        onlooker.start(len(budgets))
+        listener.start(len(budgets))
         folder = playing.writable(target.results / CERTS)
-        playing.Evaluator(plan, onlooker, parallel).prove_in_processes(target.policy, budgets, chosen, folder)
+        playing.Evaluator(plan, listener, parallel).prove_in_processes(target.policy, budgets, chosen, folder)
         proofs = []
-        for proof in run_certificates(target.policy, plan, budgets, chosen, folder, onlooker.begin):
+        for proof in run_certificates(target.policy, plan, budgets, chosen, folder, listener.begin):
             proofs.append(proof)
-            onlooker.finished(str(proof))
+            listener.finished(str(proof))
     kept = folder if target.kept else None
     return Certification(target.name, game, proofs, kept, chosen, why)

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from bcl.api import Attack, Policy, Where, given, path_of, whole
-from bcl.api.evaluating import NOBODY, Onlooker
+from bcl.api import Attack, Policy, Where, finite, given, path_of, whole
+from bcl.api.evaluating import NO_LISTENER, ProgressListener
 from bcl.errors import ConfigError, counted
 from bcl.settings import format_eps, parse_eps
 
@@ -64,7 +64,7 @@ def video(
     env_set: Literal["train", "eval"] | None = None,
     out: Where | None = None,
     device: str = "auto",
-    onlooker: Onlooker = NOBODY,
+    listener: ProgressListener = NO_LISTENER,
 ) -> Video:
     """Show an agent under attack: the game, the perturbation magnified, what the agent saw. Writes an mp4 and a GIF.
 
@@ -80,8 +80,8 @@ def video(
         out: Folder; by default videos in the run, or in FILE.results beside the file.
         device: auto, cpu or cuda.
     """
-    from bcl.api.agents import judged
-    from bcl.api.playing import named_attack
+    from bcl.api.agents import evaluated
+    from bcl.api.playing import check_levels, named_attack
     from bcl.attacks import attack_label
     from bcl.envs import make_env
     from bcl.evaluation import Cell, Plan, watch
@@ -92,21 +92,24 @@ def video(
     from bcl.runs import store
 
     given_budget = None if eps is None else parse_eps(eps)
-    seed = whole("seed", seed)
+    seed = whole("seed", seed, at_least=0)
     steps = whole("steps", steps)
     if steps < 0:
         raise ConfigError(f"steps = {steps} is not possible", "give 1 or more, or 0 for the whole episode")
-    if not 1 <= given("fps", fps, (int, float), "give a number") <= 240:
+    if not 1 <= finite("fps", fps) <= 240:
         raise ConfigError(f"fps = {fps:g} is not possible", "give 1 to 240")
+    check_levels(env_set)
+    given("listener", listener, ProgressListener, "give a bcl.api.evaluating.ProgressListener")
+    wanted_folder = None if out is None else path_of("out", out)
     ffmpeg()  # before anything is played
     adversary = named_attack(attack)
-    with judged(agent, device) as target:
+    with evaluated(agent, device) as target:
         if out is None and not target.kept:
             raise ConfigError("an agent in memory has no folder", "say where the video goes: out='videos'")
         policy = target.policy
         budget = target.defaults.eps[0] if given_budget is None else given_budget
         game = target.game_to_play(env_set, seed, episodes=1)
-        folder = path_of("out", out) if out else target.results / "videos"
+        folder = wanted_folder or target.results / "videos"
         if folder.suffix.lower() in (".mp4", ".gif"):
             raise ConfigError(f"'{folder}' is to be a folder, for an mp4 and a GIF", "leave the ending out")
         stem = stem_of(attack if isinstance(attack, str) else attack_label(attack), budget, env_set, seed)
@@ -116,11 +119,11 @@ def video(
         with contextlib.closing(make_env(game, 1, next(policy.parameters()).device, render=render)) as envs:
             dimensions = OBSERVATION_NAMES.get(game.id, ())
             subject = Subject(game.id, adversary if budget else None, budget, envs.action_names, dimensions)
-            onlooker.start(1)
-            make_ready = ready(policy, Plan(game, 1, seed), target.results / "evals", onlooker.begin)
+            listener.start(1)
+            make_ready = ready(policy, Plan(game, 1, seed), target.results / "evals", listener.begin)
             played = make_ready(Cell(adversary, budget))
             moments = watch(policy, envs, played.attack, budget, seed=seed, steps=steps or None)
-            report = onlooker.begin("playing")
+            report = listener.begin("playing")
             passing = made.passing(moments, lambda done: report(done, steps or max(USUAL_LENGTH, done)))
             for path, data in zip((made.mp4, made.gif), encode(frames(passing, subject), fps), strict=True):
                 store.write_bytes(path, data)

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bcl.api import Budgets, given, several, whole
+from bcl.api import Budgets, choice, given, misfit, several, text, whole
 from bcl.api.agents import Target
-from bcl.api.evaluating import Onlooker
+from bcl.api.evaluating import ProgressListener
 from bcl.api.workers import Workers
 from bcl.attacks import Attack, attack_by_name, suite
 from bcl.bounds import Method
@@ -29,10 +29,10 @@ from bcl.settings import parse_eps
 
 @dataclass(frozen=True)
 class Evaluator:
-    """Makes what is missing of the scores and certificates of an evaluation, and tells an onlooker how far it is."""
+    """Makes what is missing of the scores and certificates of an evaluation, and tells a listener how far it is."""
 
     plan: Plan
-    onlooker: Onlooker
+    listener: ProgressListener
     parallel: int
     """Processes that share the work."""
     agents: int = 1
@@ -44,7 +44,7 @@ class Evaluator:
         """The scores of an agent; `number`: how many agents were played before it, `whose`: what they are called."""
 
         def begin(label: str) -> Progress:
-            report = self.onlooker.begin(whose + label)
+            report = self.listener.begin(whose + label)
             return lambda done, of: report(number * of + done, self.agents * of)
 
         device = next(policy.parameters()).device.type
@@ -57,7 +57,7 @@ class Evaluator:
         scores = []
         for score in run_suite(policy, self.plan, wanted, folder, begin, ready(policy, self.plan, folder, begin)):
             scores.append(score)
-            self.onlooker.finished(f"{whose}{score.label}: {score}")
+            self.listener.finished(f"{whose}{score.label}: {score}")
         return scores
 
     def start(self, target: Target, wanted: Sequence[Cell]) -> Start | None:
@@ -77,7 +77,7 @@ class Evaluator:
             device = next(policy.parameters()).device.type
             content = files.to_bytes(policy)
             orders = [(content, self.plan, eps, method, device) for eps in missing]
-            report = self.onlooker.begin(f"{method} at {counted(len(missing), 'budget')}")
+            report = self.listener.begin(f"{method} at {counted(len(missing), 'budget')}")
             self._in_processes(folder, CERTIFICATES, worker.certify, orders, report)
 
     def _in_processes(
@@ -105,9 +105,17 @@ class Evaluator:
         gather(folder, rows)
 
 
-def check_parallel(parallel: object) -> None:
-    """Refuse what is no number of processes."""
+def check(env_set: object, parallel: object, listener: object) -> None:
+    """Refuse what is no set of levels, no number of processes or no listener."""
+    check_levels(env_set)
     Workers(parallel=whole("parallel", parallel)).worker_device()
+    given("listener", listener, ProgressListener, "give a bcl.api.evaluating.ProgressListener")
+
+
+def check_levels(env_set: object) -> None:
+    """Refuse what is no set of levels."""
+    if env_set is not None:
+        choice("env_set", env_set, ("train", "eval"))
 
 
 def writable(folder: Path) -> Path:
@@ -127,7 +135,7 @@ def budgets(eps: Budgets | None) -> list[float]:
 def chosen_attacks(name: str | None, attacks: str | Attack | Sequence[str | Attack] | None) -> list[Attack]:
     """Those of a suite, or single ones."""
     if attacks is None:
-        return list(suite("quick" if name is None else given("suite", name, str, "give its name, such as 'paper'")))
+        return list(suite("quick" if name is None else text("suite", name, "give its name, such as 'paper'")))
     if name is not None:
         raise ConfigError("both a suite and single attacks were given", "give one of the two")
     return [named_attack(attack) for attack in several("attacks", attacks)]
@@ -135,6 +143,7 @@ def chosen_attacks(name: str | None, attacks: str | Attack | Sequence[str | Atta
 
 def named_attack(attack: Any) -> Attack:
     """An attack by name, or as it is."""
-    if callable(attack):
-        return attack
-    return attack_by_name(given("attacks", attack, str, "give a name such as 'pgd-30', or an attack such as RIFGSM()"))
+    hint = "give a name such as 'pgd-30', or an attack such as RIFGSM()"
+    if isinstance(attack, type):
+        raise misfit("attacks", attack, hint)
+    return attack if callable(attack) else attack_by_name(text("attacks", attack, hint))

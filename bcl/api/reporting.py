@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bcl.api import Where, path_of
+from bcl.api import Where, function, path_of, switch
 from bcl.errors import ConfigError, MissingExtra
 from bcl.runs import store
 
@@ -42,10 +42,14 @@ def report(
     from bcl.reports.page import check, page
 
     target = path_of("run", run, HINT)
-    collected, file = check(target, path_of("out", out) if out else None)
+    chosen = pick_device(device)
+    function("say", say)
+    function("tell", tell)
+    switch("frames", frames)
+    collected, file = check(target, None if out is None else path_of("out", out))
     if frames and agent_file(target):
         try:
-            collected = dataclasses.replace(collected, frames=play_frames(collected, pick_device(device), say))
+            collected = dataclasses.replace(collected, frames=play_frames(collected, chosen, say))
         except MissingExtra as error:  # what plays the game; the rest of the page needs none of it
             say(f"no sample frames: {error}")
     store.write_text(file, page(collected))

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from bcl import recipes, zoo
-from bcl.api import Policy, Where, given, named_game, path_of
+from bcl.api import Policy, Where, function, given, named_game, path_of, switch, text
 from bcl.api.workers import Workers
 from bcl.config import Config, resolve_stages
 from bcl.errors import ConfigError, StoreError, counted
@@ -108,7 +108,7 @@ def train(
     recipe: str | None = None,
     out: Where | None = None,
     seed: int | None = None,
-    budget: Literal["full", "small"] | None = None,
+    size: Literal["full", "small"] | None = None,
     init: Where | Policy | None = None,
     config: Where | None = None,
     workers: Workers = ALONE,
@@ -131,7 +131,7 @@ def train(
         recipe: A row of the paper's tables (`bcl presets` lists them), or a TOML file; vanilla where nothing says otherwise.
         out: Run directory; by default runs/GAME-RECIPE-sSEED.
         seed: Root of every random draw (0).
-        budget: small: a quick look; the result is not the paper's protocol.
+        size: small: a quick look; the result is not the paper's protocol.
         init: A policy file, a run or an agent of `bcl zoo` to start from, in place of the stages before the recipe's own.
         config: A TOML file of settings, above the preset and below flags.
     """
@@ -140,13 +140,17 @@ def train(
             raise ConfigError(f"'{option}' is not an argument of bcl.train", instead)
     name = _name(game, given("workers", workers, Workers, WORKERS))
     if recipe is not None:
-        given("recipe", recipe, str, "give its name, such as 'at'")
+        text("recipe", recipe, "give its name, such as 'at'")
+    _check_watching(say, progress, on_row)
+    if finish is not None:
+        function("finish", finish)
     start = _agent(init)
-    file = path_of("config", config) if config else None
-    flags = settings | {key: value for key, value in (("seed", seed), ("budget", budget)) if value is not None}
+    file = None if config is None else path_of("config", config)
+    flags = settings | {key: value for key, value in (("seed", seed), ("size", size)) if value is not None}
     stages = resolve_stages(name, recipe=recipe, file=file, flags=flags, agent=_decided_by(start))
     last = stages[-1][1]
-    folder = path_of("out", out or Path("runs") / f"{name}-{last.recipe}-s{last.seed}".replace("/", "-"))
+    usual = Path("runs") / f"{name}-{last.recipe}-s{last.seed}".replace("/", "-")
+    folder = usual if out is None else path_of("out", out)
     begun = _check(folder, stages, flags, start)
     device = workers.worker_device()
     if not begun:
@@ -172,9 +176,19 @@ def resume(
 ) -> Run:
     """Continue a run after a kill or Ctrl-C, under the settings it was started with; a finished one is only read."""
     given("workers", workers, Workers, WORKERS)
+    _check_watching(say, progress, on_row)
     folder = path_of("run", run)
     with RunDirectory.open(folder).lock(say):
         return _finish(folder, workers, say, progress, on_row)
+
+
+def _check_watching(say: object, progress: object, on_row: object) -> None:
+    """Refuse what cannot show how far a training is."""
+    function("say", say)
+    if progress is not None:
+        switch("progress", progress)
+    if on_row is not None:
+        function("on_row", on_row)
 
 
 def _name(game: str | Callable[..., Any], workers: Workers) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, get_args
 
-from bcl.api import whole
+from bcl.api import finite, given, switch, whole
 from bcl.errors import ConfigError
 from bcl.runs.executors import JudgeBeside
 
@@ -48,7 +48,14 @@ class Workers:
                 raise ConfigError(
                     f"{name} '{getattr(self, name)}' is unknown", f"one of {', '.join(get_args(choices))}"
                 )
+        given("device", self.device, str, "auto, cpu or cuda")
         whole("parallel", self.parallel)
+        for name in ("ray_cpus", "ray_gpus"):
+            finite(name, getattr(self, name))
+        if self.ray_address is not None:
+            given("ray_address", self.ray_address, str, "give auto, host:port or ray://host:port")
+        switch("tensorboard", self.tensorboard)
+        given("wandb", self.wandb, str, "give the name of a project")
 
     @property
     def local(self) -> bool:
@@ -91,7 +98,7 @@ class Workers:
     def dispatcher(
         self, interrupted: Callable[[], bool], tick: Callable[[], None], say: Callable[[str], None]
     ) -> "Dispatcher":
-        """What hands out the work."""
+        """What gives the work to an executor."""
         from bcl.experiment import Dispatcher
 
         device = self.worker_device()  # refuses what does not fit together
@@ -106,14 +113,14 @@ class Workers:
     def make_executor(self) -> "Executor":
         """What runs jobs."""
         from bcl.experiment.worker import MODULES
-        from bcl.runs.executors import Here, Processes
+        from bcl.runs.executors import InThisProcess, Processes
 
         if not self.local:
             from bcl.runs.ray_executor import RayCluster
 
             return RayCluster(self.ray_address, self.ray_cpus, self.ray_gpus)
         if self.parallel == 1:
-            return Here()
+            return InThisProcess()
         # Workers would each take all cores, and wait for each other.
         os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // self.parallel)))
         return Processes(self.parallel, MODULES)

@@ -8,13 +8,13 @@ from torch import Tensor
 
 from bcl.attacks.objectives import TowardActions
 from bcl.attacks.pgd import climb
-from bcl.attacks.threat import Attack, Ball, Budget, Policy, Randomness, per_sample
+from bcl.attacks.threat import Attack, AttackedPolicy, Ball, Budget, Randomness, per_sample
 from bcl.errors import BclError, ConfigError
 
 SHORTEST = 1_000  # agent steps of a training
-TRUTH = -1  # aimed at no action: the observation is shown as it is
+NO_TARGET = -1  # aimed at no action: the observation is shown as it is
 Director = Callable[[Tensor], Tensor]
-"""(B, *shape) observations to (B,) actions that the victim is to take, or TRUTH."""
+"""(B, *shape) observations to (B,) actions that the victim is to take, or NO_TARGET."""
 
 
 @dataclass(frozen=True)
@@ -25,12 +25,12 @@ class Directed:
     steps: int = 10
     step: float = 0.25
 
-    def __call__(self, policy: Policy, obs: Tensor, eps: Budget, generator: Randomness, /) -> Tensor:
+    def __call__(self, policy: AttackedPolicy, obs: Tensor, eps: Budget, generator: Randomness, /) -> Tensor:
         aims = self.director(obs)
         ball = Ball.around(policy, obs, eps)
         towards = TowardActions(aims.clamp(min=0))
         found = climb(towards, policy, obs, obs.new_empty(0), ball, self.steps, self.step * eps)
-        return torch.where(per_sample(aims == TRUTH, obs), obs, found)
+        return torch.where(per_sample(aims == NO_TARGET, obs), obs, found)
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Learned:
         if self.training < SHORTEST:
             raise ConfigError(f"{self.training} steps train no adversary", f"give {SHORTEST:,} or more")
 
-    def __call__(self, policy: Policy, obs: Tensor, eps: Budget, generator: Randomness, /) -> Tensor:
+    def __call__(self, policy: AttackedPolicy, obs: Tensor, eps: Budget, generator: Randomness, /) -> Tensor:
         if self.found is None:
             raise BclError("the learned adversary has to be trained first", "'bcl attack --attack learned' does")
         return self.found(policy, obs, eps, generator)

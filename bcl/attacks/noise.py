@@ -8,7 +8,7 @@ import torch
 from torch import Generator, Tensor
 
 from bcl.attacks.objectives import Margin
-from bcl.attacks.threat import Ball, Budget, Policy, Randomness, demand, per_sample
+from bcl.attacks.threat import AttackedPolicy, Ball, Budget, Randomness, demand, per_sample
 
 SQUARE_HALVINGS = (10, 50, 200, 500, 1000, 2000, 4000, 6000, 8000)  # per 10,000 queries
 
@@ -17,7 +17,7 @@ SQUARE_HALVINGS = (10, 50, 200, 500, 1000, 2000, 4000, 6000, 8000)  # per 10,000
 class UniformNoise:
     """Every element moves by U(-eps, eps)."""
 
-    def __call__(self, policy: Policy, obs: Tensor, eps: Budget, generator: Randomness, /) -> Tensor:
+    def __call__(self, policy: AttackedPolicy, obs: Tensor, eps: Budget, generator: Randomness, /) -> Tensor:
         return obs + uniform(obs, eps, generator)
 
 
@@ -25,7 +25,7 @@ class UniformNoise:
 class CornerNoise:
     """Every element moves by +eps or -eps: a random corner of the ball."""
 
-    def __call__(self, policy: Policy, obs: Tensor, eps: Budget, generator: Randomness, /) -> Tensor:
+    def __call__(self, policy: AttackedPolicy, obs: Tensor, eps: Budget, generator: Randomness, /) -> Tensor:
         return obs + eps * signs(obs.shape, obs, generator)
 
 
@@ -41,7 +41,7 @@ class Square:
         demand("at least 1", queries=self.queries)
         demand("between 0 and 1", area=self.area)
 
-    def __call__(self, policy: Policy, obs: Tensor, eps: Budget, generator: Randomness, /) -> Tensor:
+    def __call__(self, policy: AttackedPolicy, obs: Tensor, eps: Budget, generator: Randomness, /) -> Tensor:
         clean = policy(obs)
         ball = Ball.around(policy, obs, eps)
         best = ball.project(obs + eps * _stripes(obs, generator))

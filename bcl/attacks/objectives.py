@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from bcl.attacks.threat import Policy
+from bcl.attacks.threat import AttackedPolicy
 from bcl.errors import BclError
 
 
@@ -97,12 +97,12 @@ class TowardActions:
         return _lead(scores, _stacked(self.actions, scores))
 
 
-def clean_scores(objective: Objective, policy: Policy, obs: Tensor) -> Tensor:
+def clean_scores(objective: Objective, policy: AttackedPolicy, obs: Tensor) -> Tensor:
     """(B, A) what the objective compares with; nothing where it does not: a forward pass saved."""
     return obs.new_empty(len(obs), 0) if getattr(objective, "ignores_clean", False) else policy(obs)
 
 
-def ascent(objective: Objective, policy: Policy, obs: Tensor, clean: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def ascent(objective: Objective, policy: AttackedPolicy, obs: Tensor, clean: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Scores (B, A), values (B,) and the direction in `obs` in which the values rise; no other gradient is computed.
 
     Each sample's gradient is scaled so that its largest element at the scores is 1: the sign, all that attacks use, stays

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from bcl.attacks.noise import uniform
 from bcl.attacks.objectives import CrossEntropy, Objective, TowardActions, ascent, clean_scores, flips
-from bcl.attacks.threat import Ball, Budget, Policy, Randomness, demand, per_copy, per_sample
+from bcl.attacks.threat import AttackedPolicy, Ball, Budget, Randomness, demand, per_copy, per_sample
 from bcl.errors import ConfigError
 
 APGD_MOMENTUM = 0.75  # weight of the new step against the last one
@@ -22,7 +22,7 @@ class FGSM:
 
     objective: Objective = CrossEntropy()
 
-    def __call__(self, policy: Policy, obs: Tensor, eps: Budget, generator: Randomness, /) -> Tensor:
+    def __call__(self, policy: AttackedPolicy, obs: Tensor, eps: Budget, generator: Randomness, /) -> Tensor:
         _, _, gradient = ascent(self.objective, policy, obs, clean_scores(self.objective, policy, obs))
         return obs + eps * gradient.sign()
 
@@ -43,7 +43,7 @@ class PGD:
         if self.restarts > 1 and not self.random_start:
             raise ConfigError(f"{self.restarts} restarts from the clean point are all one", "set random_start=True")
 
-    def __call__(self, policy: Policy, obs: Tensor, eps: Budget, generator: Randomness, /) -> Tensor:
+    def __call__(self, policy: AttackedPolicy, obs: Tensor, eps: Budget, generator: Randomness, /) -> Tensor:
         chooses = self.restarts > 1  # by what the clean action was
         clean = _copies(policy(obs) if chooses else clean_scores(self.objective, policy, obs), self.restarts)
         obs, eps = _copies(obs, self.restarts), per_copy(eps, self.restarts)
@@ -71,7 +71,7 @@ class WorstAction:
         demand("at least 1", steps=self.steps)
         demand("above 0", step=self.step)
 
-    def __call__(self, policy: Policy, obs: Tensor, eps: Budget, generator: Randomness, /) -> Tensor:
+    def __call__(self, policy: AttackedPolicy, obs: Tensor, eps: Budget, generator: Randomness, /) -> Tensor:
         clean = policy(obs)
         batch, actions = clean.shape
         towards = TowardActions(torch.arange(actions, device=obs.device).repeat_interleave(batch))
@@ -96,7 +96,7 @@ class APGD:
     def __post_init__(self) -> None:
         demand("at least 1", steps=self.steps)
 
-    def __call__(self, policy: Policy, obs: Tensor, eps: Budget, generator: Randomness, /) -> Tensor:
+    def __call__(self, policy: AttackedPolicy, obs: Tensor, eps: Budget, generator: Randomness, /) -> Tensor:
         clean = policy(obs)
         ball = Ball.around(policy, obs, eps)
         windows = checkpoints(self.steps)
@@ -137,7 +137,7 @@ class APGD:
 
 
 def climb(
-    objective: Objective, policy: Policy, obs: Tensor, clean: Tensor, ball: Ball, steps: int, size: Budget
+    objective: Objective, policy: AttackedPolicy, obs: Tensor, clean: Tensor, ball: Ball, steps: int, size: Budget
 ) -> Tensor:
     """`steps` projected steps along the sign of the gradient; the last iterate."""
     obs = ball.project(obs)

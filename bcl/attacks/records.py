@@ -12,7 +12,7 @@ from bcl.attacks.noise import CornerNoise, Square, UniformNoise
 from bcl.attacks.objectives import KL, CrossEntropy, Margin, MinBest, OwnValue
 from bcl.attacks.pgd import APGD, FGSM, PGD, WorstAction
 from bcl.attacks.ri_fgsm import RIFGSM, Multi, MultiT
-from bcl.attacks.threat import Attack, Budget, LowestScored, Policy, Randomness
+from bcl.attacks.threat import Attack, AttackedPolicy, Budget, LowestScored, Randomness
 from bcl.errors import BclError, ConfigError
 
 NONE = "none"  # the repr of no attack
@@ -51,7 +51,7 @@ class OtherAttack:
     """`module:Class`; of scores of version 0.1 the class alone."""
     settings: tuple[tuple[str, Any], ...] = ()
 
-    def __call__(self, policy: Policy, obs: Tensor, eps: Budget, generator: Randomness, /) -> Tensor:
+    def __call__(self, policy: AttackedPolicy, obs: Tensor, eps: Budget, generator: Randomness, /) -> Tensor:
         raise BclError(f"{self} is known by its name alone", "give the attack itself")
 
     def __repr__(self) -> str:

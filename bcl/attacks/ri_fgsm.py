@@ -7,7 +7,7 @@ from torch import Tensor
 
 from bcl.attacks.noise import fill_uniform, uniform
 from bcl.attacks.objectives import CrossEntropy, Objective, ascent, clean_scores
-from bcl.attacks.threat import Ball, Budget, Policy, Randomness, demand, per_sample
+from bcl.attacks.threat import AttackedPolicy, Ball, Budget, Randomness, demand, per_sample
 
 DRAW = 64  # starts whose noise is drawn at once
 ALPHA = 0.375  # saturates for eps < 0.1875: every element with a gradient lands on +eps or -eps
@@ -19,7 +19,7 @@ class RIFGSM:
 
     objective: Objective = CrossEntropy()
 
-    def __call__(self, policy: Policy, obs: Tensor, eps: Budget, generator: Randomness, /) -> Tensor:
+    def __call__(self, policy: AttackedPolicy, obs: Tensor, eps: Budget, generator: Randomness, /) -> Tensor:
         noise = uniform(obs, eps, generator)
         clean = clean_scores(self.objective, policy, obs)
         _, _, gradient = ascent(self.objective, policy, obs + noise, clean)  # may lie outside the box
@@ -37,7 +37,7 @@ class _ManyStarts:
         demand("at least 0", chunk=self.chunk)
 
     def _scan(
-        self, policy: Policy, obs: Tensor, clean: Tensor, rank: Tensor, eps: Budget, generator: Randomness
+        self, policy: AttackedPolicy, obs: Tensor, clean: Tensor, rank: Tensor, eps: Budget, generator: Randomness
     ) -> Tensor:
         """The earliest start among those reaching the lowest-ranked action; only the best so far is kept."""
         batch, actions = clean.shape
@@ -69,7 +69,7 @@ class _ManyStarts:
 class Multi(_ManyStarts):
     """RI-FGSM from many starts: the first that changes the action, else the first."""
 
-    def __call__(self, policy: Policy, obs: Tensor, eps: Budget, generator: Randomness, /) -> Tensor:
+    def __call__(self, policy: AttackedPolicy, obs: Tensor, eps: Budget, generator: Randomness, /) -> Tensor:
         clean = policy(obs)
         unwanted = torch.zeros_like(clean).scatter(1, clean.argmax(dim=1, keepdim=True), 1)
         return self._scan(policy, obs, clean, unwanted.long(), eps, generator)
@@ -79,7 +79,7 @@ class Multi(_ManyStarts):
 class MultiT(_ManyStarts):
     """RI-FGSM from many starts: the first that reaches the action with the lowest clean score of all reached."""
 
-    def __call__(self, policy: Policy, obs: Tensor, eps: Budget, generator: Randomness, /) -> Tensor:
+    def __call__(self, policy: AttackedPolicy, obs: Tensor, eps: Budget, generator: Randomness, /) -> Tensor:
         clean = policy(obs)
         rank = clean.argsort(dim=1, stable=True).argsort(dim=1)  # 0 for the lowest score
         return self._scan(policy, obs, clean, rank, eps, generator)

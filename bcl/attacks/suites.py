@@ -66,13 +66,13 @@ def attacks_named(name: str) -> tuple[Attack, ...]:
     return SUITES[name] if name in SUITES else (attack_by_name(name),)
 
 
-def _of_a_module(path: str) -> Attack:
+def _imported_attack(path: str) -> Attack:
     """A class without required arguments, or an attack that is ready."""
     module, _, name = path.partition(":")
     try:
         found = getattr(importlib.import_module(module), name)
         attack: Attack = found() if isinstance(found, type) else found
-    except Exception as error:  # anybody's code
+    except Exception as error:  # the user's code
         reason = " ".join(str(error).split()) or type(error).__name__
         raise ConfigError(f"cannot take the attack '{path}' ({reason})", "write it as module:Class") from None
     if not callable(attack) or " at 0x" in repr(attack):  # scores are kept under its repr
@@ -82,11 +82,11 @@ def _of_a_module(path: str) -> Attack:
 
 def attack_by_name(name: str) -> Attack:
     """An attack as people write it: `square`, `pgd-10` for a number of steps, `learned-20000` for a training of so many,
-    `module:Attack` for one of theirs."""
+    `module:Attack` for a user-defined one."""
     if name in _NAMED:
         return _NAMED[name]
     if ":" in name:
-        return _of_a_module(name)
+        return _imported_attack(name)
     if match := re.fullmatch(r"(a?)pgd-([1-9]\d{0,3})", name):
         steps = int(match[2])
         if match[1]:

@@ -36,7 +36,7 @@ Randomness: TypeAlias = Generator | RowGenerators
 """Where attacks draw from, by the functions of `bcl.attacks.noise`."""
 
 
-class Policy(Protocol):
+class AttackedPolicy(Protocol):
     """Scores per action, (B, *shape) float -> (B, A), and the box of valid observations (may be infinite)."""
 
     @property
@@ -51,14 +51,14 @@ class Policy(Protocol):
 class Attack(Protocol):
     """A frozen dataclass; call it through `perturb`. Scores are stored under its class and fields."""
 
-    def __call__(self, policy: Policy, obs: Tensor, eps: Budget, generator: Randomness, /) -> Tensor: ...
+    def __call__(self, policy: AttackedPolicy, obs: Tensor, eps: Budget, generator: Randomness, /) -> Tensor: ...
 
 
 @dataclass(frozen=True)
 class LowestScored:
     """Observations stay as they are, and `bcl.evaluation` plays the action that the policy scores lowest."""
 
-    def __call__(self, policy: Policy, obs: Tensor, eps: Budget, generator: Randomness, /) -> Tensor:
+    def __call__(self, policy: AttackedPolicy, obs: Tensor, eps: Budget, generator: Randomness, /) -> Tensor:
         return obs
 
 
@@ -69,7 +69,7 @@ class Ball(NamedTuple):
     hi: Tensor
 
     @classmethod
-    def around(cls, policy: Policy, obs: Tensor, eps: Budget) -> "Ball":
+    def around(cls, policy: AttackedPolicy, obs: Tensor, eps: Budget) -> "Ball":
         """The eps-ball cut to the box. Where they do not meet, the ball's point nearest to the box is all that is left."""
         below = _no_further_than(eps, obs - eps, obs)
         above = _no_further_than(eps, obs + eps, obs)
@@ -82,7 +82,7 @@ class Ball(NamedTuple):
 
 
 def perturb(
-    attack: Attack, policy: Policy, obs: Tensor, eps: Budget, generator: Randomness, *, check: bool = True
+    attack: Attack, policy: AttackedPolicy, obs: Tensor, eps: Budget, generator: Randomness, *, check: bool = True
 ) -> Tensor:
     """The perturbed copy of `obs` (B, *shape), inside ball and box whatever the attack does.
 
@@ -95,15 +95,15 @@ def perturb(
         if isinstance(eps, Tensor) and eps.dim():
             eps = per_sample(eps, obs)
         obs = obs.clone()  # attacks may differentiate a copy, never an inference-mode tensor
-        found = _called(attack, policy, obs, eps, generator)
+        found = _run_attack(attack, policy, obs, eps, generator)
         perturbed = Ball.around(policy, obs, eps).project(found)
     if check and not perturbed.isfinite().all():
         raise BclError(f"{attack} made NaN observations", "the policy's scores or gradients are not finite")
     return perturbed
 
 
-def _called(attack: Attack, policy: Policy, obs: Tensor, eps: Budget, generator: Randomness) -> Tensor:
-    """What the attack found; one of somebody else's that fails or answers wrongly is told in a sentence."""
+def _run_attack(attack: Attack, policy: AttackedPolicy, obs: Tensor, eps: Budget, generator: Randomness) -> Tensor:
+    """What the attack found; an error of a user-defined one, or an answer of the wrong shape, is one sentence."""
     try:
         found = attack(policy, obs, eps, generator)
     except BclError:

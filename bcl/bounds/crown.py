@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from bcl.bounds.interval import Interval, Step, middle_and_radius
+from bcl.bounds.interval import Interval, LayerBounds, middle_and_radius
 from bcl.layers import PatchConv, Residual
 
 Size = int | tuple[int, ...]
@@ -31,7 +31,7 @@ class Question:
     corner: tuple[int, int] = (0, 0)
 
     def window(self, x: Tensor) -> Tensor:
-        """The part of x (B, ...) that the coefficients speak of."""
+        """The part of x (B, ...) that the coefficients are about."""
         return x if x.dim() < 4 else _window(x, (0, 0), self.corner, self.coefficients.shape[3:])
 
     def split(self, rows: int) -> "list[Question]":
@@ -40,7 +40,7 @@ class Question:
         return [Question(*part, self.corner) for part in parts]
 
 
-def lower_bounds(steps: Sequence[Step], question: Question, lower: Tensor, upper: Tensor) -> Tensor:
+def lower_bounds(steps: Sequence[LayerBounds], question: Question, lower: Tensor, upper: Tensor) -> Tensor:
     """Lower bounds (B, S) of a question about what leaves the last step, over inputs between `lower` and `upper`."""
     rows, elements = question.constants.shape[1], question.coefficients.numel()
     if rows > 1 and elements > ELEMENTS_AT_ONCE:
@@ -59,7 +59,7 @@ class Tightener:
     lower: Tensor  # the input box
     upper: Tensor
 
-    def __call__(self, before: Sequence[Step], layer: nn.Module, lower: Tensor, upper: Tensor) -> Interval:
+    def __call__(self, before: Sequence[LayerBounds], layer: nn.Module, lower: Tensor, upper: Tensor) -> Interval:
         undecided = ((lower < 0) & (upper > 0)).float() if isinstance(layer, nn.ReLU) else torch.ones_like(lower)
         if _intervals_are_exact(before) or not undecided.any():
             return lower, upper
@@ -71,7 +71,7 @@ class Tightener:
         return tight_lower, torch.maximum(tight_lower, tight_upper)  # rounding may cross them
 
     def _tighten(
-        self, before: Sequence[Step], corner: tuple[int, int], undecided: Tensor, lower: Tensor, upper: Tensor
+        self, before: Sequence[LayerBounds], corner: tuple[int, int], undecided: Tensor, lower: Tensor, upper: Tensor
     ) -> Interval:
         shape, (undecided, lower, upper) = lower.shape, (x.flatten(1) for x in (undecided, lower, upper))
         # States with fewer undecided neurons than others fill up with decided ones, which does no harm.
@@ -86,7 +86,7 @@ class Tightener:
         return lower.view(shape), upper.view(shape)
 
 
-def _intervals_are_exact(before: Sequence[Step]) -> bool:
+def _intervals_are_exact(before: Sequence[LayerBounds]) -> bool:
     mixing = [step for step in before if not isinstance(step.layer, nn.ReLU | nn.Flatten | nn.Identity)]
     return len(mixing) <= 1
 
@@ -104,11 +104,11 @@ def _dot(coefficients: Tensor, values: Tensor) -> Tensor:  # (B, S, ...), (B, ..
     return torch.einsum("bsn,bn->bs", coefficients.flatten(2), values.flatten(1))
 
 
-def _back(step: Step, question: Question) -> Question:
+def _back(step: LayerBounds, question: Question) -> Question:
     return _RULES[type(step.layer)](step, question)
 
 
-def _linear(step: Step, question: Question) -> Question:
+def _linear(step: LayerBounds, question: Question) -> Question:
     assert isinstance(step.layer, nn.Linear)
     constants = question.constants
     if step.layer.bias is not None:
@@ -116,7 +116,7 @@ def _linear(step: Step, question: Question) -> Question:
     return Question(question.coefficients @ step.layer.weight, constants)
 
 
-def _conv(step: Step, question: Question) -> Question:
+def _conv(step: LayerBounds, question: Question) -> Question:
     layer = step.layer
     coefficients = question.coefficients
     constants = question.constants
@@ -139,7 +139,7 @@ def _transposed(layer: nn.Conv2d, x: Tensor) -> Tensor:
     )
 
 
-def _relu(step: Step, question: Question) -> Question:
+def _relu(step: LayerBounds, question: Question) -> Question:
     # Below: 0 or z, whichever leaves less area. Above: the chord from (lower, 0) to (upper, upper).
     lower, upper = question.window(step.lower), question.window(step.upper)
     up, down = upper.clamp(min=0), (-lower).clamp(min=0)
@@ -151,7 +151,7 @@ def _relu(step: Step, question: Question) -> Question:
     return Question(coefficients * slopes, constants, question.corner)
 
 
-def _tanh(step: Step, question: Question) -> Question:
+def _tanh(step: LayerBounds, question: Question) -> Question:
     # The slope of tanh is nowhere smaller than at one of the ends: lines of that slope through both ends enclose it.
     lower = question.window(step.lower)
     upper = question.window(step.upper)
@@ -162,7 +162,7 @@ def _tanh(step: Step, question: Question) -> Question:
     return Question(coefficients * slope.unsqueeze(1), question.constants + offsets, question.corner)
 
 
-def _max_pool(step: Step, question: Question) -> Question:
+def _max_pool(step: LayerBounds, question: Question) -> Question:
     # In each window a likely winner x lies in [low, high] and no other exceeds `rival`. Below: x itself.
     # Above: max(x, rival), and over that its chord on [low, high].
     layer, coefficients = step.layer, question.coefficients
@@ -189,11 +189,11 @@ def _max_pool(step: Step, question: Question) -> Question:
     return _inside(step, Question(back.unflatten(3, size), constants, corner))
 
 
-def _reshape(step: Step, question: Question) -> Question:
+def _reshape(step: LayerBounds, question: Question) -> Question:
     return Question(question.coefficients.reshape(*question.constants.shape, *step.lower.shape[1:]), question.constants)
 
 
-def _residual(step: Step, question: Question) -> Question:
+def _residual(step: LayerBounds, question: Question) -> Question:
     path = question
     for inner in reversed(step.path):
         path = _back(inner, path)
@@ -207,7 +207,7 @@ def _corner_before(question: Question, stride: Size, padding: Size) -> tuple[int
     return top * down - above, left * right - beside
 
 
-def _inside(step: Step, question: Question) -> Question:
+def _inside(step: LayerBounds, question: Question) -> Question:
     # What lies on the padding is dropped: it is 0, or never wins a maximum.
     height, width = step.lower.shape[2:]
     (top, left), (rows, columns) = question.corner, question.coefficients.shape[3:]
@@ -228,7 +228,7 @@ def _pair(size: Size) -> tuple[int, int]:
     return (size, size) if isinstance(size, int) else (size[0], size[1])
 
 
-_RULES: dict[type[nn.Module], Callable[[Step, Question], Question]] = {
+_RULES: dict[type[nn.Module], Callable[[LayerBounds, Question], Question]] = {
     nn.Linear: _linear,
     nn.Conv2d: _conv,
     PatchConv: _conv,

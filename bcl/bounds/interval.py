@@ -18,17 +18,17 @@ Interval = tuple[Tensor, Tensor]
 
 
 @dataclass(frozen=True)
-class Step:
+class LayerBounds:
     """A layer, and bounds (B, ...) of what enters it."""
 
     layer: nn.Module
     lower: Tensor
     upper: Tensor
-    path: "tuple[Step, ...]" = ()
+    path: "tuple[LayerBounds, ...]" = ()
     """What happens inside a Residual."""
 
 
-Tighten = Callable[[Sequence[Step], nn.Module, Tensor, Tensor], Interval]
+Tighten = Callable[[Sequence[LayerBounds], nn.Module, Tensor, Tensor], Interval]
 """Better bounds of what enters a nonlinear layer, given the steps before it."""
 
 
@@ -37,10 +37,10 @@ def propagate(
     lower: Tensor,
     upper: Tensor,
     tighten: Tighten | None = None,
-    before: Sequence[Step] = (),
-) -> tuple[tuple[Step, ...], Tensor, Tensor]:
+    before: Sequence[LayerBounds] = (),
+) -> tuple[tuple[LayerBounds, ...], Tensor, Tensor]:
     """The steps through `layers`, and bounds of what leaves the last one."""
-    steps: tuple[Step, ...] = ()
+    steps: tuple[LayerBounds, ...] = ()
     for layer in layers:
         _refuse_unknown(layer)
         if isinstance(layer, nn.Sequential):
@@ -48,12 +48,12 @@ def propagate(
             steps += inner
         elif isinstance(layer, Residual):
             path, path_lower, path_upper = propagate(layer.path, lower, upper, tighten, (*before, *steps))
-            steps += (Step(layer, lower, upper, path),)
+            steps += (LayerBounds(layer, lower, upper, path),)
             lower, upper = lower + path_lower, upper + path_upper
         else:
             if tighten and isinstance(layer, nn.ReLU | nn.Tanh | nn.MaxPool2d):
                 lower, upper = tighten((*before, *steps), layer, lower, upper)
-            steps += (Step(layer, lower, upper),)
+            steps += (LayerBounds(layer, lower, upper),)
             if rule := _AFFINE.get(type(layer)):
                 middle, radius = rule(layer, *middle_and_radius(lower, upper))
                 lower, upper = middle - radius, middle + radius

@@ -35,6 +35,11 @@ NONE: Settings = {}
 ALONE = Workers()
 
 
+def _print_next(*words: str | Path) -> None:
+    """The command to go on with, as a shell takes it."""
+    print(f"next: {shlex.join(['bcl', *map(str, words)])}")
+
+
 def train(call: Call, *, repeats: int = 1) -> None:
     """Train.
 
@@ -44,7 +49,7 @@ def train(call: Call, *, repeats: int = 1) -> None:
     if repeats < 1:
         raise ConfigError(f"--repeats {repeats} is not possible", "give 1 or more")
     order: Order = call(finish=lambda order: order)
-    if order.config.budget == "small":
+    if order.config.size == "small":
         console.say("a quick look: few steps, runs, phases and episodes; the result is not the paper's protocol")
     if order.begun and repeats > 1:
         raise StoreError(f"'{order.out}' is a run already, without repeats", "give another --out")
@@ -91,7 +96,7 @@ def _finish(folder: Path, workers: Workers) -> None:
     with _dispatcher(folder, folder, workers) as dispatcher:
         verdict = experiment.finish(folder, dispatcher)
     print(bcl.Run(folder, verdict))
-    print(f"next: bcl report {shlex.quote(str(folder))}")
+    _print_next("report", folder)
 
 
 def _finish_repeats(group: Path, workers: Workers) -> None:
@@ -123,30 +128,30 @@ def _finish_repeats(group: Path, workers: Workers) -> None:
     scores = " ".join(f"{score:.4g}" for score in finals.values())
     print(f"final scores of {len(runs)} repeats: {scores}, IQM {summary['iqm']:.4g}")
     print(f"the median is {group / median} with {finals[median]:.4g}")
-    print(f"next: bcl report {shlex.quote(str(group))}")
+    _print_next("report", group)
 
 
 @contextlib.contextmanager
 def _dispatcher(run: Path, whole: Path, workers: Workers) -> "Iterator[Dispatcher]":
     """Of the work on a run, which the console shows; where it stops, the message says how to continue with `whole`."""
     resume = shlex.join(["bcl", "resume", str(whole), *workers.flags()])
-    farewell = f"continue with: {resume}"
+    continue_with = f"continue with: {resume}"
     try:
-        with console.stop_requests(farewell) as interrupted, console.live(run) as view:
+        with console.stop_requests(continue_with) as interrupted, console.live(run) as view:
             yield workers.dispatcher(interrupted, view.tick, console.say)
     except KeyboardInterrupt:
-        raise KeyboardInterrupt(farewell + _unlike(run)) from None
+        raise KeyboardInterrupt(continue_with + _resume_warning(run)) from None
     except TrainingError as error:
         again = f"'{resume}' goes back to the last checkpoint; if that ends here again, {error.hint}"
         raise TrainingError(error.message, again) from None
     except ConfigError:
         raise  # the same settings will fail again
     except BclError as error:
-        error.hint = "; ".join(filter(None, (error.hint, farewell)))
+        error.hint = "; ".join(filter(None, (error.hint, continue_with)))
         raise
 
 
-def _unlike(run: Path) -> str:
+def _resume_warning(run: Path) -> str:
     """A warning where a run that was stopped does not end as one that was not; else nothing."""
     stage = RunDirectory(run).stages()[-1]
     section = "distill" if stage.loss == "distill" else stage.config.algo
@@ -169,7 +174,7 @@ def status(folder: Path) -> None:
     if runs and state == "finished" and (found := repeats.result()):
         print(f"final scores {found.get('final_scores')}, median {found.get('median')}, IQM {found.get('iqm')}")
     word = {"finished": "report", "stopped": "resume", "at work": "status"}[state]
-    print(f"next: bcl {word} {shlex.quote(str(folder))}")
+    _print_next(word, folder)
 
 
 def _print_status(run: RunDirectory, repeats: Repeats) -> str:
@@ -200,7 +205,7 @@ def attack(call: Call, *, json: bool = False) -> None:
     from bcl.reports.style import TERMINAL_FLAG
 
     with _kept_results(), console.progress(quiet=json) as bar:
-        found = call(onlooker=bar)
+        found = call(listener=bar)
     if json:
         print(to_json.dumps(found.to_dict()))
         return
@@ -213,8 +218,7 @@ def attack(call: Call, *, json: bool = False) -> None:
     print(f"results: {found.folder}")
     if call.keywords.get("suite") not in ("strong", "learned"):
         eps = call.keywords.get("eps")
-        budgets = f" --eps {' '.join(eps)}" if eps else ""
-        print(f"next: bcl attack {call.args[0]} --suite strong{budgets}")
+        _print_next("attack", call.args[0], "--suite", "strong", *(["--eps", *eps] if eps else []))
 
 
 def certify(call: Call, *, json: bool = False) -> None:
@@ -226,17 +230,17 @@ def certify(call: Call, *, json: bool = False) -> None:
     from bcl.reports.tables import print_table
 
     with _kept_results(), console.progress(quiet=json) as bar:
-        found = call(onlooker=bar)
+        found = call(listener=bar)
     if json:
         print(to_json.dumps([proof.to_dict() for proof in found.certificates]))
         return
     print_table(found.table(), console.out)
     print(f"results: {found.folder}")
     if found.method == "crown":
-        print(f"next: bcl report {call.args[0]}")
+        _print_next("report", call.args[0])
     else:
-        budgets = " ".join(format_eps(proof.eps) for proof in found.certificates)
-        print(f"next: bcl certify {call.args[0]} --eps {budgets} --method crown")
+        budgets = [format_eps(proof.eps) for proof in found.certificates]
+        _print_next("certify", call.args[0], "--eps", *budgets, "--method", "crown")
 
 
 @contextlib.contextmanager
@@ -324,13 +328,12 @@ def _after_compare(found: "Comparison", paths: tuple[Path, ...], drawn: bool) ->
 def video(call: Call) -> None:
     """Film."""
     with console.progress(1) as bar:
-        made = call(onlooker=bar)
+        made = call(listener=bar)
     print(made)
     given = call.keywords
-    words = ["bcl", "attack", str(call.args[0])]
-    words += ["--attack", given.get("attack", "pgd"), "--eps", format_eps(made.eps)] if made.eps else []
+    words = ["--attack", given.get("attack", "pgd"), "--eps", format_eps(made.eps)] if made.eps else []
     words += ["--env-set", given["env_set"]] if "env_set" in given else []
-    print(f"next: {shlex.join(words)}")
+    _print_next("attack", call.args[0], *words)
 
 
 def zoo(name: str | None = None) -> None:
@@ -353,7 +356,8 @@ def zoo(name: str | None = None) -> None:
     for agent in map(zoo.named, names):
         returns = ", ".join(f"{eps}: {mean:.4g}" for eps, mean in agent.within.items())
         print(f"  {agent.folder.name:<20}{agent.game:<14}{agent.recipe:<14}{returns} ({agent.suite})")
-    print(f"\nnext: bcl attack {zoo.PREFIX}{names[0]} --suite quick --eps 10/255 --episodes 1")
+    print()
+    _print_next("attack", zoo.PREFIX + names[0], "--suite", "quick", "--eps", "10/255", "--episodes", "1")
 
 
 def presets(game: str | None = None, *, recipe: str | None = None, settings: Settings = NONE) -> None:
@@ -418,7 +422,7 @@ def import_(
     parameters = counted(sum(p.numel() for p in policy.parameters()), "parameter")
     actions = counted(policy.spec.num_actions, "action")
     print(f"{out}: {policy.spec.kind} for {policy.spec.algo}, {parameters}, {actions}, {game}")
-    print(f"next: bcl attack {out}")
+    _print_next("attack", out)
 
 
 def bench(

@@ -21,7 +21,7 @@ AGENT = "RUN|FILE|zoo:NAME"
 METAVARS = {"agent": AGENT, "run": AGENT, "runs": AGENT, "folder": "RUN", "file": "FILE", "games": "GAME"}
 SINGULAR = {"attacks": "attack"}  # parameter -> flag
 # Parameters that are no flags: the console gives them, or they have flags of their own.
-NO_FLAGS = {"call", "settings", "workers", "onlooker", "say", "progress", "on_row", "finish", "tell"}
+NO_FLAGS = {"call", "settings", "workers", "listener", "say", "progress", "on_row", "finish", "tell"}
 OFTEN = (
     *("algo", "bootstrap", "tempo", "network.hidden"),
     *("dqn.steps", "ppo.steps", "dqn.learning_rate", "ppo.learning_rate"),
@@ -34,7 +34,7 @@ Function = Callable[..., Any]
 
 
 @dataclass(frozen=True)
-class Flag:
+class CommandFlag:
     """One parameter of a function, as a flag or as a word in its place."""
 
     parameter: str
@@ -85,7 +85,7 @@ class Flag:
         return _typed(self.kind, given, self.shown)
 
 
-def flags_of(function: Function) -> Iterator[Flag]:
+def flags_of(function: Function) -> Iterator[CommandFlag]:
     """A function's flags; a dataclass is a function of its fields."""
     help_of = documented(function)
     for name, parameter in inspect.signature(function).parameters.items():
@@ -94,7 +94,7 @@ def flags_of(function: Function) -> Iterator[Flag]:
             sequence = Sequence in [typing.get_origin(kind) for kind in kinds]
             several = sequence or parameter.kind is parameter.VAR_POSITIONAL
             positional = parameter.kind is not parameter.KEYWORD_ONLY
-            yield Flag(name, _kind(kinds), parameter.default, help_of.get(name, ""), several, positional)
+            yield CommandFlag(name, _kind(kinds), parameter.default, help_of.get(name, ""), several, positional)
 
 
 def parse(functions: Sequence[Function], name: str, words: list[str]) -> tuple[list[dict[str, Any]], list[str]]:
@@ -119,7 +119,7 @@ def _options(functions: Iterable[Function], strict: bool) -> Any:
     return dataclasses.make_dataclass("Options", fields, kw_only=True)
 
 
-def _arguments(flags: Iterable[Flag], options: Any) -> dict[str, Any]:
+def _arguments(flags: Iterable[CommandFlag], options: Any) -> dict[str, Any]:
     """What was given; the rest keeps the function's defaults."""
     arguments = {}
     for flag in flags:
@@ -130,7 +130,7 @@ def _arguments(flags: Iterable[Flag], options: Any) -> dict[str, Any]:
     return arguments
 
 
-def _refuse_without_value(flags: Iterable[Flag], words: list[str]) -> None:
+def _refuse_without_value(flags: Iterable[CommandFlag], words: list[str]) -> None:
     valued = {flag.shown for flag in flags if flag.kind is not bool and not flag.positional}
     for word, following in itertools.pairwise([*words, "--"]):
         if word.replace("_", "-") in valued and following.startswith("--"):

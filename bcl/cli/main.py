@@ -50,11 +50,11 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     words = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in words
     words = [word for word in words if word != "--debug"]
-    if os.getcwd() not in sys.path:  # games and attacks of people's own lie there; `python -m bcl` looks there anyway
+    if os.getcwd() not in sys.path:  # user-defined games and attacks are there; `python -m bcl` looks there anyway
         sys.path.append(os.getcwd())
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="bcl-plain")  # a terminal without Unicode is no reason to fail
+            stream.reconfigure(errors="bcl-plain")  # a terminal without Unicode gets plain letters
     try:
         chosen(words)()
         if sys.stdout is not None:
@@ -70,7 +70,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
             signal.signal(signal.SIGINT, signal.SIG_IGN)
         print("bcl: interrupted", *stop.args, sep="; ", file=sys.stderr)
         sys.exit(INTERRUPTED)
-    except BrokenPipeError:  # the reader, such as `head`, has what it wanted
+    except BrokenPipeError:  # the reader, such as `head`, closed it
         _silence_stdout()
     except OSError as error:
         if debug:
@@ -92,7 +92,7 @@ codecs.register_error("bcl-plain", _in_ascii)
 
 
 def _silence_stdout() -> None:
-    """What is still buffered has nowhere to go, and Python would complain about it at exit."""
+    """Drop what is still buffered; else Python prints an error at exit."""
     if sys.stdout is not None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 

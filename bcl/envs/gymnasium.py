@@ -3,8 +3,8 @@
 Vector observations are divided, per dimension, by documented constants (`bcl.games.OBSERVATION_SCALES`); eps is in those
 scaled units. Byte images (height, width, channels) become (channels, height, width).
 
-What somebody's environment does wrong becomes one sentence. It comes in `info` and is raised by `_refuse_failures`: not every
-exception survives the journey from a process, and Gymnasium prints what it gets.
+An error of the user's environment becomes one sentence. It comes in `info` and is raised by `_refuse_failures`: not every
+exception can be sent from a process, and Gymnasium prints what it gets.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ from bcl.errors import GameError, MissingExtra
 from bcl.games import ACTION_NAMES, GymnasiumGame, gymnasium_entry, observation_scale
 from bcl.processes import die_with_parent, how_it_ended
 
-# Pictures need no window and no sound, and pygame greets and complains on the terminal.
+# Pictures need no window and no sound, and pygame prints greetings and warnings.
 QUIET_PYGAME = {"PYGAME_HIDE_SUPPORT_PROMPT": "1", "SDL_VIDEODRIVER": "dummy", "SDL_AUDIODRIVER": "dummy"}
 LARGEST = float(np.finfo(np.float32).max)
 FAILURE = "failure"
@@ -43,12 +43,12 @@ class GymnasiumEnvs:
         self.game, self.num_envs = game, num_envs
         self._render = render
         self._device = device
-        self._owed: Literal["", "reset", "step"] = ""  # the call that the copies have not answered
+        self._pending: Literal["", "reset", "step"] = ""  # the call that the copies have not answered
         self._process = os.getpid()
         try:
             kind = AsyncVectorEnv if game.processes and not render else SyncVectorEnv
             self._envs = kind([self._make] * num_envs, autoreset_mode=AutoresetMode.SAME_STEP)
-        except Exception as error:  # the constructor and the module of an id are anybody's code
+        except Exception as error:  # the constructor and the module of an id are the user's code
             reason = " ".join(str(error).split()) or type(error).__name__
             if isinstance(error, EOFError | ConnectionError):
                 reason = "the process of a copy ended as it was made"
@@ -87,12 +87,12 @@ class GymnasiumEnvs:
 
     def reset(self, seed: Seeds) -> Tensor:
         seeds = seed_list(seed, self.num_envs)
-        if self._owed == "step":
+        if self._pending == "step":
             self.recv()  # processes refuse a reset in the middle of a step
-        self._owed = "reset"
+        self._pending = "reset"
         with self._naming_ended_processes():
             obs, info = self._envs.reset(seed=[*seeds])
-        self._owed = ""
+        self._pending = ""
         _refuse_failures(info)
         _refuse_infinite(self.game.id, "reset", "observation", obs)
         return self._observe(obs)
@@ -100,17 +100,17 @@ class GymnasiumEnvs:
     def send(self, actions: Tensor) -> None:
         """Start one step; without processes it runs in `recv`."""
         self._actions = host_actions(actions, self.num_envs, self.num_actions) + self._first_action
-        self._owed = "step"
+        self._pending = "step"
         if isinstance(self._envs, AsyncVectorEnv):
             with self._naming_ended_processes():
                 self._envs.step_async(self._actions)
 
     def recv(self) -> Step:
-        expect_sent(self._owed == "step")
+        expect_sent(self._pending == "step")
         envs = self._envs
         with self._naming_ended_processes():
             result = envs.step_wait() if isinstance(envs, AsyncVectorEnv) else envs.step(self._actions)
-        self._owed = ""
+        self._pending = ""
         obs, reward, terminated, truncated, info = result
         _refuse_failures(info)
         ended = terminated | truncated
@@ -140,12 +140,12 @@ class GymnasiumEnvs:
         except Exception as error:
             raise _failure(self.game.id, "render", error) from None
         if not isinstance(picture, np.ndarray):
-            raise GameError(f"'{self.game.id}' handed out {picture!r:.60} in render", "it has to be an array")
+            raise GameError(f"'{self.game.id}' returned {picture!r:.60} in render", "it has to be an array")
         return picture
 
     def close(self) -> None:
-        """Close every copy; processes that owe an answer are killed."""
-        if self._owed and isinstance(self._envs, AsyncVectorEnv):
+        """Close every copy; processes that have not answered are killed."""
+        if self._pending and isinstance(self._envs, AsyncVectorEnv):
             for process in self._envs.processes:
                 process.kill()
                 process.join()
@@ -164,7 +164,7 @@ class GymnasiumEnvs:
             for sentinel in connection.wait(processes, timeout=1):
                 processes[sentinel].join(timeout=1)  # it may not quite be over
                 how = how_it_ended(processes[sentinel].exitcode)
-            what = f"the process of a copy of '{self.game.id}' {how} in {self._owed}"
+            what = f"the process of a copy of '{self.game.id}' {how} in {self._pending}"
             hint = "often that is a lack of memory; --game.processes false plays all copies in one process"
             raise GameError(what, hint) from None
 
@@ -211,7 +211,7 @@ def _refuse_infinite(id: str, call: str, what: str, numbers: np.ndarray) -> None
     """Refuse answers of the copies that have NaN or infinite elements."""
     if numbers.dtype.kind == "f" and not np.isfinite(numbers).all():
         odd = numbers[~np.isfinite(numbers)][0]
-        raise GameError(f"'{id}' handed out {odd} as {what} in {call}", "it has to be finite")
+        raise GameError(f"'{id}' returned {odd} as {what} in {call}", "it has to be finite")
 
 
 @contextlib.contextmanager
@@ -267,7 +267,7 @@ class Guard(gymnasium.Wrapper[Any, Any, Any, Any]):
         if array.shape == space.shape and array.dtype == space.dtype:
             return array
         if array.shape != space.shape or not np.can_cast(array.dtype, space.dtype, "same_kind"):
-            what = f"'{self._id}' handed out an observation of shape {array.shape} and type {array.dtype} in {call}"
+            what = f"'{self._id}' returned an observation of shape {array.shape} and type {array.dtype} in {call}"
             raise GameError(what, f"its observation_space has shape {space.shape} and type {space.dtype}")
         return array.astype(space.dtype)
 
@@ -276,9 +276,9 @@ class Guard(gymnasium.Wrapper[Any, Any, Any, Any]):
             return value
         array = np.asarray(value)
         if array.size != 1 or array.dtype.kind not in "biuf":
-            raise GameError(f"'{self._id}' handed out {value!r:.60} as {name} in step", "it has to be one number")
+            raise GameError(f"'{self._id}' returned {value!r:.60} as {name} in step", "it has to be one number")
         if not abs(array.item()) <= LARGEST:  # NaN included
-            what = f"'{self._id}' handed out {array.item()} as {name} in step"
+            what = f"'{self._id}' returned {array.item()} as {name} in step"
             raise GameError(what, "it has to be finite in float32")
         return array.item()
 

@@ -132,7 +132,7 @@ def host_actions(actions: Tensor, num_envs: int, num_actions: int) -> np.ndarray
 
 
 def expect_sent(sent: bool) -> None:
-    """Refuse to wait for a step that nobody started: an engine would wait forever."""
+    """Refuse to wait for a step that was not started: an engine would wait forever."""
     if not sent:
         raise GameError("no step is under way", "send actions first")
 

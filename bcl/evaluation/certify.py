@@ -12,10 +12,10 @@ from bcl import stats
 from bcl.bounds import Method, certified, full_precision, impossible, input_box, margins, pair_margins
 from bcl.envs import VectorEnv
 from bcl.errors import StoreError
-from bcl.evaluation.episodes import Book, Episode
+from bcl.evaluation.episodes import Episode, EpisodeCounter
 from bcl.evaluation.evaluation import CERTIFICATES, read_rows, rows_file
 from bcl.evaluation.plan import Cell, Conditions
-from bcl.evaluation.play import Decided, Group, Host, Table, play
+from bcl.evaluation.play import Decided, Group, SharedEnv, Slot, play
 from bcl.policies import Policy, as_float
 from bcl.runs import store
 from bcl.settings import format_eps
@@ -125,21 +125,21 @@ def _play(
 ) -> list[Episode]:
     """One episode per copy; noted are states where the rule's second answer was yes. `length`: of the longest, expected."""
     device = next(policy.parameters()).device
-    book = Book(env.num_envs, env.num_envs, "fixed", device)
-    table = Table(Cell(None, 0.0), seed, book)
+    counter = EpisodeCounter(env.num_envs, env.num_envs, "fixed", device)
+    slot = Slot(Cell(None, 0.0), seed, counter)
 
     def decide(obs: Tensor) -> Decided:
-        counting = torch.from_numpy(book.counting).to(obs.device)
+        counting = torch.from_numpy(counter.counting).to(obs.device)
         actions = torch.zeros(len(obs), dtype=torch.long, device=obs.device)
         proof = torch.zeros_like(counting)
         counted = as_float(obs)[counting]
         actions[counting], proof[counting] = rule(counted, policy(counted))
         return Decided(actions, actions, obs, torch.zeros(len(obs)), proof)
 
-    host = Host(env, [table], env.num_envs, seed)
-    for steps in play([Group([table], lambda tables: decide)], [host]):
-        progress(max(book.finished / env.num_envs, min(0.95, steps / length)))
-    return book.episodes()
+    shared_env = SharedEnv(env, [slot], env.num_envs, seed)
+    for steps in play([Group([slot], lambda slots: decide)], [shared_env]):
+        progress(max(counter.finished / env.num_envs, min(0.95, steps / length)))
+    return counter.episodes()
 
 
 def append_certificate(folder: Path, conditions: Conditions, proof: Certificate, part: int | None) -> None:

@@ -25,8 +25,8 @@ class Episode(NamedTuple):
     """Random actions before it; none where it began as the game has it begin."""
 
 
-class Book:
-    """Which steps and episodes of a table count; kept on the host."""
+class EpisodeCounter:
+    """Which steps and episodes of a slot count; kept on the host."""
 
     def __init__(self, num_envs: int, episodes: int, protocol: Protocol, device: torch.device) -> None:
         self._episodes, self._protocol = episodes, protocol

@@ -36,7 +36,7 @@ EXPLAINED = {
     "too small.",
     "stochastic-policy": "Gradients are of one draw and actions of another: put the network into eval mode.",
     "no-learning": "Whatever was trained from this stage stands on nothing: train it longer, or with other settings.",
-    "unknown-learning": "Nobody can tell whether the stage learned to play: look at its return without attack.",
+    "unknown-learning": "It is not known whether the stage learned to play: look at its return without attack.",
     WORSE_THAN_START: "Training took away what the agent could do before: at these budgets use the agent that it started "
     "from, whose file is named.",
 }
@@ -134,7 +134,7 @@ def _stronger_than_pgd(
             continue
         rival = lowest(others)
         if clearly_lower(rival, lowest(within), nominal):
-            yield Flag(flag, f"{_called(rival)} beats {_called(lowest(climbing))} at {format_eps(eps)}")
+            yield Flag(flag, f"{_label_and_mean(rival)} beats {_label_and_mean(lowest(climbing))} at {format_eps(eps)}")
 
 
 def _planning_wins(scores: Sequence[Score], nominal: Score | None) -> Iterator[Flag]:
@@ -147,7 +147,7 @@ def _planning_wins(scores: Sequence[Score], nominal: Score | None) -> Iterator[F
         strongest = lowest([*myopic, nominal] if nominal else myopic)
         apart = planned.mean + SIGMAS * planned.sem < strongest.mean - SIGMAS * strongest.sem
         if apart and clearly_lower(planned, strongest, nominal):
-            what = f"{_called(planned)} beats {_called(strongest)}, the least that anything else left"
+            what = f"{_label_and_mean(planned)} beats {_label_and_mean(strongest)}, the least that anything else left"
             yield Flag("planning-wins", f"{what} within {format_eps(eps)}")
 
 
@@ -156,7 +156,7 @@ def _bigger_budget(scores: Sequence[Score], nominal: Score | None) -> Iterator[F
         ladder = sorted((s for s in scores if s.attack == attack), key=lambda s: s.eps)
         for small, big in pairwise(ladder):
             if clearly_lower(small, big, nominal):
-                what = f"{_called(big)} hurts less at {format_eps(big.eps)} than at {format_eps(small.eps)}"
+                what = f"{_label_and_mean(big)} hurts less at {format_eps(big.eps)} than at {format_eps(small.eps)}"
                 yield Flag("bigger-budget-weaker", f"{what} ({small.mean:.4g})")
 
 
@@ -167,7 +167,7 @@ def _more_effort(scores: Sequence[Score], nominal: Score | None) -> Iterator[Fla
         alike = (less.step, less.random_start, less.objective) == (more.step, more.random_start, more.objective)
         harder = less.steps <= more.steps and less.restarts <= more.restarts and less != more
         if alike and harder and weak.eps == strong.eps and clearly_lower(weak, strong, nominal):
-            what = f"{_called(strong)} hurts less than {_called(weak)}"
+            what = f"{_label_and_mean(strong)} hurts less than {_label_and_mean(weak)}"
             yield Flag("more-effort-weaker", f"{what} at {format_eps(weak.eps)}")
 
 
@@ -175,7 +175,7 @@ def _attack_helps(scores: Sequence[Score], nominal: Score) -> Iterator[Flag]:
     for eps in sorted({s.eps for s in scores}):
         strongest = lowest(s for s in scores if s.eps == eps)
         if stats.certainly_less(nominal.returns, strongest.returns):
-            what = f"{_called(strongest)}, the worst attack at {format_eps(eps)}"
+            what = f"{_label_and_mean(strongest)}, the worst attack at {format_eps(eps)}"
             yield Flag("attack-helps", f"{what}, leaves more than no attack ({nominal.mean:.4g})")
 
 
@@ -190,5 +190,5 @@ def _full_budget(scores: Sequence[Score], nominal: Score, floor: Score) -> Itera
         yield Flag("full-budget-survived", f"{what} {floor.mean:.4g}")
 
 
-def _called(score: Score) -> str:
+def _label_and_mean(score: Score) -> str:
     return f"{attack_label(score.attack)} ({score.mean:.4g})"

@@ -27,7 +27,7 @@ from bcl.device import Graphed, on_stream
 from bcl.envs import Step, VariedStarts, VectorEnv
 from bcl.envs.vector import seed_list
 from bcl.errors import BclError
-from bcl.evaluation.episodes import Book
+from bcl.evaluation.episodes import EpisodeCounter
 from bcl.evaluation.plan import Cell, Plan, Precision, Protocol
 from bcl.evaluation.score import Score
 from bcl.policies import Policy, as_float
@@ -75,20 +75,20 @@ def evaluate_cells(
     device = next(policy.parameters()).device
     search = SearchForm.of(policy, plan.precision)
     size = plan.copies()
-    tables = [Table(cell, plan.seed, Book(size, plan.episodes, plan.protocol, device)) for cell in cells]
+    slots = [Slot(cell, plan.seed, EpisodeCounter(size, plan.episodes, plan.protocol, device)) for cell in cells]
     per_env = envs[0].num_envs // size
-    shares = [tables[first : first + per_env] for first in range(0, len(tables), per_env)]
-    hosts = [Host(env, share, size, plan.seed) for env, share in zip(envs, shares, strict=False)]
+    shares = [slots[first : first + per_env] for first in range(0, len(slots), per_env)]
+    shared_envs = [SharedEnv(env, share, size, plan.seed) for env, share in zip(envs, shares, strict=False)]
     probe = Probe(policy, search, certificates or {})
-    decide = functools.partial(decision_of, policy, search)
-    groups = [Group(members, decide, probe) for members in _by_attack(tables)]
-    left = [table for group in groups for table in group.tables]
-    for steps in play(groups, hosts):
-        progress(steps, sum(table.book.finished for table in tables))
-        for table in left:
-            if table.book.complete:
-                yield tables.index(table), table.score(plan, search.is_half)
-        left = [table for table in left if not table.book.complete]
+    decide = functools.partial(chooser_for, policy, search)
+    groups = [Group(members, decide, probe) for members in _by_attack(slots)]
+    left = [slot for group in groups for slot in group.slots]
+    for steps in play(groups, shared_envs):
+        progress(steps, sum(slot.counter.finished for slot in slots))
+        for slot in left:
+            if slot.counter.complete:
+                yield slots.index(slot), slot.score(plan, search.is_half)
+        left = [slot for slot in left if not slot.counter.complete]
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,12 +133,12 @@ def _moments(
     policy: Policy, envs: VectorEnv, cell: Cell, seed: int, steps: int | None, precision: Precision
 ) -> Iterator[Moment]:
     device = next(policy.parameters()).device
-    table = Table(cell, seed, Book(1, 1, "fixed", device))
-    host = Host(envs, [table], 1, seed)
-    group = Group([table], functools.partial(decision_of, policy, SearchForm.of(policy, precision)))
-    obs, screen, total, shown = table.obs, envs.screen(), 0.0, 0
-    for _ in play([group], [host]):
-        decided, step = group.decided, table.step
+    slot = Slot(cell, seed, EpisodeCounter(1, 1, "fixed", device))
+    shared_env = SharedEnv(envs, [slot], 1, seed)
+    group = Group([slot], functools.partial(chooser_for, policy, SearchForm.of(policy, precision)))
+    obs, screen, total, shown = slot.obs, envs.screen(), 0.0, 0
+    for _ in play([group], [shared_env]):
+        decided, step = group.decided, slot.step
         refuse_over_budget(decided.distance.amax(), cell)
         if bool(step.playing[0]):  # else it was a move of the game's own
             reward = float(step.reward[0])
@@ -152,7 +152,7 @@ def _moments(
         obs, screen = step.obs, envs.screen()
 
 
-def play(groups: "list[Group]", hosts: "list[Host]") -> Iterator[int]:
+def play(groups: "list[Group]", shared_envs: "list[SharedEnv]") -> Iterator[int]:
     """A step of every copy at a time, until all episodes that count are done; yields the number of steps so far."""
     steps = 0
     while groups:
@@ -161,98 +161,98 @@ def play(groups: "list[Group]", hosts: "list[Host]") -> Iterator[int]:
         for group in groups:
             group.act(probing=steps % PROBE_EVERY == 0)
         steps += 1
-        hosts = [host for host in hosts if host.playing]
-        for host in hosts:
-            host.send()
-        for host in hosts:
-            host.receive()
+        shared_envs = [shared_env for shared_env in shared_envs if shared_env.playing]
+        for shared_env in shared_envs:
+            shared_env.send()
+        for shared_env in shared_envs:
+            shared_env.receive()
         yield steps
         groups = [group.without_finished() for group in groups if group.playing]
 
 
-def _by_attack(tables: "Sequence[Table]") -> "list[list[Table]]":
-    groups: dict[object, list[Table]] = {}
-    for number, table in enumerate(tables):
-        attack = table.cell.attack
-        # An attack of somebody else's may know one budget and one generator only.
+def _by_attack(slots: "Sequence[Slot]") -> "list[list[Slot]]":
+    groups: dict[object, list[Slot]] = {}
+    for number, slot in enumerate(slots):
+        attack = slot.cell.attack
+        # A user-defined attack may know one budget and one generator only.
         ours = attack is None or type(attack).__module__.startswith("bcl.attacks.")
-        groups.setdefault(attack if ours else number, []).append(table)
+        groups.setdefault(attack if ours else number, []).append(slot)
     return [*groups.values()]
 
 
-class Table:
+class Slot:
     """A cell being played: its random draws, what its copies see and do, and what counts."""
 
     obs: Tensor
     decided: "Decided"
     step: Step
 
-    def __init__(self, cell: Cell, seed: int, book: Book) -> None:
+    def __init__(self, cell: Cell, seed: int, counter: EpisodeCounter) -> None:
         self.cell = cell
-        self.generator = Generator(book.device).manual_seed(seed)
-        self.book = book
+        self.generator = Generator(counter.device).manual_seed(seed)
+        self.counter = counter
         self.probed = 0  # states that were looked at
         self.zero_gradients = 0
         self.stochastic = False
 
     def score(self, plan: Plan, half: bool) -> Score:
-        """Of a table whose episodes are all done."""
-        book, cell = self.book, self.cell
-        refuse_over_budget(book.largest, cell)
-        episodes = book.episodes()
+        """Of a slot whose episodes are all done."""
+        counter, cell = self.counter, self.cell
+        refuse_over_budget(counter.largest, cell)
+        episodes = counter.episodes()
         return Score(
             attack=recorded(cell.attack),
             eps=cell.eps,
             returns=tuple(episode.value for episode in episodes),
             lengths=tuple(episode.length for episode in episodes),
-            changed=book.noted / max(book.steps, 1),
-            max_perturbation=book.largest,
+            changed=counter.noted / max(counter.steps, 1),
+            max_perturbation=counter.largest,
             zero_gradient=self.zero_gradients / max(self.probed, 1),
             seed=plan.seed,
             protocol=plan.protocol,
             precision="half" if half else "full",
             stochastic=self.stochastic,
-            courses=book.courses(),
+            courses=counter.courses(),
             prefixes=tuple(episode.prefix for episode in episodes if episode.prefix is not None),
         )
 
 
-class Host:
-    """An environment, and the tables that share its copies, `size` each: on a GPU more copies cost little more."""
+class SharedEnv:
+    """An environment, and the slots that share its copies, `size` each: on a GPU more copies cost little more."""
 
-    def __init__(self, env: VectorEnv, tables: list[Table], size: int, seed: int) -> None:
-        self._env, self.tables, self._size = env, tables, size
-        seats = env.num_envs // size
-        obs = env.reset(seed_list(seed, size) * seats if seats > 1 else seed)
-        for table, part in zip(tables, obs.split(size), strict=False):
-            table.obs = part
-        self._idle = [torch.zeros(size, dtype=torch.long)] * (seats - len(tables))
+    def __init__(self, env: VectorEnv, slots: list[Slot], size: int, seed: int) -> None:
+        self._env, self.slots, self._size = env, slots, size
+        slot_count = env.num_envs // size
+        obs = env.reset(seed_list(seed, size) * slot_count if slot_count > 1 else seed)
+        for slot, part in zip(slots, obs.split(size), strict=False):
+            slot.obs = part
+        self._idle = [torch.zeros(size, dtype=torch.long)] * (slot_count - len(slots))
 
     @property
     def playing(self) -> bool:
-        """Whether a table has episodes left."""
-        return not all(table.book.complete for table in self.tables)
+        """Whether a slot has episodes left."""
+        return not all(slot.counter.complete for slot in self.slots)
 
     def send(self) -> None:
-        """Start a step of every copy; tables that are done repeat their last actions."""
-        self._env.send(torch.cat([*(table.decided.actions for table in self.tables), *self._idle]))
+        """Start a step of every copy; slots that are done repeat their last actions."""
+        self._env.send(torch.cat([*(slot.decided.actions for slot in self.slots), *self._idle]))
 
     def receive(self) -> None:
         """Wait for the step, and note what came of it."""
         prefixes = self._env.prefixes.copy() if isinstance(self._env, VariedStarts) else None
         step = self._env.recv()
         facts = torch.stack([step.reward.double(), step.playing.double(), step.ended.double()]).cpu().numpy()
-        for number, (table, part) in enumerate(zip(self.tables, step.split(self._size), strict=False)):
-            table.step, table.obs = part, part.obs
+        for number, (slot, part) in enumerate(zip(self.slots, step.split(self._size), strict=False)):
+            slot.step, slot.obs = part, part.obs
             rows = slice(number * self._size, (number + 1) * self._size)
-            if not table.book.complete:
-                noted = table.decided.noted.numpy()
-                distance = table.decided.distance.numpy()
-                table.book.add(part, facts[:, rows], noted, distance, None if prefixes is None else prefixes[rows])
+            if not slot.counter.complete:
+                noted = slot.decided.noted.numpy()
+                distance = slot.decided.distance.numpy()
+                slot.counter.add(part, facts[:, rows], noted, distance, None if prefixes is None else prefixes[rows])
 
 
 class Decided(NamedTuple):
-    """What N copies do next, and why. On a GPU the next call of `Decision` writes over it."""
+    """What N copies do next, and why. On a GPU the next call of `ActionChooser` writes over it."""
 
     actions: Tensor  # (N,)
     clean: Tensor  # (N,) actions on the clean observations
@@ -268,45 +268,45 @@ class Group:
 
     def __init__(
         self,
-        tables: list[Table],
-        make_decision: Callable[[list[Table]], Callable[[Tensor], Decided]],
+        slots: list[Slot],
+        make_chooser: Callable[[list[Slot]], Callable[[Tensor], Decided]],
         probe: "Probe | None" = None,
     ) -> None:
-        self.tables = tables
-        self._make_decision = make_decision
-        self._decision = make_decision(tables)
-        self._probe = probe if tables[0].cell.perturbs else None
-        cuda = tables[0].generator.device.type == "cuda"
+        self.slots = slots
+        self._make_chooser = make_chooser
+        self._choose_actions = make_chooser(slots)
+        self._probe = probe if slots[0].cell.perturbs else None
+        cuda = slots[0].generator.device.type == "cuda"
         self._stream = torch.cuda.Stream() if cuda else None  # groups decide beside each other
 
     @property
-    def playing(self) -> list[Table]:
+    def playing(self) -> list[Slot]:
         """Tables whose episodes are not all done."""
-        return [table for table in self.tables if not table.book.complete]
+        return [slot for slot in self.slots if not slot.counter.complete]
 
     def decide(self) -> None:
         """What every copy does next; on a GPU the host goes on meanwhile."""
         if self._stream:
             self._stream.wait_stream(torch.cuda.current_stream())
         with on_stream(self._stream):
-            self.decided = self._decision(torch.cat([table.obs for table in self.tables]))
+            self.decided = self._choose_actions(torch.cat([slot.obs for slot in self.slots]))
 
     def act(self, probing: bool) -> None:
-        """Hand every table that is playing its actions."""
+        """Hand every slot that is playing its actions."""
         if self._stream:
             torch.cuda.current_stream().wait_stream(self._stream)
         d = self.decided
         on_host = d._replace(actions=d.actions.cpu(), distance=d.distance.cpu(), noted=d.noted.cpu())  # once for all
-        parts = zip(*(part.split(len(self.tables[0].obs)) for part in on_host), strict=True)
-        for table, part in zip(self.tables, parts, strict=True):
-            if not table.book.complete:
-                table.decided = Decided(*part)
-                if not table.decided.distance.isfinite().all():
-                    refuse_not_finite(as_float(table.obs))
+        parts = zip(*(part.split(len(self.slots[0].obs)) for part in on_host), strict=True)
+        for slot, part in zip(self.slots, parts, strict=True):
+            if not slot.counter.complete:
+                slot.decided = Decided(*part)
+                if not slot.decided.distance.isfinite().all():
+                    refuse_not_finite(as_float(slot.obs))
                     hint = "the policy's scores or gradients are not finite"
-                    raise BclError(f"{table.cell.attack} made NaN observations", hint)
+                    raise BclError(f"{slot.cell.attack} made NaN observations", hint)
                 if probing:
-                    refuse_over_budget(table.decided.distance.amax(), table.cell)
+                    refuse_over_budget(slot.decided.distance.amax(), slot.cell)
         if self._probe and probing:
             self._probe(self.playing)
         elif self._probe:
@@ -315,8 +315,8 @@ class Group:
     def without_finished(self) -> "Group":
         """The same with fewer rows, once that is worth making the decision anew: on a GPU a graph has to be captured."""
         playing = self.playing
-        few = 2 * len(playing) <= len(self.tables) if self._stream else len(playing) < len(self.tables)
-        return Group(playing, self._make_decision, self._probe) if few else self
+        few = 2 * len(playing) <= len(self.slots) if self._stream else len(playing) < len(self.slots)
+        return Group(playing, self._make_chooser, self._probe) if few else self
 
 
 class SearchForm(nn.Module):
@@ -343,17 +343,17 @@ class SearchForm(nn.Module):
         return self._chain(obs.to(self._dtype)).to(obs.dtype)
 
 
-def decision_of(policy: Policy, search: SearchForm, tables: Sequence[Table]) -> "Decision":
-    """For tables under one attack: each row has its table's budget and random draws."""
-    first, copies = tables[0], len(tables[0].obs)
-    if len(tables) == 1:
-        return Decision(policy, search, first.cell.attack, first.cell.eps, first.generator)
-    budgets = torch.tensor([table.cell.eps for table in tables], device=first.generator.device)
-    generators = RowGenerators([table.generator for table in tables], [copies] * len(tables))
-    return Decision(policy, search, first.cell.attack, budgets.repeat_interleave(copies), generators)
+def chooser_for(policy: Policy, search: SearchForm, slots: Sequence[Slot]) -> "ActionChooser":
+    """For slots under one attack: each row has its slot's budget and random draws."""
+    first, copies = slots[0], len(slots[0].obs)
+    if len(slots) == 1:
+        return ActionChooser(policy, search, first.cell.attack, first.cell.eps, first.generator)
+    budgets = torch.tensor([slot.cell.eps for slot in slots], device=first.generator.device)
+    generators = RowGenerators([slot.generator for slot in slots], [copies] * len(slots))
+    return ActionChooser(policy, search, first.cell.attack, budgets.repeat_interleave(copies), generators)
 
 
-class Decision:
+class ActionChooser:
     """Observations in, actions out; on a GPU one captured graph, elsewhere the same code run eagerly."""
 
     def __init__(
@@ -408,14 +408,14 @@ class Probe:
         # that nothing else has any.
         self._exact = SearchForm(policy, half=False)
 
-    def __call__(self, tables: Sequence[Table]) -> None:
-        """At what the copies see whose steps count; each table is told of its own."""
-        counts = [int(table.book.counting.sum()) for table in tables]
+    def __call__(self, slots: Sequence[Slot]) -> None:
+        """At what the copies see whose steps count; each slot is told of its own."""
+        counts = [int(slot.counter.counting.sum()) for slot in slots]
         if not sum(counts):
             return
-        counting = [torch.from_numpy(table.book.counting) for table in tables]
-        obs = torch.cat([as_float(table.obs)[own] for table, own in zip(tables, counting, strict=True)])
-        actions = torch.cat([table.decided.actions[own] for table, own in zip(tables, counting, strict=True)])
+        counting = [torch.from_numpy(slot.counter.counting) for slot in slots]
+        obs = torch.cat([as_float(slot.obs)[own] for slot, own in zip(slots, counting, strict=True)])
+        actions = torch.cat([slot.decided.actions[own] for slot, own in zip(slots, counting, strict=True)])
         actions = actions.to(obs.device)
         with torch.no_grad():
             scores, again = self._policy(obs), self._policy(obs)
@@ -428,26 +428,26 @@ class Probe:
         if not stochastic:  # else the action was another draw's than the scores
             # Others take seconds a state on IMPALA.
             method: Method = "ibp" if self._policy.spec.kind == "impala" else "crown-ibp"
-            cells = [table.cell for table, count in zip(tables, counts, strict=True) for _ in range(count)]
+            cells = [slot.cell for slot, count in zip(slots, counts, strict=True) for _ in range(count)]
             _refuse_broken_certificate(self._policy, obs, scores, actions, cells, method)
         blind = without_gradient(self._exact, obs).split(counts)
-        for table, count, without in zip(tables, counts, blind, strict=True):
-            table.probed += count
-            table.zero_gradients += int(without.sum())
-            table.stochastic |= stochastic
+        for slot, count, without in zip(slots, counts, blind, strict=True):
+            slot.probed += count
+            slot.zero_gradients += int(without.sum())
+            slot.stochastic |= stochastic
 
-    def certificates_hold(self, tables: Sequence[Table]) -> None:
+    def certificates_hold(self, slots: Sequence[Slot]) -> None:
         """Only whether a certified action was changed, where certificates are at hand, by their method."""
-        for table in tables:
-            method = self._certificates.get(table.cell.eps)
-            if method is None or table.stochastic:
+        for slot in slots:
+            method = self._certificates.get(slot.cell.eps)
+            if method is None or slot.stochastic:
                 continue
-            rows = torch.from_numpy(table.book.counting)
-            obs = as_float(table.obs)[rows.to(table.obs.device)]
+            rows = torch.from_numpy(slot.counter.counting)
+            obs = as_float(slot.obs)[rows.to(slot.obs.device)]
             with torch.no_grad():
                 scores = self._policy(obs)
-            actions = table.decided.actions[rows].to(obs.device)
-            _refuse_broken_certificate(self._policy, obs, scores, actions, [table.cell] * len(obs), method)
+            actions = slot.decided.actions[rows].to(obs.device)
+            _refuse_broken_certificate(self._policy, obs, scores, actions, [slot.cell] * len(obs), method)
 
 
 def without_gradient(searched: SearchForm, obs: Tensor) -> Tensor:

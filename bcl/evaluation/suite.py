@@ -10,7 +10,7 @@ import torch
 
 from bcl.attacks import Attack, recorded
 from bcl.bounds import METHODS, Method
-from bcl.device import threads, worth
+from bcl.device import threads, useful_threads
 from bcl.envs import VectorEnv
 from bcl.evaluation.certify import USUAL_LENGTH, Certificate, append_certificate, certify, read_certificates
 from bcl.evaluation.evaluation import Key, append_score, read_scores
@@ -33,7 +33,7 @@ PARTS = 1000  # into which progress divides the whole
 
 
 def no_progress(label: str) -> Progress:
-    """Tells nobody."""
+    """Reports nothing."""
     return lambda done, of: None
 
 
@@ -59,10 +59,11 @@ def run_suite(
     found = read_scores(folder, conditions)
     keys = [(recorded(cell.attack), cell.eps) for cell in wanted]
     missing = {key: cell for key, cell in zip(keys, wanted, strict=True) if key not in found}
-    bar = Bar([*missing.values()], plan, progress, next((found[key].lengths for key in keys if key in found), ()))
+    lengths = next((found[key].lengths for key in keys if key in found), ())
+    overall = SuiteProgress([*missing.values()], plan, progress, lengths)
     proven = _certified(folder.parent / CERTS, conditions.agent)
-    playing = _play(policy, plan, missing, bar, ready, proven)
-    count = worth(policy.spec.obs_shape, plan.copies())
+    playing = _play(policy, plan, missing, overall, ready, proven)
+    count = useful_threads(policy.spec.obs_shape, plan.copies())
     try:
         for key in keys:
             while key not in found:
@@ -75,7 +76,7 @@ def run_suite(
         playing.close()
 
 
-class Bar:
+class SuiteProgress:
     """How far all cells together are: by what each costs, and inside a pass by steps, since episodes can be long."""
 
     def __init__(self, cells: Sequence[Cell], plan: Plan, progress: Begin, lengths: Sequence[int]) -> None:
@@ -114,7 +115,7 @@ def _play(
     policy: Policy,
     plan: Plan,
     missing: Mapping[Key, Cell],
-    bar: Bar,
+    overall: SuiteProgress,
     ready: Callable[[Cell], Cell],
     certificates: Mapping[float, Method],
 ) -> Generator[tuple[Key, Score], None, None]:
@@ -122,15 +123,15 @@ def _play(
     device = next(policy.parameters()).device
     attacks = [attack for attack, _ in missing]
     ordered = sorted(missing, key=lambda key: attacks.index(key[0]))
-    width = tables_at_once(policy, plan)
+    width = cells_at_once(policy, plan)
     with contextlib.ExitStack() as held:
         made = make_envs(plan, min(width, len(ordered)), device)
         envs = [held.enter_context(contextlib.closing(env)) for env in made]
         for first in range(0, len(ordered), width):
             keys = ordered[first : first + width]
             cells = [ready(missing[key]) for key in keys]
-            for number, score in evaluate_cells(policy, envs, cells, plan, certificates, bar.begin(cells)):
-                bar.finished(cells[number], score.lengths)
+            for number, score in evaluate_cells(policy, envs, cells, plan, certificates, overall.begin(cells)):
+                overall.finished(cells[number], score.lengths)
                 yield keys[number], score
 
 
@@ -157,7 +158,7 @@ def _certified(folder: Path, agent: str) -> dict[float, Method]:
     return {proof.eps: proof.method for proof in proofs}
 
 
-def tables_at_once(policy: Policy, plan: Plan) -> int:
+def cells_at_once(policy: Policy, plan: Plan) -> int:
     """How many cells are played side by side: as many as cost little more than one."""
     if next(policy.parameters()).is_cuda:
         copies = ATARI_COPIES if isinstance(plan.game, AtariGame) else GPU_COPIES
@@ -189,7 +190,7 @@ def run_certificates(
     device = next(policy.parameters()).device
     conditions, found = read_certified(folder, plan, policy, method)
     missing = [eps for eps in dict.fromkeys(budgets) if eps not in found]
-    count = worth(policy.spec.obs_shape, plan.episodes)
+    count = useful_threads(policy.spec.obs_shape, plan.episodes)
     for eps in budgets:
         if eps not in found:
             report = progress(f"{method} at {format_eps(eps)}")

@@ -2,7 +2,7 @@
 run before it.
 
 Which run that is has to be guessed (`curriculum.likely_next`), since the scores decide it. Decisions are made as without a
-guess, by the same scores in the same order; a guess that was wrong is trained in vain, which is told and counted.
+guess, by the same scores in the same order; the training of a wrong guess is not used, which is told and counted.
 """
 
 from dataclasses import dataclass, replace
@@ -12,7 +12,7 @@ from bcl.experiment import worker
 from bcl.experiment.dispatch import Dispatcher
 from bcl.experiment.worker import TrainingOrder
 from bcl.runs.directory import StageFolder, TrainingFolder
-from bcl.runs.executors import Crew, Job
+from bcl.runs.executors import BackgroundJobs, Job
 
 
 @dataclass(frozen=True)
@@ -25,13 +25,13 @@ class Guess:
     """The fingerprint of the agent that it starts from; empty: as all runs of the phase at work."""
 
 
-class Beside:
+class OverlappedRuns:
     """The runs of a curriculum, one of them trained and one judged at a time."""
 
-    def __init__(self, stage: StageFolder, dispatcher: Dispatcher, crew: Crew) -> None:
+    def __init__(self, stage: StageFolder, dispatcher: Dispatcher, background: BackgroundJobs) -> None:
         self._stage = stage
         self._dispatcher = dispatcher
-        self._crew = crew
+        self._background = background
         self._guessed: TrainingFolder | None = None
 
     def train(self, run: TrainingFolder, order: TrainingOrder) -> None:
@@ -40,7 +40,7 @@ class Beside:
             self._discard_all_but(None, "")
             self._begin(run, order)
         self._guessed = None
-        self._crew.wait(run.path)
+        self._background.wait(run.path)
 
     def begin_to_judge(self, run: TrainingFolder, order: TrainingOrder) -> bool:
         """Have the scores played that will be asked for; whether any is missing."""
@@ -48,12 +48,12 @@ class Beside:
         assert order.plan
         if not agent.fingerprint or not self._dispatcher.missing(agent, order.plan, order.cells):
             return False
-        for job in self._dispatcher.judging(order.name, agent, order.plan, (*order.cells, *order.along)):
-            self._crew.begin(job)
+        for job in self._dispatcher.evaluation_jobs(order.name, agent, order.plan, (*order.cells, *order.along)):
+            self._background.begin(job)
         return True
 
     def wait_until_judged(self, run: TrainingFolder) -> None:
-        self._crew.wait(run.evals)
+        self._background.wait(run.evals)
         gather(run.evals)
 
     def begin_ahead(self, guess: Guess | None) -> None:
@@ -69,10 +69,10 @@ class Beside:
         self._guessed = guess.run
 
     def end_phase(self) -> None:
-        """No more of its runs are wanted: one that was begun was trained in vain."""
+        """No more of its runs are wanted: one that was begun is not used."""
         if self._guessed and not self._guessed.began_ahead():
-            self._crew.cancel(self._guessed.path)
-            self._say_in_vain(self._guessed, self._guessed.seconds())
+            self._background.cancel(self._guessed.path)
+            self._say_unused(self._guessed, self._guessed.seconds())
             self._guessed = None
 
     def settle(self, asked: TrainingFolder | None, parent: str) -> None:
@@ -86,15 +86,15 @@ class Beside:
         for run in self._stage.begun_ahead():
             if run == wanted and run.began_ahead() == parent:
                 continue
-            self._crew.cancel(run.path)
-            self._say_in_vain(run, self._stage.discard(run))
+            self._background.cancel(run.path)
+            self._say_unused(run, self._stage.discard(run))
 
-    def _say_in_vain(self, run: TrainingFolder, seconds: float) -> None:
+    def _say_unused(self, run: TrainingFolder, seconds: float) -> None:
         where = f"phase {int(run.path.parent.name)}, {run.path.name}"
-        self._dispatcher.say(f"{where}: begun ahead in vain, {seconds:.0f} s of training")
+        self._dispatcher.say(f"{where}: begun ahead but not used, {seconds:.0f} s of training")
 
     def _begin(self, run: TrainingFolder, order: TrainingOrder) -> None:
         """Unless it is trained already."""
         if not run.finished or run.checkpoint.exists():
             self._dispatcher.say_if_continued(run, order)
-            self._crew.begin(Job(run.path, worker.train, (replace(order, cells=(), along=()),)))
+            self._background.begin(Job(run.path, worker.train, (replace(order, cells=(), along=()),)))

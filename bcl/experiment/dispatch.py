@@ -13,7 +13,7 @@ from bcl.experiment.worker import TrainingOrder
 from bcl.games import Game, GymnasiumGame
 from bcl.policies.files import fingerprint, load
 from bcl.runs.directory import Agent, TrainingFolder
-from bcl.runs.executors import Executor, Here, Job, JudgeBeside, no_tick
+from bcl.runs.executors import Executor, InThisProcess, Job, JudgeBeside, no_tick
 
 REFILL = ", which was kept without its replay memory: that is collected anew first"
 
@@ -28,9 +28,9 @@ def content(agent: Agent) -> bytes:
 
 @dataclass(frozen=True)
 class Dispatcher:
-    """Hands out work to an executor, with whether to stop, and whom to tell."""
+    """Gives work to an executor; knows whether to stop, and who is told."""
 
-    executor: Executor = Here()  # frozen
+    executor: Executor = InThisProcess()  # frozen
     device: str = "cpu"
     """Of the workers."""
     interrupted: Callable[[], bool] = lambda: False
@@ -75,13 +75,13 @@ class Dispatcher:
         """Have the scores made that are missing; those of several agents beside each other, where there are workers."""
         jobs = list[Job]()
         for one in wanted:
-            jobs += self.judging(*one, part=len(jobs))
+            jobs += self.evaluation_jobs(*one, part=len(jobs))
         for _ in self.executor.run(jobs, self.interrupted, self.tick):
             pass
         for folder in dict.fromkeys(job.folder for job in jobs):
             gather(folder)
 
-    def judging(self, name: str, agent: Agent, plan: Plan, cells: Sequence[Cell], part: int = 0) -> list[Job]:
+    def evaluation_jobs(self, name: str, agent: Agent, plan: Plan, cells: Sequence[Cell], part: int = 0) -> list[Job]:
         """Jobs for the scores that are missing, one to a worker and numbered from `part`; `gather` joins what they leave."""
         missing = self.missing(agent, plan, cells)
         policy = content(agent) if missing else b""
@@ -95,7 +95,7 @@ class Dispatcher:
         wanted = self.judge_beside == "on"
         if self.judge_beside == "auto":
             wanted = self.device == "cuda" and not isinstance(game, GymnasiumGame)
-        return wanted and isinstance(self.executor, Here)
+        return wanted and isinstance(self.executor, InThisProcess)
 
     def _done(self, run: TrainingFolder, order: TrainingOrder) -> bool:
         if not run.finished or run.checkpoint.exists():

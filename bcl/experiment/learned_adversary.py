@@ -22,7 +22,7 @@ from bcl.envs import Step, VariedStarts, VectorEnv
 from bcl.envs.vector import Seeds
 from bcl.errors import counted
 from bcl.evaluation import Cell, Plan, run_suite
-from bcl.evaluation.play import Decision, SearchForm
+from bcl.evaluation.play import ActionChooser, SearchForm
 from bcl.evaluation.score import lowest
 from bcl.experiment.worker import train_run
 from bcl.games import AtariGame
@@ -60,7 +60,7 @@ class AdversaryEnvs:
         aims = self._aims = torch.zeros(env.num_envs, dtype=torch.long, device=device)
         generator = torch.Generator(device).manual_seed(0)  # nothing is drawn
         actor = Directed(lambda obs: aims)
-        self._decide = Decision(victim, SearchForm.of(victim, "fast"), actor, eps, generator)
+        self._decide = ActionChooser(victim, SearchForm.of(victim, "fast"), actor, eps, generator)
 
     def reset(self, seed: Seeds) -> Tensor:
         self._obs = self._env.reset(seed)

@@ -13,7 +13,7 @@ COLUMNS = ("return", "return_sd", "episodes")
 Part = tuple[float, float, float]  # mean return, population deviation, episodes
 
 
-def doubt(run: TrainingFolder) -> tuple[str, str] | None:
+def learning_flag(run: TrainingFolder) -> tuple[str, str] | None:
     """A flag and a sentence about a finished stage from fresh weights whose last episodes were no better than its first, or
     of which that cannot be told; else none.
 

@@ -10,10 +10,10 @@ from typing import Any
 from bcl import curriculum
 from bcl.attacks import PGD, CrossEntropy, Multi, OwnValue, attacks_named
 from bcl.config import Config
-from bcl.curriculum_rules import INCUMBENT, Decision, Phase, Result, Rules, budgets
+from bcl.curriculum_rules import INCUMBENT, CurriculumResult, Decision, Phase, Rules, budgets
 from bcl.errors import TrainingError, counted
 from bcl.evaluation import Cell, cells, flags
-from bcl.experiment.beside import Beside, Guess
+from bcl.experiment.beside import Guess, OverlappedRuns
 from bcl.experiment.dispatch import Dispatcher, content
 from bcl.experiment.verdict import SELECTION, choosing_attacks, final_score, plan_of, plans_of
 from bcl.experiment.worker import MODULES, TrainingOrder
@@ -23,7 +23,7 @@ from bcl.policies.files import fingerprint, load
 from bcl.recipes import Loss, Strategy
 from bcl.runs import store
 from bcl.runs.directory import Agent, Clock, StageFolder, TrainingFolder
-from bcl.runs.executors import Crew
+from bcl.runs.executors import BackgroundJobs
 from bcl.seeds import derive
 from bcl.settings import format_eps
 
@@ -54,8 +54,8 @@ class Curriculum:
         self._attacks = choosing_attacks(self._config)
         self._bootstrap = Agent(bootstrap.file, stage.evals, bootstrap.fingerprint)
         self._dispatcher = dispatcher
-        self._crew = Crew(dispatcher.interrupted, dispatcher.tick, MODULES)
-        self._beside = Beside(stage, dispatcher, self._crew)
+        self._background = BackgroundJobs(dispatcher.interrupted, dispatcher.tick, MODULES)
+        self._overlapped = OverlappedRuns(stage, dispatcher, self._background)
         self._judges_beside = dispatcher.judges_beside(self._config.game)
         self._succeeds = True  # whether the run that was judged last met the thresholds
         self._clock = Clock(stage)
@@ -66,19 +66,19 @@ class Curriculum:
     def result(self) -> dict[str, Any]:
         """Which agent the stage hands on, the budget it was trained up to, why the curriculum stopped, and flags."""
         self._stage.clear_discarded()
-        with self._crew:
+        with self._background:
             if self._judges_beside and not self._stage.decisions():
-                self._beside.begin_ahead(self._guess(Phase(0, 0.0, self._rules.eps[0], 0), 0, self._bootstrap))
+                self._overlapped.begin_ahead(self._guess(Phase(0, 0.0, self._rules.eps[0], 0), 0, self._bootstrap))
             ended = curriculum.bcl(
                 self._bootstrap,
                 self._rules,
                 train=self._train,
                 score=self._score,
                 decided=self._decided,
-                out_of_budget=self._out_of_budget,
-                training_score=self._training_score if self._config.curriculum.toothless else None,
+                limit_reached=self._limit_reached,
+                training_score=self._training_score if self._config.curriculum.weak_attack_share else None,
             )
-            self._beside.settle(None, "")
+            self._overlapped.settle(None, "")
         kept = ended.policy if self._config.curriculum.keep == "last" else ended.best
         store.write_bytes(self._stage.policy, content(kept))
         trained_up_to = self._rules.eps[kept.phase]
@@ -98,7 +98,7 @@ class Curriculum:
             found["final_score"] = final_score(played, self._config)
         return found
 
-    def _reached(self, ended: Result[Agent], kept: Agent) -> float:
+    def _reached(self, ended: CurriculumResult[Agent], kept: Agent) -> float:
         """The budget that the agent was trained up to, or found robust at."""
         reached = self._rules.eps[kept.phase]
         is_last = kept is ended.policy and self._stage.strategy != "open"
@@ -117,7 +117,7 @@ class Curriculum:
     def _train(self, parent: Agent, phase: Phase) -> Iterator[Agent]:
         folder = self._stage.phase(phase.index)
         orders = [(folder.run(k), self._order(parent, phase, k)) for k in range(1, phase.runs + 1)]
-        self._beside.settle(folder.run(1), parent.fingerprint)
+        self._overlapped.settle(folder.run(1), parent.fingerprint)
         working = self._runs_beside(phase, orders) if self._judges_beside else self._dispatcher.train(orders)
         self._diverged = 0
         try:
@@ -140,14 +140,14 @@ class Curriculum:
     ) -> Generator[TrainingFolder, None, None]:
         """The runs of a phase in order, each when it is judged."""
         for k, (run, order) in enumerate(orders, 1):
-            self._beside.train(run, order)
-            if self._beside.begin_to_judge(run, order):
-                self._beside.begin_ahead(self._guess(phase, k, run.agent(phase.index), orders))
-            self._beside.wait_until_judged(run)
+            self._overlapped.train(run, order)
+            if self._overlapped.begin_to_judge(run, order):
+                self._overlapped.begin_ahead(self._guess(phase, k, run.agent(phase.index), orders))
+            self._overlapped.wait_until_judged(run)
             try:
                 yield run
             except GeneratorExit:
-                self._beside.end_phase()
+                self._overlapped.end_phase()
                 raise
 
     def _guess(
@@ -216,7 +216,7 @@ class Curriculum:
         [score] = self._dispatcher.scores("choosing", agent, self._plan, [Cell(attack, eps)])
         return score.mean
 
-    def _out_of_budget(self, phase: int, run: int) -> str | None:
+    def _limit_reached(self, phase: int, run: int) -> str | None:
         c = self._config.curriculum
         if 0 < run == self._diverged:
             return None  # there is nothing yet that could be kept

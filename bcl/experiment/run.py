@@ -24,7 +24,7 @@ from bcl.config import Config
 from bcl.envs import make_env
 from bcl.errors import StoreError, counted
 from bcl.experiment.dispatch import Dispatcher, content
-from bcl.experiment.learning_check import doubt
+from bcl.experiment.learning_check import learning_flag
 from bcl.experiment.phases import (
     Curriculum,
     pace_of,
@@ -160,7 +160,7 @@ def _train_once(stage: StageFolder, before: Trained, dispatcher: Dispatcher) -> 
     order = TrainingOrder(stage.name, config, task, parent, dispatcher.device, dispatcher.trackers)
     [_] = dispatcher.train([(stage, order)])
     flags = before.flags
-    if found := doubt(stage):
+    if found := learning_flag(stage):
         flags += (f"{found[0]}: stage {stage.name}: {found[1]}",)
         dispatcher.say(f"flag {flags[-1]}")
     return replace(before, agent=stage.agent(), reached=end, flags=flags)

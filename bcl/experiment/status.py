@@ -7,7 +7,7 @@ from typing import Literal
 
 from bcl.config import Config
 from bcl.errors import StoreError
-from bcl.experiment.learning_check import doubt
+from bcl.experiment.learning_check import learning_flag
 from bcl.experiment.phases import budgets_of, phase_line, rules_of
 from bcl.experiment.times import times_of
 from bcl.experiment.worker import TRAINING
@@ -126,7 +126,7 @@ def _in_words(scores: dict[float, float]) -> str:
 def _stage_lines(stage: StageFolder) -> Iterator[str]:
     if stage.strategy == "none":
         if stage.finished:
-            _, words = doubt(stage) or ("", "")
+            _, words = learning_flag(stage) or ("", "")
             yield "; ".join(filter(None, (f"{stage.name}: trained", words)))
     elif stage.strategy == "paced":
         if stage.finished:

@@ -1,4 +1,4 @@
-"""Where the time of a curriculum went: training, judging while nothing trained, and training that nobody needed."""
+"""Where the time of a curriculum went: training, judging while nothing trained, and training that was not used."""
 
 from dataclasses import dataclass
 
@@ -14,8 +14,8 @@ class Times:
     wall: float
     training: float
     """In which a run trained that a decision names."""
-    runs_in_vain: int
-    in_vain: float
+    unused_runs: int
+    unused: float
     """Of training that no decision names."""
 
     @property
@@ -29,8 +29,8 @@ class Times:
 
     def __str__(self) -> str:
         words = [f"{self.wall:.0f} s", f"{self.judging_share:.0%} of them judging while nothing trained"]
-        if self.runs_in_vain:
-            words.append(f"{counted(self.runs_in_vain, 'run')} trained in vain ({self.in_vain:.0f} s)")
+        if self.unused_runs:
+            words.append(f"{counted(self.unused_runs, 'run')} trained but not used ({self.unused:.0f} s)")
         return ", ".join(words)
 
 
@@ -42,8 +42,8 @@ def times_of(stage: StageFolder) -> Times | None:
     known = [(began, ended) for began, ended in spans if began is not None and ended is not None]
     if wall is None or len(known) < len(spans):
         return None
-    in_vain = [seconds for found in stage.in_vain().values() for seconds in found]
-    return Times(float(wall), _covered(known), len(in_vain), sum(in_vain))
+    unused = [seconds for found in stage.in_vain().values() for seconds in found]
+    return Times(float(wall), _covered(known), len(unused), sum(unused))
 
 
 def _covered(spans: list[tuple[float, float]]) -> float:

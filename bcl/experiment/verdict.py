@@ -77,7 +77,7 @@ class Verdict:
             words.append(f"it is {self.kept}; the curriculum stopped: {self.curriculum}")
         named = (NO_LEARNING, UNKNOWN_LEARNING, WORSE_THAN_START)
         words += [message for flag, _, message in (f.partition(": ") for f in self.flags) if flag in named]
-        if config.budget == "small":
+        if config.size == "small":
             words.append("a quick look, not the paper's protocol")
         return "; ".join(words)
 

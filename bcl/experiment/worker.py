@@ -173,13 +173,13 @@ class _Record:
         kept = _read_checkpoint(run.checkpoint, identity, device) or {}
         self.state: State | None = kept.get("state")
         self.step = int(self.state["step"]) if self.state else 0
-        self._forget_later()
+        self._drop_later()
         self._began = kept.get("began", began)
         # What a kill threw away does not count; checkpoints of version 0.1 have no seconds.
         self._before = kept.get("seconds", run.seconds())
         self._here = time.monotonic()
 
-    def _forget_later(self) -> None:
+    def _drop_later(self) -> None:
         """Drop rows and snapshots that the checkpoint does not know."""
         store.keep_metrics(self._run.metrics_file, lambda row: row["step"] <= self.step)
         held = self.state["pacer"]["told"] if self.state and self.state["pacer"] else 0

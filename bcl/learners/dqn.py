@@ -339,14 +339,14 @@ class Player:
             self._obs.copy_(obs)
             actions = self._choose().clone()
             self._env.send(actions)
-        self._lend(actions)
+        self._use_on_stream(actions)
         return actions
 
     def wait(self) -> Step:
         """What came of the step."""
         with on_stream(self._stream):
             step = self._env.recv()
-        self._lend(step.obs, step.reward, step.terminated, step.truncated, step.playing, step.final_obs)
+        self._use_on_stream(step.obs, step.reward, step.terminated, step.truncated, step.playing, step.final_obs)
         return step
 
     def _choose_actions(self) -> Tensor:
@@ -363,7 +363,7 @@ class Player:
         self._left.sub_(1).clamp_(min=0)
         return actions
 
-    def _lend(self, *tensors: Tensor) -> None:
+    def _use_on_stream(self, *tensors: Tensor) -> None:
         """The learner may read these from here on, and the player must not reuse their memory while it does."""
         if self._stream:
             learner = torch.cuda.current_stream()

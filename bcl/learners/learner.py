@@ -40,7 +40,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Hooks:
-    """How a run speaks with its caller."""
+    """The callbacks of a run."""
 
     log: Callable[[Metrics], None] = lambda row: None
     save: Callable[[State], None] | None = None  # keeps a checkpoint in place of the one before; none: no checkpoints

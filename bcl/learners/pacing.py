@@ -24,14 +24,14 @@ class Pace:
     patience: int  # agent steps for which a threshold may be missed before the budget steps back
     step_back: float  # share of the way from the start that is given up then
     increment: float  # distance between the budgets whose holding is told, so that a snapshot is kept
-    episodes: int  # episodes behind one judgement, of each kind that has a threshold
+    episodes: int  # episodes behind one check, of each kind that has a threshold
     first_episodes: int = 0  # at least so many behind the first: short episodes end first, and would count for too much
     gentle_below: float = 0.0  # above the start by less than this, the budget rises in proportion to that distance
     gentle_from: float = 0.01  # share of `gentle_below` at which a gentle rise begins
     nominal: float | None = None  # return of clean copies that counts as held; none: no such condition
     attacked: float | None = None  # return of copies under attack that counts as held; none: no such condition
     certified: float = 0.0  # share of replayed states whose action the bounds must prove; below it the budget waits
-    adaptive: bool = False  # read both as shares of the first judged return of clean copies, counted from `floor`
+    adaptive: bool = False  # read both as shares of the first checked return of clean copies, counted from `floor`
     floor: float = 0.0
 
     def __post_init__(self) -> None:
@@ -74,16 +74,16 @@ class Paced:
 
     eps: float
     step: int = 0  # agent step of the last call
-    judged: int = 0  # judgements so far
-    judged_at: int = 0  # agent step of the last one
+    checks: int = 0  # of the thresholds, so far
+    checked_at: int = 0  # agent step of the last one
     met: bool = False  # whether it found the thresholds met; before the first one the budget waits
     missed_since: int = 0  # agent step since which they are missed
-    window_eps: float = 0.0  # budget at the beginning of the episodes not judged yet
+    window_eps: float = 0.0  # budget at the beginning of the episodes not checked yet
     clean: Played = NONE_PLAYED
     driven: Played = NONE_PLAYED
     held: float | None = None  # largest budget at the beginning of a window that met the thresholds; none: not yet
     steps_back: int = 0  # how often the budget stepped back
-    nominal: float | None = None  # thresholds as returns; of an adaptive pace known after the first judgement
+    nominal: float | None = None  # thresholds as returns; of an adaptive pace known after the first check
     attacked: float | None = None
 
 
@@ -103,9 +103,9 @@ def advance(
     at = replace(at, clean=at.clean + clean, driven=at.driven + driven)
     due = _enough(pace, at)
     if due:
-        at = _judge(pace, at, step)
+        at = _check(pace, at, step)
     eps = at.eps
-    if at.met and step - at.judged_at < pace.patience:  # without news for that long, nothing is known
+    if at.met and step - at.checked_at < pace.patience:  # without news for that long, nothing is known
         if certified >= pace.certified:
             eps = _risen(pace, at.eps, step - at.step)
     elif due and not at.met and at.eps > pace.first and step - at.missed_since >= pace.patience:
@@ -128,14 +128,14 @@ def _risen(pace: Pace, eps: float, steps: int) -> float:
 
 
 def _enough(pace: Pace, at: Paced) -> bool:
-    needed = pace.episodes if at.judged else max(pace.episodes, pace.first_episodes)
-    wants_clean = pace.nominal is not None or (pace.adaptive and not at.judged)
+    needed = pace.episodes if at.checks else max(pace.episodes, pace.first_episodes)
+    wants_clean = pace.nominal is not None or (pace.adaptive and not at.checks)
     enough_clean = not wants_clean or at.clean.episodes >= needed
     return enough_clean and (pace.attacked is None or at.driven.episodes >= needed)
 
 
-def _judge(pace: Pace, at: Paced, step: int) -> Paced:
-    if pace.adaptive and not at.judged:
+def _check(pace: Pace, at: Paced, step: int) -> Paced:
+    if pace.adaptive and not at.checks:
         scale = at.clean.mean - pace.floor
         at = replace(
             at,
@@ -146,16 +146,16 @@ def _judge(pace: Pace, at: Paced, step: int) -> Paced:
     met = met and (at.attacked is None or at.driven.mean >= at.attacked)
     return replace(
         at,
-        judged=at.judged + 1,
-        judged_at=step,
+        checks=at.checks + 1,
+        checked_at=step,
         met=met,
-        missed_since=step if at.met or not at.judged else at.missed_since,
+        missed_since=step if at.met or not at.checks else at.missed_since,
         held=max(at.held or 0.0, at.window_eps) if met else at.held,
     )
 
 
 class Pacer:
-    """A pace, where it stands, and the weights of the last judgement that was met."""
+    """A pace, where it stands, and the weights of the last check that was met."""
 
     def __init__(self, pace: Pace, policy: Policy, optimizer: torch.optim.Optimizer) -> None:
         self._pace = pace
@@ -172,18 +172,18 @@ class Pacer:
 
     @property
     def knows_start(self) -> bool:
-        """Whether the play of the start was judged; before that, learning would change what is being measured. The wait also
+        """Whether the play of the start was checked; before that, learning would change what is being measured. The wait also
         fills a replay memory with whole episodes, not with their first steps alone."""
-        return self._at.judged > 0
+        return self._at.checks > 0
 
     @torch.no_grad()
     def observe(self, step: int, clean: Played, driven: Played, certified: float = 1.0) -> bool:
         """What happened since the last call (see `advance`); whether the budget stepped back, and with it the weights.
 
-        An agent that has lost its game does not find it again at a smaller budget: interval bounds can end in one constant.
+        An agent that no longer plays well does not recover at a smaller budget: interval bounds can end in one constant.
         """
         before, self._at = self._at, advance(self._pace, self._at, step, clean, driven, certified)
-        if self._at.judged > before.judged and self._at.met:
+        if self._at.checks > before.checks and self._at.met:
             for kept, parameter in zip(self._good, self._policy.parameters(), strict=True):
                 kept.copy_(parameter)
         if self._at.steps_back == before.steps_back:
@@ -196,9 +196,9 @@ class Pacer:
         return True
 
     def refuse_no_learning(self, section: str, steps: int) -> None:
-        """A run that ended before its start was judged has learned nothing, and would pass for a trained one."""
+        """A run that ended before its start was checked has learned nothing, and would pass for a trained one."""
         if not self.knows_start:
-            what = f"{section}.steps {steps:,} end before enough episodes ended to judge the start"
+            what = f"{section}.steps {steps:,} end before enough episodes ended to check the start"
             raise ConfigError(what, f"more steps, or a lower curriculum.pace_episodes or {section}.num_envs")
 
     def newly_held(self) -> int | None:

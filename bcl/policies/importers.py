@@ -94,7 +94,7 @@ def _formats(format: str, game: Game) -> tuple[Kind, tuple[int, ...], Callable[[
         return "impala", (3, 64, 64), _from_radial_ppo, game
     if not isinstance(game, AtariGame):
         raise WeightsError(f"format '{format}' is for Atari games, and '{game.id}' is not one", "name an Atari game")
-    if format == "radial-dqn":  # the reference pools in RGB, so its agents are judged so
+    if format == "radial-dqn":  # the reference pools in RGB, so its agents are evaluated so
         return "dueling-cnn", (1, 84, 84), _from_radial_dqn, dataclasses.replace(game, pipeline="v2", pool="rgb")
     v1 = dataclasses.replace(game, pipeline="v1", pool="rgb", num_actions=0, max_steps=10_000)
     return "plain-cnn", (1, 80, 80), dict, v1
@@ -201,7 +201,7 @@ def _spaces(game: Game) -> tuple[list[float], list[float], tuple[float, ...], in
         raise WeightsError(f"format 'sb3' is for Gymnasium games, and '{game.id}' is not one", hint)
     try:
         env = gymnasium.make(gymnasium_entry(game.id))
-    except Exception as error:  # the constructor and the module of an id are anybody's code
+    except Exception as error:  # the constructor and the module of an id are the user's code
         reason = " ".join(str(error).split()) or type(error).__name__
         raise GameError(f"Gymnasium cannot make '{game.id}' ({reason})", "check the id and its package") from None
     space, actions = env.observation_space, env.action_space

@@ -58,7 +58,7 @@ class Plain(nn.Module):
 
 
 class Custom(nn.Module):
-    """A module of somebody else's. Certificates bound it where it is a stack of layers that have bounds."""
+    """A module of the user's own. Certificates bound it where it is a stack of layers that have bounds."""
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""A policy: a network together with what is needed to use it, judge it and rebuild it."""
+"""A policy: a network together with what is needed to use it, evaluate it and rebuild it."""
 
 from dataclasses import dataclass, field
 from typing import Literal, get_args
@@ -12,7 +12,7 @@ from bcl.policies import networks
 
 Kind = Literal["dueling-cnn", "plain-cnn", "impala", "dueling-mlp", "actor-critic-mlp", "plain-mlp", "custom"]
 Activation = Literal["relu", "tanh", "elu"]
-CUSTOM: Kind = "custom"  # a module of somebody else's: it can be used, but not rebuilt from a file
+CUSTOM: Kind = "custom"  # a module of the user's own: it can be used, but not rebuilt from a file
 KINDS: tuple[str, ...] = tuple(kind for kind in get_args(Kind) if kind != CUSTOM)
 ACTOR_CRITICS: tuple[Kind, ...] = ("impala", "actor-critic-mlp")
 ACTIVATIONS: tuple[str, ...] = get_args(Activation)
@@ -99,7 +99,7 @@ def _check(spec: PolicySpec) -> None:
                 f"{len(bound)} bounds for observations of shape {spec.obs_shape}", "give one, or one each"
             )
     if not all(low < high for low, high in zip(spec.low, spec.high, strict=False)):  # NaN included
-        raise ConfigError("the smallest valid observation is not below the largest", "mend low and high")
+        raise ConfigError("the smallest valid observation is not below the largest", "correct low and high")
 
 
 def _build(spec: PolicySpec) -> networks.Network:

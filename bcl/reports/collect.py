@@ -1,6 +1,7 @@
 """Reads the files of a run, or of a policy and its results, into the data of a report."""
 
 import dataclasses
+import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -68,7 +69,7 @@ def load_with_game(file: Path) -> tuple[Policy, Game]:
     return policy, policy.spec.game
 
 
-def judged_policy(file: Path, policy: Policy) -> list[tuple[Path, str]]:
+def results_of_policy(file: Path, policy: Policy) -> list[tuple[Path, str]]:
     """The folders of its results, each with the fingerprint of the agent that played them. An agent of the zoo was
     published with a folder of its own."""
     found = [(files.results_folder(file), fingerprint(policy))]
@@ -79,7 +80,7 @@ def judged_policy(file: Path, policy: Policy) -> list[tuple[Path, str]]:
 
 def read_results(results: Iterable[tuple[Path, str]]) -> list[Evaluation]:
     """The evaluations in folders of results, each with the fingerprint of its agent."""
-    return [judged for folder, policy in results for judged in read_evaluations(folder / EVALS, policy)]
+    return [evaluation for folder, policy in results for evaluation in read_evaluations(folder / EVALS, policy)]
 
 
 def report_file(path: Path) -> Path:
@@ -93,7 +94,7 @@ def _of_run(run: RunDirectory, source: Path) -> Collected:
     policy = str(run.result().get("policy"))
     if verdict := Verdict.read(run):
         usual = evaluation_defaults(config.game).episodes
-        # The budget that training happened to reach may lie beyond those that agents are judged at; others need not have it.
+        # The budget that training happened to reach may lie beyond those that agents are evaluated at; others need not have it.
         asked = {score.eps for score in verdict.scores if score.eps} & {*config.evaluation.eps}
         found = _with_verdict(read_results([(run.path, policy)]), verdict, config.game)
         found = _ranked(found, usual, asked)
@@ -111,7 +112,7 @@ def _of_run(run: RunDirectory, source: Path) -> Collected:
         "learner": config.algo,
         "bootstrap": config.bootstrap,
         "seed": str(config.seed),
-        "budget": config.budget,
+        "size": config.size,
     }
     return Collected(
         title=f"{config.recipe} on {config.game.id}",
@@ -138,7 +139,7 @@ def _of_policy(file: Path) -> Collected:
     policy, game = load_with_game(file)
     identity = fingerprint(policy)
     usual = evaluation_defaults(game).episodes
-    results = judged_policy(file, policy)
+    results = results_of_policy(file, policy)
     found = _ranked([_flagged(one, LATER) for one in read_results(results)], usual, set())
     title = f"{file.name} on {game.id}"
     run = RunDirectory(file.parent.parent)
@@ -147,7 +148,8 @@ def _of_policy(file: Path) -> Collected:
         words += [under_attack(found[0].scores, max(found[0].budgets))] if found[0].attacks else []
         sentence = "; ".join(words) + _few_episodes(found[0], usual)
     elif file == run.best and run.finished:
-        sentence = f"{title} is the agent of {run.path}; 'bcl report {run.path}' tells how it was evaluated"
+        report = f"bcl report {shlex.quote(str(run.path))}"
+        sentence = f"{title} is the agent of {run.path}; '{report}' tells how it was evaluated"
     else:
         sentence = f"{title} has not been evaluated yet"
     about = {"policy": identity, "made from": policy.spec.parent, "network": policy.spec.kind}
@@ -170,12 +172,12 @@ def _of_policy(file: Path) -> Collected:
 def _with_verdict(played: Iterable[Evaluation], verdict: Verdict, game: Game) -> list[Evaluation]:
     """All evaluations of a run's agent. The verdict's is whole even where its files are gone."""
     found = []
-    for judged in played:
-        mine = any(score in verdict.scores for score in judged.scores)
-        beside = any(score in verdict.unlimited for score in judged.scores)
+    for evaluation in played:
+        mine = any(score in verdict.scores for score in evaluation.scores)
+        beside = any(score in verdict.unlimited for score in evaluation.scores)
         if mine:
-            judged = dataclasses.replace(judged, scores=ordered([*verdict.scores, *judged.scores]))
-        found.append(_flagged(judged, OWN if mine or beside else LATER, verdict.flags if mine else ()))
+            evaluation = dataclasses.replace(evaluation, scores=ordered([*verdict.scores, *evaluation.scores]))
+        found.append(_flagged(evaluation, OWN if mine or beside else LATER, verdict.flags if mine else ()))
     if not any(e.note == OWN for e in found):
         kept = tuple(map(Flag.from_text, verdict.flags))
         found.append(Evaluation(game, ordered(verdict.scores), flags=kept, note=OWN))
@@ -213,10 +215,10 @@ def _few_episodes(first: Evaluation, usual: int) -> str:
     return f"; {counted(first.episodes, 'episode')} instead of {usual}" if first.episodes < usual else ""
 
 
-def _flagged(judged: Evaluation, note: str, known: Iterable[str] = ()) -> Evaluation:
+def _flagged(evaluation: Evaluation, note: str, known: Iterable[str] = ()) -> Evaluation:
     """With its flags, after those that are `known`."""
-    raised = dict.fromkeys([*map(Flag.from_text, known), *flags(judged.scores)])
-    return dataclasses.replace(judged, flags=tuple(raised), note=note)
+    raised = dict.fromkeys([*map(Flag.from_text, known), *flags(evaluation.scores)])
+    return dataclasses.replace(evaluation, flags=tuple(raised), note=note)
 
 
 def _beside_the_start(
@@ -283,7 +285,7 @@ def _proofs(results: Iterable[tuple[Path, str]]) -> tuple[Proof, ...]:
 
 def _settings(run: RunDirectory, config: Config) -> Iterator[tuple[str, str, str, str]]:
     """Settings of every stage that are not as the preset and the recipe have them."""
-    same = {name: getattr(config, name) for name in ("algo", "bootstrap", "tempo", "budget", "seed")}
+    same = {name: getattr(config, name) for name in ("algo", "bootstrap", "tempo", "size", "seed")}
     # Without a preset the game's own id is known to have defaults.
     flags: dict[str, Any] = {**same, "curriculum": {"target": config.curriculum.target}}
     name = preset_for(config.game)

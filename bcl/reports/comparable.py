@@ -1,5 +1,6 @@
-"""What can be compared: runs, repeats and policy files, and which of their evaluations were judged alike."""
+"""What can be compared: runs, repeats and policy files, and which of their evaluations have the same conditions."""
 
+import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +11,7 @@ from bcl.evaluation import Evaluation
 from bcl.evaluation.evaluation import Levels
 from bcl.games import Game
 from bcl.policies.files import is_policy
-from bcl.reports.collect import judged_policy, load_with_game, read_results
+from bcl.reports.collect import load_with_game, read_results, results_of_policy
 from bcl.reports.history import Effort, effort
 from bcl.runs.directory import RunDirectory, runs_of
 
@@ -46,7 +47,7 @@ class Entry:
 
     @property
     def game(self) -> Game:
-        """That its first agent was judged on."""
+        """That its first agent was evaluated on."""
         return self.members[0].evaluations[0].game
 
     @property
@@ -59,12 +60,12 @@ def read_entry(path: Path, label: str) -> Entry:
     """A finished run, finished repeats, or a policy file."""
     if is_policy(path):
         policy, game = load_with_game(path)
-        member = Member(path.name, _judged(path, judged_policy(path, policy)))
+        member = Member(path.name, _evaluations(path, results_of_policy(path, policy)))
         return Entry(label, path, None, evaluation_defaults(game).scored, (member,))
     runs = runs_of(path)
     config = runs[0].config
     if not all(run.finished for run in runs):
-        raise StoreError(f"'{path}' is not finished", f"'bcl resume {path}' does what is left")
+        raise StoreError(f"'{path}' is not finished", f"'bcl resume {shlex.quote(str(path))}' does what is left")
     for run in runs:
         run.check_unchanged()
     return Entry(label, path, config, config.evaluation.scored, tuple(map(_member, runs)))
@@ -75,19 +76,21 @@ def _member(run: RunDirectory) -> Member:
     policy, flags = data.get("policy"), data.get("flags", [])
     if not isinstance(policy, str) or not policy or not isinstance(flags, list):
         raise StoreError(f"'{run.result_file}' is damaged: it names no agent", "delete it and resume the run")
-    evaluations = _judged(run.path, [(run.path, policy)])
+    evaluations = _evaluations(run.path, [(run.path, policy)])
     return Member(run.path.name, evaluations, effort(run.path), tuple(map(str, flags)))
 
 
-def _judged(path: Path, results: Iterable[tuple[Path, str]]) -> tuple[Evaluation, ...]:
+def _evaluations(path: Path, results: Iterable[tuple[Path, str]]) -> tuple[Evaluation, ...]:
     found = tuple(read_results(results))
     if not found:
-        raise StoreError(f"'{path}' has not been judged", f"'bcl attack {path} --suite paper' does it")
+        raise StoreError(
+            f"'{path}' has not been evaluated", f"'bcl attack {shlex.quote(str(path))} --suite paper' does it"
+        )
     return found
 
 
-def judged_alike(entries: Sequence[Entry], levels: Levels) -> dict[str, list[Evaluation]]:
-    """By entry that was judged on these levels, one evaluation per member, all under the same conditions, chosen by
+def evaluated_alike(entries: Sequence[Entry], levels: Levels) -> dict[str, list[Evaluation]]:
+    """By entry that was evaluated on these levels, one evaluation per member, all under the same conditions, chosen by
     `_sharing`."""
     members = [(entry.label, member.on(levels)) for entry in entries for member in entry.members]
     absent = {label for label, evaluations in members if not evaluations}
@@ -100,7 +103,7 @@ def judged_alike(entries: Sequence[Entry], levels: Levels) -> dict[str, list[Eva
     if not picks:
         names = " and ".join(f"'{entry.path}'" for entry in entries)
         way_out = "give 'bcl attack' the same --suite, --eps and --episodes for each"
-        raise ConfigError(f"{names} were not judged alike", way_out)
+        raise ConfigError(f"{names} were not evaluated alike", way_out)
     best = max(picks, key=_sharing)
     chosen = dict[str, list[Evaluation]]()
     for (label, _), one in zip(pools, best, strict=True):

@@ -14,8 +14,8 @@ from bcl.evaluation.evaluation import Levels
 from bcl.evaluation.flags import clearly_lower
 from bcl.evaluation.score import shown
 from bcl.games import AtariGame
-from bcl.reports.comparable import Entry, judged_alike, read_entry
-from bcl.reports.published import Result, result_for
+from bcl.reports.comparable import Entry, evaluated_alike, read_entry
+from bcl.reports.published import PublishedRow, result_for
 from bcl.reports.tables import as_html, as_markdown, tables
 from bcl.runs.directory import Repeats
 from bcl.settings import format_eps
@@ -33,7 +33,7 @@ class OverRepeats:
 
 
 @dataclass(frozen=True)
-class Cell:
+class ReturnAtBudget:
     """A row at one budget."""
 
     eps: float
@@ -68,14 +68,14 @@ class Row:
     median: str
     """The run with the median score."""
     score: float | None
-    """Its nominal return + mean over the scored budgets of the worst within each; none where one was not judged."""
+    """Its nominal return + mean over the scored budgets of the worst within each; none where one was not evaluated."""
     paper_score: float | None
     """As the paper has it: of the worst attack at exactly each."""
     flags: tuple[str, ...]
     """Reasons to distrust the median run's scores: those of its verdict, then those of the scores compared."""
-    cells: dict[float, Cell]
-    """By budget; those that were judged."""
-    published: Result | None
+    cells: dict[float, ReturnAtBudget]
+    """By budget; those that were evaluated."""
+    published: PublishedRow | None
 
 
 @dataclass(frozen=True)
@@ -97,12 +97,12 @@ class Missing:
     member: str
     suite: str
     eps: tuple[float, ...]
-    """Empty where nobody was judged at any."""
+    """Empty where no agent was evaluated at any."""
 
 
 @dataclass(frozen=True)
 class Block:
-    """Agents of one game, judged alike."""
+    """Agents of one game, evaluated alike."""
 
     game: str
     levels: Levels
@@ -186,8 +186,8 @@ def _short_name(path: Path) -> str:
 
 def _blocks(entries: Sequence[Entry]) -> list[Block]:
     """Of one game. The median of repeats is by the score summed over its blocks, as the paper has it."""
-    levels = {judged.levels for entry in entries for member in entry.members for judged in member.evaluations}
-    alike = [judged_alike(entries, one) for one in sorted(levels, reverse=True)]  # train before eval
+    levels = {evaluation.levels for entry in entries for member in entry.members for evaluation in member.evaluations}
+    alike = [evaluated_alike(entries, one) for one in sorted(levels, reverse=True)]  # train before eval
     found = [_Alike(entries, members) for members in alike if members]
     medians = {}
     for label in (entry.label for entry in entries):
@@ -197,49 +197,49 @@ def _blocks(entries: Sequence[Entry]) -> list[Block]:
 
 
 class _Alike:
-    """Agents of one game and one set of levels that were judged alike, and the attacks that count for them."""
+    """Agents of one game and one set of levels that were evaluated alike, and the attacks that count for them."""
 
     def __init__(self, entries: Sequence[Entry], members: dict[str, list[Evaluation]]) -> None:
         self.members = members  # by the label of their entry
-        self.first, *_ = self.everyone = [judged for several in members.values() for judged in several]
+        self.first, *_ = self.everyone = [evaluation for several in members.values() for evaluation in several]
         self.entries = [entry for entry in entries if entry.label in members]
         self.absent = [entry.label for entry in entries if entry.label not in members]
         self.attacks: Attacks = {}
-        for eps in sorted({eps for judged in self.everyone for _, eps in judged.cells}):
-            faced = [[attack for attack, at in judged.cells if at == eps] for judged in self.everyone]
-            if shared := _in_all([*filter(None, faced)]):  # by those who were judged at this budget
+        for eps in sorted({eps for evaluation in self.everyone for _, eps in evaluation.cells}):
+            faced = [[attack for attack, at in evaluation.cells if at == eps] for evaluation in self.everyone]
+            if shared := _in_all([*filter(None, faced)]):  # by those who were evaluated at this budget
                 self.attacks[eps] = shared
-        # The budgets of the final score, or what was judged of them; none where they have no attack in common.
+        # The budgets of the final score, or what was evaluated of them; none where they have no attack in common.
         scored = tuple(eps for eps in entries[0].scored if eps in self.attacks)
         self.counted = _in_all([self.attacks[eps] for eps in scored])
         self.scored = scored if self.counted else ()
 
-    def counting(self, judged: Evaluation) -> list[Score]:
+    def counting(self, evaluation: Evaluation) -> list[Score]:
         """The scores under attacks that count at their budget."""
-        return [score for score in judged.scores if score.attack in self.attacks.get(score.eps, ())]
+        return [score for score in evaluation.scores if score.attack in self.attacks.get(score.eps, ())]
 
-    def score(self, judged: Evaluation, worst: Callable[[list[Score]], dict[float, Worst]] = worst_within) -> float:
-        """As far as it was judged, under attacks that all its budgets have."""
-        lowest = worst([score for score in self.counting(judged) if score.attack in (None, *self.counted)])
+    def score(self, evaluation: Evaluation, worst: Callable[[list[Score]], dict[float, Worst]] = worst_within) -> float:
+        """As far as it was evaluated, under attacks that all its budgets have."""
+        lowest = worst([score for score in self.counting(evaluation) if score.attack in (None, *self.counted)])
         attacked = [lowest[eps].mean for eps in self.scored if eps in lowest]
-        return (judged.nominal.mean if judged.nominal else 0.0) + (stats.mean(attacked) if attacked else 0.0)
+        return (evaluation.nominal.mean if evaluation.nominal else 0.0) + (stats.mean(attacked) if attacked else 0.0)
 
     def block(self, medians: dict[str, int]) -> Block:
         """In numbers; `medians`: of every entry, which of its members has the median score."""
         rows = [self._row(entry, medians[entry.label]) for entry in self.entries]
         missing = self._missing()
-        notes = [f"{label} was not judged on these levels" for label in self.absent]
+        notes = [f"{label} was not evaluated on these levels" for label in self.absent]
         notes += [*self._atari_conditions(), *self._uneven()]
         for row in rows:
             notes += self._hurt_more(row.label, self.members[row.label][medians[row.label]])
             notes += self._fewer_budgets(row)
         if missing and (apart := [format_eps(eps) for eps in missing.eps if eps not in self.attacks]):
-            notes.append(f"at {', '.join(apart)} no attack was faced by all; judge each by --suite {missing.suite}")
-        quick = [entry.label for entry in self.entries if entry.config and entry.config.budget == "small"]
+            notes.append(f"at {', '.join(apart)} no attack was faced by all; evaluate each by --suite {missing.suite}")
+        quick = [entry.label for entry in self.entries if entry.config and entry.config.size == "small"]
         notes += [f"{label} is a quick look, not the paper's protocol" for label in quick]
         for label, members in self.members.items():
             if missing and missing.eps and not any(any(one.budgets) for one in members):
-                notes.append(f"{label} was judged by nominal play alone")
+                notes.append(f"{label} was evaluated by nominal play alone")
         return Block(
             game=self.first.game.id,
             levels=self.first.levels,
@@ -262,7 +262,7 @@ class _Alike:
             if all(any(s.eps == eps for s in scores) for scores in counting):
                 within = [lowest(s for s in scores if s.eps <= eps) for scores in counting]
                 exactly = lowest(s for s in counting[median] if s.eps == eps)
-                cells[eps] = Cell(eps, within[median], exactly, tuple(score.returns for score in within))
+                cells[eps] = ReturnAtBudget(eps, within[median], exactly, tuple(score.returns for score in within))
         whole = bool(self.scored) and {0.0, *self.scored} <= cells.keys()
         return Row(
             label=entry.label,
@@ -305,43 +305,43 @@ class _Alike:
             counted = ", ".join(map(attack_label, self.counted))
             yield f"the score is over {counted}, which all its budgets have"
 
-    def _hurt_more(self, label: str, judged: Evaluation) -> Iterator[str]:
+    def _hurt_more(self, label: str, evaluation: Evaluation) -> Iterator[str]:
         """Where an attack that not all faced hurt an agent more than those that count."""
         found = dict[Score, None]()
-        counting = self.counting(judged)
+        counting = self.counting(evaluation)
         for eps in dict.fromkeys(score.eps for score in counting):
-            own = lowest(s for s in judged.scores if s.eps <= eps)
-            if clearly_lower(own, lowest(s for s in counting if s.eps <= eps), judged.nominal):
+            own = lowest(s for s in evaluation.scores if s.eps <= eps)
+            if clearly_lower(own, lowest(s for s in counting if s.eps <= eps), evaluation.nominal):
                 found[own] = None
         for own in found:
             what = f"{own.mean:.4g} at {format_eps(own.eps)} under {attack_label(own.attack)}"
             yield f"{label} has {what}, which not all faced"
 
     def _fewer_budgets(self, row: Row) -> Iterator[str]:
-        """Where an agent was not judged at budgets that count for others at larger ones."""
+        """Where an agent was not evaluated at budgets that count for others at larger ones."""
         largest = max(row.cells, default=0.0)
         if lacking := [format_eps(eps) for eps in self.attacks if eps not in row.cells and eps < largest]:
-            yield f"{row.label} was not judged at {', '.join(lacking)}: within larger budgets it may have less"
+            yield f"{row.label} was not evaluated at {', '.join(lacking)}: within larger budgets it may have less"
 
     def _missing(self) -> Missing | None:
-        """The largest suite that somebody faced, and the first agent that did not."""
-        judged = {
+        """The largest suite that an agent faced, and the first agent that did not."""
+        by_agent = {
             (entry.label, member.name): one
             for entry in self.entries
             for member, one in zip(entry.members, self.members[entry.label], strict=True)
         }
         budgets = sorted({eps for one in self.everyone for eps in one.budgets if eps})
         apart = [eps for eps in budgets if eps not in self.attacks]
-        nominal = [agent for agent, one in judged.items() if not any(one.budgets)]
+        nominal = [agent for agent, one in by_agent.items() if not any(one.budgets)]
         if not apart and not nominal:
             return None
         wanted = tuple(apart or budgets)
         for name, attacks in sorted(SUITES.items(), key=lambda item: -len(item[1])):
             asked = [{(attack, eps) for attack in attacks} for eps in wanted]
-            lacking = [agent for agent, one in judged.items() for cells in asked if not cells <= one.cells.keys()]
-            if len(lacking) < len(judged) * len(wanted):
+            lacking = [agent for agent, one in by_agent.items() for cells in asked if not cells <= one.cells.keys()]
+            if len(lacking) < len(by_agent) * len(wanted):
                 return Missing(*lacking[0], name, wanted)
-        return Missing(*[*nominal, *judged][0], "paper", wanted)
+        return Missing(*[*nominal, *by_agent][0], "paper", wanted)
 
 
 def _in_all(played: Sequence[Sequence[Attack | None]]) -> tuple[Attack | None, ...]:

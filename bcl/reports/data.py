@@ -8,14 +8,14 @@ import numpy as np
 from bcl.attacks import Attack
 from bcl.evaluation import Breaking, Certificate, Evaluation, Score
 from bcl.evaluation.score import lowest
-from bcl.reports.published import Result
+from bcl.reports.published import PublishedRow
 
 BarState = Literal["kept", "not kept", "undecided", "diverged", "unfinished", "not needed"]
 """`not needed`: it trained beside a run that was good enough, so that no decision names it."""
 
 
 @dataclass(frozen=True)
-class Bar:
+class TimelineBar:
     """One training run on the timeline."""
 
     phase: int
@@ -41,7 +41,7 @@ class Skip:
     """Budgets that needed no training."""
 
     at: float
-    """Seconds, as in `Bar`."""
+    """Seconds, as in `TimelineBar`."""
     low: float
     """The budget the agent was trained up to."""
     high: float
@@ -53,7 +53,7 @@ class Rise:
     """The budget of a paced run while it trained."""
 
     seconds: tuple[float, ...]
-    """As in `Bar`."""
+    """As in `TimelineBar`."""
     eps: tuple[float, ...]
 
 
@@ -84,7 +84,7 @@ class Panel:
 class Timeline:
     """How the agent came about."""
 
-    bars: list[Bar] = field(default_factory=list)
+    bars: list[TimelineBar] = field(default_factory=list)
     skips: list[Skip] = field(default_factory=list)
     panels: list[Panel] = field(default_factory=list)
     rises: list[Rise] = field(default_factory=list)
@@ -94,7 +94,7 @@ class Timeline:
 
     @property
     def ended(self) -> float:
-        """Seconds, as in `Bar`."""
+        """Seconds, as in `TimelineBar`."""
         ends = [bar.end for bar in self.bars] + [skip.at for skip in self.skips]
         return max([0.0, *ends, *(rise.seconds[-1] for rise in self.rises)])
 
@@ -158,7 +158,7 @@ class Collected:
     provenance: tuple[tuple[str, str], ...]
     progress: tuple[str, ...] = ()
     """Of an unfinished run: what is done, what is under way."""
-    published: Result | None = None
+    published: PublishedRow | None = None
     """The paper's row of this recipe on this game."""
     timeline: Timeline | None = None
     frames: Frames | None = None
@@ -173,7 +173,7 @@ class Collected:
     start: str = ""
     """What the agent that training began from is called; empty: there is none."""
     breaking: Breaking | None = None
-    """The smallest budget that breaks the agent, where somebody looked for it."""
+    """The smallest budget that breaks the agent, where it was searched for."""
 
     @property
     def undercut(self) -> tuple[Score, ...]:

@@ -20,7 +20,7 @@ from matplotlib.ticker import EngFormatter, MaxNLocator
 from bcl.errors import counted
 from bcl.evaluation import Evaluation, Score
 from bcl.reports.data import BarState, Frame, Proof, Timeline
-from bcl.reports.published import Result
+from bcl.reports.published import PublishedRow
 from bcl.reports.style import COLOURS, LEVELS, LIGHT, RC, number, styles
 from bcl.stats import MIN_FOR_INTERVAL
 
@@ -117,7 +117,9 @@ def _errors(scores: Sequence[Score]) -> list[float] | None:
 
 
 @styled
-def return_against_budget(evaluation: Evaluation, published: Result | None, width: int, start: str = "") -> Figure:
+def return_against_budget(
+    evaluation: Evaluation, published: PublishedRow | None, width: int, start: str = ""
+) -> Figure:
     """A line per attack; the worst within each budget bold; that of the agent called `start`, from which training began,
     as wide and gray; the paper's values hollow."""
     looks = styles(evaluation.attacks)

@@ -11,7 +11,7 @@ import numpy as np
 
 from bcl.attacks import attack_from_dict, attack_to_dict, suite
 from bcl.config import EvaluationConfig, evaluation_defaults
-from bcl.device import threads, worth
+from bcl.device import threads, useful_threads
 from bcl.envs import make_env
 from bcl.errors import StoreError
 from bcl.evaluation import Moment, game_for_evaluation, lowest, watch
@@ -43,7 +43,10 @@ def play_frames(collected: Collected, device: str, say: Callable[[str], object] 
     say("sample frames: the beginning of an episode under attack is played once, and kept for later reports")
     eps = worst_budget(collected, game)
     played = game_for_evaluation(game, None, EvaluationConfig().max_steps)
-    with contextlib.closing(make_env(played, 1, device, render=True)) as env, threads(worth(policy.spec.obs_shape, 1)):
+    with (
+        contextlib.closing(make_env(played, 1, device, render=True)) as env,
+        threads(useful_threads(policy.spec.obs_shape, 1)),
+    ):
         moments = list(watch(policy, env, ATTACK, eps, seed=0, steps=STEPS))
         names = [name.lower() for name in env.action_names]
     chosen = []
@@ -104,5 +107,5 @@ def _read(path: Path, about: dict[str, Any]) -> Frames | None:
         moments = tuple(Frame(*row) for row in zip(*columns, strict=True))
         facts = {name: kept[name] for name in FACTS} | {"dimensions": tuple(kept["dimensions"])}
         return Frames(attack_from_dict(kept["attack"]), **facts, moments=moments)
-    except Exception:  # whatever damaged bytes make zipfile and NumPy stumble over
+    except Exception:  # whatever zipfile and NumPy raise for damaged bytes
         return None

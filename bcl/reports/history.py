@@ -9,7 +9,7 @@ import numpy as np
 
 from bcl.curriculum_rules import Decision
 from bcl.experiment.phases import budgets_of
-from bcl.reports.data import Bar, BarState, Curve, Panel, Rise, Skip, Timeline
+from bcl.reports.data import BarState, Curve, Panel, Rise, Skip, Timeline, TimelineBar
 from bcl.reports.style import short_eps
 from bcl.runs.directory import PhaseFolder, RunDirectory, StageFolder, StoredDecision, TrainingFolder, times
 
@@ -72,7 +72,7 @@ def _add_training(timeline: Timeline, stage: StageFolder, agent: str | None) -> 
         eps = 0.0 if stage.loss == "standard" else stage.config.curriculum.target
         began = timeline.ended
         state, reported = _state(stage, "kept", agent)
-        timeline.bars.append(Bar(0, 1, 1, eps, began, began + stage.seconds(), state, reported))
+        timeline.bars.append(TimelineBar(0, 1, 1, eps, began, began + stage.seconds(), state, reported))
         timeline.panels.append(Panel(stage.name, (_curve(True, rows),), phase=False))
 
 
@@ -107,7 +107,7 @@ def _add_curriculum(timeline: Timeline, stage: StageFolder, agent: str | None) -
             start, end = _span(stage, phase, k, made, spent)
             missed = candidate is not None and candidate.met is False
             which = (phase.index, place, len(trained), eps[phase.index])
-            timeline.bars.append(Bar(*which, began + start, began + end, state, reported, missed))
+            timeline.bars.append(TimelineBar(*which, began + start, began + end, state, reported, missed))
             curves.append(_curve(kept, rows))
         if curves:
             low, high = short_eps(eps[phase.index - 1]), short_eps(eps[phase.index])

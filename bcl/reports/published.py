@@ -13,7 +13,7 @@ from bcl.games import ProcgenGame
 
 
 @dataclass(frozen=True)
-class Result:
+class PublishedRow:
     """A row of a main table."""
 
     game: str
@@ -50,14 +50,14 @@ class RunCount:
     hours_source: str
 
 
-Row = TypeVar("Row", Result, RunCount)
+Row = TypeVar("Row", PublishedRow, RunCount)
 
 
-def results(game: str) -> tuple[Result, ...]:
+def results(game: str) -> tuple[PublishedRow, ...]:
     """The main table's rows of a preset's game; none for games that the paper does not have."""
     table = _file()["results"].get(game, {})
     eps = tuple(level / 255 for level in table.get("eps", ()))
-    return tuple(Result(**{"levels": "", **row}, game=game, eps=eps) for row in _rows(table))
+    return tuple(PublishedRow(**{"levels": "", **row}, game=game, eps=eps) for row in _rows(table))
 
 
 def run_counts(game: str) -> tuple[RunCount, ...]:
@@ -68,7 +68,7 @@ def run_counts(game: str) -> tuple[RunCount, ...]:
     return tuple(RunCount(**row, hours=hours[game], hours_source=table["source"]) for row in rows)
 
 
-def result_for(config: Config | None, levels: str) -> Result | None:
+def result_for(config: Config | None, levels: str) -> PublishedRow | None:
     """The main table's row of a run on these levels."""
     if config is None:
         return None

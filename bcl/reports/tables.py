@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from bcl.experiment import Start
     from bcl.reports.comparable import Entry
-    from bcl.reports.compare import Block, Cell, Comparison, Row
+    from bcl.reports.compare import Block, Comparison, ReturnAtBudget, Row
 
 EXACTLY = "at exactly this budget"
 PAPER_RUNS, PAPER_TIME = "paper's runs", "paper's time"  # columns that are left out where the paper has neither
@@ -171,7 +171,7 @@ def _returns(block: "Block") -> Table:
 
 
 def _lines(row: "Row", block: "Block") -> Iterator[tuple[str, ...]]:
-    def line(name: str, text: Callable[["Cell"], str], score: float | None) -> tuple[str, ...]:
+    def line(name: str, text: Callable[["ReturnAtBudget"], str], score: float | None) -> tuple[str, ...]:
         cells = [text(row.cells[eps]) if eps in row.cells else "" for eps in block.budgets]
         return name, *cells, "" if score is None else number(score)
 
@@ -245,7 +245,7 @@ def _measured(score: Score) -> str:
     return mean + _interval(score.interval)
 
 
-def _over_repeats(cell: "Cell") -> str:
+def _over_repeats(cell: "ReturnAtBudget") -> str:
     everyone = cell.over_repeats
     return number(everyone.mean) + _interval(everyone.interval)
 

@@ -73,7 +73,7 @@ class Executor:
         raise NotImplementedError
 
 
-class Here(Executor):
+class InThisProcess(Executor):
     """One job after the other in this process, each begun when its result is asked for; `tick` is called whenever a job
     asks whether to stop."""
 
@@ -156,9 +156,10 @@ def _interrupt(begun: Sequence[Begun], tick: Callable[[], None]) -> None:
         time.sleep(POLL)
 
 
-class Crew:
-    """Jobs beside each other, each in a process of its own, begun one by one: for whoever decides by what has ended what comes
-    next. As a context: KeyboardInterrupt lets jobs keep checkpoints, and what is still under way at its end is cancelled."""
+class BackgroundJobs:
+    """Jobs beside each other, each in a process of its own, begun one by one, where the next depends on what has ended.
+
+    As a context: KeyboardInterrupt lets jobs keep checkpoints, and what is still under way at its end is cancelled."""
 
     def __init__(self, stop: Callable[[], bool], tick: Callable[[], None], preload: Sequence[str] = ()) -> None:
         self._stop = stop
@@ -193,7 +194,7 @@ class Crew:
             child.cancel()
             child.join()
 
-    def __enter__(self) -> "Crew":
+    def __enter__(self) -> "BackgroundJobs":
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:

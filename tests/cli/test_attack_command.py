@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -66,10 +67,28 @@ def test_sanity_attacks_with_everything(bcl) -> None:
     assert "1.0" in out
 
 
+def test_the_next_command_quotes_a_path_with_a_space(bcl, tmp_path: Path) -> None:
+    (tmp_path / "my agents").mkdir()
+    agent = (tmp_path / "p.safetensors").rename(tmp_path / "my agents" / "p.safetensors")
+    few = ("--eps", "0.1", "--episodes", "1")
+    for words, following in (
+        (("attack", *few), ("attack", "--suite", "strong", "--eps", "0.1")),
+        (("certify", "--method", "ibp", *few), ("certify", "--eps", "0.1", "--method", "crown")),
+        (("certify", "--method", "crown", *few), ("report",)),
+    ):
+        code, out, _ = bcl(words[0], str(agent), *words[1:])
+        assert code == 0
+        assert out.splitlines()[-1].startswith("next: bcl ")
+        assert shlex.split(out.splitlines()[-1])[2:] == [following[0], str(agent), *following[1:]]
+
+
 def test_a_run_directory_stands_for_its_best_policy(bcl, tmp_path: Path) -> None:
     code, _, err = bcl("attack", str(tmp_path), "--eps", "0.1")
     assert code == 2
-    assert "no best policy yet" in err
+    assert (
+        f"is not a run directory: it has no config.toml; give what is in it, such as {tmp_path / 'p.safetensors'}"
+        in err
+    )
     (tmp_path / "three").mkdir()
     (tmp_path / "three" / "repeats.json").write_text('{"runs": ["seed0", "seed1", "seed2"]}')
     assert "'three' holds 3 repeats; give one of them, such as three/seed0" in bcl("attack", "three")[2]

@@ -171,7 +171,7 @@ def mistakes(tmp_path: Path) -> list[tuple[list[str], str]]:
         (["train", "pong", "--seed"], "--seed has no value"),
         (["train", "pong", "--seed", "--recipe", "at"], "--seed has no value"),
         (["train", "pong", "--say", "x"], "unknown argument '--say'"),
-        (["attack", "zoo:pong-vanilla", "--onlooker", "x"], "unknown argument '--onlooker'"),
+        (["attack", "zoo:pong-vanilla", "--listener", "x"], "unknown argument '--listener'"),
     ]
 
 

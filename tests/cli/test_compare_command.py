@@ -111,7 +111,7 @@ def test_the_next_command_is_the_one_that_is_missing(bcl, judged: Path) -> None:
     bcl("attack", "never.safetensors", "--attack", "noise", "--eps", "0", "--episodes", "4", "--seed", "9")
     code, out, _ = bcl("compare", "one.safetensors", "never.safetensors")
     assert code == 0
-    assert "never.safetensors was judged by nominal play alone" in out
+    assert "never.safetensors was evaluated by nominal play alone" in out
     assert out.splitlines()[-1] == "next: bcl attack never.safetensors --suite quick --eps 0.1 --episodes 4"
 
 

@@ -121,7 +121,7 @@ def test_a_second_ctrl_c_ends_a_game_that_hangs_with_all_its_processes(
             hung = 2 if "--game.processes" in more else 1
             wait_until(lambda: len([*tmp_path.glob("pid-*")]) == hung or process.poll() is not None)
             os.killpg(process.pid, signal.SIGINT)  # a terminal tells all processes
-            wait_until(lambda: b"once more to stop at once" in log.read_bytes() or process.poll() is not None)
+            wait_until(lambda: b"interrupt again to stop at once" in log.read_bytes() or process.poll() is not None)
             os.killpg(process.pid, signal.SIGINT)
             code = process.wait(timeout=100)
             wait_until(lambda: not any(alive(int(path.name[4:])) for path in tmp_path.glob("pid-*")))
@@ -131,5 +131,5 @@ def test_a_second_ctrl_c_ends_a_game_that_hangs_with_all_its_processes(
     said = log.read_text()
     assert code == 130, said
     assert said.splitlines()[-1].startswith("bcl: interrupted; continue with: bcl resume run --device cpu"), said
-    assert said.count("once more") == 1  # nobody but the first process speaks
+    assert said.count("interrupt again") == 1  # nobody but the first process speaks
     assert "Traceback" not in said

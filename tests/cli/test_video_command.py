@@ -45,7 +45,7 @@ def test_a_folder_of_ones_own_and_no_attack(bcl, tmp_path: Path) -> None:
         (["p.safetensors", "--fps", "0"], "give 1 to 240"),
         (["p.safetensors", "--out", "v.mp4"], "leave the ending out"),
         (["nowhere"], "does not exist"),
-        (["."], "no best policy yet"),
+        (["."], "give what is in it, such as p.safetensors"),
     ],
 )
 def test_mistakes_are_one_sentence(bcl, words: list[str], expected: str) -> None:

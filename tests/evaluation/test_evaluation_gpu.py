@@ -9,7 +9,7 @@ from bcl.attacks import PGD, Attack, Directed, MultiT, perturb
 from bcl.config import resolve
 from bcl.envs import make_env
 from bcl.evaluation import evaluate
-from bcl.evaluation.play import Decision, SearchForm
+from bcl.evaluation.play import ActionChooser, SearchForm
 from bcl.evaluation.speed import untrained_policy
 from bcl.policies import Policy
 
@@ -33,9 +33,9 @@ def test_the_graph_repeats_what_eager_code_does(policy: Policy, attack: Attack) 
     env = make_env(GAME, 4, "cuda")
     obs = env.reset(0)
 
-    def decision() -> Decision:
+    def decision() -> ActionChooser:
         generator = torch.Generator("cuda").manual_seed(0)
-        return Decision(policy, SearchForm(policy, half=False), attack, 3 / 255, generator)
+        return ActionChooser(policy, SearchForm(policy, half=False), attack, 3 / 255, generator)
 
     graph, eager = decision(), decision()
     for _ in range(5):

@@ -13,7 +13,7 @@ from bcl.config import resolve
 from bcl.envs import make_env
 from bcl.evaluation import Cell, Plan, evaluate, evaluate_cells, run_suite, suite
 from bcl.evaluation.speed import untrained_policy
-from bcl.evaluation.suite import tables_at_once
+from bcl.evaluation.suite import cells_at_once
 from bcl.policies import Policy, PolicySpec
 
 ATTACKS = [*SUITES["strong"], FGSM(), UniformNoise(), CornerNoise()]
@@ -90,7 +90,7 @@ def test_atari_cells_share_an_environment_with_the_starts_they_would_have_alone(
     cells = [Cell(None, 0.0), Cell(UniformNoise(), 0.5), Cell(CornerNoise(), 0.5)]
     alone = list(run_suite(policy, plan, cells, tmp_path / "alone"))
     monkeypatch.setattr(suite, "shares_environment", lambda plan, device: True)
-    monkeypatch.setattr(suite, "tables_at_once", lambda policy, plan: 2)
+    monkeypatch.setattr(suite, "cells_at_once", lambda policy, plan: 2)
     assert list(run_suite(policy, plan, cells, tmp_path / "shared")) == alone
     [env] = suite.make_envs(plan, 2, torch.device("cpu"))
     assert env.num_envs == 6
@@ -126,6 +126,6 @@ def test_an_attack_of_ones_own_is_called_with_one_budget_and_one_generator(polic
     attack = OneBudget()
     cells = [Cell(attack, 0.1), Cell(attack, 0.2)]
     plan = Plan(GAME, episodes=2)
-    assert tables_at_once(policy, plan) > 1
+    assert cells_at_once(policy, plan) > 1
     assert [score.eps for score in run_suite(policy, plan, cells, tmp_path)] == [0.1, 0.2]
     assert attack.calls > 0

@@ -87,15 +87,15 @@ def test_decisions_scores_and_agents_are_the_same(plain: Path, tmp_path: Path) -
     assert_same(run, plain)
     assert scores(run) == scores(plain)
     # Run 1 of phase 1 was guessed to be good enough, and when it was not, run 2 to be no better.
-    in_vain = [line.partition(" in vain")[0] for line in said if "in vain," in line]
-    assert in_vain == ["phase 2, run1: begun ahead", "phase 1, run3: begun ahead"]
+    unused = [line.partition(" but not used")[0] for line in said if "but not used," in line]
+    assert unused == ["phase 2, run1: begun ahead", "phase 1, run3: begun ahead"]
     assert [*curriculum(run).in_vain()] == ["phases/002/run1", "phases/001/run3"]
     times = times_of(curriculum(run))
     assert times
-    assert times.runs_in_vain == 2
+    assert times.unused_runs == 2
     assert 0 < times.training < times.wall
     assert str(times) in status(run).lines[-1]
-    assert "2 runs trained in vain" in status(run).lines[-1]
+    assert "2 runs trained but not used" in status(run).lines[-1]
 
 
 FINISH = "import sys, pathlib; from bcl import experiment as e; e.finish(pathlib.Path(sys.argv[1]), e.Dispatcher(judge_beside='on'))"
@@ -167,7 +167,7 @@ def test_judging_beside_is_refused_where_several_runs_train() -> None:
 
 
 def test_times_by_hand(tmp_path: Path) -> None:
-    times = Times(wall=100.0, training=75.0, runs_in_vain=1, in_vain=12.0)
+    times = Times(wall=100.0, training=75.0, unused_runs=1, unused=12.0)
     assert (times.judging, times.judging_share) == (25.0, 0.25)
-    assert str(times) == "100 s, 25% of them judging while nothing trained, 1 run trained in vain (12 s)"
+    assert str(times) == "100 s, 25% of them judging while nothing trained, 1 run trained but not used (12 s)"
     assert str(Times(0.0, 0.0, 0, 0.0)) == "0 s, 0% of them judging while nothing trained"

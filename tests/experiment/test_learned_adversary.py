@@ -10,7 +10,7 @@ import torch
 
 import bcl
 from bcl.attacks import Directed, Learned, attack_by_name, perturb
-from bcl.attacks.learned import TRUTH
+from bcl.attacks.learned import NO_TARGET
 from bcl.envs import make_env
 from bcl.errors import BclError, ConfigError
 from bcl.evaluation import Cell, Plan, read_evaluations, run_suite
@@ -98,7 +98,7 @@ def test_on_cartpole_it_beats_pgd_clearly(tmp_path: Path, monkeypatch: pytest.Mo
 def test_a_director_is_obeyed_where_the_budget_allows() -> None:
     victim, obs = walker(), torch.zeros(5, 3 + CORRIDOR + 4)
     obs[:, 0] = 1
-    aims = torch.tensor([0, 1, 2, 3, TRUTH])
+    aims = torch.tensor([0, 1, 2, 3, NO_TARGET])
     generator = torch.Generator().manual_seed(0)
     seen = perturb(Directed(lambda _: aims), victim, obs, 0.3, generator)
     assert victim(seen).argmax(dim=1).tolist() == [0, 1, 2, 3, 0]

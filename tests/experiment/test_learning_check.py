@@ -8,7 +8,7 @@ import pytest
 from bcl import experiment
 from bcl.config import resolve_stages
 from bcl.experiment import Dispatcher, Verdict
-from bcl.experiment.learning_check import doubt, first_and_last, rose
+from bcl.experiment.learning_check import first_and_last, learning_flag, rose
 from bcl.experiment.status import status
 from bcl.reports.collect import collect
 from bcl.runs import store
@@ -41,7 +41,7 @@ def told(folder: Path, rows: list[Row], parent: str = "") -> str:
         for number, one in enumerate(rows, 1):
             file.append({"step": number, **one})
     store.write_json(folder / "result.json", {"policy": "x", "parent": parent})
-    return (doubt(TrainingFolder(folder)) or ("", ""))[1]
+    return (learning_flag(TrainingFolder(folder)) or ("", ""))[1]
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_a_stage_that_trains_on_from_an_agent_need_not_rise(tmp_path: Path) -> N
 def test_nothing_is_said_of_a_stage_under_way(tmp_path: Path) -> None:
     assert told(tmp_path, [row(0, 100)] * 4)
     (tmp_path / "result.json").unlink()
-    assert doubt(TrainingFolder(tmp_path)) is None
+    assert learning_flag(TrainingFolder(tmp_path)) is None
 
 
 def test_a_stage_whose_metrics_are_gone_says_so(tmp_path: Path) -> None:
@@ -85,7 +85,7 @@ def test_a_stage_whose_metrics_are_gone_says_so(tmp_path: Path) -> None:
     assert status(run).lines == ("vanilla: trained",)
     (vanilla / "metrics.jsonl").unlink()
     words = "its metrics.jsonl is missing, so whether it learned cannot be told"
-    assert doubt(TrainingFolder(vanilla)) == ("unknown-learning", words)
+    assert learning_flag(TrainingFolder(vanilla)) == ("unknown-learning", words)
     assert status(run).lines == (f"vanilla: trained; {words}",)
 
 

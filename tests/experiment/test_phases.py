@@ -141,7 +141,7 @@ def test_a_recipe_with_ppo(tmp_path: Path, recipe: str) -> None:
 
 
 def test_ppos_rule_stops_at_a_training_attack_that_is_too_weak(tmp_path: Path) -> None:
-    verdict = whole(tmp_path, "bcl-mos-at", *HARD, *PPO, "--curriculum.runs=1", "--curriculum.toothless=0.01")
+    verdict = whole(tmp_path, "bcl-mos-at", *HARD, *PPO, "--curriculum.runs=1", "--curriculum.weak_attack_share=0.01")
     assert verdict.curriculum.startswith("the training attack is too weak")
     assert [made.by for made in decided(tmp_path)[-1].tried][-1] == "training attack"
 
@@ -231,15 +231,15 @@ def test_a_budget_of_time_is_asked_once(tmp_path: Path) -> None:
 
 def test_a_quick_look_is_small(tmp_path: Path) -> None:
     for game in ("pong", "cartpole", "freeway"):
-        for _, config in resolve_stages(game, recipe="bcl-mos-at", flags={"budget": "small"}):
-            assert config.budget == "small"
+        for _, config in resolve_stages(game, recipe="bcl-mos-at", flags={"size": "small"}):
+            assert config.size == "small"
             assert config.dqn.steps <= 10_000
             assert config.dqn.ramp_steps <= 10_000
             assert config.dqn.replay_initial < config.dqn.ramp_steps
             assert config.curriculum.runs <= 2
             assert config.curriculum.max_runs == 8
             assert config.evaluation.episodes <= 3
-    flags = {"budget": "small", "dqn": {"steps": 77_000}}
+    flags = {"size": "small", "dqn": {"steps": 77_000}}
     assert resolve_stages("pong", recipe="bcl-mos-at", flags=flags)[-1][1].dqn.steps == 77_000
 
 
@@ -424,7 +424,7 @@ def test_repeats_are_runs_of_their_own(in_folder: Callable[..., tuple[int, str, 
 
 
 def test_the_command_line_ends_with_the_verdict(in_folder: Callable[..., tuple[int, str, str]]) -> None:
-    words = ("cartpole", "--recipe", "ncl-at", "--out", "run", "--budget", "small", "--device", "cpu")
+    words = ("cartpole", "--recipe", "ncl-at", "--out", "run", "--size", "small", "--device", "cpu")
     code, out, err = in_folder("train", *words, *TINY)
     assert code == 0
     assert "not the paper's protocol" in err

@@ -16,7 +16,7 @@ from bcl.reports.collect import collect
 from bcl.reports.page import page
 from bcl.runs import store
 from bcl.runs.directory import RunDirectory
-from bcl.runs.executors import Here, Job, Results
+from bcl.runs.executors import InThisProcess, Job, Results
 from bcl.settings import parse_flags
 
 SMALL = [
@@ -38,7 +38,7 @@ def balancing() -> Policy:
     return policy
 
 
-class Batches(Here):
+class Batches(InThisProcess):
     """Notes how many jobs come together."""
 
     width = 2

@@ -35,7 +35,7 @@ def test_rises_while_returns_hold():
     assert [after(PACE, *[120.0] * n).eps for n in (1, 2, 5)] == pytest.approx([0.01, 0.02, 0.05])
 
 
-def test_waits_before_the_first_judgement():
+def test_waits_before_the_first_check():
     at = advance(PACE, begin(PACE), 50_000, episodes(120, 3))
     assert at.eps == 0
     assert advance(PACE, at, 51_000, episodes(120, 1)).eps == pytest.approx(0.01)  # of the last 1,000 steps alone
@@ -87,7 +87,7 @@ def test_the_attacked_copies_count_too():
 def test_adaptive_thresholds_are_shares_of_the_first_window_above_the_floor():
     pace = replace(PACE, nominal=0.9, attacked=0.5, adaptive=True, floor=-20.0, first_episodes=6)
     at = advance(pace, begin(pace), 1_000, episodes(20, 5), episodes(20, 6))
-    assert at.judged == 0
+    assert at.checks == 0
     at = advance(pace, at, 2_000, episodes(20, 1), NONE_PLAYED)
     assert (at.nominal, at.attacked) == (pytest.approx(16), pytest.approx(0))
     assert advance(pace, at, 3_000, episodes(15.9), episodes(1)).met is False
@@ -165,7 +165,7 @@ def disturb(policy: Policy, optimizer: torch.optim.Optimizer) -> None:
     optimizer.step()
 
 
-def test_weights_go_back_with_the_budget_to_the_last_judgement_that_was_met():
+def test_weights_go_back_with_the_budget_to_the_last_check_that_was_met():
     policy = small_policy()
     optimizer = torch.optim.Adam(policy.parameters())
     pacer = Pacer(QUICK, policy, optimizer)

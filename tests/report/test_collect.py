@@ -255,7 +255,7 @@ def test_settings_are_those_that_differ_from_the_preset(pong_run: Path) -> None:
         ("3-at", "dqn.batch_size", "256", "128"),
     )
     assert dict(c.about) == {
-        "recipe": "bcl-mos-at", "game": "pong", "learner": "dqn", "bootstrap": "auto", "seed": "0", "budget": "full",
+        "recipe": "bcl-mos-at", "game": "pong", "learner": "dqn", "bootstrap": "auto", "seed": "0", "size": "full",
     }  # fmt: skip
     assert {"command", "version", "started", "platform", "torch", "policy"} <= {name for name, _ in c.provenance}
 

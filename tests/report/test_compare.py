@@ -69,14 +69,14 @@ def test_a_row_keeps_its_flags(tmp_path: Path) -> None:
     assert told in tables(compare_agents([tmp_path / "a"]))[0].notes
 
 
-def test_an_agent_that_was_judged_at_fewer_budgets_is_named(tmp_path: Path) -> None:
+def test_an_agent_that_was_evaluated_at_fewer_budgets_is_named(tmp_path: Path) -> None:
     whole = finished(tmp_path / "whole", "pong", "at", pong(20, 15, 10, 5))
     part = finished(tmp_path / "part", "pong", "at", {k: v for k, v in pong(20, 15, 10, 5).items() if k[1] != 20 / 255})
     small = finished(
         tmp_path / "small", "pong", "at", {k: v for k, v in pong(20, 15, 10, 5).items() if k[1] < 15 / 255}
     )
     assert only_block(whole, part, small).notes == (
-        "part was not judged at 20/255: within larger budgets it may have less",
+        "part was not evaluated at 20/255: within larger budgets it may have less",
     )
 
 
@@ -121,7 +121,7 @@ def test_only_attacks_that_all_faced_count(tmp_path: Path) -> None:
     assert block.attacks[10 / 255] == (PGD30, RI)
     assert [*block.rows[1].cells] == [0.0]
     assert block.rows[1].score is None
-    assert "vanilla was judged by nominal play alone" in block.notes
+    assert "vanilla was evaluated by nominal play alone" in block.notes
     assert block.missing == Missing("vanilla", "vanilla", "paper", (10 / 255, 20 / 255, 25 / 255))
 
 
@@ -176,7 +176,7 @@ def test_where_no_attack_is_shared_the_suite_and_the_agent_without_it_are_named(
     first = repeated(tmp_path / "a", "cartpole", "at", [by("paper", 0.1), by("quick", 0.1)])
     block = only_block(first, finished(tmp_path / "b", "cartpole", "at", by("paper", 0.1, 0.2)))
     assert block.missing == Missing("a", "seed1", "paper", (0.1,))
-    assert block.notes == ("at 0.1 no attack was faced by all; judge each by --suite paper",)
+    assert block.notes == ("at 0.1 no attack was faced by all; evaluate each by --suite paper",)
     for run in (first / "seed0", first / "seed1"):
         judge(run, resolve("cartpole").game, by("paper", 0.1), seed=7)
     block = only_block(first, tmp_path / "b")
@@ -224,10 +224,10 @@ def test_the_budget_that_tests_an_attack_is_no_column(tmp_path: Path) -> None:
     assert only_block(run).budgets == [0.0]
 
 
-def test_agents_that_were_not_judged_alike_are_refused(tmp_path: Path) -> None:
+def test_agents_that_were_not_evaluated_alike_are_refused(tmp_path: Path) -> None:
     a = finished(tmp_path / "a", "pong", "at", pong(20, 15, 10, 5))
     b = finished(tmp_path / "b", "pong", "at", {(None, 0.0): [1.0] * 7})
-    with pytest.raises(ConfigError, match="were not judged alike; give 'bcl attack' the same"):
+    with pytest.raises(ConfigError, match="were not evaluated alike; give 'bcl attack' the same"):
         compare_agents([a, b])
 
 
@@ -251,7 +251,7 @@ def test_agents_judged_with_other_moves_after_a_lost_life_are_not_compared(tmp_p
     assert len(only_block(one, other).rows) == 2
     moved = lambda game: game | {"life_reset": not game["life_reset"]}  # noqa: E731
     rewritten(other / "evals", lambda row: row | {"game": moved(row["game"])})
-    with pytest.raises(ConfigError, match="not judged alike"):
+    with pytest.raises(ConfigError, match="not evaluated alike"):
         compare_agents([one, other])
 
 
@@ -332,7 +332,7 @@ def test_what_cannot_be_compared_is_refused(tmp_path: Path) -> None:
         ([unfinished], StoreError, "is not finished; 'bcl resume"),
         ([damaged], StoreError, "d/result.json' is damaged"),
         ([nameless], StoreError, "e/result.json' is damaged"),
-        ([never], StoreError, "has not been judged; 'bcl attack"),
+        ([never], StoreError, "has not been evaluated; 'bcl attack"),
         ([tmp_path / "nothing"], StoreError, "not a run directory"),
     ]
     for paths, kind, words in errors:

@@ -13,7 +13,7 @@ from matplotlib.patches import Rectangle
 from bcl.attacks import suite
 from bcl.reports import figures
 from bcl.reports.collect import collect
-from bcl.reports.data import Bar, Collected, Frame
+from bcl.reports.data import Collected, Frame, TimelineBar
 from bcl.reports.style import COLOURS, DARK, LIGHT, aligned, number, styles
 
 
@@ -73,7 +73,7 @@ def test_25_phases_stay_readable(collected: Collected) -> None:
     history = collected.timeline
     assert history is not None
     runs = [(phase, run) for phase in range(1, 26) for run in (1, 2, 3)]
-    bars = tuple(Bar(p, r, 3, p / 255, 60.0 * p, 60.0 * p + 20 * r, "not kept", False) for p, r in runs)
+    bars = tuple(TimelineBar(p, r, 3, p / 255, 60.0 * p, 60.0 * p + 20 * r, "not kept", False) for p, r in runs)
     figure = figures.timeline(replace(history, bars=bars, skips=()), 350)
     figure.canvas.draw()
     boxes = [patch.get_window_extent() for container in figure.axes[0].containers for patch in container]

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from bcl.reports import figures
 from bcl.reports.collect import collect
-from bcl.reports.data import Bar, Curve, Skip
+from bcl.reports.data import Curve, Skip, TimelineBar
 from bcl.reports.history import effort
 from bcl.reports.page import page
 from bcl.runs import store
@@ -21,13 +21,13 @@ def test_the_timeline(pong_run: Path) -> None:
     assert timeline is not None
     e3, e5, e6, e7, e25 = levels(3, 5, 6, 7, 25)
     assert timeline.bars == [
-        Bar(0, 1, 1, 0.0, 0.0, 40.0, "kept", False),
-        Bar(0, 1, 1, 1 / 255, 40.0, 80.0, "kept", False),
-        Bar(3, 1, 2, e6, 90.0, 110.0, "not kept", False),
-        Bar(3, 2, 2, e6, 110.0, 135.0, "kept", False),
-        Bar(4, 1, 3, e7, 140.0, 180.0, "kept", True),
-        Bar(4, 2, 3, e7, 140.0, 182.0, "not kept", False),
-        Bar(4, 3, 3, e7, 178.0, 183.0, "diverged", False),
+        TimelineBar(0, 1, 1, 0.0, 0.0, 40.0, "kept", False),
+        TimelineBar(0, 1, 1, 1 / 255, 40.0, 80.0, "kept", False),
+        TimelineBar(3, 1, 2, e6, 90.0, 110.0, "not kept", False),
+        TimelineBar(3, 2, 2, e6, 110.0, 135.0, "kept", False),
+        TimelineBar(4, 1, 3, e7, 140.0, 180.0, "kept", True),
+        TimelineBar(4, 2, 3, e7, 140.0, 182.0, "not kept", False),
+        TimelineBar(4, 3, 3, e7, 178.0, 183.0, "diverged", False),
     ]
     assert timeline.skips == [Skip(90.0, e3, e5), Skip(190.0, e7, e25)]
     assert timeline.target == e25

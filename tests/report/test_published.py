@@ -5,7 +5,7 @@ import pytest
 from bcl.config import resolve
 from bcl.recipes import RECIPES
 from bcl.reports import published
-from bcl.reports.published import Result
+from bcl.reports.published import PublishedRow
 
 GAMES = ("pong", "freeway", "bank_heist", "road_runner", "fruitbot", "jumper")
 
@@ -56,5 +56,5 @@ def test_what_the_paper_does_not_have_is_absent() -> None:
 
 
 def test_score_by_hand() -> None:
-    row = Result("pong", "m", "at", "", "", (0.0, 0.1, 0.2), (10.0, 4.0, 2.0), (0.0, 0.0, 0.0), "s")
+    row = PublishedRow("pong", "m", "at", "", "", (0.0, 0.1, 0.2), (10.0, 4.0, 2.0), (0.0, 0.0, 0.0), "s")
     assert row.score == 13.0

@@ -14,7 +14,7 @@ import pytest
 
 from bcl.errors import ConfigError
 from bcl.runs import executors, store
-from bcl.runs.executors import Crew, Executor, Here, Job, JobFailed, JobKilled, Processes
+from bcl.runs.executors import BackgroundJobs, Executor, InThisProcess, Job, JobFailed, JobKilled, Processes
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))  # spawned processes import the jobs by this path
@@ -46,7 +46,7 @@ def alive(pid: int) -> bool:
     return False
 
 
-@pytest.mark.parametrize("executor", [Here(), Processes(3)], ids=["here", "processes"])
+@pytest.mark.parametrize("executor", [InThisProcess(), Processes(3)], ids=["here", "processes"])
 def test_results_come_in_order_and_running_again_finds_them(executor: Executor, tmp_path: Path) -> None:
     jobs, ticks = counting(tmp_path, 12, 2, 5), []
     results = executor.run(jobs, never, lambda: ticks.append(time.time()))
@@ -77,7 +77,7 @@ def test_closing_kills_at_once(tmp_path: Path) -> None:
     assert not (tmp_path / "deaf" / "marker").exists()
 
 
-@pytest.mark.parametrize("executor", [Here(), Processes(2)], ids=["here", "processes"])
+@pytest.mark.parametrize("executor", [InThisProcess(), Processes(2)], ids=["here", "processes"])
 def test_stop_keeps_checkpoints_and_running_again_continues(executor: Executor, tmp_path: Path) -> None:
     jobs = counting(tmp_path, 30, 25)
     with pytest.raises(KeyboardInterrupt):
@@ -96,7 +96,7 @@ def test_stop_waits_only_so_long_for_the_deaf(tmp_path: Path, monkeypatch: pytes
     assert not alive(int((tmp_path / "pid").read_text()))
 
 
-@pytest.mark.parametrize("executor", [Here(), Processes(2)], ids=["here", "processes"])
+@pytest.mark.parametrize("executor", [InThisProcess(), Processes(2)], ids=["here", "processes"])
 def test_stop_before_the_beginning_begins_nothing(executor: Executor, tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         list(executor.run(counting(tmp_path, 3), lambda: True))
@@ -173,15 +173,15 @@ def test_a_crew_works_on_several_jobs_and_waits_for_the_one_that_is_asked_for(tm
     slow = Job(tmp_path / "slow", work.deaf, (60.0,))
     [quick] = counting(tmp_path, 3)
     ticks: list[float] = []
-    with Crew(never, lambda: ticks.append(0.0)) as crew:
+    with BackgroundJobs(never, lambda: ticks.append(0.0)) as background:
         for job in (slow, quick, slow):
-            crew.begin(job)
-        crew.wait(quick.folder)
+            background.begin(job)
+        background.wait(quick.folder)
         assert steps_of(quick) == [1, 2, 3]
         assert not (tmp_path / "slow" / "marker").exists()
-        crew.wait(tmp_path / "nothing was begun here")
+        background.wait(tmp_path / "nothing was begun here")
         wait_for((tmp_path / "slow" / "pid").exists)
-        crew.cancel(slow.folder)
+        background.cancel(slow.folder)
         assert not alive(int((tmp_path / "slow" / "pid").read_text()))
     assert ticks
 
@@ -191,11 +191,11 @@ def test_the_error_of_a_crews_job_is_raised_where_it_is_waited_for_and_ends_the_
     wrong = Job(tmp_path / "wrong", work.mistake, ())
 
     def wait_for_the_wrong_one() -> None:
-        with Crew(never, executors.no_tick) as crew:
-            crew.begin(slow)
-            crew.begin(wrong)
+        with BackgroundJobs(never, executors.no_tick) as background:
+            background.begin(slow)
+            background.begin(wrong)
             wait_for((tmp_path / "slow" / "pid").exists)
-            crew.wait(wrong.folder)
+            background.wait(wrong.folder)
 
     with pytest.raises(ConfigError, match="a mistake"):
         wait_for_the_wrong_one()
@@ -207,10 +207,10 @@ def test_a_crew_that_is_stopped_lets_all_keep_checkpoints(tmp_path: Path) -> Non
     begun = [tmp_path / name / "checkpoint" for name in "01"]
 
     def wait_for_the_first() -> None:
-        with Crew(lambda: all(map(Path.exists, begun)), executors.no_tick) as crew:
+        with BackgroundJobs(lambda: all(map(Path.exists, begun)), executors.no_tick) as background:
             for job in jobs:
-                crew.begin(job)
-            crew.wait(jobs[0].folder)
+                background.begin(job)
+            background.wait(jobs[0].folder)
 
     with pytest.raises(KeyboardInterrupt):
         wait_for_the_first()

@@ -15,7 +15,7 @@ import pytest
 
 from bcl.errors import BclError, ConfigError, MissingExtra
 from bcl.runs import ray_executor, store
-from bcl.runs.executors import Here, Job, JobFailed
+from bcl.runs.executors import InThisProcess, Job, JobFailed
 from bcl.runs.ray_executor import RayCluster
 
 ray = pytest.importorskip("ray", reason="needs the extra 'ray'")
@@ -87,7 +87,7 @@ def test_results_come_in_order_and_equal_those_made_here(cluster: Cluster, tmp_p
     assert (jobs[1].folder / "begun-at-1").exists()
     spans = [store.read_metrics(job.folder / "sub" / "metrics.jsonl") for job in jobs]
     assert spans[1][-1]["time"] < spans[0][-1]["time"], "they worked at the same time"
-    assert len(list(Here().run(counting(tmp_path / "here", 100, 2, 5, pause=0), never))) == 3
+    assert len(list(InThisProcess().run(counting(tmp_path / "here", 100, 2, 5, pause=0), never))) == 3
     assert files(tmp_path / "there") == files(tmp_path / "here")
 
 
@@ -106,7 +106,7 @@ def test_a_lost_machine_is_replaced_and_the_job_continues_from_its_checkpoint(
     assert losses
     begun = [sorted(p.name for p in job.folder.glob("begun-at-*")) for job in jobs]
     assert sorted(map(len, begun)) == [1, 2], begun
-    assert len(list(Here().run(counting(tmp_path / "here", 20, 20, pause=0), never))) == 2
+    assert len(list(InThisProcess().run(counting(tmp_path / "here", 20, 20, pause=0), never))) == 2
     assert files(tmp_path / "there") == files(tmp_path / "here")
     cluster.add_node(num_cpus=1)
 
