@@ -21,6 +21,7 @@ from bcl.games import REFERENCE_NOOPS, Game
 from bcl.policies import Policy, PolicySpec, files, importers
 from bcl.policies.networks import layers_of
 from bcl.runs.directory import Agent, Repeats, RunDirectory
+from bcl.runs.results import Results
 
 
 @dataclass(frozen=True)
@@ -30,8 +31,7 @@ class Target:
     policy: Policy
     game: Game
     defaults: EvaluationConfig
-    results: Path
-    """Folder for evals/ and certs/."""
+    results: Results
     name: str
     """Where it was found."""
     start: tuple[str, Agent] | None = None
@@ -114,13 +114,13 @@ def judged(agent: Policy | Where, device: str) -> Iterator[Target]:
         return
     with tempfile.TemporaryDirectory(prefix="bcl-") as forgotten:
         policy = agent if device == "auto" else agent.to(pick_device(device))
-        yield replace(_by_its_game(policy, Path(forgotten), "an agent in memory"), kept=False)
+        yield replace(_by_its_game(policy, Results(Path(forgotten)), "an agent in memory"), kept=False)
 
 
 def _found(path: Path, device: str) -> Target:
     policy = load(path, pick_device(device))
-    results = path if path.is_dir() else files.results_folder(path)
     run = RunDirectory(path)
+    results = run.results if path.is_dir() else files.results_of(path)
     if not run.exists:
         return _by_its_game(policy, results, str(path))
     start = run.start()
@@ -130,7 +130,7 @@ def _found(path: Path, device: str) -> Target:
     return Target(policy, config.game, config.evaluation, results, str(path), start)
 
 
-def _by_its_game(policy: Policy, results: Path, name: str) -> Target:
+def _by_its_game(policy: Policy, results: Results, name: str) -> Target:
     if policy.spec.game is None:
         raise WeightsError(f"'{name}' does not say which game it plays", "save it with a game in its spec")
     return Target(policy, policy.spec.game, evaluation_defaults(policy.spec.game), results, name)

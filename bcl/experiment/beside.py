@@ -7,7 +7,6 @@ guess, by the same scores in the same order; a guess that was wrong is trained i
 
 from dataclasses import dataclass, replace
 
-from bcl.evaluation import gather
 from bcl.experiment import worker
 from bcl.experiment.dispatch import Dispatcher
 from bcl.experiment.worker import TrainingOrder
@@ -53,8 +52,8 @@ class Beside:
         return True
 
     def wait_until_judged(self, run: TrainingFolder) -> None:
-        self._crew.wait(run.evals)
-        gather(run.evals)
+        self._crew.wait(run.results.scores.path)
+        run.results.scores.gather()
 
     def begin_ahead(self, guess: Guess | None) -> None:
         """Train it, if there is one and it is not there yet."""
