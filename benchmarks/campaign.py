@@ -72,7 +72,8 @@ def keep(game: str, run: RunDirectory, folder: Path) -> None:
     for training in run.trainings():
         if metrics := training.metrics():
             rows[training.path.relative_to(run.path).as_posix()] = metrics[-1]
-    store.write_text(folder / f"{game}.json", json.dumps({"result": run.result(), "last": rows}, indent=1))
+    facts = {"result": run.result(), "scores": [row for _, row in run.results.scores.read("")], "last": rows}
+    store.write_text(folder / f"{game}.json", json.dumps(facts, indent=1))
 
 
 def main() -> None:

@@ -304,7 +304,9 @@ def test_a_campaign_trains_side_by_side_and_keeps_the_agents(benchmark, monkeypa
     kept = tmp_path / "agents"
     assert [path.name for path in sorted(kept.iterdir())] == ["cartpole-best.safetensors", "cartpole.json"]
     assert bcl.load(kept / "cartpole-best.safetensors").spec.game.id == "CartPole-v1"
-    assert json.loads((kept / "cartpole.json").read_text())["last"]["stages/1-vanilla"]["step"] == 64
+    facts = json.loads((kept / "cartpole.json").read_text())
+    assert facts["last"]["stages/1-vanilla"]["step"] == 64
+    assert [row["agent"] for row in facts["scores"]] == [facts["result"]["policy"]]
 
 
 def test_a_campaign_keeps_what_held_a_budget_where_time_ran_out(benchmark, tmp_path):

@@ -123,11 +123,9 @@ def _found(path: Path, device: str) -> Target:
     results = run.results if path.is_dir() else files.results_of(path)
     if not run.exists:
         return _by_its_game(policy, results, str(path))
-    start = run.start()
-    if start and (not start[1].file.exists() or start[1].fingerprint == files.fingerprint(policy)):
-        start = None
-    config = run.config
-    return Target(policy, config.game, config.evaluation, results, str(path), start)
+    start = run.start(trained=files.fingerprint(policy))
+    known = start if start and start[1].file.exists() else None
+    return Target(policy, run.config.game, run.config.evaluation, results, str(path), known)
 
 
 def _by_its_game(policy: Policy, results: Results, name: str) -> Target:

@@ -184,9 +184,8 @@ def resume(
     run = RunDirectory(path)
     repeats = Repeats(path).runs()
     if repeats and not finish:
-        raise StoreError(
-            f"'{path}' holds {len(repeats)} repeats", "give one of them, or continue all with 'bcl resume'"
-        )
+        what = f"'{path}' holds {counted(len(repeats), 'repeat')}"
+        raise StoreError(what, "give one of them, or continue all with 'bcl resume'")
     for one in repeats or [run]:
         RunDirectory.open(one.path).check_settings(settings)
     # A repeat is not resumed while all of them are.

@@ -140,13 +140,6 @@ def _play(
     return book.episodes()
 
 
-def append_certificate(
-    folder: CertificatesFolder, conditions: Conditions, proof: Certificate, part: int | None
-) -> None:
-    """Store one more; see `append_score`."""
-    folder.append(proof.to_dict() | conditions.to_dict(), part)
-
-
 def read_certificates(folder: CertificatesFolder, agent: str) -> list[tuple[Conditions, Certificate]]:
     """Of the agent with this fingerprint, with what they were proven under."""
     found = []

@@ -11,7 +11,7 @@ from bcl.attacks import Attack
 from bcl.bounds import METHODS, Method
 from bcl.device import threads, worth
 from bcl.envs import VectorEnv
-from bcl.evaluation.certify import USUAL_LENGTH, Certificate, append_certificate, certify, read_certificates
+from bcl.evaluation.certify import USUAL_LENGTH, Certificate, certify, read_certificates
 from bcl.evaluation.evaluation import Key, append_score, read_scores
 from bcl.evaluation.plan import Cell, Conditions, Plan
 from bcl.evaluation.play import Progress, evaluate_cells
@@ -199,5 +199,5 @@ def run_certificates(
 
             with contextlib.closing(plan.make_env(plan.episodes, device)) as env, threads(count):
                 found[eps] = certify(policy, env, eps, method=method, seed=plan.seed, progress=tell)
-            append_certificate(folder, conditions, found[eps], part)
+            folder.append(found[eps].to_dict() | conditions.to_dict(), part)
         yield found[eps]

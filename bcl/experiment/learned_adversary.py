@@ -110,7 +110,7 @@ def ready(
         planned = Directed(lambda obs: director(obs).argmax(dim=1) - 1)
         rivals = [dataclasses.replace(cell.attack, found=attack) for attack in (planned, *MYOPIC)]
         cells = [Cell(attack, cell.eps) for attack in (rivals[0], *MYOPIC)]
-        scores = [*run_suite(victim, choosing, cells, home.choosing, progress)]
+        scores = [*run_suite(victim, choosing, cells, home, progress)]
         return Cell(rivals[scores.index(lowest(scores))], cell.eps)
 
     return train

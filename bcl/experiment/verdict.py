@@ -8,21 +8,9 @@ from bcl import stats
 from bcl.attacks import Attack, attack_from_dict, attack_label, attack_to_dict, attacks_named
 from bcl.config import Config
 from bcl.errors import StoreError
-from bcl.evaluation import (
-    Cell,
-    Conditions,
-    Plan,
-    Score,
-    Start,
-    cells,
-    flags,
-    game_for_evaluation,
-    read_scores,
-    worse_than_start,
-    worst,
-    worst_within,
-)
-from bcl.evaluation.flags import WORSE_THAN_START
+from bcl.evaluation import Cell, Conditions, Plan, Score, Start, cells, game_for_evaluation, read_scores
+from bcl.evaluation.flags import WORSE_THAN_START, flags, worse_than_start
+from bcl.evaluation.score import worst, worst_within
 from bcl.experiment.dispatch import Dispatcher
 from bcl.experiment.learning_check import NO_LEARNING, UNKNOWN_LEARNING
 from bcl.recipes import find_recipe
@@ -121,7 +109,7 @@ def evaluate_run(
     wanted = cells(attacks, budgets)
     plans = plans_of(config, "evaluation")
     agents = [("verdict", Agent(run.best, run.results, agent.fingerprint))]
-    begun = _start(run, agent.fingerprint)
+    begun = run.start(trained=agent.fingerprint)
     if begun:
         agents.append(("verdict on its start", begun[1]))
     dispatcher.play([(doing, one, plan, wanted) for plan in plans for doing, one in agents])
@@ -130,10 +118,9 @@ def evaluate_run(
     dispatcher.trackers.show(run, config, scores)
     raised = flags(scores)
     if begun:
-        file = _inside(run, begun[1])
-        raised += worse_than_start(scores, played[1][0], file) or worse_than_start(
-            unlimited, _joined(played[1][1:]), file
-        )
+        file = run.name_of(begun[1].file)
+        theirs, *beyond = played[1]
+        raised += worse_than_start(scores, theirs, file) or worse_than_start(unlimited, _joined(beyond), file)
     return {
         "conditions": [plan.conditions(agent.fingerprint, dispatcher.device).to_dict() for plan in plans],
         "attacks": [*map(attack_to_dict, attacks)],
@@ -147,27 +134,16 @@ def _joined(played: Sequence[Sequence[Score]]) -> list[Score]:
     return [score for scores in played for score in scores]
 
 
-def _start(run: RunDirectory, agent: str) -> tuple[str, Agent] | None:
-    """What a run's agent, by its fingerprint, was trained from; none where that is the agent itself."""
-    begun = run.start()
-    return begun if begun and begun[1].fingerprint != agent else None
-
-
-def _inside(run: RunDirectory, agent: Agent) -> str:
-    return agent.file.relative_to(run.path).as_posix()
-
-
 def _scores_beside(run: RunDirectory, data: Json) -> tuple[list[Score], list[Score], Start | None]:
     """The scores that a result names, on the game as it was trained and on unlimited levels, and those of the start."""
     wanted = cells([*map(attack_from_dict, data["attacks"])], data["budgets"])
     conditions = [Conditions.from_row(row, f"'{run.result_file}'") for row in data["conditions"]]
-    begun = _start(run, data["policy"])
+    ours = [_stored(run, run.results, one, wanted) for one in conditions]
     start = None
-    if begun:
+    if begun := run.start(trained=data["policy"]):
         name, agent = begun
         theirs = [_stored(run, agent.results, replace(one, agent=agent.fingerprint), wanted) for one in conditions]
-        start = Start(name, _inside(run, agent), theirs[0], _joined(theirs[1:]))
-    ours = [_stored(run, run.results, one, wanted) for one in conditions]
+        start = Start(name, run.name_of(agent.file), theirs[0], _joined(theirs[1:]))
     return ours[0], _joined(ours[1:]), start
 
 

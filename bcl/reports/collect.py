@@ -123,7 +123,7 @@ def _of_run(run: RunDirectory, source: Path) -> Collected:
         evaluations=tuple(found),
         published=result_for(config, found[0].levels if found else levels_of(config.game)),
         timeline=read_timeline(run.path),
-        proofs=(*_proofs([(run.results, policy)]), *_proofs_of_start(start, policy)) if verdict else (),
+        proofs=(*_proofs([(run.results, policy)]), *_proofs_of_start(run.start(policy))) if verdict else (),
         about=tuple(about.items()),
         settings=tuple(_settings(run, config)),
         provenance=tuple(_provenance(run)),
@@ -226,7 +226,7 @@ def _beside_the_start(
     played = read_evaluations(start.results.scores, start.fingerprint)
     if verdict.start and verdict.start.scores:  # though its files may be gone
         played.append(Evaluation(run.config.game, verdict.start.scores))
-    return [_compared(one, played, name, start.file.relative_to(run.path).as_posix()) for one in found]
+    return [_compared(one, played, name, run.name_of(start.file)) for one in found]
 
 
 def _compared(e: Evaluation, played: Iterable[Evaluation], name: str, file: str) -> Evaluation:
@@ -261,9 +261,9 @@ def _so_far(run: RunDirectory) -> list[Evaluation]:
     return []
 
 
-def _proofs_of_start(start: tuple[str, Agent] | None, policy: str) -> Iterator[Proof]:
+def _proofs_of_start(start: tuple[str, Agent] | None) -> Iterator[Proof]:
     """What `bcl certify` proved about the policy file that training began from."""
-    if start and start[1].fingerprint != policy:
+    if start:
         name, agent = start
         for proof in _proofs([(files.results_of(agent.file), agent.fingerprint)]):
             yield dataclasses.replace(proof, whose=f"start ({name})")

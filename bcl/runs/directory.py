@@ -362,7 +362,7 @@ class RunDirectory(WorkFolder):
         if recipe.source:
             files[path / "stages" / f"{stages[-1][1].recipe}.toml"] = recipe.source.encode()
         files[path / CONFIG] = to_toml(stages[-1][1]).encode()
-        settings = {run._name(file): _digest(data) for file, data in files.items() if file.suffix == ".toml"}
+        settings = {run.name_of(file): _digest(data) for file, data in files.items() if file.suffix == ".toml"}
         listed = [
             {"number": number, "own": own, "loss": s.loss, "strategy": s.strategy, "shares_median": s.shares_median}
             for number, (s, _), own in trained
@@ -419,21 +419,25 @@ class RunDirectory(WorkFolder):
     def _stage(self, number: int, own: bool, **facts: Any) -> StageFolder:
         return StageFolder(self.path, number, Stage(**facts), own)
 
-    def start(self) -> tuple[str, Agent] | None:
-        """The agent that the recipe's own stages begin from, with its name; none: they begin with fresh weights, or it is
-        not trained yet."""
+    def start(self, trained: str = "") -> tuple[str, Agent] | None:
+        """The agent that the recipe's own stages begin from, with its name; none: they begin with fresh weights, it is not
+        trained yet, or it is the agent with the fingerprint `trained`."""
+        before = [stage for stage in self.stages() if not stage.own]
+        found = None
         # By the record: a run that was copied without its weights can still be reported.
         if given := self.about().get("init"):
-            return "--init", Agent(self.init.policy, self.init.results, str(given))
-        before = [stage for stage in self.stages() if not stage.own]
-        return (before[-1].name, before[-1].agent()) if before and before[-1].finished else None
+            found = "--init", Agent(self.init.policy, self.init.results, str(given))
+        elif before and before[-1].finished:
+            found = before[-1].name, before[-1].agent()
+        return found if found and found[1].fingerprint != trained else None
 
     def digests(self) -> dict[str, str]:
         """Of all that reports read of the stages, by file."""
         found = sorted(path for pattern in REPORTED for path in (self.path / "stages").rglob(pattern))
-        return {self._name(path): _digest(path.read_bytes()) for path in found}
+        return {self.name_of(path): _digest(path.read_bytes()) for path in found}
 
-    def _name(self, path: Path) -> str:
+    def name_of(self, path: Path) -> str:
+        """Of a file, within the run."""
         return path.relative_to(self.path).as_posix()
 
     def check_unchanged(self) -> None:

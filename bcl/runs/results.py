@@ -82,61 +82,25 @@ class ScoresFolder(RowsFolder):
         """Those of the same agent."""
         return CertificatesFolder(self.path.parent / "certs")
 
-    def adversary(self, eps: float, identity: str) -> "AdversaryFolder":
-        """An adversary that is trained against the agent."""
-        return AdversaryFolder(self.path / f"learned-at-{format_eps(eps).replace('/', '-')}-{identity}")
+    def adversary(self, eps: float, identity: str) -> "ScoresFolder":
+        """Where an adversary is trained against the agent, and scores of the agent lie by which it is chosen."""
+        return ScoresFolder(self.path / f"learned-at-{format_eps(eps).replace('/', '-')}-{identity}")
 
 
-@dataclass(frozen=True)
-class AdversaryFolder:
-    """The training run of a learned adversary, and scores of its victim."""
-
-    path: Path
-
-    @property
-    def choosing(self) -> ScoresFolder:
-        """Scores by which the adversary is compared with attacks that do not plan."""
-        return ScoresFolder(self.path / "choosing")
-
-
-@dataclass(frozen=True)
 class Results:
     """All results of one agent; `path` may hold none yet."""
 
-    path: Path
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.scores = ScoresFolder(path / "evals")
+        self.certificates = self.scores.certificates
+        self.search = ScoresFolder(path / "breaking")  # for the smallest budget that breaks the agent
+        self.breaking_file = self.search.path / RESULT
+        self.videos = path / "videos"
+        self.frames_file = path / "frames.npz"  # sample frames of a report
+        self.report = path / "report.html"
 
     @staticmethod
     def beside(file: Path) -> "Results":
         """Of a policy file."""
         return Results(file.with_suffix(".results"))
-
-    @property
-    def scores(self) -> ScoresFolder:
-        return ScoresFolder(self.path / "evals")
-
-    @property
-    def certificates(self) -> CertificatesFolder:
-        return self.scores.certificates
-
-    @property
-    def search(self) -> ScoresFolder:
-        """Scores of the search for the smallest budget that breaks the agent."""
-        return ScoresFolder(self.path / "breaking")
-
-    @property
-    def breaking_file(self) -> Path:
-        """What that search found."""
-        return self.search.path / RESULT
-
-    @property
-    def videos(self) -> Path:
-        return self.path / "videos"
-
-    @property
-    def frames_file(self) -> Path:
-        """Sample frames of a report."""
-        return self.path / "frames.npz"
-
-    @property
-    def report(self) -> Path:
-        return self.path / "report.html"

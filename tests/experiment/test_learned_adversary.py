@@ -21,7 +21,7 @@ from bcl.experiment.learned_adversary import AdversaryEnvs, director_config, ide
 from bcl.games import GymnasiumGame
 from bcl.policies import Policy, PolicySpec
 from bcl.policies.files import fingerprint
-from bcl.runs.results import AdversaryFolder, ScoresFolder
+from bcl.runs.results import ScoresFolder
 
 CORRIDOR = 10
 SILENT = lambda label: lambda done, of: None  # noqa: E731
@@ -172,7 +172,7 @@ def test_of_director_and_myopic_attacks_the_strongest_is_kept(tmp_path: Path) ->
     cell = ready(victim, plan, ScoresFolder(tmp_path), SILENT)(Cell(Learned(training=1_200), 0.3))
     [home] = tmp_path.glob("learned-at-*")
     by_attack = {s.attack: s.mean for s in run_suite(victim, plan, [cell], ScoresFolder(tmp_path))}
-    [chosen_by] = read_evaluations(AdversaryFolder(home).choosing, "")
+    [chosen_by] = read_evaluations(ScoresFolder(home), "")
     choosing = chosen_by.scores
     assert len(choosing) == 3
     assert by_attack[Learned(training=1_200)] == min(s.mean for s in choosing)
