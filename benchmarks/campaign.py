@@ -110,7 +110,9 @@ def keep(job: Job, folder: Path) -> None:
     for training in job.run.trainings():
         if metrics := training.metrics():
             rows[training.path.relative_to(job.run.path).as_posix()] = metrics[-1]
-    store.write_text(folder / f"{job.name}.json", json.dumps({"result": job.run.result(), "last": rows}, indent=1))
+    scores = [row for _, row in job.run.results.scores.read("")]
+    facts = {"result": job.run.result(), "scores": scores, "last": rows}
+    store.write_text(folder / f"{job.name}.json", json.dumps(facts, indent=1))
 
 
 def main() -> None:

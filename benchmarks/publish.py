@@ -27,10 +27,11 @@ from bcl.config import EvaluationConfig, config_from_dict
 from bcl.envs import make_env
 from bcl.errors import BclError, ConfigError, StoreError, WeightsError
 from bcl.evaluation import Evaluation, game_for_evaluation, read_evaluations, watch
-from bcl.evaluation.evaluation import CERTIFICATES, SCORES, read_rows, rows_file
 from bcl.policies import Policy
 from bcl.policies.files import Weights, fingerprint, load, to_bytes
 from bcl.runs import store
+from bcl.runs.directory import CONFIG, POLICY
+from bcl.runs.results import Results
 from bcl.settings import format_eps, read_toml
 
 MAX_BYTES = 8_000_000
@@ -96,10 +97,9 @@ def publish(options: argparse.Namespace) -> Path:
             f"--command starts from {zoo.PREFIX}{options.name} itself", "say how to make that agent first"
         )
     policy, folder = load(options.file), zoo.FOLDER / options.name
+    results, published_results = Results(options.results), Results(folder)
     identity, game = fingerprint(policy), policy.spec.game
-    evaluation = max(
-        read_evaluations(options.results / "evals", identity), key=lambda one: len(one.scores), default=None
-    )
+    evaluation = max(read_evaluations(results.scores, identity), key=lambda one: len(one.scores), default=None)
     if evaluation is None or game is None:
         raise StoreError(
             f"'{options.results}' has no scores of '{options.file}'", "evaluate it with 'bcl attack' first"
@@ -129,11 +129,12 @@ def publish(options: argparse.Namespace) -> Path:
         *(f"{json.dumps(eps)} = {mean}" for eps, mean in means(evaluation, options.suite).items()),
     ]
     shutil.rmtree(folder, ignore_errors=True)  # results of an earlier agent
-    for name, rows in (("evals", SCORES), ("certs", CERTIFICATES)):
-        for _, row in read_rows(options.results / name, rows, identity):
-            store.append_row(rows_file(folder / name, rows, None), row)
-    store.write_bytes(folder / zoo.WEIGHTS, data)
-    store.write_text(folder / zoo.CONFIG, options.config.read_text())
+    for _, row in results.scores.read(identity):
+        published_results.scores.append(row)
+    for _, row in results.certificates.read(identity):
+        published_results.certificates.append(row)
+    store.write_bytes(folder / POLICY, data)
+    store.write_text(folder / CONFIG, options.config.read_text())
     store.write_text(folder / zoo.ABOUT, "\n".join([*lines, ""]))  # last: without it nobody sees the agent
     return folder
 

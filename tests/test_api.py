@@ -22,7 +22,7 @@ from bcl.envs import make_env
 from bcl.policies import Policy, PolicySpec
 from bcl.policies.networks import from_layers, layers_of
 from bcl.runs import store
-from bcl.runs.directory import RunDirectory
+from bcl.runs.directory import Repeats, RunDirectory
 
 TINY = {
     "network": {"hidden": [16]},
@@ -164,7 +164,9 @@ def test_train_is_the_train_command(in_folder: Callable[..., tuple[int, str, str
     assert repr(run) == "Run('ours')"
     assert "verdict" not in run._repr_html_()
     assert "return" in run._repr_html_()
-    assert bcl.resume(run, workers=workers).verdict == run.verdict
+    assert bcl.resume(run, workers=workers, seed=3).verdict == run.verdict
+    with pytest.raises(bcl.BclError, match=r"started with other settings \(seed\)"):
+        bcl.resume(run, workers=workers, seed=4)
     assert bcl.load(run).spec == bcl.load("ours/best/policy.safetensors").spec
     again = bcl.train("cartpole", recipe="at", out="again", init=bcl.load(run), workers=workers, **TINY)
     assert [path.name for path in (again.folder / "stages").iterdir()] == ["2-at"]
@@ -290,6 +292,8 @@ def test_one_budget_or_attack_needs_no_list(policy: Policy) -> None:
             r"'parallel' is not .*; give workers=bcl\.Workers\(parallel=",
         ),
         (lambda policy: bcl.resume("x", workers=2), "workers = 2 does not fit"),
+        (lambda policy: bcl.resume("x", parallel=2), r"'parallel' is not an argument of bcl\.resume; give workers"),
+        (lambda policy: (Repeats(Path("all")).write(["seed0"]), bcl.resume("all")), "'all' holds 1 repeat; give one"),
     ],
 )
 def test_a_mistake_is_told_in_one_sentence(

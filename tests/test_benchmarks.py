@@ -298,7 +298,9 @@ def test_a_campaign_trains_side_by_side_and_keeps_the_agents(benchmark, monkeypa
     name = "cartpole-dqn.steps-128"
     assert [path.name for path in sorted(kept.iterdir())] == [f"{name}-best.safetensors", f"{name}.json"]
     assert bcl.load(kept / f"{name}-best.safetensors").spec.game.id == "CartPole-v1"
-    assert json.loads((kept / f"{name}.json").read_text())["last"]["stages/1-vanilla"]["step"] == 128
+    facts = json.loads((kept / f"{name}.json").read_text())
+    assert facts["last"]["stages/1-vanilla"]["step"] == 128
+    assert [row["agent"] for row in facts["scores"]] == [facts["result"]["policy"]]
 
 
 def test_a_campaign_keeps_what_held_a_budget_and_the_checkpoint_where_time_ran_out(benchmark, monkeypatch, tmp_path):

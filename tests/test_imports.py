@@ -18,7 +18,7 @@ ALLOWED = {
     "games": {"errors", "settings"},
     "recipes": {"errors", "settings"},
     "config": FACTS | {"recipes"},
-    "zoo": {"errors"},
+    "zoo": {"errors", "runs"},
     "attacks": {"errors", "settings"},
     "bounds": {"errors", "layers"},
     "envs": FACTS | {"processes"},

@@ -23,6 +23,7 @@ from bcl.evaluation import read_certificates, read_evaluations, watch
 from bcl.policies import Policy, PolicySpec
 from bcl.policies.files import fingerprint
 from bcl.runs import store
+from bcl.runs.directory import CONFIG, POLICY
 from bcl.settings import difference, parse_flags, to_toml
 
 Cli = Callable[..., tuple[int, str, str]]
@@ -98,9 +99,9 @@ def test_a_shipped_agent_is_what_it_says(name: str, publishing) -> None:
     policy = bcl.load(f"zoo:{name}")
     assert policy.spec.game
     assert (fingerprint(policy), policy.spec.game.id) == (agent.policy, agent.game)
-    config = config_from_dict(tomllib.loads((agent.folder / zoo.CONFIG).read_text()))
+    config = config_from_dict(tomllib.loads((agent.folder / CONFIG).read_text()))
     assert (config.recipe, config.seed, config.game.id) == (agent.recipe, agent.seed, agent.game)
-    [judged] = read_evaluations(agent.folder / "evals", agent.judged)
+    [judged] = read_evaluations(agent.results.scores, agent.judged)
     assert (publishing.means(judged, agent.suite), judged.episodes) == (agent.returns, agent.episodes)
 
 
@@ -117,7 +118,7 @@ def test_the_command_of_a_shipped_agent_makes_one_like_it_from_scratch(name: str
         made.add(given.get("out"))
         flags = parse_flags([*settings, f"--seed={given.get('seed', 0)}"])
         config = resolve(given["game"], recipe=given.get("recipe"), flags=flags)
-    trained = config_from_toml((agent.folder / zoo.CONFIG).read_text())
+    trained = config_from_toml((agent.folder / CONFIG).read_text())
     # The verdict's suite, where the zoo has its own; defaults that came later and change nothing about the method.
     assert difference(config, trained) == sorted(["evaluation.suite", *LATER_DEFAULTS])
 
@@ -148,10 +149,10 @@ def test_the_command_line_takes_a_shipped_agent(
 def test_shipped_pong_agents_were_judged_whole_and_compare(publishing) -> None:
     names = ("pong-vanilla", "pong-radial", "pong-bcl-fast-at")
     for name in names:
-        [judged] = read_evaluations(zoo.named(name).folder / "evals", zoo.named(name).judged)
+        [judged] = read_evaluations(zoo.named(name).results.scores, zoo.named(name).judged)
         assert [*publishing.means(judged, "paper")] == ["0", *(f"{level}/255" for level in (1, 3, 5, 10, 15, 20, 25))]
         assert len(publishing.means(judged, "strong")) == 1 + 2
-        [(_, proof)] = read_certificates(zoo.named(name).folder / "certs", zoo.named(name).judged)
+        [(_, proof)] = read_certificates(zoo.named(name).results.certificates, zoo.named(name).judged)
         assert (proof.method, proof.eps) == ("ibp", 1 / 255)
     [block] = bcl.compare(*(f"zoo:{name}" for name in names)).blocks
     assert all(row.score is not None for row in block.rows)
@@ -179,8 +180,8 @@ def test_an_unknown_agent_is_refused_with_the_closest(in_folder: Cli) -> None:
 @pytest.mark.parametrize(
     ("file", "content", "sentence"),
     [
-        (zoo.WEIGHTS, None, "cannot read '{}': No such file or directory"),
-        (zoo.WEIGHTS, b"\0" * 64, "'{}' is damaged: its checksum is not the published one"),
+        (POLICY, None, "cannot read '{}': No such file or directory"),
+        (POLICY, b"\0" * 64, "'{}' is damaged: its checksum is not the published one"),
         (zoo.ABOUT, b"game = ", "'{}' is damaged (Invalid value"),
         (zoo.ABOUT, b"game = 'pong'", "'{}' is damaged (ZooAgent.__init__() missing"),
     ],
@@ -313,9 +314,9 @@ def test_the_fast_recipe_is_what_trained_the_agent() -> None:
     recipe = resolve("pong", recipe="bcl-fast-at")
     where = {"dqn.checkpoint_minutes", "evaluation.eps", "evaluation.suite", *LATER_DEFAULTS}
     where.add("curriculum.judged_by")  # since then also by APGD-20, docs/curriculum.md
-    first = config_from_toml((RECORDS / "pong-bcl-mos-at" / zoo.CONFIG).read_text())
+    first = config_from_toml((RECORDS / "pong-bcl-mos-at" / CONFIG).read_text())
     assert {*difference(recipe, first)} == where | {"recipe", "curriculum.runs"}  # one run a phase, docs/results.md
-    further = config_from_toml((zoo.FOLDER / "pong-bcl-fast-at" / zoo.CONFIG).read_text())
+    further = config_from_toml((zoo.FOLDER / "pong-bcl-fast-at" / CONFIG).read_text())
     budgets = {f"curriculum.{name}" for name in ("start", "increment", "target")}
     assert {*difference(recipe, further)} == where | budgets | {"dqn.steps"}
 

@@ -22,6 +22,7 @@ from bcl.games import REFERENCE_NOOPS, Game
 from bcl.policies import Policy, PolicySpec, files, importers
 from bcl.policies.networks import layers_of
 from bcl.runs.directory import CONFIG, Agent, Repeats, RunDirectory
+from bcl.runs.results import Results
 
 DEVICES = "auto, cpu or cuda"
 
@@ -33,8 +34,7 @@ class Target:
     policy: Policy
     game: Game
     defaults: EvaluationConfig
-    results: Path
-    """Folder for evals/ and certs/."""
+    results: Results
     name: str
     """Where it was found."""
     start: tuple[str, Agent] | None = None
@@ -146,23 +146,21 @@ def evaluated(agent: Policy | Where, device: str) -> Iterator[Target]:
         return
     with tempfile.TemporaryDirectory(prefix="bcl-") as temporary:
         policy = agent if device == "auto" else agent.to(pick_device(device))
-        yield replace(_target_of_policy(policy, Path(temporary), "an agent in memory"), kept=False)
+        yield replace(_target_of_policy(policy, Results(Path(temporary)), "an agent in memory"), kept=False)
 
 
 def _target_of_path(path: Path, device: str) -> Target:
     policy = load(path, pick_device(device))
-    results = path if path.is_dir() else files.results_folder(path)
     run = RunDirectory(path)
+    results = run.results if path.is_dir() else files.results_of(path)
     if not run.exists:
         return _target_of_policy(policy, results, str(path))
-    start = run.start()
-    if start and (not start[1].file.exists() or start[1].fingerprint == files.fingerprint(policy)):
-        start = None
-    config = run.config
-    return Target(policy, config.game, config.evaluation, results, str(path), start)
+    start = run.start(trained=files.fingerprint(policy))
+    known = start if start and start[1].file.exists() else None
+    return Target(policy, run.config.game, run.config.evaluation, results, str(path), known)
 
 
-def _target_of_policy(policy: Policy, results: Path, name: str) -> Target:
+def _target_of_policy(policy: Policy, results: Results, name: str) -> Target:
     if policy.spec.game is None:
         raise WeightsError(f"'{name}' does not say which game it plays", "save it with a game in its spec")
     return Target(policy, policy.spec.game, evaluation_defaults(policy.spec.game), results, name)

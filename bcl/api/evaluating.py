@@ -138,7 +138,6 @@ def evaluate(
     from bcl.api.agents import evaluated
     from bcl.attacks import LowestScored, attack_by_name
     from bcl.evaluation import Cell, Evaluation, Plan, cells, find_breaking, flags, run_suite, worse_than_start
-    from bcl.evaluation.breaking import BREAKING
 
     budgets = playing.budgets(eps)
     chosen = playing.chosen_attacks(suite, attacks)
@@ -157,7 +156,8 @@ def evaluate(
         compared = cells(chosen, budgets or (() if find_eps else target.defaults.eps))
         wanted = [*compared, Cell(attack_by_name("pgd-30"), 1.0)] if sanity else compared
         listener.start(len(wanted) + (len(compared) if target.start else 0))
-        folder = playing.writable(target.results / "evals")
+        folder = target.results.scores
+        folder.check_writable()
         evaluator = playing.Evaluator(plan, listener, parallel, agents=2 if target.start else 1)
         scores = evaluator.scores(target.policy, wanted, folder)
         start = evaluator.start(target, compared)
@@ -171,9 +171,8 @@ def evaluate(
             raised += worse_than_start(scores, start.scores, start.file)
         breaking = None
         if find_eps:
-            search = target.results / BREAKING
-            breaking = find_breaking(target.policy, plan, chosen, search, threshold, listener.begin)
-    kept = folder if target.kept else None
+            breaking = find_breaking(target.policy, plan, chosen, target.results, threshold, listener.begin)
+    kept = folder.path if target.kept else None
     return Evaluation(game, scores, target.name, raised, floor, kept, start, breaking)
 
 
@@ -206,7 +205,6 @@ def certify(
     from bcl.api.agents import evaluated
     from bcl.bounds import METHODS
     from bcl.evaluation import Plan, affordable_method, run_certificates
-    from bcl.evaluation.suite import CERTS
 
     given_budgets = playing.budgets(eps)
     choice("method", method, (*METHODS, "auto"))
@@ -219,11 +217,12 @@ def certify(
         budgets = given_budgets or list(target.defaults.eps)
         chosen, why = affordable_method(target.policy) if method == "auto" else (method, "")
         listener.start(len(budgets))
-        folder = playing.writable(target.results / CERTS)
+        folder = target.results.certificates
+        folder.check_writable()
         playing.Evaluator(plan, listener, parallel).prove_in_processes(target.policy, budgets, chosen, folder)
         proofs = []
         for proof in run_certificates(target.policy, plan, budgets, chosen, folder, listener.begin):
             proofs.append(proof)
             listener.finished(str(proof))
-    kept = folder if target.kept else None
+    kept = folder.path if target.kept else None
     return Certification(target.name, game, proofs, kept, chosen, why)

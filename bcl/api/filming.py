@@ -109,7 +109,7 @@ def video(
         policy = target.policy
         budget = target.defaults.eps[0] if given_budget is None else given_budget
         game = target.game_to_play(env_set, seed, episodes=1)
-        folder = wanted_folder or target.results / "videos"
+        folder = wanted_folder or target.results.videos
         if folder.suffix.lower() in (".mp4", ".gif"):
             raise ConfigError(f"'{folder}' is to be a folder, for an mp4 and a GIF", "leave the ending out")
         stem = stem_of(attack if isinstance(attack, str) else attack_label(attack), budget, env_set, seed)
@@ -120,7 +120,7 @@ def video(
             dimensions = OBSERVATION_NAMES.get(game.id, ())
             subject = Subject(game.id, adversary if budget else None, budget, envs.action_names, dimensions)
             listener.start(1)
-            make_ready = ready(policy, Plan(game, 1, seed), target.results / "evals", listener.begin)
+            make_ready = ready(policy, Plan(game, 1, seed), target.results.scores, listener.begin)
             played = make_ready(Cell(adversary, budget))
             moments = watch(policy, envs, played.attack, budget, seed=seed, steps=steps or None)
             report = listener.begin("playing")

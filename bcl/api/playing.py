@@ -14,9 +14,7 @@ from bcl.api.workers import Workers
 from bcl.attacks import Attack, attack_by_name, suite
 from bcl.bounds import Method
 from bcl.errors import ConfigError, StoreError, counted
-from bcl.evaluation import Cell, Plan, Score, Start, gather, missing_cells, read_certified, run_suite
-from bcl.evaluation.certify import CERTIFICATES
-from bcl.evaluation.evaluation import SCORES
+from bcl.evaluation import Cell, Plan, Score, Start, missing_cells, read_certified, run_suite
 from bcl.evaluation.play import Progress
 from bcl.evaluation.suite import PARTS
 from bcl.experiment import worker
@@ -24,6 +22,7 @@ from bcl.experiment.learned_adversary import ready
 from bcl.policies import Policy, files
 from bcl.runs import store
 from bcl.runs.executors import Job
+from bcl.runs.results import CertificatesFolder, RowsFolder, ScoresFolder
 from bcl.settings import parse_eps
 
 
@@ -39,7 +38,7 @@ class Evaluator:
     """How many are played one after the other."""
 
     def scores(
-        self, policy: Policy, wanted: Sequence[Cell], folder: Path, number: int = 0, whose: str = ""
+        self, policy: Policy, wanted: Sequence[Cell], folder: ScoresFolder, number: int = 0, whose: str = ""
     ) -> list[Score]:
         """The scores of an agent; `number`: how many agents were played before it, `whose`: what they are called."""
 
@@ -53,7 +52,7 @@ class Evaluator:
             content = files.to_bytes(policy)
             shares = [missing[i :: self.parallel] for i in range(min(self.parallel, len(missing)))]
             orders = [("attack", content, self.plan, tuple(share), device) for share in shares]
-            self._in_processes(folder, SCORES, worker.evaluate, orders, begin(f"{len(missing)} scores"))
+            self._in_processes(folder, worker.evaluate, orders, begin(f"{len(missing)} scores"))
         scores = []
         for score in run_suite(policy, self.plan, wanted, folder, begin, ready(policy, self.plan, folder, begin)):
             scores.append(score)
@@ -66,10 +65,12 @@ class Evaluator:
             return None
         name, agent = target.start
         policy = files.load(agent.file, next(target.policy.parameters()).device)
-        scores = self.scores(policy, wanted, agent.evals, number=1, whose=f"start ({name}): ")
+        scores = self.scores(policy, wanted, agent.results.scores, number=1, whose=f"start ({name}): ")
         return Start(name, str(agent.file), scores, [])
 
-    def prove_in_processes(self, policy: Policy, wanted: Sequence[float], method: Method, folder: Path) -> None:
+    def prove_in_processes(
+        self, policy: Policy, wanted: Sequence[float], method: Method, folder: CertificatesFolder
+    ) -> None:
         """Certificates at the budgets that are missing, where several processes share the work."""
         stored = read_certified(folder, self.plan, policy, method)[1]
         missing = [eps for eps in dict.fromkeys(wanted) if eps not in stored]
@@ -78,19 +79,19 @@ class Evaluator:
             content = files.to_bytes(policy)
             orders = [(content, self.plan, eps, method, device) for eps in missing]
             report = self.listener.begin(f"{method} at {counted(len(missing), 'budget')}")
-            self._in_processes(folder, CERTIFICATES, worker.certify, orders, report)
+            self._in_processes(folder, worker.certify, orders, report)
 
     def _in_processes(
-        self, folder: Path, rows: str, work: Callable[..., None], orders: Sequence[tuple[Any, ...]], report: Progress
+        self, folder: RowsFolder, work: Callable[..., None], orders: Sequence[tuple[Any, ...]], report: Progress
     ) -> None:
         """Jobs of this machine, whose rows are then joined; how far they are is read from the files in which they tell it."""
-        jobs = [Job(folder, work, (number, *order)) for number, order in enumerate(orders)]
+        jobs = [Job(folder.path, work, (number, *order)) for number, order in enumerate(orders)]
         shares = dict[Path, float]()
         began = time.time()
 
         def tick() -> None:
             for number in range(len(jobs)):
-                path = folder / worker.progress_file(number)
+                path = folder.progress(number)
                 with contextlib.suppress(FileNotFoundError, StoreError):
                     if path.stat().st_mtime >= began:
                         told = store.read_json(path)
@@ -102,7 +103,7 @@ class Evaluator:
 
         for _ in Workers(parallel=self.parallel).make_executor().run(jobs, lambda: False, tick):
             pass
-        gather(folder, rows)
+        folder.gather()
 
 
 def check(env_set: object, parallel: object, listener: object) -> None:
@@ -116,15 +117,6 @@ def check_levels(env_set: object) -> None:
     """Refuse what is no set of levels."""
     if env_set is not None:
         choice("env_set", env_set, ("train", "eval"))
-
-
-def writable(folder: Path) -> Path:
-    """The folder for results; one that cannot be written is refused before the work."""
-    try:
-        store.try_to_write(folder / "result")
-    except StoreError as error:
-        raise StoreError(error.message, "results lie with the agent: copy it to where you may write") from None
-    return folder
 
 
 def budgets(eps: Budgets | None) -> list[float]:

@@ -1,5 +1,6 @@
 """bcl.train and bcl.resume."""
 
+import contextlib
 import dataclasses
 import shlex
 from collections.abc import Callable, Mapping
@@ -135,9 +136,7 @@ def train(
         init: A policy file, a run or an agent of `bcl zoo` to start from, in place of the stages before the recipe's own.
         config: A TOML file of settings, above the preset and below flags.
     """
-    for option, instead in NO_SETTINGS.items():
-        if option in settings:
-            raise ConfigError(f"'{option}' is not an argument of bcl.train", instead)
+    _refuse_options("train", settings)
     name = _name(game, given("workers", workers, Workers, WORKERS))
     if recipe is not None:
         text("recipe", recipe, "give its name, such as 'at'")
@@ -167,19 +166,45 @@ def train(
 
 
 def resume(
-    run: Where,
+    folder: Where,
     *,
     workers: Workers = ALONE,
     say: Say = lambda line: None,
     progress: bool | None = None,
     on_row: OnRow | None = None,
+    finish: Callable[[Path, Workers], Any] | None = None,
+    **settings: Any,
 ) -> Run:
-    """Continue a run after a kill or Ctrl-C, under the settings it was started with; a finished one is only read."""
+    """Continue a run after a kill or Ctrl-C, under the settings it was started with; a finished one is only read.
+
+    `say`, `progress`, `on_row` and `finish` are those of `bcl.train`. Settings other than the run's are refused.
+
+    Args:
+        folder: The run directory.
+    """
+    _refuse_options("resume", settings)
     given("workers", workers, Workers, WORKERS)
     _check_watching(say, progress, on_row)
-    folder = path_of("run", run)
-    with RunDirectory.open(folder).lock(say):
-        return _finish(folder, workers, say, progress, on_row)
+    if finish is not None:
+        function("finish", finish)
+    path = path_of("folder", folder)
+    run = RunDirectory(path)
+    repeats = Repeats(path).runs()
+    if repeats and not finish:
+        what = f"'{path}' holds {counted(len(repeats), 'repeat')}"
+        raise StoreError(what, "give one of them, or continue all with 'bcl resume'")
+    for one in repeats or [run]:
+        RunDirectory.open(one.path).check_settings(settings)
+    # A repeat is not resumed while all of them are.
+    others = run.repeats.lock() if run.repeats else contextlib.nullcontext()
+    with run.lock(say), others:
+        return finish(path, workers) if finish else _finish(path, workers, say, progress, on_row)
+
+
+def _refuse_options(verb: str, settings: Mapping[str, Any]) -> None:
+    for option, instead in NO_SETTINGS.items():
+        if option in settings:
+            raise ConfigError(f"'{option}' is not an argument of bcl.{verb}", instead)
 
 
 def _check_watching(say: object, progress: object, on_row: object) -> None:

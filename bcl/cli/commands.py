@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 Call = partial[Any]
 Settings = Mapping[str, Any]
 NONE: Settings = {}
-ALONE = Workers()
 
 
 def _print_next(*words: str | Path) -> None:
@@ -57,9 +56,10 @@ def train(call: Call, *, repeats: int = 1) -> None:
         if repeats > 1:
             make_room(order.out)
             seeds = range(order.config.seed, order.config.seed + repeats)
-            for seed in seeds:
-                order.create(order.out / f"seed{seed}", seed)
-            Repeats(order.out).write([f"seed{seed}" for seed in seeds])
+            folders = {seed: Repeats(order.out).folder(seed) for seed in seeds}
+            for seed, folder in folders.items():
+                order.create(folder, seed)
+            Repeats(order.out).write([folder.name for folder in folders.values()])
             _finish_repeats(order.out, order.workers)
             return
         if not order.begun:
@@ -68,23 +68,12 @@ def train(call: Call, *, repeats: int = 1) -> None:
         _finish(order.out, order.workers)
 
 
-def resume(folder: Path, *, workers: Workers = ALONE, settings: Settings = NONE) -> None:
-    """Continue a run after a kill or Ctrl-C, under the settings it was started with. A finished run says so.
-
-    Args:
-        folder: The run directory.
-    """
-    run = RunDirectory(folder)
-    repeats = Repeats(folder).runs()
-    for one in repeats or [run]:
-        RunDirectory.open(one.path).check_settings(settings)
-    # A repeat is not resumed while all of them are.
-    others = run.repeats.lock() if run.repeats else contextlib.nullcontext()
-    with run.lock(console.say), others:
-        if repeats:
-            _finish_repeats(folder, workers)
-        else:
-            _finish(folder, workers)
+def resume(call: Call) -> None:
+    """Continue."""
+    call(
+        say=console.say,
+        finish=lambda folder, workers: (_finish_repeats if Repeats(folder).exists else _finish)(folder, workers),
+    )
 
 
 def _finish(folder: Path, workers: Workers) -> None:

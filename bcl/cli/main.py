@@ -35,6 +35,7 @@ COMMANDS = {
 # Command -> the function of `bcl` that it calls; the others are functions of bcl.cli.commands alone.
 VERBS = {
     "train": "train",
+    "resume": "resume",
     "attack": "evaluate",
     "certify": "certify",
     "report": "report",

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,13 +14,12 @@ from bcl.games import LOWEST_RETURNS
 from bcl.policies import Policy
 from bcl.policies.files import fingerprint
 from bcl.runs import store
+from bcl.runs.results import Results
 
 FIRST_ROUND = tuple(2.0**-k for k in range(10, -1, -1))  # each twice the one before, up to a budget of 1
 ROUNDS = 2  # after the first
 INSIDE = 7  # budgets that a round plays inside what the one before left: an eighth of it is left
 SHARE = 0.5  # of the nominal return, counted from the lowest one
-BREAKING = "breaking"  # the folder beside evals/
-RESULT = "result.json"
 
 
 @dataclass(frozen=True)
@@ -61,10 +59,10 @@ class Breaking:
         return vars(self) | {"attacks": [*map(repr, self.attacks)], "adversaries": [*map(attack_to_dict, self.attacks)]}
 
 
-def read_breaking(folder: Path, policy: str) -> Breaking | None:
-    """What `find_breaking` left in its folder, if it is this agent's."""
-    path = folder / RESULT
-    data = store.read_json(path) if path.exists() else {}
+def read_breaking(results: Results, policy: str) -> Breaking | None:
+    """What `find_breaking` left, if it is this agent's."""
+    path = results.breaking_file
+    data = store.read_if_there(path)
     if data.pop("policy", None) != policy:
         return None
     try:
@@ -81,7 +79,7 @@ def find_breaking(
     policy: Policy,
     plan: Plan,
     attacks: Sequence[Attack],
-    folder: Path,
+    results: Results,
     threshold: float | None = None,
     progress: Begin = no_progress,
 ) -> Breaking:
@@ -89,7 +87,7 @@ def find_breaking(
     game's lowest where that is known."""
     if any(isinstance(attack, Learned) for attack in attacks):
         raise ConfigError("a learned adversary would be trained at every budget", "find the budget with other attacks")
-    nominal = next(run_suite(policy, plan, [Cell(None, 0.0)], folder, progress)).mean
+    nominal = next(run_suite(policy, plan, [Cell(None, 0.0)], results.search, progress)).mean
     floor = LOWEST_RETURNS.get(plan.game.id, 0.0)
     threshold = floor + SHARE * (nominal - floor) if threshold is None else threshold
     if nominal < threshold or nominal <= floor:
@@ -98,7 +96,7 @@ def find_breaking(
     grids: list[tuple[float, ...]] = [(0.0, *FIRST_ROUND) for _ in attacks]
     for _ in range(ROUNDS + 1):
         cells = [Cell(attack, eps) for attack, grid in zip(attacks, grids, strict=True) for eps in grid[1:]]
-        means = {(s.attack, s.eps): s.mean for s in run_suite(policy, plan, cells, folder, progress)}
+        means = {(s.attack, s.eps): s.mean for s in run_suite(policy, plan, cells, results.search, progress)}
         for number, (attack, grid) in enumerate(zip(attacks, grids, strict=True)):
             broken = (i for i, eps in enumerate(grid[1:], 1) if means[recorded(attack), eps] < threshold)
             first = next(broken, 0)
@@ -106,5 +104,5 @@ def find_breaking(
     budgets = tuple(grid[-1] if grid else None for grid in grids)
     image = len(policy.spec.obs_shape) == 3
     found = Breaking(threshold, nominal, plan.episodes, plan.seed, tuple(map(recorded, attacks)), image, budgets)
-    store.write_json(folder / RESULT, found.to_dict() | {"policy": fingerprint(policy)})
+    store.write_json(results.breaking_file, found.to_dict() | {"policy": fingerprint(policy)})
     return found

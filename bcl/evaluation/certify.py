@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,11 +12,10 @@ from bcl.bounds import Method, certified, full_precision, impossible, input_box,
 from bcl.envs import VectorEnv
 from bcl.errors import StoreError
 from bcl.evaluation.episodes import Episode, EpisodeCounter
-from bcl.evaluation.evaluation import CERTIFICATES, read_rows, rows_file
 from bcl.evaluation.plan import Cell, Conditions
 from bcl.evaluation.play import Decided, Group, SharedEnv, Slot, play
 from bcl.policies import Policy, as_float
-from bcl.runs import store
+from bcl.runs.results import CertificatesFolder
 from bcl.settings import format_eps
 
 FEW_NEURONS = 4096  # with which CROWN takes milliseconds for a batch of vectors (docs/certificates.md)
@@ -142,15 +140,10 @@ def _play(
     return counter.episodes()
 
 
-def append_certificate(folder: Path, conditions: Conditions, proof: Certificate, part: int | None) -> None:
-    """Store one more; see `append_score`."""
-    store.append_row(rows_file(folder, CERTIFICATES, part), proof.to_dict() | conditions.to_dict())
-
-
-def read_certificates(folder: Path, agent: str) -> list[tuple[Conditions, Certificate]]:
+def read_certificates(folder: CertificatesFolder, agent: str) -> list[tuple[Conditions, Certificate]]:
     """Of the agent with this fingerprint, with what they were proven under."""
     found = []
-    for source, row in read_rows(folder, CERTIFICATES, agent):
+    for source, row in folder.read(agent):
         proof = Certificate.from_dict(row, source)
         found.append((Conditions.from_row(row, source), proof))
     return found

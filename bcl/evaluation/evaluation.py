@@ -1,9 +1,4 @@
-"""An evaluation: the scores of one agent under equal conditions, and the file in which they are stored.
-
-A folder holds the scores of one agent as rows of `scores.jsonl`, each with its conditions. Processes that share the work
-write files of their own beside it (`scores-0.jsonl`), which `gather` joins. Version 0.1 had a file `eps-*.json` per score;
-those are read too.
-"""
+"""An evaluation: the scores of one agent under equal conditions, which are stored as rows, each with its conditions."""
 
 import dataclasses
 import json
@@ -19,15 +14,13 @@ from bcl.errors import MissingExtra, counted
 from bcl.evaluation.plan import Conditions
 from bcl.evaluation.score import Score, Worst, worst, worst_within
 from bcl.games import AtariGame, Game, ProcgenGame, game_to_dict
-from bcl.runs import store
+from bcl.runs.results import ScoresFolder
 from bcl.settings import format_eps
 
 if TYPE_CHECKING:
     from bcl.evaluation.breaking import Breaking
     from bcl.evaluation.flags import Flag
 
-SCORES, CERTIFICATES = "scores", "certificates"  # names of files, without their endings
-OF_OLD = {SCORES: "eps-*.json", CERTIFICATES: "*.json"}  # patterns of version 0.1's files
 Levels = Literal["train", "eval", ""]
 Key = tuple[Attack | None, float]
 """Attack and budget."""
@@ -198,7 +191,7 @@ def levels_of(game: Game) -> Levels:
     return ("train" if game.num_levels else "eval") if isinstance(game, ProcgenGame) else ""
 
 
-def read_evaluations(folder: Path, agent: str) -> list[Evaluation]:
+def read_evaluations(folder: ScoresFolder, agent: str) -> list[Evaluation]:
     """The evaluations of an agent, by its fingerprint (empty: of any), whose scores lie in a folder.
 
     Two scores belong to one evaluation if nothing but the attack and its budget differs. Left out are the floor of `--sanity`
@@ -219,44 +212,19 @@ def ordered(scores: Iterable[Score]) -> list[Score]:
     return sorted(once.values(), key=lambda s: (s.eps, rank(s.attack), repr(s.attack)))
 
 
-def read_scores(folder: Path, conditions: Conditions) -> dict[Key, Score]:
+def read_scores(folder: ScoresFolder, conditions: Conditions) -> dict[Key, Score]:
     """The scores that were played under these conditions, by attack and budget."""
     stored = _stored(folder, conditions.agent)
     return {(score.attack, score.eps): score for found, score in stored if found == conditions}
 
 
-def append_score(folder: Path, conditions: Conditions, score: Score, part: int | None = None) -> None:
+def append_score(folder: ScoresFolder, conditions: Conditions, score: Score, part: int | None = None) -> None:
     """Store one more; `part`: which of several processes that share the work."""
-    store.append_row(rows_file(folder, SCORES, part), score.to_dict() | conditions.to_dict())
+    folder.append(score.to_dict() | conditions.to_dict(), part)
 
 
-def rows_file(folder: Path, name: str, part: int | None) -> Path:
-    """Where rows are appended; processes that share the work have a file each, which may come from another machine."""
-    return folder / (f"{name}.jsonl" if part is None else f"{name}-{part}.jsonl")
-
-
-def gather(folder: Path, name: str = SCORES) -> None:
-    """Join what processes that shared the work have left, once all of them ended."""
-    for path in sorted(folder.glob(f"{name}-*.jsonl")):
-        for row in store.read_metrics(path):
-            store.append_row(rows_file(folder, name, None), row)
-        store.remove(path)
-
-
-def read_rows(folder: Path, name: str, agent: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The rows of an agent, by its fingerprint (empty: of any), each with words that say where it lies."""
-    found = [(f"'{path}'", store.read_json(path)) for path in sorted(folder.glob(OF_OLD[name]))]
-    for path in sorted(folder.glob(f"{name}*.jsonl")):
-        found += [(f"line {number} of '{path}'", row) for number, row in enumerate(store.read_metrics(path), 1)]
-    for source, row in found:
-        # Version 0.1 has `policy` instead, and of its floor neither.
-        who = row.get("agent") or str(row.get("policy", "")).partition(" on ")[0]
-        if who and agent in ("", who):
-            yield source, row
-
-
-def _stored(folder: Path, agent: str) -> Iterator[tuple[Conditions, Score]]:
-    for source, row in read_rows(folder, SCORES, agent):
+def _stored(folder: ScoresFolder, agent: str) -> Iterator[tuple[Conditions, Score]]:
+    for source, row in folder.read(agent):
         score = Score.from_dict(row, f"the score in {source}")
         yield Conditions.from_row(row, f"the score in {source}"), score
 

@@ -2,13 +2,13 @@
 
 import dataclasses
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 import torch
 
 import bcl
-from bcl.attacks import Attack, LowestScored, attack_label
+from bcl.attacks import Attack, LowestScored, attack_label, recorded
 from bcl.envs import VariedStarts, VectorEnv, make_env
 from bcl.envs.vector import seed_list
 from bcl.errors import ConfigError, GameError, StoreError
@@ -27,6 +27,11 @@ class Cell:
 
     attack: Attack | None
     eps: float
+
+    @property
+    def key(self) -> tuple[Attack | None, float]:
+        """By which its score is found again."""
+        return recorded(self.attack), self.eps
 
     @property
     def label(self) -> str:
@@ -58,7 +63,7 @@ class Plan:
     """`fast`: on a GPU attacks search in half precision, which sees 1/8 gray level; actions are decided in full."""
     num_envs: int = 0
     """Copies played at once; 0: one per episode, at most 64, and always 64 where the protocol is `first`."""
-    starts: Starts = field(default="game", repr=False)  # folders of learned adversaries are named by the repr
+    starts: Starts = "game"
     """`game`: as the game has them, on Atari the no-ops alone; `varied`: then random actions (`bcl.envs.VariedStarts`)."""
 
     def __post_init__(self) -> None:
@@ -100,12 +105,15 @@ class Conditions:
     meaning: int = MEANING
 
     def to_dict(self) -> dict[str, Any]:
-        """What is stored beside a score, which has its episodes, seed, protocol and precision itself."""
+        """What is stored beside a score, which has its precision itself."""
         return {
             "agent": self.agent,
             "device": self.device,
             "game": game_to_dict(self.plan.game),
             "num_envs": self.plan.num_envs,
+            "episodes": self.plan.episodes,
+            "seed": self.plan.seed,
+            "protocol": self.plan.protocol,
             "asked": self.plan.precision,
             "starts": self.plan.starts,
             "meaning": self.meaning,
@@ -115,7 +123,7 @@ class Conditions:
 
     @classmethod
     def from_row(cls, row: dict[str, Any], source: str) -> "Conditions":
-        """Of a stored score or certificate; rows of version 0.1 have `policy`, such as `f00d on cpu`."""
+        """The inverse of `to_dict`, of a stored score or certificate; rows of version 0.1 have `policy`, such as `f00d on cpu`."""
         agent, _, device = str(row.get("policy", "")).partition(" on ")
         try:
             plan = Plan(

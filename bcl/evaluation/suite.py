@@ -4,15 +4,14 @@ import contextlib
 import dataclasses
 import math
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from pathlib import Path
 
 import torch
 
-from bcl.attacks import Attack, recorded
+from bcl.attacks import Attack
 from bcl.bounds import METHODS, Method
 from bcl.device import threads, useful_threads
 from bcl.envs import VectorEnv
-from bcl.evaluation.certify import USUAL_LENGTH, Certificate, append_certificate, certify, read_certificates
+from bcl.evaluation.certify import USUAL_LENGTH, Certificate, certify, read_certificates
 from bcl.evaluation.evaluation import Key, append_score, read_scores
 from bcl.evaluation.plan import Cell, Conditions, Plan
 from bcl.evaluation.play import Progress, evaluate_cells
@@ -20,11 +19,11 @@ from bcl.evaluation.score import Score
 from bcl.games import AtariGame, ProcgenGame
 from bcl.policies import Policy
 from bcl.policies.files import fingerprint
+from bcl.runs.results import CertificatesFolder, ScoresFolder
 from bcl.settings import format_eps
 
 Begin = Callable[[str], Progress]
 """Told what begins; the result is told how much of how much is done, of all that is missing."""
-CERTS = "certs"  # folder of certificates, beside that of scores
 # Copies of a game that are played at once, over all cells of a pass.
 GPU_COPIES = 512
 ATARI_COPIES = 160  # ale-py makes emulators one after the other, 0.15 s each
@@ -37,17 +36,17 @@ def no_progress(label: str) -> Progress:
     return lambda done, of: None
 
 
-def missing_cells(folder: Path, conditions: Conditions, wanted: Sequence[Cell]) -> list[Cell]:
+def missing_cells(folder: ScoresFolder, conditions: Conditions, wanted: Sequence[Cell]) -> list[Cell]:
     """Those whose scores do not lie in a folder."""
     stored = read_scores(folder, conditions)
-    return [cell for cell in wanted if (recorded(cell.attack), cell.eps) not in stored]
+    return [cell for cell in wanted if cell.key not in stored]
 
 
 def run_suite(
     policy: Policy,
     plan: Plan,
     wanted: Sequence[Cell],
-    folder: Path,
+    folder: ScoresFolder,
     progress: Begin = no_progress,
     ready: Callable[[Cell], Cell] = lambda cell: cell,
     part: int | None = None,
@@ -57,11 +56,11 @@ def run_suite(
     device = next(policy.parameters()).device
     conditions = plan.conditions(fingerprint(policy), device.type)
     found = read_scores(folder, conditions)
-    keys = [(recorded(cell.attack), cell.eps) for cell in wanted]
+    keys = [cell.key for cell in wanted]
     missing = {key: cell for key, cell in zip(keys, wanted, strict=True) if key not in found}
     lengths = next((found[key].lengths for key in keys if key in found), ())
     overall = SuiteProgress([*missing.values()], plan, progress, lengths)
-    proven = _certified(folder.parent / CERTS, conditions.agent)
+    proven = _certified(folder.certificates, conditions.agent)
     playing = _play(policy, plan, missing, overall, ready, proven)
     count = useful_threads(policy.spec.obs_shape, plan.copies())
     try:
@@ -151,7 +150,7 @@ def make_envs(plan: Plan, count: int, device: torch.device) -> list[VectorEnv]:
     return [dataclasses.replace(plan, game=game).make_env(plan.copies() * count, device)]
 
 
-def _certified(folder: Path, agent: str) -> dict[float, Method]:
+def _certified(folder: CertificatesFolder, agent: str) -> dict[float, Method]:
     """Budgets at which certificates of this agent lie in a folder, each with the quickest method used there."""
     proofs = [proof for _, proof in read_certificates(folder, agent)]
     proofs.sort(key=lambda proof: -METHODS.index(proof.method))
@@ -168,7 +167,7 @@ def cells_at_once(policy: Policy, plan: Plan) -> int:
 
 
 def read_certified(
-    folder: Path, plan: Plan, policy: Policy, method: Method
+    folder: CertificatesFolder, plan: Plan, policy: Policy, method: Method
 ) -> tuple[Conditions, dict[float, Certificate]]:
     """Certificates that lie in a folder, by budget, and their conditions: they are always proven in full precision."""
     plan = dataclasses.replace(plan, precision="full")
@@ -182,7 +181,7 @@ def run_certificates(
     plan: Plan,
     budgets: Sequence[float],
     method: Method,
-    folder: Path,
+    folder: CertificatesFolder,
     progress: Begin = no_progress,
     part: int | None = None,
 ) -> Iterator[Certificate]:
@@ -201,5 +200,5 @@ def run_certificates(
 
             with contextlib.closing(plan.make_env(plan.episodes, device)) as env, threads(count):
                 found[eps] = certify(policy, env, eps, method=method, seed=plan.seed, progress=tell)
-            append_certificate(folder, conditions, found[eps], part)
+            folder.append(found[eps].to_dict() | conditions.to_dict(), part)
         yield found[eps]

@@ -7,7 +7,6 @@ guess, by the same scores in the same order; the training of a wrong guess is no
 
 from dataclasses import dataclass, replace
 
-from bcl.evaluation import gather
 from bcl.experiment import worker
 from bcl.experiment.dispatch import Dispatcher
 from bcl.experiment.worker import TrainingOrder
@@ -53,8 +52,8 @@ class OverlappedRuns:
         return True
 
     def wait_until_judged(self, run: TrainingFolder) -> None:
-        self._background.wait(run.evals)
-        gather(run.evals)
+        self._background.wait(run.results.scores.path)
+        run.results.scores.gather()
 
     def begin_ahead(self, guess: Guess | None) -> None:
         """Train it, if there is one and it is not there yet."""

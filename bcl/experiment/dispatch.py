@@ -3,10 +3,9 @@
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 
-from bcl.attacks import recorded
 from bcl.config import PpoConfig
 from bcl.errors import StoreError
-from bcl.evaluation import Cell, Plan, Score, gather, missing_cells, read_scores
+from bcl.evaluation import Cell, Plan, Score, missing_cells, read_scores
 from bcl.experiment import worker
 from bcl.experiment.trackers import NO_TRACKERS, Trackers
 from bcl.experiment.worker import TrainingOrder
@@ -14,6 +13,7 @@ from bcl.games import Game, GymnasiumGame
 from bcl.policies.files import fingerprint, load
 from bcl.runs.directory import Agent, TrainingFolder
 from bcl.runs.executors import Executor, InThisProcess, Job, JudgeBeside, no_tick
+from bcl.runs.results import ScoresFolder
 
 REFILL = ", which was kept without its replay memory: that is collected anew first"
 
@@ -68,8 +68,8 @@ class Dispatcher:
         """Scores of the cells, those that are missing played; `ahead`: worth playing along with them."""
         if self.missing(agent, plan, cells):
             self.play([(name, agent, plan, (*cells, *ahead))])
-        found = read_scores(agent.evals, plan.conditions(agent.fingerprint, self.device))
-        return [found[recorded(cell.attack), cell.eps] for cell in cells]
+        found = read_scores(agent.results.scores, plan.conditions(agent.fingerprint, self.device))
+        return [found[cell.key] for cell in cells]
 
     def play(self, wanted: Sequence[tuple[str, Agent, Plan, Sequence[Cell]]]) -> None:
         """Have the scores made that are missing; those of several agents beside each other, where there are workers."""
@@ -79,16 +79,17 @@ class Dispatcher:
         for _ in self.executor.run(jobs, self.interrupted, self.tick):
             pass
         for folder in dict.fromkeys(job.folder for job in jobs):
-            gather(folder)
+            ScoresFolder(folder).gather()
 
     def evaluation_jobs(self, name: str, agent: Agent, plan: Plan, cells: Sequence[Cell], part: int = 0) -> list[Job]:
-        """Jobs for the scores that are missing, one to a worker and numbered from `part`; `gather` joins what they leave."""
+        """Jobs for the scores that are missing, one to a worker and numbered from `part`; `ScoresFolder.gather` joins what they leave."""
         missing = self.missing(agent, plan, cells)
         policy = content(agent) if missing else b""
         shares = min(self.executor.width, len(missing))
         orders = [(name, policy, plan, tuple(missing[n::shares]), self.device) for n in range(shares)]
         # In the folder of scores alone: on a cluster all of a job's folder travels.
-        return [Job(agent.evals, worker.evaluate, (part + n, *order)) for n, order in enumerate(orders)]
+        folder = agent.results.scores.path
+        return [Job(folder, worker.evaluate, (part + n, *order)) for n, order in enumerate(orders)]
 
     def judges_beside(self, game: Game) -> bool:
         """Whether a run is judged while the next one trains. Games of Gymnasium may be known to this process alone."""
@@ -107,4 +108,4 @@ class Dispatcher:
 
     def missing(self, agent: Agent, plan: Plan, cells: Sequence[Cell]) -> list[Cell]:
         """Those whose scores are not stored."""
-        return missing_cells(agent.evals, plan.conditions(agent.fingerprint, self.device), cells)
+        return missing_cells(agent.results.scores, plan.conditions(agent.fingerprint, self.device), cells)

@@ -6,15 +6,14 @@ take; the first one shows the observation as it is.
 
 import dataclasses
 import hashlib
+import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-import bcl
 from bcl.attacks import Directed, Learned
 from bcl.attacks.suites import MYOPIC
 from bcl.config import Config, preset_for, resolve
@@ -22,18 +21,22 @@ from bcl.envs import Step, VariedStarts, VectorEnv
 from bcl.envs.vector import Seeds
 from bcl.errors import counted
 from bcl.evaluation import Cell, Plan, run_suite
+from bcl.evaluation.plan import Starts
 from bcl.evaluation.play import ActionChooser, SearchForm
 from bcl.evaluation.score import lowest
 from bcl.experiment.worker import train_run
-from bcl.games import AtariGame
+from bcl.games import AtariGame, game_to_dict
 from bcl.learners.learner import Hooks, Task
 from bcl.policies import Policy
 from bcl.policies.files import fingerprint
 from bcl.policies.networks import Dueling, Plain
 from bcl.policies.policy import default_kind
+from bcl.runs.results import ScoresFolder
 from bcl.seeds import derive
 from bcl.settings import format_eps
 
+MEANING = 1  # of a stored adversary: raised when the same facts come to mean another training or choice
+SEED = derive(0, "adversary")
 IMAGE_FACTOR = 10  # steps on images for each on vectors
 EPISODES = 20  # by which the director is compared with myopic attacks: neither those of training nor those reported
 VECTORS: dict[str, Any] = {
@@ -85,9 +88,9 @@ class AdversaryEnvs:
 
 
 def ready(
-    victim: Policy, plan: Plan, folder: Path, progress: Callable[[str], Callable[[int, int], None]]
+    victim: Policy, plan: Plan, folder: ScoresFolder, progress: Callable[[str], Callable[[int, int], None]]
 ) -> Callable[[Cell], Cell]:
-    """For `run_suite`: a learned adversary is trained, once for each agent and budget, in a folder of its own in `folder`;
+    """For `run_suite`: a learned adversary is trained, once for each agent and budget, in a folder of its own beside the scores;
     other cells are ready as they are."""
 
     def train(cell: Cell) -> Cell:
@@ -97,22 +100,36 @@ def ready(
         choosing = Plan(game, EPISODES, derive(0, "adversary", "choosing"), starts=plan.starts)
         device = next(victim.parameters()).device.type
         config = director_config(victim, choosing, cell.attack)
-        facts = (fingerprint(victim), choosing, plan.starts, config, cell.eps, device, bcl.__version__)
-        digest = hashlib.sha256(repr(facts).encode()).hexdigest()[:8]
-        home = folder / f"learned-at-{format_eps(cell.eps).replace('/', '-')}-{digest}"
+        home = folder.adversary(cell.eps, identity(victim, config, plan.starts, cell.eps, device))
         steps = counted(config.dqn.steps, "step")
         director = train_run(
-            home, config, Task("standard", 0.0, 0.0, derive(0, "adversary")), myopic_director(victim, config), device,
+            home.path, config, Task("standard", 0.0, 0.0, SEED), myopic_director(victim, config), device,
             Hooks(progress=progress(f"training the adversary at {format_eps(cell.eps)}, {steps}")),
             seen_by_learner=lambda env: AdversaryEnvs(VariedStarts(env) if plan.starts == "varied" else env, victim, cell.eps),
         )  # fmt: skip
         planned = Directed(lambda obs: director(obs).argmax(dim=1) - 1)
         rivals = [dataclasses.replace(cell.attack, found=attack) for attack in (planned, *MYOPIC)]
         cells = [Cell(attack, cell.eps) for attack in (rivals[0], *MYOPIC)]
-        scores = [*run_suite(victim, choosing, cells, home / "choosing", progress)]
+        scores = [*run_suite(victim, choosing, cells, home, progress)]
         return Cell(rivals[scores.index(lowest(scores))], cell.eps)
 
     return train
+
+
+def identity(victim: Policy, config: Config, starts: Starts, eps: float, device: str) -> str:
+    """A short name for all that decides an adversary, under which it is found again."""
+    facts = {
+        "agent": fingerprint(victim),
+        "game": game_to_dict(config.game),
+        "starts": starts,
+        "eps": eps,
+        "dqn": dataclasses.asdict(config.dqn),
+        "network": dataclasses.asdict(config.network),
+        "seed": SEED,
+        "device": device,
+        "meaning": MEANING,
+    }
+    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:8]
 
 
 def director_config(victim: Policy, plan: Plan, attack: Learned) -> Config:

@@ -12,7 +12,7 @@ from bcl.attacks import PGD, CrossEntropy, Multi, OwnValue, attacks_named
 from bcl.config import Config
 from bcl.curriculum_rules import INCUMBENT, CurriculumResult, Decision, Phase, Rules, budgets
 from bcl.errors import TrainingError, counted
-from bcl.evaluation import Cell, cells, flags
+from bcl.evaluation import Cell, cells, flags, worst
 from bcl.experiment.beside import Guess, OverlappedRuns
 from bcl.experiment.dispatch import Dispatcher, content
 from bcl.experiment.verdict import SELECTION, choosing_attacks, final_score, plan_of, plans_of
@@ -52,7 +52,7 @@ class Curriculum:
         self._rules = rules_of(self._config, stage.strategy, start)
         self._plan = plan_of(self._config, SELECTION)
         self._attacks = choosing_attacks(self._config)
-        self._bootstrap = Agent(bootstrap.file, stage.evals, bootstrap.fingerprint)
+        self._bootstrap = Agent(bootstrap.file, stage.results, bootstrap.fingerprint)
         self._dispatcher = dispatcher
         self._background = BackgroundJobs(dispatcher.interrupted, dispatcher.tick, MODULES)
         self._overlapped = OverlappedRuns(stage, dispatcher, self._background)
@@ -309,36 +309,31 @@ def train_paced(stage: StageFolder, start: float, bootstrap: Agent, dispatcher: 
     name = f"{stage.loss}, paced"
     order = TrainingOrder(name, config, task, content(bootstrap), dispatcher.device, dispatcher.trackers)
     [_] = dispatcher.train([(run, order)])
-    candidates = {"the start": (start, Agent(bootstrap.file, stage.evals, bootstrap.fingerprint))}
+    candidates = {"the start": (start, Agent(bootstrap.file, stage.results, bootstrap.fingerprint))}
     for increments, file in run.snapshots().items():
         eps = start + increments * pace.increment
-        agent = Agent(file, run.evals, fingerprint(load(file)))
+        agent = Agent(file, run.results, fingerprint(load(file)))
         candidates[f"the agent that held {format_eps(eps)}"] = (eps, agent)
     reached = max(eps for eps, _ in candidates.values())
     candidates["the last agent"] = (reached, run.agent())
-    scored = [_scored(label, eps, agent, config, dispatcher) for label, (eps, agent) in candidates.items()]
-    best = max(scored, key=lambda one: (one["value"], one["eps"]))
-    eps, agent = candidates[best["name"]]
+    values = {label: _final_score(label, agent, config, dispatcher) for label, (_, agent) in candidates.items()}
+    kept = max(candidates, key=lambda label: (values[label], candidates[label][0]))
+    eps, agent = candidates[kept]
     store.write_bytes(stage.policy, content(agent))
     done = reached >= config.curriculum.target
     return {
         "policy": agent.fingerprint,
         "reached": eps,
         "stopped": "target reached" if done else f"{config.learner(stage.loss).steps:,} steps were trained",
-        "kept": best["name"],
-        "candidates": scored,
+        "kept": kept,
         "flags": [],
     }
 
 
-def _scored(name: str, eps: float, agent: Agent, config: Config, dispatcher: Dispatcher) -> dict[str, Any]:
-    """The paper's final score of one agent, on episodes that decide and are not reported."""
-    budgets = config.evaluation.scored
-    wanted = cells(choosing_attacks(config), budgets)
+def _final_score(name: str, agent: Agent, config: Config, dispatcher: Dispatcher) -> float:
+    """Of one agent, on episodes that decide and are not reported."""
+    wanted = cells(choosing_attacks(config), config.evaluation.scored)
     scores = dispatcher.scores(f"choosing, {name}", agent, plan_of(config, SELECTION), wanted)
-    returns = {"0": scores[0].mean}
-    for budget in budgets:
-        returns[format_eps(budget)] = min(score.mean for score in scores if score.eps == budget)
-    value = returns["0"] + sum(returns[format_eps(budget)] for budget in budgets) / len(budgets)
-    dispatcher.say(f"{name}: " + ", ".join(f"{score:.4g} at {budget}" for budget, score in returns.items()))
-    return {"name": name, "eps": eps, "returns": returns, "value": value}
+    returns = {0.0: scores[0].mean} | {eps: lowest.mean for eps, lowest in worst(scores).items()}
+    dispatcher.say(f"{name}: " + ", ".join(f"{score:.4g} at {format_eps(eps)}" for eps, score in returns.items()))
+    return final_score([scores], config)

@@ -108,7 +108,7 @@ def finish(path: Path, dispatcher: Dispatcher) -> Verdict:
         about = {"policy": agent.fingerprint, "reached": trained.reached, "kept": trained.kept}
         found |= {"flags": [*trained.flags, *found["flags"]], "files": run.digests()}
         run.finish({**about, "curriculum": trained.stopped, **found})
-    return Verdict.of_result(run, run.result())
+    return Verdict.of_result(run)
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,7 @@ def _train_stages(run: RunDirectory, dispatcher: Dispatcher, until_median: bool 
     """Every stage from the agent of the one before; `until_median`: up to the one of which repeats share the median."""
     init = run.init
     given = run.about().get("init") is not None
-    trained = Trained(Agent(init.policy, init.evals, fingerprint(load(init.policy))) if given else None)
+    trained = Trained(Agent(init.policy, init.results, fingerprint(load(init.policy))) if given else None)
     for stage in run.stages():
         if stage.strategy == "none":
             trained = _train_once(stage, trained, dispatcher)

@@ -1,19 +1,21 @@
 """How agents of a run are evaluated: by which episodes and attacks they are chosen and reported, and the verdict."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from bcl import stats
-from bcl.attacks import Attack, attack_label, attacks_named
+from bcl.attacks import Attack, attack_from_dict, attack_label, attack_to_dict, attacks_named
 from bcl.config import Config
 from bcl.errors import StoreError
-from bcl.evaluation import Plan, Score, Start, cells, flags, game_for_evaluation, worse_than_start, worst, worst_within
-from bcl.evaluation.flags import WORSE_THAN_START
+from bcl.evaluation import Cell, Conditions, Plan, Score, Start, cells, game_for_evaluation, read_scores
+from bcl.evaluation.flags import WORSE_THAN_START, flags, worse_than_start
+from bcl.evaluation.score import worst, worst_within
 from bcl.experiment.dispatch import Dispatcher
 from bcl.experiment.learning_check import NO_LEARNING, UNKNOWN_LEARNING
 from bcl.recipes import find_recipe
 from bcl.runs.directory import Agent, RunDirectory
+from bcl.runs.results import Results
 from bcl.runs.store import Json
 from bcl.seeds import derive
 from bcl.settings import format_eps
@@ -48,15 +50,15 @@ class Verdict:
     @classmethod
     def read(cls, run: RunDirectory) -> "Verdict | None":
         """Of a finished run; none: it has not ended."""
-        return cls.of_result(run, run.result()) if run.finished else None
+        return cls.of_result(run) if run.finished else None
 
     @classmethod
-    def of_result(cls, run: RunDirectory, data: Json) -> "Verdict":
+    def of_result(cls, run: RunDirectory) -> "Verdict":
+        """Of a finished run."""
+        data = run.result()
         names = ("final_score", "flags", "curriculum", "kept", "reached")
         try:
-            if start := data.get("start"):
-                start = Start(start["name"], start["file"], *(_scores(start[k], run) for k in ("scores", "unlimited")))
-            scores, unlimited = _scores(data["scores"], run), _scores(data.get("unlimited", []), run)
+            scores, unlimited, start = (_scores_inside if "scores" in data else _scores_beside)(run, data)
             return cls(scores, unlimited=unlimited, start=start, **{name: data[name] for name in names})
         except (KeyError, TypeError):
             what = f"'{run.result_file}' is not a result of this version"
@@ -99,30 +101,30 @@ def under_attack(scores: Sequence[Score], eps: float) -> str:
 def evaluate_run(
     run: RunDirectory, agent: Agent, robust: bool, reached: float, dispatcher: Dispatcher
 ) -> dict[str, Any]:
-    """The verdict on an agent, and on the one that the run started from, as plain data; `robust`: it was made so, and attacks
-    are played."""
+    """The verdict on an agent, and on the one that the run started from, as plain data, which names the scores and does not
+    repeat them; `robust`: it was made so, and attacks are played."""
     config = run.stages()[-1].config
+    attacks = attacks_named(config.evaluation.suite)
     budgets = sorted({*config.evaluation.eps, reached} - {0.0}) if robust else []
-    wanted = cells(attacks_named(config.evaluation.suite), budgets)
+    wanted = cells(attacks, budgets)
     plans = plans_of(config, "evaluation")
-    agents = [("verdict", Agent(run.best, run.evals, agent.fingerprint))]
-    begun = run.start()
-    if begun and begun[1].fingerprint != agent.fingerprint:
+    agents = [("verdict", Agent(run.best, run.results, agent.fingerprint))]
+    begun = run.start(trained=agent.fingerprint)
+    if begun:
         agents.append(("verdict on its start", begun[1]))
     dispatcher.play([(doing, one, plan, wanted) for plan in plans for doing, one in agents])
     played = [[dispatcher.scores(doing, one, plan, wanted) for plan in plans] for doing, one in agents]
     scores, unlimited = played[0][0], _joined(played[0][1:])
     dispatcher.trackers.show(run, config, scores)
     raised = flags(scores)
-    start = None
-    if begun and len(agents) == 2:
-        file = begun[1].file.relative_to(run.path).as_posix()
-        start = Start(begun[0], file, played[1][0], _joined(played[1][1:]))
-        raised += worse_than_start(scores, start.scores, file) or worse_than_start(unlimited, start.unlimited, file)
+    if begun:
+        file = run.name_of(begun[1].file)
+        theirs, *beyond = played[1]
+        raised += worse_than_start(scores, theirs, file) or worse_than_start(unlimited, _joined(beyond), file)
     return {
-        "scores": [score.to_dict() for score in scores],
-        "unlimited": [score.to_dict() for score in unlimited],
-        "start": start and start.to_dict(),
+        "conditions": [plan.conditions(agent.fingerprint, dispatcher.device).to_dict() for plan in plans],
+        "attacks": [*map(attack_to_dict, attacks)],
+        "budgets": budgets,
         "final_score": final_score(played[0], config),
         "flags": [*map(str, raised)],
     }
@@ -132,8 +134,37 @@ def _joined(played: Sequence[Sequence[Score]]) -> list[Score]:
     return [score for scores in played for score in scores]
 
 
-def _scores(data: Any, run: RunDirectory) -> list[Score]:
-    return [Score.from_dict(score, f"a score in '{run.result_file}'") for score in data]
+def _scores_beside(run: RunDirectory, data: Json) -> tuple[list[Score], list[Score], Start | None]:
+    """The scores that a result names, on the game as it was trained and on unlimited levels, and those of the start."""
+    wanted = cells([*map(attack_from_dict, data["attacks"])], data["budgets"])
+    conditions = [Conditions.from_row(row, f"'{run.result_file}'") for row in data["conditions"]]
+    ours = [_stored(run, run.results, one, wanted) for one in conditions]
+    start = None
+    if begun := run.start(trained=data["policy"]):
+        name, agent = begun
+        theirs = [_stored(run, agent.results, replace(one, agent=agent.fingerprint), wanted) for one in conditions]
+        start = Start(name, run.name_of(agent.file), theirs[0], _joined(theirs[1:]))
+    return ours[0], _joined(ours[1:]), start
+
+
+def _stored(run: RunDirectory, results: Results, conditions: Conditions, wanted: Sequence[Cell]) -> list[Score]:
+    found = read_scores(results.scores, conditions)
+    for cell in wanted:
+        if cell.key not in found:
+            what = f"'{results.scores.path}' has lost the score of {cell.label}, which the verdict of '{run.path}' is about"
+            raise StoreError(what, f"restore it, or delete '{run.result_file}' and resume the run")
+    return [found[cell.key] for cell in wanted]
+
+
+def _scores_inside(run: RunDirectory, data: Json) -> tuple[list[Score], list[Score], Start | None]:
+    """The same of a result that repeats the scores, as those of the first versions do."""
+
+    def read(rows: Any) -> list[Score]:
+        return [Score.from_dict(score, f"a score in '{run.result_file}'") for score in rows]
+
+    if start := data.get("start"):
+        start = Start(start["name"], start["file"], read(start["scores"]), read(start["unlimited"]))
+    return read(data["scores"]), read(data.get("unlimited", [])), start
 
 
 def plan_of(config: Config, purpose: str, unlimited: bool = False) -> Plan:

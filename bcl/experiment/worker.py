@@ -34,7 +34,8 @@ from bcl.policies import Policy, PolicySpec
 from bcl.policies.files import fingerprint, load, save
 from bcl.policies.policy import ACTOR_CRITICS, CUSTOM, default_kind
 from bcl.runs import store
-from bcl.runs.directory import PROGRESS, TrainingFolder
+from bcl.runs.directory import TrainingFolder
+from bcl.runs.results import CertificatesFolder, ScoresFolder
 from bcl.seeds import derive
 
 TRAINING = "training"
@@ -104,7 +105,7 @@ def train(folder: Path, order: TrainingOrder, stop: Stop) -> None:
     try:
         policy = train_run(folder, order.config, order.task, parent, order.device, hooks, order.trackers)
         if order.plan:
-            _play(policy, order.plan, (*order.cells, *order.along), run.evals, progress, stop)
+            _play(policy, order.plan, (*order.cells, *order.along), run.results.scores, progress, stop)
     except TrainingError as error:
         if not order.plan:
             raise
@@ -116,8 +117,9 @@ def evaluate(
     folder: Path, part: int, name: str, policy: bytes, plan: Plan, cells: tuple[Cell, ...], device: str, stop: Stop
 ) -> None:
     """A job: scores of a policy by its file's content; `part`: which of several jobs in this folder."""
-    progress = ProgressFile(folder / progress_file(part), name, stop)
-    _play(_unpack(policy, device), plan, cells, folder, progress, stop, part)
+    scores = ScoresFolder(folder)
+    progress = ProgressFile(scores.progress(part), name, stop)
+    _play(_unpack(policy, device), plan, cells, scores, progress, stop, part)
     progress.remove()
 
 
@@ -125,22 +127,18 @@ def certify(
     folder: Path, part: int, policy: bytes, plan: Plan, eps: float, method: Method, device: str, stop: Stop
 ) -> None:
     """A job: the certificate of a policy at one budget."""
-    progress = ProgressFile(folder / progress_file(part), "certify", stop)
-    for _ in run_certificates(_unpack(policy, device), plan, [eps], method, folder, progress.begin, part):
+    certificates = CertificatesFolder(folder)
+    progress = ProgressFile(certificates.progress(part), "certify", stop)
+    for _ in run_certificates(_unpack(policy, device), plan, [eps], method, certificates, progress.begin, part):
         pass
     progress.remove()
-
-
-def progress_file(part: int) -> str:
-    """Where one of several jobs in a folder tells how far it is."""
-    return f"{part}-{PROGRESS}"
 
 
 def _play(
     policy: Policy,
     plan: Plan,
     cells: tuple[Cell, ...],
-    folder: Path,
+    folder: ScoresFolder,
     progress: ProgressFile,
     stop: Stop,
     part: int | None = None,

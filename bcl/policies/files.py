@@ -19,6 +19,7 @@ from bcl.games import game_from_dict, game_to_dict
 from bcl.policies.networks import from_layers
 from bcl.policies.policy import ACTIVATIONS, CUSTOM, KINDS, Policy, PolicySpec
 from bcl.runs import store
+from bcl.runs.results import Results
 from bcl.runs.store import sealed, unsealed
 
 FORMAT = 1
@@ -81,10 +82,10 @@ def is_policy(path: Path) -> bool:
     return path.is_file() or zoo.find(path) is not None
 
 
-def results_folder(path: Path) -> Path:
-    """Where results of a policy file go: beside it; those of an agent of the zoo into the current folder."""
+def results_of(path: Path) -> Results:
+    """Of a policy file, beside it; of an agent of the zoo, in the current folder."""
     agent = zoo.find(path)
-    return agent.new_results if agent else path.with_suffix(".results")
+    return agent.new_results if agent else Results.beside(path)
 
 
 def fingerprint(policy: Policy) -> str:

@@ -13,7 +13,6 @@ from bcl.attacks.suites import SUITES, suite
 from bcl.config import Config, evaluation_defaults, preset_for, resolve_stages
 from bcl.errors import StoreError, WeightsError, counted
 from bcl.evaluation import Evaluation, Score, Start, read_breaking, read_certificates, read_evaluations
-from bcl.evaluation.breaking import BREAKING
 from bcl.evaluation.evaluation import levels_of, ordered
 from bcl.evaluation.flags import WORSE_THAN_START, Flag, flags, worse_than_start
 from bcl.experiment.run import commit_here
@@ -25,7 +24,8 @@ from bcl.policies.files import fingerprint, is_policy, load
 from bcl.reports.data import Collected, Proof
 from bcl.reports.history import read_timeline
 from bcl.reports.published import result_for
-from bcl.runs.directory import CERTS, EVALS, Agent, Repeats, RunDirectory
+from bcl.runs.directory import Agent, Repeats, RunDirectory
+from bcl.runs.results import Results
 from bcl.settings import difference, setting_line
 
 MADE_BY = ("report made by", f"bcl {bcl.__version__}")
@@ -56,9 +56,9 @@ def agent_file(path: Path) -> Path | None:
     return run.best if run.finished and run.best.exists() else None
 
 
-def results_folder(path: Path) -> Path:
-    """Where results of its agent go: into the run, or where those of the policy file do."""
-    return files.results_folder(path) if is_policy(path) else shown_run(path)
+def results_of(path: Path) -> Results:
+    """Of the agent that a report is about."""
+    return files.results_of(path) if is_policy(path) else RunDirectory(shown_run(path)).results
 
 
 def load_with_game(file: Path) -> tuple[Policy, Game]:
@@ -69,22 +69,22 @@ def load_with_game(file: Path) -> tuple[Policy, Game]:
     return policy, policy.spec.game
 
 
-def results_of_policy(file: Path, policy: Policy) -> list[tuple[Path, str]]:
-    """The folders of its results, each with the fingerprint of the agent that played them. An agent of the zoo was
-    published with a folder of its own."""
-    found = [(files.results_folder(file), fingerprint(policy))]
+def results_of_policy(file: Path, policy: Policy) -> list[tuple[Results, str]]:
+    """Its results, each with the fingerprint of the agent that played them. An agent of the zoo was
+    published with some."""
+    found = [(files.results_of(file), fingerprint(policy))]
     if agent := zoo.find(file):
-        found.append((agent.folder, agent.judged))
+        found.append((agent.results, agent.judged))
     return found
 
 
-def read_results(results: Iterable[tuple[Path, str]]) -> list[Evaluation]:
-    """The evaluations in folders of results, each with the fingerprint of its agent."""
-    return [evaluation for folder, policy in results for evaluation in read_evaluations(folder / EVALS, policy)]
+def read_results(results: Iterable[tuple[Results, str]]) -> list[Evaluation]:
+    """The evaluations among results, each of these with the fingerprint of its agent."""
+    return [judged for found, policy in results for judged in read_evaluations(found.scores, policy)]
 
 
 def report_file(path: Path) -> Path:
-    return RunDirectory(path if path.is_dir() else results_folder(path)).report
+    return (RunDirectory(path).results if path.is_dir() else results_of(path)).report
 
 
 def _of_run(run: RunDirectory, source: Path) -> Collected:
@@ -96,7 +96,7 @@ def _of_run(run: RunDirectory, source: Path) -> Collected:
         usual = evaluation_defaults(config.game).episodes
         # The budget that training happened to reach may lie beyond those that agents are evaluated at; others need not have it.
         asked = {score.eps for score in verdict.scores if score.eps} & {*config.evaluation.eps}
-        found = _with_verdict(read_results([(run.path, policy)]), verdict, config.game)
+        found = _with_verdict(read_results([(run.results, policy)]), verdict, config.game)
         found = _ranked(found, usual, asked)
         if start:
             found = _beside_the_start(run, found, verdict, *start)
@@ -124,14 +124,14 @@ def _of_run(run: RunDirectory, source: Path) -> Collected:
         evaluations=tuple(found),
         published=result_for(config, found[0].levels if found else levels_of(config.game)),
         timeline=read_timeline(run.path),
-        proofs=(*_proofs([(run.path, policy)]), *_proofs_of_start(start, policy)) if verdict else (),
+        proofs=(*_proofs([(run.results, policy)]), *_proofs_of_start(run.start(policy))) if verdict else (),
         about=tuple(about.items()),
         settings=tuple(_settings(run, config)),
         provenance=tuple(_provenance(run)),
         repeats=tuple(_repeats(source, run)),
         started_with=_started_with(run),
         start=start[0] if start else "",
-        breaking=read_breaking(run.breaking, policy) if verdict else None,
+        breaking=read_breaking(run.results, policy) if verdict else None,
     )
 
 
@@ -142,7 +142,7 @@ def _of_policy(file: Path) -> Collected:
     results = results_of_policy(file, policy)
     found = _ranked([_flagged(one, LATER) for one in read_results(results)], usual, set())
     title = f"{file.name} on {game.id}"
-    run = RunDirectory(file.parent.parent)
+    run = RunDirectory.of_best(file)
     if found and (nominal := found[0].nominal):
         words = [f"{title}: return {nominal.mean:.4g} without attack"]
         words += [under_attack(found[0].scores, max(found[0].budgets))] if found[0].attacks else []
@@ -165,7 +165,7 @@ def _of_policy(file: Path) -> Collected:
         evaluations=tuple(found),
         proofs=_proofs(results),
         provenance=(*((k, v) for k, v in about.items() if v), MADE_BY),
-        breaking=read_breaking(files.results_folder(file) / BREAKING, identity),
+        breaking=read_breaking(files.results_of(file), identity),
     )
 
 
@@ -225,10 +225,10 @@ def _beside_the_start(
     run: RunDirectory, found: list[Evaluation], verdict: Verdict, name: str, start: Agent
 ) -> list[Evaluation]:
     """With the scores of the agent that training began from, where it played all of these on the same episodes."""
-    played = read_evaluations(start.evals, start.fingerprint)
+    played = read_evaluations(start.results.scores, start.fingerprint)
     if verdict.start and verdict.start.scores:  # though its files may be gone
         played.append(Evaluation(run.config.game, verdict.start.scores))
-    return [_compared(one, played, name, start.file.relative_to(run.path).as_posix()) for one in found]
+    return [_compared(one, played, name, run.name_of(start.file)) for one in found]
 
 
 def _compared(e: Evaluation, played: Iterable[Evaluation], name: str, file: str) -> Evaluation:
@@ -259,24 +259,24 @@ def _so_far(run: RunDirectory) -> list[Evaluation]:
     for stage in reversed(run.stages()):
         if stage.strategy != "none" and (made := stage.decisions()):
             best = stage.kept_by(made[-1].decision.best_phase)
-            return [_flagged(played, CHOOSING) for played in read_evaluations(best.evals, "")][:1]
+            return [_flagged(played, CHOOSING) for played in read_evaluations(best.results.scores, "")][:1]
     return []
 
 
-def _proofs_of_start(start: tuple[str, Agent] | None, policy: str) -> Iterator[Proof]:
+def _proofs_of_start(start: tuple[str, Agent] | None) -> Iterator[Proof]:
     """What `bcl certify` proved about the policy file that training began from."""
-    if start and start[1].fingerprint != policy:
+    if start:
         name, agent = start
-        for proof in _proofs([(files.results_folder(agent.file), agent.fingerprint)]):
+        for proof in _proofs([(files.results_of(agent.file), agent.fingerprint)]):
             yield dataclasses.replace(proof, whose=f"start ({name})")
 
 
-def _proofs(results: Iterable[tuple[Path, str]]) -> tuple[Proof, ...]:
-    """Certificates of each agent in its folder, with the greedy worst case for people."""
+def _proofs(results: Iterable[tuple[Results, str]]) -> tuple[Proof, ...]:
+    """Certificates of each agent, with the greedy worst case for people."""
     found = []
-    for folder, policy in results:
+    for one, policy in results:
         proofs = []
-        for conditions, proof in read_certificates(folder / CERTS, policy):
+        for conditions, proof in read_certificates(one.certificates, policy):
             facts = proof.to_dict() | {"gwc": proof.at_worst}
             proofs.append(Proof(**facts, levels=levels_of(conditions.plan.game)))
         found += sorted(proofs, key=lambda p: (p.levels, p.method, p.seed, p.episodes, p.eps))

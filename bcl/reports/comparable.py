@@ -14,6 +14,7 @@ from bcl.policies.files import is_policy
 from bcl.reports.collect import load_with_game, read_results, results_of_policy
 from bcl.reports.history import Effort, effort
 from bcl.runs.directory import RunDirectory, runs_of
+from bcl.runs.results import Results
 
 
 @dataclass(frozen=True)
@@ -76,11 +77,11 @@ def _member(run: RunDirectory) -> Member:
     policy, flags = data.get("policy"), data.get("flags", [])
     if not isinstance(policy, str) or not policy or not isinstance(flags, list):
         raise StoreError(f"'{run.result_file}' is damaged: it names no agent", "delete it and resume the run")
-    evaluations = _evaluations(run.path, [(run.path, policy)])
+    evaluations = _evaluations(run.path, [(run.results, policy)])
     return Member(run.path.name, evaluations, effort(run.path), tuple(map(str, flags)))
 
 
-def _evaluations(path: Path, results: Iterable[tuple[Path, str]]) -> tuple[Evaluation, ...]:
+def _evaluations(path: Path, results: Iterable[tuple[Results, str]]) -> tuple[Evaluation, ...]:
     found = tuple(read_results(results))
     if not found:
         raise StoreError(

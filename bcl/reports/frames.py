@@ -17,11 +17,10 @@ from bcl.errors import StoreError
 from bcl.evaluation import Moment, game_for_evaluation, lowest, watch
 from bcl.games import OBSERVATION_NAMES, Game
 from bcl.policies.files import fingerprint, load
-from bcl.reports.collect import agent_file, results_folder
+from bcl.reports.collect import agent_file, results_of
 from bcl.reports.data import Collected, Frame, Frames
 from bcl.runs import store
 
-FILE = "frames.npz"
 FACTS = ("eps", "steps", "changed")  # fields that are stored as they are
 MOMENTS = 4
 STEPS = 100  # looked at
@@ -36,7 +35,7 @@ def play_frames(collected: Collected, device: str, say: Callable[[str], object] 
     if policy is None or policy.spec.game is None:
         return None
     game = policy.spec.game
-    kept = results_folder(path) / FILE
+    kept = results_of(path).frames_file
     about: dict[str, Any] = {"policy": fingerprint(policy), "seed": 0, "looked_at": STEPS}
     if (found := _read(kept, about)) is not None:
         return found

@@ -4,7 +4,7 @@
     init/                       the agent to start from, where one was given
     stages/1-vanilla/           a training run
     stages/3-at/phases/003/     a phase of a curriculum: run1/, run2/, ... and decision.json
-    best/policy.safetensors     the agent to report; evals/, certs/, breaking/ hold its results
+    best/policy.safetensors     the agent to report; `bcl.runs.results` knows where its results lie
     result.json                 the verdict, written last
 
 Several runs that differ in their seed alone lie in one folder with repeats.json (`Repeats`).
@@ -27,15 +27,16 @@ from bcl.curriculum_rules import INCUMBENT, Decision
 from bcl.errors import StoreError
 from bcl.recipes import Stage
 from bcl.runs import store
+from bcl.runs.results import PROGRESS, RESULT, Results
 from bcl.runs.store import Json
 from bcl.settings import difference, to_toml
 
 FORMAT = 2  # of run directories; those of version 0.1 have no number
 CONFIG, RUN, REPEATS = "config.toml", "run.json", "repeats.json"
-EVALS, CERTS, PROGRESS, AHEAD = "evals", "certs", "progress.json", "ahead.json"
+AHEAD, POLICY = "ahead.json", "policy.safetensors"
 COPY_AGAIN = "copy the run again with all its files"
 # Files in the folders of stages that reports read.
-REPORTED = ("result.json", "metrics.jsonl", "decision.json", "clock*.json", "time-after*.json")
+REPORTED = (RESULT, "metrics.jsonl", "decision.json", "clock*.json", "time-after*.json")
 # What a creation makes, of a run or of repeats.
 _MADE = re.compile(r"(seed\d+/)?(lock|run\.json|init/policy\.safetensors|(stages/[^/]+/)?config\.toml)")
 
@@ -45,25 +46,24 @@ class Agent:
     """A trained policy, by where it lies."""
 
     file: Path
-    evals: Path
-    """The folder of its scores."""
+    results: Results
     fingerprint: str
     """Empty: its training diverged, and there is no file."""
     phase: int = 0
     """In which it was trained; 0: before the curriculum."""
 
 
-class ResultFolder:
+class WorkFolder:
     """A folder whose work is done once its result.json is there."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.result_file = path / "result.json"
-        self.evals = path / EVALS
+        self.result_file = path / RESULT
+        self.results = Results(path)  # of its agent
         self.tensorboard = path / "tensorboard"
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, ResultFolder) and self.path == other.path
+        return isinstance(other, WorkFolder) and self.path == other.path
 
     @property
     def finished(self) -> bool:
@@ -89,12 +89,12 @@ class ResultFolder:
         return store.owner(self.path)
 
 
-class TrainingFolder(ResultFolder):
+class TrainingFolder(WorkFolder):
     """One training run: its agent, metrics and result; while it is under way, its checkpoint and progress."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
-        self.policy = path / "policy.safetensors"
+        self.policy = path / POLICY
         self.metrics_file = path / "metrics.jsonl"
         self.checkpoint = path / "checkpoint.pt"
         self.progress = path / PROGRESS
@@ -107,7 +107,7 @@ class TrainingFolder(ResultFolder):
 
     def agent(self, phase: int = 0) -> Agent:
         """What a run that has ended left."""
-        return Agent(self.policy, self.evals, str(self.result().get("policy")), phase)
+        return Agent(self.policy, self.results, str(self.result().get("policy")), phase)
 
     def metrics(self) -> list[Json]:
         return store.read_metrics(self.metrics_file)
@@ -324,16 +324,13 @@ class Clock:
         return spent
 
 
-class RunDirectory(ResultFolder):
+class RunDirectory(WorkFolder):
     """A run, whose result is its verdict; `path` may hold none yet."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
         self.init = TrainingFolder(path / "init")  # the agent to start from; `about` says whether there is one
-        self.best = path / "best" / "policy.safetensors"
-        self.certs = path / CERTS
-        self.breaking = path / "breaking"
-        self.report = path / "report.html"
+        self.best = path / "best" / POLICY
 
     @staticmethod
     def open(path: Path) -> "RunDirectory":
@@ -344,6 +341,11 @@ class RunDirectory(ResultFolder):
                 raise StoreError(f"'{path}' has no {RUN}", COPY_AGAIN)
             raise StoreError(f"'{path}' is a part of a run", "give the run's own directory")
         return RunDirectory(path)
+
+    @staticmethod
+    def of_best(file: Path) -> "RunDirectory":
+        """That whose best policy would lie here."""
+        return RunDirectory(file.parent.parent)
 
     @staticmethod
     def create(
@@ -360,7 +362,7 @@ class RunDirectory(ResultFolder):
         if recipe.source:
             files[path / "stages" / f"{stages[-1][1].recipe}.toml"] = recipe.source.encode()
         files[path / CONFIG] = to_toml(stages[-1][1]).encode()
-        settings = {run._name(file): _digest(data) for file, data in files.items() if file.suffix == ".toml"}
+        settings = {run.name_of(file): _digest(data) for file, data in files.items() if file.suffix == ".toml"}
         listed = [
             {"number": number, "own": own, "loss": s.loss, "strategy": s.strategy, "shares_median": s.shares_median}
             for number, (s, _), own in trained
@@ -417,21 +419,25 @@ class RunDirectory(ResultFolder):
     def _stage(self, number: int, own: bool, **facts: Any) -> StageFolder:
         return StageFolder(self.path, number, Stage(**facts), own)
 
-    def start(self) -> tuple[str, Agent] | None:
-        """The agent that the recipe's own stages begin from, with its name; none: they begin with fresh weights, or it is
-        not trained yet."""
+    def start(self, trained: str = "") -> tuple[str, Agent] | None:
+        """The agent that the recipe's own stages begin from, with its name; none: they begin with fresh weights, it is not
+        trained yet, or it is the agent with the fingerprint `trained`."""
+        before = [stage for stage in self.stages() if not stage.own]
+        found = None
         # By the record: a run that was copied without its weights can still be reported.
         if given := self.about().get("init"):
-            return "--init", Agent(self.init.policy, self.init.evals, str(given))
-        before = [stage for stage in self.stages() if not stage.own]
-        return (before[-1].name, before[-1].agent()) if before and before[-1].finished else None
+            found = "--init", Agent(self.init.policy, self.init.results, str(given))
+        elif before and before[-1].finished:
+            found = before[-1].name, before[-1].agent()
+        return found if found and found[1].fingerprint != trained else None
 
     def digests(self) -> dict[str, str]:
         """Of all that reports read of the stages, by file."""
         found = sorted(path for pattern in REPORTED for path in (self.path / "stages").rglob(pattern))
-        return {self._name(path): _digest(path.read_bytes()) for path in found}
+        return {self.name_of(path): _digest(path.read_bytes()) for path in found}
 
-    def _name(self, path: Path) -> str:
+    def name_of(self, path: Path) -> str:
+        """Of a file, within the run."""
         return path.relative_to(self.path).as_posix()
 
     def check_unchanged(self) -> None:
@@ -472,12 +478,16 @@ class RunDirectory(ResultFolder):
         return group if group.exists else None
 
 
-class Repeats(ResultFolder):
+class Repeats(WorkFolder):
     """A folder of runs that differ in their seed, whose result are final scores, median and IQM; `path` may hold none."""
 
     @property
     def exists(self) -> bool:
         return (self.path / REPEATS).is_file()
+
+    def folder(self, seed: int) -> Path:
+        """Where the run with this seed is made."""
+        return self.path / f"seed{seed}"
 
     def write(self, names: Sequence[str]) -> None:
         """Name the runs, once all of them were made."""

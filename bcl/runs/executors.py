@@ -25,7 +25,7 @@ from bcl.processes import die_with_parent, how_it_ended, quiet_semaphore_tracker
 
 JudgeBeside = Literal["auto", "on", "off"]
 """Whether a run is judged while the next one trains."""
-Results = Generator[None, None, None]
+JobsDone = Generator[None, None, None]
 POLL = 0.1  # seconds between looks at running jobs
 PATIENCE = 120.0  # seconds in which jobs that were told to stop have to write their checkpoints
 
@@ -64,7 +64,7 @@ class Executor:
         """Hold open what is needed for several calls of `run`."""
         return contextlib.nullcontext()
 
-    def run(self, jobs: Sequence[Job], stop: Callable[[], bool], tick: Callable[[], None] = no_tick) -> Results:
+    def run(self, jobs: Sequence[Job], stop: Callable[[], bool], tick: Callable[[], None] = no_tick) -> JobsDone:
         """Yield once per job, in their order, when it is done; closing the iterator cancels the others.
 
         Where `stop()` becomes true, jobs keep checkpoints and KeyboardInterrupt is raised. A job's error is raised here,
@@ -77,7 +77,7 @@ class InThisProcess(Executor):
     """One job after the other in this process, each begun when its result is asked for; `tick` is called whenever a job
     asks whether to stop."""
 
-    def run(self, jobs: Sequence[Job], stop: Callable[[], bool], tick: Callable[[], None] = no_tick) -> Results:
+    def run(self, jobs: Sequence[Job], stop: Callable[[], bool], tick: Callable[[], None] = no_tick) -> JobsDone:
         def asked() -> bool:
             tick()
             return stop()
@@ -97,7 +97,7 @@ class Processes(Executor):
         self.width = parallel
         self._preload = preload
 
-    def run(self, jobs: Sequence[Job], stop: Callable[[], bool], tick: Callable[[], None] = no_tick) -> Results:
+    def run(self, jobs: Sequence[Job], stop: Callable[[], bool], tick: Callable[[], None] = no_tick) -> JobsDone:
         return in_order(jobs, lambda job: Child(job, self._preload), self.width, stop, tick)
 
 
@@ -117,7 +117,7 @@ def in_order(
     parallel: int,
     stop: Callable[[], bool],
     tick: Callable[[], None],
-) -> Results:
+) -> JobsDone:
     """Executor.run for jobs that `begin` begins."""
     begun: list[Begun] = []
     try:

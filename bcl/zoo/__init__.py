@@ -11,10 +11,12 @@ from itertools import accumulate
 from pathlib import Path
 
 from bcl.errors import WeightsError, did_you_mean
+from bcl.runs.directory import POLICY
+from bcl.runs.results import Results
 
 PREFIX = "zoo:"
 FOLDER = Path(__file__).parent
-WEIGHTS, ABOUT, CONFIG = "policy.safetensors", "agent.toml", "config.toml"
+ABOUT = "agent.toml"
 RESTORE = "install bcl again, or restore it with 'git checkout' in a clone"
 
 
@@ -57,7 +59,7 @@ class ZooAgent:
     @property
     def file(self) -> Path:
         """Its weights; refused where they are missing or not those that were published."""
-        path = self.folder / WEIGHTS
+        path = self.folder / POLICY
         try:
             found = hashlib.sha256(path.read_bytes()).hexdigest()
         except OSError as error:
@@ -67,9 +69,14 @@ class ZooAgent:
         return path
 
     @property
-    def new_results(self) -> Path:
+    def results(self) -> Results:
+        """Those it was published with, of the agent `judged`."""
+        return Results(self.folder)
+
+    @property
+    def new_results(self) -> Results:
         """Where results made here go: the package may be read-only, and what it was published with should stay."""
-        return Path("runs") / f"zoo-{self.folder.name}.results"
+        return Results.beside(Path("runs") / f"zoo-{self.folder.name}")
 
 
 def names() -> list[str]:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import bcl as package
 from bcl.attacks.suites import ATTACK_NAMES
 from bcl.cli.flags import NO_FLAGS, flags_of
 from bcl.cli.main import COMMANDS, VERBS, functions_of, main
@@ -97,6 +98,13 @@ def test_help_does_not_import_torch() -> None:
 def test_cheap_commands_do_not_import_torch(words: list[str]) -> None:
     code = f"import sys, bcl.cli.main as m\ntry: m.main({words})\nexcept SystemExit: assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_flag_is_declared_once(command: str) -> None:
+    assert (command in VERBS) == callable(getattr(package, VERBS.get(command, command), None))
+    names = [flag.name for function in functions_of(command) for flag in flags_of(function)]
+    assert len(names) == len({*names})
 
 
 @pytest.mark.parametrize("command", VERBS)

@@ -11,6 +11,7 @@ from bcl.envs import Step, VariedStarts
 from bcl.evaluation import Cell, Plan, Score, evaluate, read_evaluations, run_suite
 from bcl.evaluation.speed import untrained_policy
 from bcl.policies import Policy, PolicySpec
+from bcl.runs.results import ScoresFolder
 
 
 class Counting:
@@ -137,7 +138,7 @@ def test_pong_takes_as_many_courses_as_it_plays_episodes(tmp_path: Path) -> None
 
 
 def suite(policy: Policy, plan: Plan, folder: Path) -> Score:
-    [score] = run_suite(policy, plan, [Cell(None, 0.0)], folder)
+    [score] = run_suite(policy, plan, [Cell(None, 0.0)], ScoresFolder(folder))
     return score
 
 
@@ -151,4 +152,4 @@ def test_scores_name_their_prefixes_and_are_kept_apart(tmp_path: Path) -> None:
     assert other.courses == 6
     assert other.returns != usual.returns
     assert suite(policy, varied, tmp_path / "again") == other
-    assert [len(judged.scores) for judged in read_evaluations(tmp_path, "")] == [1, 1]
+    assert [len(judged.scores) for judged in read_evaluations(ScoresFolder(tmp_path), "")] == [1, 1]

@@ -11,13 +11,13 @@ import bcl
 from bcl.attacks import FGSM, Learned, UniformNoise
 from bcl.errors import ConfigError, StoreError
 from bcl.evaluation import Plan, find_breaking, read_breaking
-from bcl.evaluation.breaking import RESULT
 from bcl.games import GymnasiumGame
 from bcl.policies import Policy, PolicySpec
 from bcl.policies.files import fingerprint, save
 from bcl.reports.collect import collect
 from bcl.reports.page import page
 from bcl.runs import store
+from bcl.runs.results import Results
 
 
 class Keep(gymnasium.Env[np.ndarray, int]):
@@ -51,7 +51,7 @@ def keeper() -> Policy:
 
 def test_the_budget_is_found_within_a_64th(tmp_path: Path) -> None:
     policy = keeper()
-    found = find_breaking(policy, Plan(GAME, 2), [FGSM(), UniformNoise()], tmp_path)
+    found = find_breaking(policy, Plan(GAME, 2), [FGSM(), UniformNoise()], Results(tmp_path))
     assert (found.nominal, found.threshold) == (4, 2)
     fgsm, noise = found.budgets
     assert fgsm is not None
@@ -59,9 +59,13 @@ def test_the_budget_is_found_within_a_64th(tmp_path: Path) -> None:
     assert noise is None or noise > fgsm
     assert found.smallest == (fgsm, FGSM())
     assert str(found) == f"smallest budget that brings the return below 2: {fgsm:.3g} under FGSM"
-    assert read_breaking(tmp_path, fingerprint(policy)) == found
-    assert read_breaking(tmp_path, "somebody else") is None
-    played = [row for row in store.read_metrics(tmp_path / "scores.jsonl") if row["attack"].startswith("FGSM")]
+    assert read_breaking(Results(tmp_path), fingerprint(policy)) == found
+    assert read_breaking(Results(tmp_path), "somebody else") is None
+    played = [
+        row
+        for row in store.read_metrics(Results(tmp_path).search.path / "scores.jsonl")
+        if row["attack"].startswith("FGSM")
+    ]
     assert len(played) == 11 + 2 * 7  # three rounds, ends not played again
 
 
@@ -69,16 +73,16 @@ def test_an_agent_that_nothing_breaks(tmp_path: Path) -> None:
     policy = keeper()
     with torch.no_grad():
         policy.network.model[1].bias[1] = 9.0
-    found = find_breaking(policy, Plan(GAME, 2), [FGSM()], tmp_path)
+    found = find_breaking(policy, Plan(GAME, 2), [FGSM()], Results(tmp_path))
     assert (found.budgets, found.smallest) == ((None,), None)
     assert str(found) == "no budget brings the return below 2"
 
 
 def test_what_cannot_be_searched_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="trained at every budget"):
-        find_breaking(keeper(), Plan(GAME, 2), [Learned()], tmp_path)
+        find_breaking(keeper(), Plan(GAME, 2), [Learned()], Results(tmp_path))
     with pytest.raises(ConfigError, match="broken already"):
-        find_breaking(keeper(), Plan(GAME, 2), [FGSM()], tmp_path, threshold=5.0)
+        find_breaking(keeper(), Plan(GAME, 2), [FGSM()], Results(tmp_path), threshold=5.0)
     with pytest.raises(ConfigError, match="--find-eps"):
         bcl.evaluate(keeper(), threshold=1.0)
     for threshold in (float("nan"), float("-inf"), "low"):
@@ -87,16 +91,16 @@ def test_what_cannot_be_searched_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_stored_search_without_a_threshold_is_told(tmp_path: Path) -> None:
-    find_breaking(keeper(), Plan(GAME, 2), [FGSM()], tmp_path)
-    stored = store.read_json(tmp_path / RESULT)
-    store.write_json(tmp_path / RESULT, stored | {"threshold": None})
+    find_breaking(keeper(), Plan(GAME, 2), [FGSM()], Results(tmp_path))
+    stored = store.read_json(Results(tmp_path).breaking_file)
+    store.write_json(Results(tmp_path).breaking_file, stored | {"threshold": None})
     with pytest.raises(StoreError, match="find the budget again"):
-        read_breaking(tmp_path, fingerprint(keeper()))
+        read_breaking(Results(tmp_path), fingerprint(keeper()))
 
 
 def test_the_lowest_return_counts_where_it_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(bcl.games.LOWEST_RETURNS, "Keep-v0", -4.0)
-    assert find_breaking(keeper(), Plan(GAME, 2), [FGSM()], tmp_path).threshold == 0
+    assert find_breaking(keeper(), Plan(GAME, 2), [FGSM()], Results(tmp_path)).threshold == 0
 
 
 def test_the_command_and_the_report_show_it(in_folder, tmp_path: Path) -> None:

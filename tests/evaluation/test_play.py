@@ -30,6 +30,7 @@ from bcl.evaluation import (
 )
 from bcl.games import AtariGame, ProcgenGame
 from bcl.policies import Policy, PolicySpec
+from bcl.runs.results import Results, ScoresFolder
 
 
 class Toy:
@@ -230,17 +231,17 @@ def test_where_certificates_are_at_hand_every_step_is_held_against_them(
     module, looks = sys.modules["bcl.evaluation.play"], list[str]()
     monkeypatch.setattr(module, "_refuse_broken_certificate", lambda *facts: looks.append(facts[-1]))
     policy, plan = cartpole_policy(), Plan(resolve("cartpole").game, episodes=2)
-    [before] = run_suite(policy, plan, [Cell(ATTACK, 0.05)], tmp_path / "without" / "evals")
+    [before] = run_suite(policy, plan, [Cell(ATTACK, 0.05)], Results(tmp_path / "without").scores)
     steps = max(before.lengths)
     assert looks == ["crown-ibp"] * math.ceil(steps / 32)
     proofs = [
         proof
         for method in ("crown", "ibp")
-        for proof in run_certificates(policy, plan, [0.05], method, tmp_path / "with" / "certs")
+        for proof in run_certificates(policy, plan, [0.05], method, Results(tmp_path / "with").certificates)
     ]
     assert len(proofs) == 2
     looks.clear()
-    assert [*run_suite(policy, plan, [Cell(ATTACK, 0.05)], tmp_path / "with" / "evals")] == [before]
+    assert [*run_suite(policy, plan, [Cell(ATTACK, 0.05)], Results(tmp_path / "with").scores)] == [before]
     assert len(looks) == steps
     assert looks.count("ibp") == steps - math.ceil(steps / 32)
 
@@ -261,11 +262,11 @@ def test_the_same_seed_gives_the_same_score_and_scores_survive_json(tmp_path: Pa
     policy = cartpole_policy()
     plan = Plan(resolve("cartpole").game, episodes=5, seed=3)
     wanted = cells([ATTACK, UniformNoise()], [0.1, 0.2])
-    once = list(run_suite(policy, plan, wanted, tmp_path / "a"))
-    again = list(run_suite(policy, plan, wanted, tmp_path / "b"))
+    once = list(run_suite(policy, plan, wanted, ScoresFolder(tmp_path / "a")))
+    again = list(run_suite(policy, plan, wanted, ScoresFolder(tmp_path / "b")))
     assert once == again
     assert [Score.from_dict(s.to_dict()) for s in once] == once
-    other = list(run_suite(policy, dataclasses.replace(plan, seed=4), wanted, tmp_path / "a"))
+    other = list(run_suite(policy, dataclasses.replace(plan, seed=4), wanted, ScoresFolder(tmp_path / "a")))
     assert once[0].returns != other[0].returns
 
 
@@ -279,21 +280,21 @@ def test_finished_cells_are_not_played_again(tmp_path: Path, monkeypatch: pytest
         return lambda done, of: None
 
     first = cells([ATTACK], [0.1])
-    list(run_suite(policy, plan, first, tmp_path, spy))
+    list(run_suite(policy, plan, first, ScoresFolder(tmp_path), spy))
     assert played == ["nominal and 1 more"]
     more = cells([ATTACK], [0.1, 0.2])
-    list(run_suite(policy, plan, more, tmp_path, spy))
+    list(run_suite(policy, plan, more, ScoresFolder(tmp_path), spy))
     assert played[1:] == [Cell(ATTACK, 0.2).label]
     with torch.no_grad():
         policy.network.value[0].weight.add_(1)
-    list(run_suite(policy, plan, first, tmp_path, spy))
+    list(run_suite(policy, plan, first, ScoresFolder(tmp_path), spy))
     assert played[2:] == ["nominal and 1 more"]  # other weights are another policy
 
 
 def test_the_floor_is_lower(tmp_path: Path) -> None:
     plan = Plan(Toy.game, episodes=3)
-    [floor] = run_suite(cartpole_policy(), plan, [Cell(LowestScored(), 0.0)], tmp_path)
-    assert [floor] == [*run_suite(cartpole_policy(), plan, [Cell(LowestScored(), 0.0)], tmp_path)]
+    [floor] = run_suite(cartpole_policy(), plan, [Cell(LowestScored(), 0.0)], ScoresFolder(tmp_path))
+    assert [floor] == [*run_suite(cartpole_policy(), plan, [Cell(LowestScored(), 0.0)], ScoresFolder(tmp_path))]
     assert floor.mean < 15  # an agent that always plays its worse action falls at once; 500 is the best possible
     assert evaluate(right_minded(), Toy(2), LowestScored(), 0.0, episodes=2).returns == (0, 0)
 

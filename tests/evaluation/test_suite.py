@@ -15,6 +15,7 @@ from bcl.envs import make_env
 from bcl.evaluation import Cell, Plan, cells, run_certificates, run_suite, suite
 from bcl.policies import Policy, PolicySpec
 from bcl.policies.files import save
+from bcl.runs.results import CertificatesFolder, ScoresFolder
 
 GAME = resolve("cartpole").game
 PLAN = Plan(GAME, episodes=3)
@@ -32,9 +33,9 @@ def test_between_two_scores_the_caller_has_its_threads(policy: Policy, tmp_path:
     played: set[int] = set()
     between: set[int] = set()
     progress = lambda label: lambda done, of: played.add(torch.get_num_threads())  # noqa: E731
-    for _ in run_suite(policy, PLAN, cells([PGD(2, 0.5)], [0.1, 0.2]), tmp_path, progress):
+    for _ in run_suite(policy, PLAN, cells([PGD(2, 0.5)], [0.1, 0.2]), ScoresFolder(tmp_path), progress):
         between.add(torch.get_num_threads())
-    for _ in run_certificates(policy, PLAN, [0.01, 0.02], "ibp", tmp_path, progress):
+    for _ in run_certificates(policy, PLAN, [0.01, 0.02], "ibp", CertificatesFolder(tmp_path), progress):
         between.add(torch.get_num_threads())
     assert (played, between, torch.get_num_threads()) == ({1}, {2}, 2)
 
@@ -56,8 +57,8 @@ def test_environments_are_closed_when_play_fails(
 
     monkeypatch.setattr("bcl.evaluation.plan.make_env", lambda *_: Failing())
     work: dict[str, Callable[[], object]] = {
-        "suite": lambda: [*run_suite(policy, PLAN, [Cell(None, 0.0)], tmp_path)],
-        "certificates": lambda: [*run_certificates(policy, PLAN, [0.1], "ibp", tmp_path)],
+        "suite": lambda: [*run_suite(policy, PLAN, [Cell(None, 0.0)], ScoresFolder(tmp_path))],
+        "certificates": lambda: [*run_certificates(policy, PLAN, [0.1], "ibp", CertificatesFolder(tmp_path))],
     }
     with pytest.raises(RuntimeError, match="the game broke"):
         work[kind]()
@@ -68,16 +69,16 @@ def test_progress_is_of_the_whole_and_moves_with_every_step(policy: Policy, tmp_
     told: list[tuple[str, int, int]] = []
     progress = lambda label: lambda done, of: told.append((label, done, of))  # noqa: E731
     wanted = cells([PGD(2, 0.5), PGD(8, 0.2)], [0.1, 0.2])
-    scores = [*run_suite(policy, PLAN, wanted, tmp_path, progress)]
+    scores = [*run_suite(policy, PLAN, wanted, ScoresFolder(tmp_path), progress)]
     assert len(told) >= max(max(score.lengths) for score in scores)  # every step, not every episode
     shares = [done / of for _, done, of in told]
     assert 0 < shares[0] < 0.5
     assert max(shares) <= 1
     assert shares == sorted(shares)
     told.clear()
-    assert [*run_suite(policy, PLAN, wanted, tmp_path, progress)] == scores
+    assert [*run_suite(policy, PLAN, wanted, ScoresFolder(tmp_path), progress)] == scores
     assert told == []  # all was read
-    [*run_certificates(policy, PLAN, [0.01, 0.02], "ibp", tmp_path, progress)]
+    [*run_certificates(policy, PLAN, [0.01, 0.02], "ibp", CertificatesFolder(tmp_path), progress)]
     halves = [[done / of for label, done, of in told if label == f"ibp at {eps}"] for eps in (0.01, 0.02)]
     assert max(halves[0]) <= 0.5 <= min(halves[1]) <= max(halves[1]) == 1
 

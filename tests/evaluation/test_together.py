@@ -15,6 +15,7 @@ from bcl.evaluation import Cell, Plan, evaluate, evaluate_cells, run_suite, suit
 from bcl.evaluation.speed import untrained_policy
 from bcl.evaluation.suite import cells_at_once
 from bcl.policies import Policy, PolicySpec
+from bcl.runs.results import ScoresFolder
 
 ATTACKS = [*SUITES["strong"], FGSM(), UniformNoise(), CornerNoise()]
 GAME = resolve("cartpole").game
@@ -88,10 +89,10 @@ def test_atari_cells_share_an_environment_with_the_starts_they_would_have_alone(
     policy = untrained_policy(resolve("pong").game, "cpu")
     plan = Plan(game, episodes=3)
     cells = [Cell(None, 0.0), Cell(UniformNoise(), 0.5), Cell(CornerNoise(), 0.5)]
-    alone = list(run_suite(policy, plan, cells, tmp_path / "alone"))
+    alone = list(run_suite(policy, plan, cells, ScoresFolder(tmp_path / "alone")))
     monkeypatch.setattr(suite, "shares_environment", lambda plan, device: True)
     monkeypatch.setattr(suite, "cells_at_once", lambda policy, plan: 2)
-    assert list(run_suite(policy, plan, cells, tmp_path / "shared")) == alone
+    assert list(run_suite(policy, plan, cells, ScoresFolder(tmp_path / "shared"))) == alone
     [env] = suite.make_envs(plan, 2, torch.device("cpu"))
     assert env.num_envs == 6
     assert env.game.first_noops == (7, 1, 30) * 2
@@ -127,5 +128,5 @@ def test_an_attack_of_ones_own_is_called_with_one_budget_and_one_generator(polic
     cells = [Cell(attack, 0.1), Cell(attack, 0.2)]
     plan = Plan(GAME, episodes=2)
     assert cells_at_once(policy, plan) > 1
-    assert [score.eps for score in run_suite(policy, plan, cells, tmp_path)] == [0.1, 0.2]
+    assert [score.eps for score in run_suite(policy, plan, cells, ScoresFolder(tmp_path))] == [0.1, 0.2]
     assert attack.calls > 0

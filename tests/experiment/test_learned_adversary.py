@@ -1,5 +1,6 @@
 """The learned adversary: it finds a trap that no myopic attack sees, is repeatable, resumes, and keeps the rules."""
 
+import dataclasses
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -16,10 +17,11 @@ from bcl.errors import BclError, ConfigError
 from bcl.evaluation import Cell, Plan, read_evaluations, run_suite
 from bcl.evaluation.speed import untrained_policy
 from bcl.experiment import learned_adversary as planning
-from bcl.experiment.learned_adversary import AdversaryEnvs, director_config, myopic_director, ready
+from bcl.experiment.learned_adversary import AdversaryEnvs, director_config, identity, myopic_director, ready
 from bcl.games import GymnasiumGame
 from bcl.policies import Policy, PolicySpec
 from bcl.policies.files import fingerprint
+from bcl.runs.results import ScoresFolder
 
 CORRIDOR = 10
 SILENT = lambda label: lambda done, of: None  # noqa: E731
@@ -145,7 +147,7 @@ def trained(folder: Path, stop_at: int = 0) -> Cell:
 
         return report
 
-    return ready(walker(), Plan(FORK, 2), folder, progress)(Cell(Learned(training=1_200), 0.3))
+    return ready(walker(), Plan(FORK, 2), ScoresFolder(folder), progress)(Cell(Learned(training=1_200), 0.3))
 
 
 def weights(folder: Path) -> bytes:
@@ -167,14 +169,42 @@ def test_training_is_repeatable_and_goes_on_where_it_was_stopped(tmp_path: Path)
 
 def test_of_director_and_myopic_attacks_the_strongest_is_kept(tmp_path: Path) -> None:
     victim, plan = walker(), Plan(FORK, 2)
-    cell = ready(victim, plan, tmp_path, SILENT)(Cell(Learned(training=1_200), 0.3))
+    cell = ready(victim, plan, ScoresFolder(tmp_path), SILENT)(Cell(Learned(training=1_200), 0.3))
     [home] = tmp_path.glob("learned-at-*")
-    by_attack = {s.attack: s.mean for s in run_suite(victim, plan, [cell], tmp_path)}
-    [chosen_by] = read_evaluations(home / "choosing", "")
+    by_attack = {s.attack: s.mean for s in run_suite(victim, plan, [cell], ScoresFolder(tmp_path))}
+    [chosen_by] = read_evaluations(ScoresFolder(home), "")
     choosing = chosen_by.scores
     assert len(choosing) == 3
     assert by_attack[Learned(training=1_200)] == min(s.mean for s in choosing)
     assert not {s.seed for s in choosing} & {plan.seed}
+
+
+def test_an_adversary_is_found_by_what_decides_it_in_any_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    victim = walker()
+    config = director_config(victim, Plan(FORK, 2), Learned(training=1_200))
+    name = identity(victim, config, "game", 0.3, "cpu")
+    monkeypatch.setattr(bcl, "__version__", "99.0")
+    assert identity(victim, config, "game", 0.3, "cpu") == name
+    shorter = director_config(victim, Plan(FORK, 2), Learned(training=1_000))
+    elsewhere = dataclasses.replace(config, game=GymnasiumGame("CartPole-v1"))
+    other = walker()
+    with torch.no_grad():
+        next(other.parameters()).add_(1)
+    names = {
+        identity(victim, config, "game", 0.2, "cpu"),
+        identity(victim, config, "game", 0.3, "cuda"),
+        identity(victim, config, "varied", 0.3, "cpu"),
+        identity(victim, shorter, "game", 0.3, "cpu"),
+        identity(victim, elsewhere, "game", 0.3, "cpu"),
+        identity(other, config, "game", 0.3, "cpu"),
+    }
+    monkeypatch.setattr(planning, "SEED", 5)
+    names.add(identity(victim, config, "game", 0.3, "cpu"))
+    monkeypatch.undo()
+    monkeypatch.setattr(planning, "MEANING", planning.MEANING + 1)
+    names.add(identity(victim, config, "game", 0.3, "cpu"))
+    assert len(names) == 8
+    assert name not in names
 
 
 def test_an_adversary_needs_a_training() -> None:
@@ -212,8 +242,8 @@ def test_images_are_attacked_with_a_director_of_the_victims_kind(tmp_path: Path,
         monkeypatch.setattr(planning, name, value)
     game = GymnasiumGame("Picture-v0")
     victim, plan = untrained_policy(game, "cpu"), Plan(game, 1, starts="varied")
-    cell = ready(victim, plan, tmp_path, SILENT)(Cell(Learned(training=1_000), 10 / 255))
-    [score] = run_suite(victim, plan, [cell], tmp_path)
+    cell = ready(victim, plan, ScoresFolder(tmp_path), SILENT)(Cell(Learned(training=1_000), 10 / 255))
+    [score] = run_suite(victim, plan, [cell], ScoresFolder(tmp_path))
     assert 0 < score.max_perturbation <= 10 / 255 + 1e-6
     [home] = tmp_path.glob("learned-at-10-255-*")
     director = bcl.load(home / "policy.safetensors")

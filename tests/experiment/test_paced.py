@@ -10,10 +10,12 @@ import pytest
 import bcl
 from bcl.config import resolve
 from bcl.errors import BclError, ConfigError
+from bcl.evaluation import read_evaluations
 from bcl.experiment.phases import pace_of
 from bcl.experiment.status import status
 from bcl.reports import figures
 from bcl.reports.history import effort, read_timeline
+from bcl.runs.directory import RunDirectory
 
 TINY = {
     "dqn": {
@@ -36,14 +38,14 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_best_of_what_was_kept_comes_out(run: Path):
-    about = json.loads((run / "stages" / "2-at" / "result.json").read_text())
-    names = [one["name"] for one in about["candidates"]]
-    assert (names[0], names[-1]) == ("the start", "the last agent")
-    assert len(names) > 2
-    best = max(about["candidates"], key=lambda one: one["value"])
-    assert best["value"] == next(one["value"] for one in about["candidates"] if one["name"] == about["kept"])
-    for one in about["candidates"]:
-        assert one["value"] == pytest.approx(one["returns"]["0"] + one["returns"]["0.05"])
+    stage = RunDirectory(run).stages()[-1]
+    about = stage.result()
+    assert "candidates" not in about  # their scores lie with each of them
+    found = [*read_evaluations(stage.results.scores, ""), *read_evaluations(stage.paced_run.results.scores, "")]
+    values = {judged.agent: judged.nominal.mean + judged.worst[0.05].mean for judged in found}
+    assert len(values) > 2
+    assert stage.paced_run.agent().fingerprint in values
+    assert values[about["policy"]] == max(values.values())
 
 
 def test_the_budget_of_the_rows_rises_and_report_and_status_open(run: Path):

@@ -408,8 +408,9 @@ def test_repeats_are_runs_of_their_own(in_folder: Callable[..., tuple[int, str, 
     assert finals.keys() == {"seed4", "seed5", "seed6"}
     assert finals[summary["median"]] == sorted(finals.values())[1]
     for name, final in finals.items():
-        scores = store.read_json(Path("all", name, "result.json"))["scores"]
-        at = {score["eps"]: score["mean"] for score in scores}
+        verdict = Verdict.read(RunDirectory(Path("all", name)))
+        assert verdict is not None
+        at = {score.eps: score.mean for score in verdict.scores}
         assert final == pytest.approx(at[0.0] + (at[0.03] + at[0.06] + at[0.1]) / 3)
     assert out.splitlines()[-1] == "next: bcl report all"
     Path("all/result.json").unlink()

@@ -16,7 +16,7 @@ from bcl.reports.collect import collect
 from bcl.reports.page import page
 from bcl.runs import store
 from bcl.runs.directory import RunDirectory
-from bcl.runs.executors import InThisProcess, Job, Results
+from bcl.runs.executors import InThisProcess, Job, JobsDone
 from bcl.settings import parse_flags
 
 SMALL = [
@@ -46,7 +46,7 @@ class Batches(InThisProcess):
     def __init__(self) -> None:
         self.__dict__["sizes"] = []
 
-    def run(self, jobs: Sequence[Job], *arguments: Callable[..., object]) -> Results:
+    def run(self, jobs: Sequence[Job], *arguments: Callable[..., object]) -> JobsDone:
         self.__dict__["sizes"].append(len(jobs))
         return super().run(jobs, *arguments)  # type: ignore[arg-type]
 

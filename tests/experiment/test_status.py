@@ -59,7 +59,7 @@ def test_a_run_that_misses_the_nominal_threshold_is_shown_with_its_return_under_
     assert len(phases) == 2
     for words, made in zip(phases, stage.decisions()[1:], strict=True):
         phase = made.decision.phase
-        evals = store.read_metrics(stage.phase(phase.index).run(1).evals / "scores.jsonl")
+        evals = store.read_metrics(stage.phase(phase.index).run(1).results.scores.path / "scores.jsonl")
         nominal, attacked = sorted(evals, key=lambda score: score["eps"])
         assert attacked["eps"] == phase.eps
         assert f"runs nominal {nominal['mean']:.4g}  attacked {attacked['mean']:.4g}  kept 1" in words

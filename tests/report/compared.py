@@ -13,6 +13,7 @@ from bcl.games import Game
 from bcl.reports.compare import Block, compare_agents
 from bcl.runs import store
 from bcl.runs.directory import Repeats
+from bcl.runs.results import Results
 
 PGD30, RI = PGD(steps=30, step=0.1), RIFGSM()
 Cells = Mapping[tuple[Attack | None, float], list[float]]
@@ -24,7 +25,7 @@ def judge(folder: Path, game: Game, cells: Cells, policy: str = "p", seed: int =
     for (attack, eps), returns in cells.items():
         count = len(returns)
         score = Score(attack, eps, tuple(returns), (1,) * count, 0.0, eps, 0.0, seed, "fixed")
-        append_score(folder / "evals", Plan(game, count, seed).conditions(policy, "cpu"), score)
+        append_score(Results(folder).scores, Plan(game, count, seed).conditions(policy, "cpu"), score)
 
 
 def finished(

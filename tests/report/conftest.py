@@ -15,6 +15,7 @@ from bcl.evaluation.evaluation import append_score
 from bcl.games import game_to_dict
 from bcl.reports.data import Frame, Frames
 from bcl.runs import store
+from bcl.runs.results import ScoresFolder
 
 PGD30, RI = PGD(steps=30, step=0.1), RIFGSM()
 AGENT = "f00dfeedf00dfeed"
@@ -33,7 +34,7 @@ def played(
     """A stored score."""
     score = Score(attack, eps, returns, (100,) * len(returns), 0.5 * (eps > 0), eps, 0.0, seed, "fixed")
     count = len(returns)
-    append_score(folder, Plan(config.game, count, seed).conditions(AGENT, "cpu"), score)
+    append_score(ScoresFolder(folder), Plan(config.game, count, seed).conditions(AGENT, "cpu"), score)
 
 
 def rewritten(folder: Path, change: Callable[[dict[str, Any]], dict[str, Any] | None]) -> None:

@@ -17,7 +17,7 @@ from bcl.evaluation import Moment
 from bcl.policies import Policy, PolicySpec
 from bcl.policies.files import fingerprint
 from bcl.reports import frames
-from bcl.reports.collect import collect, results_folder
+from bcl.reports.collect import collect, results_of
 from bcl.reports.frames import choose, play_frames, worst_budget
 from bcl.runs.directory import RunDirectory
 from tests.report.conftest import played
@@ -73,7 +73,7 @@ def test_frames_are_made_once_whatever_is_judged_afterwards(
 
 
 def test_frames_that_cannot_be_kept_are_shown_all_the_same(agent: Path, tmp_path: Path) -> None:
-    blocked = results_folder(agent)
+    blocked = results_of(agent).path
     blocked.write_text("")  # as a read-only place would, for whoever runs this
     out = package.report(agent, out=tmp_path / "elsewhere" / "page.html", device="cpu")
     assert "What the agent saw" in out.read_text()

@@ -2,6 +2,7 @@
 
 import ast
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -154,13 +155,58 @@ def test_room_is_made_where_a_creation_was_killed(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["run.json"]
 
 
-NAMES = {
-    *("metrics.jsonl", "decision.json", "checkpoint.pt", "run.json", "repeats.json", "clock.json", "progress.json"),
-    *("snapshots", "phases", "wandb.json", "report.html"),
+# Names in a run directory and in a folder of results, which `bcl/runs` alone knows.
+FILES = (
+    *("config.toml", "run.json", "repeats.json", "result.json", "metrics.jsonl", "checkpoint.pt", "policy.safetensors"),
+    *("decision.json", "clock.json", "clock-after", "time-after", "in-vain.json", "ahead.json", "progress.json"),
+    *("wandb.json", "report.html", "frames.npz", ".jsonl", "learned-at", ".results"),
+)
+FOLDERS = {"evals", "certs", "phases", "snapshots", "discarded"}
+# All that other modules join to a path: files of the package, of the user and of programs that we call.
+JOINED = {
+    "api/filming.py": {".mp4", ".gif"},
+    "api/training.py": {"runs"},
+    "config.py": {"presets"},
+    "experiment/run.py": {".git"},
+    "recipes.py": {"recipes.toml"},
+    "reports/published.py": {"published.toml"},
+    "reports/video.py": {"video.mp4", "fonts", "ttf"},
+    "zoo/__init__.py": {"runs", "zoo-", "*/"},
 }
+MAKE_PATHS = {"glob", "rglob", "joinpath", "with_name", "with_stem", "with_suffix", "Path"}
+OTHERS = [path for path in sorted(PACKAGE.rglob("*.py")) if not path.is_relative_to(PACKAGE / "runs")]
 
 
-@pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_no_other_module_knows_the_names_of_files_in_a_run(path: Path) -> None:
-    words = {node.value for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Constant)}
-    assert path == PACKAGE / "runs" / "directory.py" or not words & NAMES
+def texts(node: ast.AST) -> set[str]:
+    """String literals, f-strings by their parts."""
+    return {one.value for one in ast.walk(node) if isinstance(one, ast.Constant) and isinstance(one.value, str)}
+
+
+def joined(tree: ast.AST) -> set[str]:
+    """Literals that are joined to a path."""
+    found = set[str]()
+    for node in ast.walk(tree):
+        parts: list[ast.expr] = []
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div):
+            parts = [node.left, node.right]
+        elif isinstance(node, ast.Call):
+            called = getattr(node.func, "attr", getattr(node.func, "id", ""))
+            parts = node.args if called in MAKE_PATHS else []
+        for part in parts:
+            if isinstance(part, ast.Constant | ast.JoinedStr):
+                found |= texts(part)
+    return found
+
+
+def test_the_names_are_those_of_runs() -> None:
+    known = {text for path in (PACKAGE / "runs").glob("*.py") for text in texts(ast.parse(path.read_text()))}
+    for name in (*FILES, *FOLDERS):
+        assert any(name in text for text in known), name
+
+
+@pytest.mark.parametrize("path", OTHERS, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_no_other_module_joins_paths_inside_a_run(path: Path) -> None:
+    tree = ast.parse(path.read_text())
+    names = {text for text in texts(tree) if not re.search(r"\s", text)}  # else it is a sentence for people
+    assert not {text for text in names if text in FOLDERS or any(file in text for file in FILES)}
+    assert joined(tree) <= JOINED.get(path.relative_to(PACKAGE).as_posix(), set())

@@ -1,0 +1,106 @@
+"""The results of one agent: all paths in the folder in which they lie, and how rows of results are stored.
+
+evals/scores.jsonl          scores; evals/learned-at-*/ are adversaries that were trained against the agent
+certs/certificates.jsonl    certificates
+breaking/                   scores of the search for the smallest budget that breaks the agent, and what it found
+videos/  frames.npz  report.html
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from bcl.errors import StoreError
+from bcl.runs import store
+from bcl.runs.store import Json
+from bcl.settings import format_eps
+
+PROGRESS = "progress.json"
+RESULT = "result.json"
+
+
+@dataclass(frozen=True)
+class RowsFolder:
+    """A folder with rows of one kind in one file. Processes that share the work write a file each beside it, which may come
+    from another machine; `gather` joins them. Version 0.1 had a file per row; those are read too."""
+
+    path: Path
+    _name: ClassVar[str]
+    _of_old: ClassVar[str]
+    """Pattern of version 0.1's files."""
+
+    def append(self, row: Mapping[str, Any], part: int | None = None) -> None:
+        """Store one more; `part`: which of several processes that share the work."""
+        store.append_row(self.path / (f"{self._name}.jsonl" if part is None else f"{self._name}-{part}.jsonl"), row)
+
+    def gather(self) -> None:
+        """Join what processes that shared the work have left, once all of them ended."""
+        for path in sorted(self.path.glob(f"{self._name}-*.jsonl")):
+            for row in store.read_metrics(path):
+                self.append(row)
+            store.remove(path)
+
+    def read(self, agent: str) -> Iterator[tuple[str, Json]]:
+        """The rows of an agent, by its fingerprint (empty: of any), each with words that say where it lies."""
+        found = [(f"'{path}'", store.read_json(path)) for path in sorted(self.path.glob(self._of_old))]
+        for path in sorted(self.path.glob(f"{self._name}*.jsonl")):
+            found += [(f"line {number} of '{path}'", row) for number, row in enumerate(store.read_metrics(path), 1)]
+        for source, row in found:
+            # Version 0.1 has `policy` instead, and of its floor neither.
+            who = row.get("agent") or str(row.get("policy", "")).partition(" on ")[0]
+            if who and agent in ("", who):
+                yield source, row
+
+    def progress(self, part: int) -> Path:
+        """Where one of several processes that share the work tells how far it is."""
+        return self.path / f"{part}-{PROGRESS}"
+
+    def check_writable(self) -> None:
+        """Refuse, before the work, a folder in which nothing can be stored."""
+        try:
+            store.try_to_write(self.path / self._name)
+        except StoreError as error:
+            raise StoreError(error.message, "results lie with the agent: copy it to where you may write") from None
+
+
+class CertificatesFolder(RowsFolder):
+    """Certificates of one agent."""
+
+    _name = "certificates"
+    _of_old = "*.json"
+
+
+class ScoresFolder(RowsFolder):
+    """Scores of one agent."""
+
+    _name = "scores"
+    _of_old = "eps-*.json"
+
+    @property
+    def certificates(self) -> CertificatesFolder:
+        """Those of the same agent."""
+        return CertificatesFolder(self.path.parent / "certs")
+
+    def adversary(self, eps: float, identity: str) -> "ScoresFolder":
+        """Where an adversary is trained against the agent, and scores of the agent lie by which it is chosen."""
+        return ScoresFolder(self.path / f"learned-at-{format_eps(eps).replace('/', '-')}-{identity}")
+
+
+class Results:
+    """All results of one agent; `path` may hold none yet."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.scores = ScoresFolder(path / "evals")
+        self.certificates = self.scores.certificates
+        self.search = ScoresFolder(path / "breaking")  # for the smallest budget that breaks the agent
+        self.breaking_file = self.search.path / RESULT
+        self.videos = path / "videos"
+        self.frames_file = path / "frames.npz"  # sample frames of a report
+        self.report = path / "report.html"
+
+    @staticmethod
+    def beside(file: Path) -> "Results":
+        """Of a policy file."""
+        return Results(file.with_suffix(".results"))
