@@ -272,7 +272,7 @@ def test_open_ended_run_that_only_fails_reports_its_bootstrap() -> None:
 
 
 def asked(*answers: str | None) -> Any:
-    """An `limit_reached` with these answers; one question too many fails."""
+    """A `limit_reached` with these answers; one question too many fails."""
     pending = iter(answers)
     return lambda phase, run: next(pending)
 
