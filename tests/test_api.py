@@ -293,7 +293,6 @@ def test_one_budget_or_attack_needs_no_list(policy: Policy) -> None:
         ),
         (lambda policy: bcl.resume("x", workers=2), "workers = 2 does not fit"),
         (lambda policy: bcl.resume("x", parallel=2), r"'parallel' is not an argument of bcl\.resume; give workers"),
-        (lambda policy: (Repeats(Path("all")).write(["seed0"]), bcl.resume("all")), "'all' holds 1 repeat; give one"),
     ],
 )
 def test_a_mistake_is_told_in_one_sentence(
@@ -325,6 +324,12 @@ def test_a_folder_that_is_no_run_says_what_to_give(policy: Policy, tmp_path: Pat
     )
     bcl.save(policy, tmp_path / "a.safetensors")
     assert refusal(tmp_path) == empty + f"give what is in it, such as {tmp_path / 'a.safetensors'}"
+
+
+def test_repeats_are_resumed_one_by_one(tmp_path: Path) -> None:
+    Repeats(tmp_path).write(["seed0", "seed1"])
+    with pytest.raises(bcl.BclError, match="holds 2 repeats; give one of them"):
+        bcl.resume(tmp_path)
 
 
 def test_a_network_without_finite_scores_is_told_as_that() -> None:

@@ -100,7 +100,7 @@ def test_frames_are_played_once(agent: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.parametrize("damage", [b"", b"PK\x03\x04 not a zip", "other agent"])
 def test_frames_that_do_not_fit_are_played_again(agent: Path, damage: bytes | str) -> None:
-    kept = agent.with_suffix(".results") / frames.FILE
+    kept = results_of(agent).frames_file
     first = play_frames(collect(agent), "cpu")
     if isinstance(damage, bytes):
         kept.write_bytes(damage)
@@ -169,7 +169,7 @@ def test_nothing_is_played_for_a_page_that_cannot_be_written(
         code, _, err = in_folder("report", "mine.safetensors", "--out", out)
         assert (code, len(err.splitlines())) == (2, 1)  # nor are frames announced
         assert why in err
-    assert not (agent.with_suffix(".results") / frames.FILE).exists()
+    assert not results_of(agent).frames_file.exists()
 
 
 def test_a_damaged_run_is_refused_before_frames_are_announced(
