@@ -11,13 +11,13 @@ from torch import Generator, Tensor
 from bcl.attacks import FGSM, PGD, RIFGSM, SUITES, CornerNoise, RowGenerators, Square, UniformNoise, perturb
 from bcl.config import resolve
 from bcl.envs import make_env
-from bcl.evaluation import Cell, Plan, evaluate, evaluate_cells, run_suite, suite
+from bcl.evaluation import Cell, Plan, evaluate, evaluate_cells, game_for_evaluation, run_suite, suite
 from bcl.evaluation.speed import untrained_policy
 from bcl.evaluation.suite import tables_at_once
 from bcl.policies import Policy, PolicySpec
 
 ATTACKS = [*SUITES["strong"], FGSM(), UniformNoise(), CornerNoise()]
-GAME = resolve("cartpole").game
+GAME = game_for_evaluation(resolve("cartpole").game, None, max_steps=80)
 
 
 @pytest.fixture(scope="module")
