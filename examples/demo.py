@@ -45,8 +45,6 @@ QUICK = [
     "--curriculum.judged_by=quick",
     "--evaluation.episodes=1",
     "--evaluation.eps=0.05",
-    "--evaluation.max_steps=100",
-    "--curriculum.floor=-100",
 ]
 Curve = dict[float, float]
 

@@ -15,8 +15,8 @@ SEED = 1
 TARGET = 0.2  # AT mixes clean and attacked errors, so it needs about twice the budget that it is to hold
 CONFIG: dict[str, Any] = {
     "num_envs": 64, "batch_size": 256, "samples_per_step": 8, "learning_rate": 3e-3, "learning_rate_end": 0.05, "gamma": 0.0,
-    "buffer_size": 8_192, "replay_initial": 1_024, "target_sync": 64, "exploration_steps": 2_000, "exploration_end": 0.1,
-    "reward_clamp": 0, "kappa": 0.5, "kappa_linear": False, "ramp": "linear", "ramp_steps": 6_000, "log_steps": 512,
+    "buffer_size": 8_192, "replay_initial": 1_024, "target_sync": 64, "exploration_start": 1.0, "exploration_end": 0.1,
+    "exploration_steps": 2_000, "reward_clamp": 0, "kappa": 0.5, "kappa_linear": False, "ramp": "linear", "ramp_steps": 6_000, "log_steps": 512,
     "checkpoint_minutes": 1e6,
 }  # fmt: skip
 
