@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import pytest
 import torch
 from hypothesis import settings
@@ -22,6 +23,14 @@ def _one_thread() -> None:
     torch.set_num_threads(1)  # tests run side by side
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _no_waiting_for_disks() -> Iterator[None]:
+    """Written data need not outlast a power cut here; what is written before what: tests/runs/test_store.py."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda descriptor: None)
+        yield
+
+
 @pytest.fixture
 def released() -> Path:
     """The folder of published checkpoints, where there is one."""
@@ -29,6 +38,15 @@ def released() -> Path:
     if not folder or not Path(folder).is_dir():
         pytest.skip("no released weights: set BCL_RELEASED_WEIGHTS to their folder")
     return Path(folder)
+
+
+@pytest.fixture(scope="module")
+def short_games() -> Iterator[int]:
+    """Episodes of CartPole and Acrobot end after so many steps, not after 500: where the length of play proves nothing."""
+    with pytest.MonkeyPatch.context() as patch:
+        for game in ("CartPole-v1", "Acrobot-v1"):
+            patch.setattr(gymnasium.registry[game], "max_episode_steps", 60)
+        yield 60
 
 
 @pytest.fixture

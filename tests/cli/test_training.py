@@ -22,8 +22,8 @@ from bcl.runs import store
 from bcl.settings import parse_flags
 
 TINY = [
-    *("--network.hidden=16", "--dqn.steps=320", "--dqn.num_envs=8", "--dqn.batch_size=16", "--dqn.samples_per_step=4"),
-    *("--dqn.buffer_size=200", "--dqn.replay_initial=32", "--dqn.ramp_steps=300", "--dqn.log_steps=40"),
+    *("--network.hidden=16", "--dqn.steps=160", "--dqn.num_envs=8", "--dqn.batch_size=16", "--dqn.samples_per_step=4"),
+    *("--dqn.buffer_size=200", "--dqn.replay_initial=32", "--dqn.ramp_steps=150", "--dqn.log_steps=40"),
     *("--dqn.checkpoint_steps=80", "--dqn.checkpoint_replay=true", "--evaluation.episodes=2", "--device=cpu"),
 ]
 
@@ -209,7 +209,7 @@ def test_a_finished_run(bcl) -> None:
     code, out, err = bcl("train", *words, "--dqn.steps", "400")
     assert (code, out) == (2, "")
     assert err.startswith("bcl: 'run' was started with other settings (dqn.steps); ")
-    code, out, _ = bcl("resume", "run", "--dqn.steps", "320")
+    code, out, _ = bcl("resume", "run", "--dqn.steps", "160")
     assert code == 0
     assert out.startswith("'run' is finished\nmean return")
     code, _, err = bcl("resume", "run", "--parallel", "0")
@@ -359,7 +359,7 @@ def test_ctrl_c_and_sigterm_leave_a_run_to_resume(bcl, tmp_path: Path) -> None:
 
 
 def test_a_run_that_was_stopped_ends_with_the_weights_of_one_that_was_not(bcl) -> None:
-    words = ("train", "cartpole", *TINY, "--dqn.steps", "4000")
+    words = ("train", "cartpole", *TINY, "--dqn.steps", "2000")
     assert bcl(*words, "--out", "whole")[0] == 0
     process = start(*words, "--out", str(Path("cut").absolute()))
     wait_until(lambda: Path("cut/stages/1-vanilla/checkpoint.pt").exists() or not process.is_alive())

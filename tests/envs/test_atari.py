@@ -110,7 +110,7 @@ def play_both(game: AtariGame, seeds: list[int], steps: int) -> int:
 def test_paper_pipeline_bit_for_bit(name: str, pool: str) -> None:
     game = dataclasses.replace(resolve(name).game, pool=pool)
     assert isinstance(game, AtariGame)
-    assert play_both(game, [0, 1, 7, 123], 300) > 4 * 270
+    assert play_both(game, [0, 123], 300) > 2 * 270
 
 
 def test_truncated_episodes_end_on_the_true_final_observation() -> None:

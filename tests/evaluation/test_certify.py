@@ -12,6 +12,8 @@ from bcl.envs import make_env
 from bcl.evaluation import Certificate, certify
 from bcl.policies import Policy, PolicySpec
 
+pytestmark = pytest.mark.usefixtures("short_games")
+
 
 def pole_follower() -> Policy:
     """Pushes to the side the pole falls to: action 1 while angle + rate > 0. A good CartPole agent, linear by hand."""

@@ -22,6 +22,7 @@ from bcl.runs.directory import RunDirectory, StageFolder
 from bcl.runs.executors import JudgeBeside, Processes
 from bcl.settings import parse_flags
 
+pytestmark = pytest.mark.xdist_group("beside")  # one worker, so that there is one plain run
 TINY = [
     *("--dqn.gamma=0.98", "--dqn.n_step=3", "--network.hidden=16"),
     *("--dqn.steps=320", "--dqn.num_envs=8", "--dqn.batch_size=16", "--dqn.samples_per_step=4"),

@@ -90,9 +90,10 @@ def test_planning_wins_where_myopic_attacks_see_nothing() -> None:
 
 def test_on_cartpole_it_beats_pgd_clearly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(planning, "EPISODES", 4)
+    monkeypatch.setattr(planning, "MYOPIC", [attack_by_name("pgd-10")])  # the others take longer than the training
     short_sighted = {"steps": 12_000, "gamma": 0.98, "n_step": 3}
     bcl.train("cartpole", out=tmp_path / "run", seed=1, dqn=short_sighted, evaluation={"episodes": 1})
-    found = bcl.evaluate(tmp_path / "run", attacks=["pgd-30", "learned-20000"], eps=0.03, episodes=10, device="cpu")
+    found = bcl.evaluate(tmp_path / "run", attacks=["pgd-10", "learned-20000"], eps=0.03, episodes=10, device="cpu")
     _, greedy, learned = found.scores
     assert learned.mean + 2 * learned.sem < 0.85 * (greedy.mean - 2 * greedy.sem)
 

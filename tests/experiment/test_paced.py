@@ -17,13 +17,15 @@ from bcl.reports import figures
 from bcl.reports.history import effort, read_timeline
 from bcl.runs.directory import RunDirectory
 
+pytestmark = pytest.mark.xdist_group("paced")  # one worker, so that there is one run
 TINY = {
+    "network": {"hidden": [16]},
     "dqn": {
         "steps": 1_600, "num_envs": 4, "batch_size": 16, "replay_initial": 64, "samples_per_step": 4, "log_steps": 100,
         "exploration_start": 0.8, "exploration_end": 0.8, "buffer_size": 2_000,
     },
     "curriculum": {
-        "target": 0.1, "increment": 0.01, "rise_steps": 100, "pace_episodes": 1, "nominal_threshold": 0.1,
+        "target": 0.1, "increment": 0.02, "rise_steps": 200, "pace_episodes": 1, "nominal_threshold": 0.1,
         "attacked_threshold": 0.1, "judged_by": ["fgsm"],
     },
     "evaluation": {"episodes": 2, "max_steps": 60, "eps": [0.05]},

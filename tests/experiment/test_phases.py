@@ -4,6 +4,7 @@ import json
 import multiprocessing
 import os
 import random
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -26,14 +27,16 @@ from bcl.runs.executors import Processes
 from bcl.settings import parse_flags
 
 TINY = [
-    *("--network.hidden=16", "--dqn.steps=320", "--dqn.num_envs=8", "--dqn.batch_size=16", "--dqn.samples_per_step=4"),
-    *("--dqn.buffer_size=200", "--dqn.replay_initial=32", "--dqn.ramp_steps=300", "--dqn.log_steps=40"),
-    *("--dqn.checkpoint_steps=80", "--dqn.checkpoint_replay=true", "--evaluation.episodes=2"),
+    *("--network.hidden=16", "--dqn.steps=160", "--dqn.num_envs=8", "--dqn.batch_size=16", "--dqn.samples_per_step=4"),
+    *("--dqn.buffer_size=200", "--dqn.replay_initial=32", "--dqn.ramp_steps=150", "--dqn.log_steps=40"),
+    *("--dqn.checkpoint_steps=40", "--dqn.checkpoint_replay=true", "--evaluation.episodes=2"),
     *("--evaluation.max_steps=60", "--curriculum.increment=0.05", "--curriculum.target=0.1"),
 ]
 # Thresholds that nothing so small can meet: every phase does all its runs.
 HARD = ["--curriculum.adaptive=false", "--curriculum.nominal_threshold=9", "--curriculum.attacked_threshold=400"]
 
+shares_mos = pytest.mark.xdist_group("mos")  # one worker, so that there is one such run
+MOS = ("bcl-mos-at", "--bootstrap=vanilla", *HARD)
 FAILS = ["--curriculum.adaptive=false", "--curriculum.nominal_threshold=400"]
 
 
@@ -75,6 +78,14 @@ def test_our_own_recipes_choose_by_varied_starts() -> None:
     assert starts("bcl-ratchet-at", "evaluation") == "game"
     assert starts("bcl-mos-at", SELECTION) == "game"
     assert starts("bcl-mos-at", "evaluation", "--evaluation.starts=varied") == "varied"
+
+
+@pytest.fixture(scope="module")
+def mos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run of `bcl-mos-at` whose phases did all their runs; to be read, or copied."""
+    run = tmp_path_factory.mktemp("mos") / "run"
+    whole(run, *MOS)
+    return run
 
 
 def stage_of(run: Path, name: str = "2-at") -> StageFolder:
@@ -146,10 +157,10 @@ def test_ppos_rule_stops_at_a_training_attack_that_is_too_weak(tmp_path: Path) -
     assert [made.by for made in decided(tmp_path)[-1].tried][-1] == "training attack"
 
 
-def test_runs_of_a_phase_start_from_its_incumbent_with_seeds_of_their_own(tmp_path: Path) -> None:
-    whole(tmp_path, "bcl-mos-at", "--bootstrap=vanilla", *HARD)
-    stage, made = tmp_path / "stages" / "2-at", decided(tmp_path)
-    bootstrap = store.read_json(tmp_path / "stages" / "1-vanilla" / "result.json")
+@shares_mos
+def test_runs_of_a_phase_start_from_its_incumbent_with_seeds_of_their_own(mos: Path) -> None:
+    stage, made = mos / "stages" / "2-at", decided(mos)
+    bootstrap = store.read_json(mos / "stages" / "1-vanilla" / "result.json")
     runs = {p.parent: store.read_json(p) for p in stage.glob("phases/*/run*/result.json")}
     assert len({run["seed"] for run in runs.values()} | {bootstrap["seed"]}) == 7
     kept = runs[stage / "phases" / "001" / f"run{made[1].kept}"]["policy"]
@@ -208,13 +219,13 @@ def test_adversarial_training_takes_over_where_radial_ended(tmp_path: Path) -> N
 
 
 def test_a_budget_of_runs(tmp_path: Path) -> None:
-    verdict = whole(tmp_path, "bcl-mos-at", "--bootstrap=vanilla", *HARD, "--curriculum.max_runs=2")
+    verdict = whole(tmp_path, *MOS, "--curriculum.max_runs=2")
     assert verdict.curriculum == "2 runs were allowed"
     assert [len(decision.candidates) for decision in decided(tmp_path)] == [1, 2]
 
 
 def test_a_budget_of_time_is_asked_once(tmp_path: Path) -> None:
-    run = make(tmp_path, "bcl-mos-at", "--bootstrap=vanilla", *HARD, "--curriculum.max_hours=1")
+    run = make(tmp_path, *MOS, "--curriculum.max_hours=1")
     clock, phases = tmp_path / "stages" / "2-at" / "clock.json", tmp_path / "stages" / "2-at" / "phases"
     with pytest.raises(KeyboardInterrupt):  # between two phases
         experiment.finish(run, Dispatcher(interrupted=(phases / "001" / "decision.json").exists))
@@ -250,10 +261,9 @@ def child(run: Path) -> None:
     experiment.finish(run, Dispatcher())
 
 
-def test_forty_kills_change_nothing(tmp_path: Path) -> None:
-    flags = ("bcl-mos-at", "--bootstrap=vanilla", *HARD)
-    whole(tmp_path / "whole", *flags)
-    cut = make(tmp_path / "cut", *flags)
+@shares_mos
+def test_forty_kills_change_nothing(mos: Path, tmp_path: Path) -> None:
+    cut = make(tmp_path / "cut", *MOS)
     context, kills, finished = multiprocessing.get_context("fork"), 0, dict[Path, os.stat_result]()
     draw, patience = random.Random(0), 0.0
     while True:
@@ -261,7 +271,7 @@ def test_forty_kills_change_nothing(tmp_path: Path) -> None:
         process.start()
         # Short lives until there were 40 kills, then longer ones, so that there is an end.
         patience = 0.0 if kills < 40 else patience + 0.5
-        process.join(draw.uniform(0.02, 0.25) + patience)
+        process.join(draw.uniform(0.01, 0.12) + patience)
         if process.is_alive():
             process.kill()
             process.join()
@@ -275,24 +285,25 @@ def test_forty_kills_change_nothing(tmp_path: Path) -> None:
         if (cut / "result.json").exists():
             break
     assert kills >= 40, "the run was over before"
-    assert best(cut) == best(tmp_path / "whole")
-    assert decided(cut) == decided(tmp_path / "whole")
+    assert best(cut) == best(mos)
+    assert decided(cut) == decided(mos)
     paths = [path.relative_to(cut) for path in cut.rglob("run*/policy.safetensors")]
     assert len(paths) == 6
     for path in paths:
-        assert fingerprint(load(cut / path)) == fingerprint(load(tmp_path / "whole" / path))
+        assert fingerprint(load(cut / path)) == fingerprint(load(mos / path))
 
 
-def test_a_decision_that_does_not_follow_from_the_results_is_refused(tmp_path: Path) -> None:
-    whole(tmp_path, "bcl-mos-at", "--bootstrap=vanilla", *HARD)
+@shares_mos
+def test_a_decision_that_does_not_follow_from_the_results_is_refused(mos: Path, tmp_path: Path) -> None:
+    run = Path(shutil.copytree(mos, tmp_path / "run"))
     for name in ("result.json", "stages/2-at/result.json"):
-        (tmp_path / name).unlink()
-    path = tmp_path / "stages" / "2-at" / "phases" / "001" / "decision.json"
+        (run / name).unlink()
+    path = run / "stages" / "2-at" / "phases" / "001" / "decision.json"
     made = store.read_json(path)
     made["decision"]["kept"] = 1 + made["decision"]["kept"] % 3
     store.write_json(path, made)
     with pytest.raises(StoreError, match=r"001/decision\.json' holds another decision .*; restore"):
-        experiment.finish(tmp_path, Dispatcher())
+        experiment.finish(run, Dispatcher())
 
 
 def test_edited_settings_are_refused(tmp_path: Path) -> None:
@@ -315,7 +326,7 @@ def test_one_run_that_diverges_is_one_candidate_less(tmp_path: Path, monkeypatch
 
     monkeypatch.setattr(worker, "train_run", train_run)
     broken = {"run1", "run3"}
-    whole(tmp_path / "two", "bcl-mos-at", "--bootstrap=vanilla", *HARD)
+    whole(tmp_path / "two", *MOS)
     assert [decision.kept for decision in decided(tmp_path / "two")] == ["incumbent", 2, 2]
     said: list[str] = []
     for name in ("result.json", "stages/2-at/result.json"):
@@ -324,18 +335,17 @@ def test_one_run_that_diverges_is_one_candidate_less(tmp_path: Path, monkeypatch
     assert "runs nominal diverged" in next(line for line in said if line.startswith("phase 1"))
     broken = {"run1", "run2", "run3"}
     with pytest.raises(TrainingError, match="every run of phase 1 diverged"):
-        whole(tmp_path / "three", "bcl-mos-at", "--bootstrap=vanilla", *HARD)
+        whole(tmp_path / "three", *MOS)
     verdict = whole(tmp_path / "ratchet", "bcl-ratchet-at", "--bootstrap=vanilla", *HARD)
     assert verdict.kept == "the bootstrap"
 
 
-def test_processes_decide_as_one_does(tmp_path: Path) -> None:
-    flags = ("bcl-mos-at", "--bootstrap=vanilla", *HARD)
+@shares_mos
+def test_processes_decide_as_one_does(mos: Path, tmp_path: Path) -> None:
     ticks: list[int] = []
-    whole(tmp_path / "one", *flags)
-    whole(tmp_path / "two", *flags, executor=Processes(2, MODULES), tick=lambda: ticks.append(1))
-    assert decided(tmp_path / "one") == decided(tmp_path / "two")
-    assert best(tmp_path / "one") == best(tmp_path / "two")
+    whole(tmp_path, *MOS, executor=Processes(2, MODULES), tick=lambda: ticks.append(1))
+    assert decided(tmp_path) == decided(mos)
+    assert best(tmp_path) == best(mos)
     assert ticks
 
 
@@ -352,12 +362,12 @@ def test_an_early_success_cancels_the_other_runs(tmp_path: Path) -> None:
 
 
 def test_status_from_outside(tmp_path: Path) -> None:
-    run = make(tmp_path, "bcl-mos-at", "--bootstrap=vanilla", *HARD)
+    run = make(tmp_path, *MOS)
     assert (status(run).state, status(run).lines) == ("stopped", ())
     with pytest.raises(KeyboardInterrupt):
         experiment.finish(run, Dispatcher(interrupted=(run / "stages" / "1-vanilla" / "progress.json").exists))
     [piece] = status(run).pieces
-    assert (piece.name, piece.doing, piece.of) == ("vanilla", "training", 320)
+    assert (piece.name, piece.doing, piece.of) == ("vanilla", "training", 160)
     seen: list[Any] = []
     said: list[str] = []
 

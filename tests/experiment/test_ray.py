@@ -33,6 +33,7 @@ FLAGS = [
         "--curriculum.nominal_threshold=9",
         "--curriculum.attacked_threshold=400",
         "--evaluation.eps=0.1",
+        "--curriculum.keep=last",  # fewer jobs: each of them starts processes that import PyTorch
     ),
 ]
 
@@ -56,7 +57,7 @@ def test_a_machine_is_lost_in_mid_phase(cluster: Any, tmp_path: Path) -> None:
             cluster.remove_node(next(iter(cluster.worker_nodes)), allow_graceful=False)
 
     try:
-        experiment.finish(tmp_path / "there", Dispatcher(RayCluster(cluster.address, 1, 0), tick=lose_one))
+        experiment.finish(tmp_path / "there", Dispatcher(RayCluster(cluster.address, 1, 0, width=2), tick=lose_one))
     finally:
         cluster.add_node(num_cpus=1)
     assert lost, "it was over before a machine could be lost"

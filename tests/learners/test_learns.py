@@ -1,53 +1,31 @@
-"""Training works: DQN solves CartPole, and RADIAL holds there where vanilla breaks.
+"""Training works: DQN solves CartPole, and breaks there under attack.
 
-The whole chain is played: configuration, learner, evaluation. About a minute on one core; the agents are trained once. Vanilla has
-settings of its own, with which it is done sooner than with the preset's.
+The whole chain is played: configuration, learner, evaluation. Robust losses would show nothing on CartPole, where agents gain as
+much with the vanilla loss and their settings: they are compared on games made for it, in test_dqn_learns.py and test_ppo_learns.py.
 """
 
 from pathlib import Path
 
-import pytest
-import torch
-
 from bcl.attacks import PGD
-from bcl.config import resolve_stages
+from bcl.config import resolve
 from bcl.envs import make_env
 from bcl.evaluation import evaluate
 from bcl.experiment import train_run
 from bcl.learners.learner import Task
-from bcl.policies import Policy
 
-pytestmark = pytest.mark.xdist_group("cartpole")  # one worker, so that vanilla is trained once
-SEED = 1
-PGD_30 = PGD(steps=30, step=0.1)
-VANILLA = {"steps": 30_000, "gamma": 0.98, "n_step": 3}
-
-
-def trained(folder: Path, recipe: str, parent: Policy | None) -> Policy:
-    flags = {"dqn": VANILLA} if recipe == "vanilla" else {}
-    stage, config = resolve_stages("cartpole", recipe=recipe, flags=flags)[-1]
-    end = 0.0 if stage.loss == "standard" else config.curriculum.target
-    return train_run(folder / recipe, config, Task(stage.loss, 0.0, end, SEED), parent, "cpu")
+# With these it is done sooner than with the preset's.
+SETTINGS = {
+    "network": {"hidden": [64, 64]},
+    "dqn": {"steps": 16_000, "samples_per_step": 32, "gamma": 0.98, "n_step": 3},
+}
 
 
-def mean_return(policy: Policy, eps: float) -> float:
-    env = make_env(policy.spec.game, 20)
-    return evaluate(policy, env, PGD_30, eps, episodes=20, seed=1000).mean
-
-
-@pytest.fixture(scope="module")
-def vanilla(tmp_path_factory: pytest.TempPathFactory) -> Policy:
-    torch.set_num_threads(1)
-    return trained(tmp_path_factory.mktemp("vanilla"), "vanilla", None)
-
-
-def test_vanilla_solves_cartpole_and_breaks_under_attack(vanilla: Policy) -> None:
-    assert mean_return(vanilla, 0.0) >= 475
-    assert mean_return(vanilla, 0.1) <= 250
-
-
-def test_radial_raises_the_return_under_attack(vanilla: Policy, tmp_path: Path) -> None:
-    robust = trained(tmp_path, "radial", vanilla)  # up to 0.06; attacks beyond it tell agents apart more clearly
-    assert mean_return(robust, 0.0) >= 475
-    assert mean_return(robust, 0.1) >= 1.2 * mean_return(vanilla, 0.1)
-    assert mean_return(robust, 0.15) >= 3 * mean_return(vanilla, 0.15)
+def test_vanilla_solves_cartpole_and_breaks_under_attack(tmp_path: Path) -> None:
+    config = resolve("cartpole", flags=SETTINGS)
+    policy = train_run(tmp_path / "run", config, Task("standard", 0.0, 0.0, seed=1), None, "cpu")
+    clean, attacked = (
+        evaluate(policy, make_env(config.game, 20), PGD(steps=10, step=0.25), eps, episodes=20, seed=1000).mean
+        for eps in (0.0, 0.1)
+    )
+    assert clean >= 475
+    assert attacked <= 250

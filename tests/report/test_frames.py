@@ -64,12 +64,13 @@ def test_frames_are_made_once_whatever_is_judged_afterwards(
     agent: Path, in_folder: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert "sample frames" in in_folder("report", "mine.safetensors", "--device", "cpu")[2]
-    words = ("--suite", "strong", "--eps", "0.2", "--episodes", "1", "--device", "cpu")
+    attacks = ("fgsm", "noise", "corner-noise", "ri-fgsm", "pgd-3")
+    words = ("--attacks", *attacks, "--eps", "0.2", "--episodes", "1", "--device", "cpu")
     assert in_folder("attack", "mine.safetensors", *words)[0] == 0
     monkeypatch.setattr(frames, "watch", lambda *_, **__: pytest.fail("played again"))
     code, out, err = in_folder("report", "mine.safetensors", "--device", "cpu")
     assert (code, err) == (0, "")
-    assert "under the worst of 12 attacks within 0.2" in out
+    assert "under the worst of 5 attacks within 0.2" in out
 
 
 def test_frames_that_cannot_be_kept_are_shown_all_the_same(agent: Path, tmp_path: Path) -> None:
