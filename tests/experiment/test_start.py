@@ -64,7 +64,7 @@ def spoiled(run: Path, dispatcher: Dispatcher) -> tuple[Verdict, Config]:
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory, short_games: int) -> Path:
+def run(tmp_path_factory: pytest.TempPathFactory, short_games: None) -> Path:
     run = tmp_path_factory.mktemp("start") / "run"
     spoiled(run, Dispatcher())
     return run

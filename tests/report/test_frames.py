@@ -65,7 +65,7 @@ def test_frames_are_made_once_whatever_is_judged_afterwards(
 ) -> None:
     assert "sample frames" in in_folder("report", "mine.safetensors", "--device", "cpu")[2]
     attacks = ("fgsm", "noise", "corner-noise", "ri-fgsm", "pgd-3")
-    words = ("--attacks", *attacks, "--eps", "0.2", "--episodes", "1", "--device", "cpu")
+    words = ("--attack", *attacks, "--eps", "0.2", "--episodes", "1", "--device", "cpu")
     assert in_folder("attack", "mine.safetensors", *words)[0] == 0
     monkeypatch.setattr(frames, "watch", lambda *_, **__: pytest.fail("played again"))
     code, out, err = in_folder("report", "mine.safetensors", "--device", "cpu")
