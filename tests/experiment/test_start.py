@@ -152,6 +152,7 @@ def test_an_agent_that_is_its_start_is_compared_with_nothing(tmp_path: Path) -> 
         "--curriculum.increment=0.01",
         "--curriculum.runs=1",
         "--curriculum.judged_by=fgsm",
+        "--curriculum.expected_return=none",
     ]
     stages = resolve_stages("cartpole", recipe="bcl-ratchet-at", flags=parse_flags([*SMALL, *flags]))
     experiment.create(tmp_path, stages, "cpu", balancing())
