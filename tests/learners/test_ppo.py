@@ -137,6 +137,24 @@ def test_moves_of_the_game_are_not_learned_from(make_ppo):
     assert played.std(correction=0).item() == pytest.approx(1, abs=1e-5)
 
 
+def test_random_actions_are_not_learned_from(make_ppo):
+    exploring = {"exploration_start": 0.5, "exploration_steps": 160, "exploration_repeat": 3}
+    learner, past = make_ppo(epochs=1, num_envs=40, batch_size=400, **exploring), []
+    with torch.no_grad():
+        learner.policy.network.logits.bias.copy_(torch.tensor([50.0, 0.0]))
+    learner._objective = lambda *given: past.append(given[2]) or losses.ppo(*given)
+    assert learner.exploration == 0.5
+    rollout, _ = learner.rollout(learner.restart())
+    learner.update(rollout)
+    assert not rollout.chosen[rollout.actions == 1].any()  # the policy never takes it
+    assert 0.5 < (~rollout.chosen).float().mean() < 0.8  # more than begin, since they are held
+    assert past[0].weight.count_nonzero() == rollout.chosen.sum()
+    assert rollout.advantages[rollout.chosen].mean().item() == pytest.approx(0, abs=1e-5)
+    assert learner.exploration == 0.0  # it has faded
+    rollout, _ = learner.rollout(learner.restart())
+    assert rollout.chosen.all()
+
+
 # --- updating
 
 
