@@ -183,9 +183,11 @@ class PpoConfig:
     in_play: Share = 0.0
     """Adversarial training: share of the copies that act on what the adversary shows, so that the agent knows where it gets driven
     to; 0: all act on clean observations, as in the paper."""
+    temperature: Positive = 1.0
+    """Logits are divided by this in acting and learning: below 1 the policy that learns is nearer to the greedy one, which is judged
+    and may hover for ever where drawn actions land; 1: as in the paper."""
     exploration_start: Share = 0.0
-    """Share of random actions begun at the first step, which nothing is learned from, only from where they lead; 0: none, as in
-    the paper."""
+    """Share of random actions begun at the first step, learned from as if the policy had drawn them; 0: none, as in the paper."""
     exploration_steps: Count = 1
     """Agent steps over which that share falls to 0."""
     exploration_repeat: Count = 1

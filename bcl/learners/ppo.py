@@ -72,7 +72,6 @@ class Rollout:
     terminated: Tensor  # (T, N) bool
     ended: Tensor  # (T, N) bool, either way
     playing: Tensor  # (T, N) bool
-    chosen: Tensor  # (T, N) bool: by the policy, not a random action in its place
     advantages: Tensor  # (T, N) standardised
     targets: Tensor  # (T, N) of the values
 
@@ -84,18 +83,13 @@ class Rollout:
             return torch.zeros(steps, len(like), dtype=dtype, device=like.device)
 
         numbers = ("log_probs", "values", "next_values", "rewards", "advantages", "targets")
-        flags = ("terminated", "ended", "playing", "chosen")
+        flags = ("terminated", "ended", "playing")
         return cls(
             obs=_laid_out(like.new_zeros(steps * len(like), *like.shape[1:])).unflatten(0, (steps, len(like))),
             actions=zeros(torch.long),
             **{name: zeros(torch.float32) for name in numbers},
             **{name: zeros(torch.bool) for name in flags},
         )
-
-    @property
-    def counts(self) -> Tensor:
-        """(T, N) bool: what is learned from; time passes through the rest."""
-        return self.playing & self.chosen
 
 
 class PpoLearner(Learner):
@@ -241,18 +235,15 @@ class PpoLearner(Learner):
 
     def _choose_actions(self) -> Tensor:
         with torch.no_grad(), self._autocast():
-            logits, values = self._network(as_float(self._obs))
+            logits, values = self._logits_and_value(as_float(self._obs))
         # The largest of logits less the logarithms of exponential draws is distributed as the softmax of the logits.
         draws = torch.empty_like(logits).exponential_(generator=self.generators["act"])
         actions = (logits - draws.log()).argmax(dim=1)
-        chosen = torch.ones_like(actions, dtype=torch.bool)
         if self.config.exploration_start:
-            actions, random = self._random.instead_of(actions, self._share)
-            chosen = ~random
+            actions, _ = self._random.instead_of(actions, self._share)
         log_probs = logits.log_softmax(dim=1).gather(1, actions.unsqueeze(1)).squeeze(1)
         m, row = self._memory, self._chosen
-        found = (m.actions, actions), (m.log_probs, log_probs), (m.values, values), (m.chosen, chosen)
-        for place, new in ((m.obs, self._obs), *found):
+        for place, new in ((m.obs, self._obs), (m.actions, actions), (m.log_probs, log_probs), (m.values, values)):
             place.index_copy_(0, row, new.unsqueeze(0))
         row.add_(1).remainder_(self.config.rollout)
         return actions
@@ -290,7 +281,7 @@ class PpoLearner(Learner):
         m, c = self._memory, self.config
         advantages = losses.gae(m.rewards, m.values, m.next_values, m.terminated, m.ended, c.gamma, c.gae_lambda)
         m.targets.copy_(advantages + m.values)
-        m.advantages.copy_(losses.standardised(advantages, _weights(m.counts)))
+        m.advantages.copy_(losses.standardised(advantages, _weights(m.playing)))
 
     def _perturb_batch(self) -> Tensor:
         index = self._order[self._batch]
@@ -307,7 +298,7 @@ class PpoLearner(Learner):
     def _take_gradient_step(self) -> None:
         m, index = self._memory, self._order[self._batch]
         parts = [_at(part, index) for part in (m.actions, m.log_probs, m.values, m.advantages, m.targets)]
-        past = losses.Past._make([*parts, _weights(_at(m.counts, index))])
+        past = losses.Past._make([*parts, _weights(_at(m.playing, index))])
         loss, info = self._loss(as_float(_at(m.obs, index)), past)
         self.optimizer.zero_grad()
         loss.backward()
@@ -321,17 +312,23 @@ class PpoLearner(Learner):
         weights = losses.Weights(c.clip, c.value_coef, c.entropy_coef)
         if self.task.loss == "at":
             with self._autocast():
-                logits, values = self._network(torch.cat([obs, self._seen]))
+                logits, values = self._logits_and_value(torch.cat([obs, self._seen]))
             (clean, seen), (values, _) = logits.chunk(2), values.chunk(2)
             return self._objective(clean, values, seen, past, weights, c.kappa)
         with self._autocast():
-            logits, values = self._network(obs)
+            logits, values = self._logits_and_value(obs)
         if self.task.loss == "standard":
             return self._objective(logits, values, past, weights)
         box = input_box(obs, self._eps, self.policy.low, self.policy.high)
         with self._autocast():
             lower, upper = self._score_bounds(self.policy.chain(), *box, "ibp")
-        return self._objective(logits, values, lower, upper, past, weights, c.kappa)
+        bounds = lower / c.temperature, upper / c.temperature
+        return self._objective(logits, values, *bounds, past, weights, c.kappa)
+
+    def _logits_and_value(self, obs: Tensor) -> tuple[Tensor, Tensor]:
+        """Of the policy that acts and learns."""
+        logits, values = self._network(obs)
+        return logits / self.config.temperature, values
 
 
 def learning_rate(config: PpoConfig, step: int) -> float:
@@ -417,6 +414,6 @@ def _at(rollout: Tensor, index: Tensor) -> Tensor:
     return samples.index_select(0, index)
 
 
-def _weights(counts: Tensor) -> Tensor:
-    """Equal shares of 1 for the moves that the policy chose, 0 for the others."""
-    return counts / counts.sum().clamp(min=1)
+def _weights(playing: Tensor) -> Tensor:
+    """Equal shares of 1 for the agent's own moves, 0 for the game's."""
+    return playing / playing.sum().clamp(min=1)
