@@ -33,7 +33,7 @@ from bcl.settings import (
 )
 
 NOT_PPO = {"in_play": 0.0, "fresh": False}
-"""Settings of [attack] that PPO does not know: its adversary never acts, and always attacks anew."""
+"""Settings of [attack] that PPO does not know: it has an `in_play` of its own, and always attacks anew."""
 
 
 @dataclass(frozen=True)
@@ -181,6 +181,18 @@ class PpoConfig:
     """Share of the run's updates after which the budget begins to rise."""
     ramp_end: Share = 0.8
     """Share of the run's updates after which the budget has reached its end."""
+    in_play: Share = 0.0
+    """Adversarial training: share of the copies that act on what the adversary shows, so that the agent knows where it gets driven
+    to; 0: all act on clean observations, as in the paper."""
+    temperature: Positive = 1.0
+    """Logits are divided by this in acting and learning: below 1 the policy that learns is nearer to the greedy one, which is judged
+    and may hover for ever where drawn actions land; 1: as in the paper."""
+    exploration_start: Share = 0.0
+    """Share of random actions begun at the first step, learned from as if the policy had drawn them; 0: none, as in the paper."""
+    exploration_steps: Count = 1
+    """Agent steps over which that share falls to 0."""
+    exploration_repeat: Count = 1
+    """Random actions are held for 1 to this many steps, n or more with probability 1/n."""
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     """Of forward and backward passes; `auto`: bf16 for images on a whole GPU, else fp32. First and last layers stay fp32."""
     accelerate: Literal["auto", "none", "graphs", "full"] = "auto"
@@ -607,7 +619,9 @@ def _check_last(game: str, stage: recipes.Stage, config: Config) -> None:
         raise ConfigError(what, "give a start below the target")
     for key, off in NOT_PPO.items():
         if config.algo == "ppo" and getattr(config.attack, key) != off:
-            raise ConfigError(f"PPO has no attack.{key}", f"leave it out, or train with --algo dqn if '{game}' allows")
+            own = " (it has ppo.in_play)" if key == "in_play" else ""
+            hint = f"leave it out{own}, or train with --algo dqn if '{game}' allows"
+            raise ConfigError(f"PPO has no attack.{key}", hint)
 
 
 def _preset(game: str) -> dict[str, Any]:

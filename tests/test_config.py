@@ -476,3 +476,11 @@ def test_ppo_refuses_what_only_dqn_has(flag: str) -> None:
     assert resolve("acrobot", recipe="at", flags=parse_flags(["--algo", "ppo"])).attack.in_play == 0
     with pytest.raises(ConfigError, match="PPO has no attack"):
         resolve("cartpole", recipe="at", flags=parse_flags(["--algo", "ppo", flag]))
+
+
+@pytest.mark.parametrize("game", ["acrobot", "lunar_lander"])
+def test_ppo_plays_under_attack_where_it_is_made_robust(game: str) -> None:
+    vanilla, robust = (c.ppo for _, c in resolve_stages(game, recipe="at", flags=parse_flags(["--algo", "ppo"])))
+    assert (vanilla.in_play, vanilla.temperature) == (0, 1)
+    assert (robust.in_play, robust.exploration_start) == (0.5, 0)
+    assert robust.steps < vanilla.steps

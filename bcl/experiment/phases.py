@@ -9,7 +9,7 @@ from typing import Any
 
 from bcl import curriculum
 from bcl.attacks import PGD, CrossEntropy, Multi, OwnValue, attacks_named
-from bcl.config import Config
+from bcl.config import Config, DistillConfig, DqnConfig, PpoConfig
 from bcl.curriculum_rules import INCUMBENT, CurriculumResult, Decision, Phase, Rules, budgets
 from bcl.errors import TrainingError, counted
 from bcl.evaluation import Cell, cells, flags, worst
@@ -279,7 +279,14 @@ def pace_of(config: Config, loss: Loss, start: float) -> Pace:
     c = config.curriculum
     # A start that the stage before reached may lie so near the target that nothing is left to be gentle about.
     gentle = c.gentle_below if start == c.start else min(c.gentle_below, c.target - start)
-    in_play = config.distill.in_play if loss == "distill" else config.attack.in_play  # the latter is 0 for PPO
+    learner = config.learner(loss)
+    match learner:
+        case DqnConfig():
+            in_play = config.attack.in_play
+        case PpoConfig():
+            in_play = learner.in_play if loss == "at" else 0.0
+        case DistillConfig():
+            in_play = learner.in_play
     return Pace(
         start=start,
         target=c.target,
@@ -288,7 +295,7 @@ def pace_of(config: Config, loss: Loss, start: float) -> Pace:
         step_back=c.step_back,
         increment=c.increment,
         episodes=c.pace_episodes,
-        first_episodes=config.learner(loss).num_envs,
+        first_episodes=learner.num_envs,
         gentle_below=gentle,
         gentle_from=c.gentle_from,
         nominal=c.nominal_threshold,

@@ -18,6 +18,7 @@ from bcl.config import AttackConfig, DqnConfig
 from bcl.device import Graphed, enough_memory, on_stream, quick_kernels
 from bcl.envs import Step, VectorEnv
 from bcl.errors import ConfigError
+from bcl.learners.exploration import HeldActions
 from bcl.learners.learner import Hooks, Learner, Reporter, State, Task, spread_budgets, training_attack
 from bcl.learners.metrics import Meter, Metrics
 from bcl.learners.replay import Batch, Replay
@@ -290,12 +291,10 @@ class Player:
         bf16: bool,
         attacked: bool = False,
     ) -> None:
-        """`longest`: a random action is held for 1 to so many steps, n or more with probability 1/n (Dabney et al. 2021);
-        `attacked`: observations are floats that the learner made, and have to be waited for."""
+        """`longest`: of random actions, see `HeldActions`; `attacked`: observations are floats that the learner made, and have to
+        be waited for."""
         self._policy = copy.deepcopy(policy).requires_grad_(False)
         self._env = env
-        self._generator = generator
-        self._longest = longest
         self._bf16 = bf16
         device = self._device = generator.device
         cuda = device.type == "cuda"
@@ -305,13 +304,12 @@ class Player:
         dtype = torch.uint8 if len(env.obs_shape) == 3 and not attacked else torch.float32
         self._obs = torch.zeros(env.num_envs, *env.obs_shape, dtype=dtype, device=device)
         self._share = torch.zeros((), device=device)  # of random actions
-        self._held = torch.zeros(env.num_envs, dtype=torch.long, device=device)
-        self._left = torch.zeros(env.num_envs, dtype=torch.long, device=device)  # steps for which an action is held
+        self._random = HeldActions(env.num_envs, env.num_actions, longest, generator)
         self._choose = Graphed(self._choose_actions, generator, enabled=graphed)
 
     def reset(self, seed: int) -> Tensor:
         """Start every copy anew."""
-        self._left.zero_()
+        self._random.restart()
         obs = self._env.reset(seed)
         if self._stream:
             self._stream.wait_stream(torch.cuda.current_stream())
@@ -352,15 +350,7 @@ class Player:
     def _choose_actions(self) -> Tensor:
         with torch.no_grad(), torch.autocast(self._device.type, torch.bfloat16, enabled=self._bf16):
             greedy = self._policy(as_float(self._obs)).argmax(dim=1)
-        shape, generator, device = greedy.shape, self._generator, self._device
-        draws = torch.rand(2, *shape, generator=generator, device=device)
-        random = torch.randint(self._env.num_actions, shape, generator=generator, device=device)
-        begins = (self._left == 0) & (draws[0] < self._share)
-        length = (1 / (1 - draws[1])).clamp(max=self._longest).long()
-        self._held.copy_(torch.where(begins, random, self._held))
-        self._left.copy_(torch.where(begins, length, self._left))
-        actions = torch.where(self._left > 0, self._held, greedy)
-        self._left.sub_(1).clamp_(min=0)
+        actions, _ = self._random.instead_of(greedy, self._share)
         return actions
 
     def _use_on_stream(self, *tensors: Tensor) -> None:

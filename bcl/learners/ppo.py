@@ -14,12 +14,13 @@ import torch
 from torch import Tensor, nn
 
 from bcl import losses, schedules
-from bcl.attacks import AwayFromActions, OwnValue, perturb
+from bcl.attacks import AwayFromActions, CrossEntropy, OwnValue, perturb
 from bcl.bounds import input_box, score_bounds
 from bcl.config import AttackConfig, PpoConfig
 from bcl.device import enough_memory, quick_kernels
 from bcl.envs import Step, VectorEnv
 from bcl.errors import ConfigError, WeightsError
+from bcl.learners.exploration import HeldActions
 from bcl.learners.learner import Hooks, Learner, Reporter, State, Task, spread_budgets, training_attack
 from bcl.learners.metrics import Meter, Metrics
 from bcl.policies import Policy, as_float
@@ -112,8 +113,11 @@ class PpoLearner(Learner):
         self._score_bounds = self._compiled(score_bounds)
         self._objective = self._compiled(objective)
         device, num_envs = self.device, env.num_envs
-        self._obs = _laid_out(self._obs)
+        self._driven = round(config.in_play * num_envs) if task.loss == "at" else 0  # the first copies
+        self._obs = _laid_out(as_float(self._obs) if self._driven else self._obs)
         self._memory = Rollout.empty(config.rollout, self._obs)
+        self._random = HeldActions(num_envs, env.num_actions, config.exploration_repeat, self.generators["act"])
+        self._share = torch.zeros((), device=device)  # of random actions
         self._chosen = torch.zeros(1, dtype=torch.long, device=device)  # next row of it to act for, round and round
         self._kept = torch.zeros(1, dtype=torch.long, device=device)  # next row of it to complete
         terminated, truncated, playing = torch.zeros(3, num_envs, dtype=torch.bool, device=device)
@@ -122,6 +126,7 @@ class PpoLearner(Learner):
         self._order = torch.zeros(config.rollout * num_envs, dtype=torch.long, device=device)
         self._batch = torch.arange(config.batch_size, device=device)  # where in that order
         self._seen = _laid_out(torch.zeros(config.batch_size, *env.obs_shape, device=device))
+        self._drive = self._graph(self._perturb_victims, "attack")
         self._choose = self._graph(self._choose_actions, "act")
         self._keep = self._graph(self._keep_what_came, "act")
         self._estimate = self._graph(self._estimate_advantages, "act")
@@ -130,20 +135,27 @@ class PpoLearner(Learner):
         self.returns = ReturnScale(num_envs, config.return_gamma, device)
         if config.keep_return_statistics and NOTE in policy.spec.notes:
             self.returns.restore(torch.tensor(read_note(policy.spec.notes[NOTE]), dtype=torch.float64))
-        self.meter = Meter(num_envs, device)
+        victims = torch.arange(num_envs, device=device) < self._driven
+        self.meter = Meter(num_envs, device, victims if self._driven else None)
 
     def restart(self) -> Tensor:
         self.meter.restart()
         self.returns.restart()
+        self._random.restart()
         return self.env.reset(derive(self.task.seed, "episodes", self.step))
 
     def rollout(self, obs: Tensor) -> tuple[Rollout, Tensor]:
         """Play on from `obs` with sampled actions; what happened, and the observations to play on from."""
         last_obs: list[Tensor] = []
         step: Step | None = None
+        self._share.fill_(self.exploration)
         for _ in range(self.config.rollout):
+            self._obs.copy_(as_float(obs) if self._driven else obs)
+            if self._driven:
+                self._eps.fill_(self.eps)
+                with self.meter.device("attack"):
+                    self._obs[: self._driven].copy_(self._drive())
             with self.meter.host("act"):
-                self._obs.copy_(obs)
                 self.env.send(self._choose())  # the emulators step from here on, while the step before is written down
             if step:
                 self._remember(step)
@@ -193,6 +205,12 @@ class PpoLearner(Learner):
             self.updates, task.start, task.end, int(c.ramp_start * total), int(c.ramp_end * total), c.ramp
         )
 
+    @property
+    def exploration(self) -> float:
+        """Share of copies that begin a random action."""
+        c = self.config
+        return schedules.exploration(self.step, c.exploration_start, 0.0, 0, c.exploration_steps)
+
     def metrics(self) -> Metrics:
         row, _ = self._row({"eps": self._eps.item(), "kappa": self.config.kappa})
         return row
@@ -206,12 +224,23 @@ class PpoLearner(Learner):
         self.updates = state["updates"]
         self.returns.restore(state["returns"])
 
+    def _perturb_victims(self) -> Tensor:
+        """Away from the action that the policy prefers: none is taken yet."""
+        preferred = CrossEntropy() if self.adversary.kind == "pgd" else None
+        attack = training_attack(self.adversary, OwnValue(), preferred)
+        budgets = spread_budgets(self._eps, self._driven, self.adversary.spread)
+        victims = self._obs[: self._driven]
+        with self._autocast():
+            return perturb(attack, self._attacked, victims, budgets, self.generators["attack"], check=False)
+
     def _choose_actions(self) -> Tensor:
         with torch.no_grad(), self._autocast():
-            logits, values = self._network(as_float(self._obs))
+            logits, values = self._logits_and_value(as_float(self._obs))
         # The largest of logits less the logarithms of exponential draws is distributed as the softmax of the logits.
         draws = torch.empty_like(logits).exponential_(generator=self.generators["act"])
         actions = (logits - draws.log()).argmax(dim=1)
+        if self.config.exploration_start:
+            actions, _ = self._random.instead_of(actions, self._share)
         log_probs = logits.log_softmax(dim=1).gather(1, actions.unsqueeze(1)).squeeze(1)
         m, row = self._memory, self._chosen
         for place, new in ((m.obs, self._obs), (m.actions, actions), (m.log_probs, log_probs), (m.values, values)):
@@ -261,6 +290,8 @@ class PpoLearner(Learner):
         paper = AwayFromActions(actions) if self.adversary.kind == "pgd" else None
         attack = training_attack(self.adversary, OwnValue(), paper)
         budgets = spread_budgets(self._eps, len(obs), self.adversary.spread)
+        if self._driven:  # what those copies saw was attacked already
+            budgets = budgets * (index % self.env.num_envs >= self._driven)
         with self._autocast():
             return perturb(attack, self._attacked, as_float(obs), budgets, self.generators["attack"], check=False)
 
@@ -281,17 +312,23 @@ class PpoLearner(Learner):
         weights = losses.Weights(c.clip, c.value_coef, c.entropy_coef)
         if self.task.loss == "at":
             with self._autocast():
-                logits, values = self._network(torch.cat([obs, self._seen]))
+                logits, values = self._logits_and_value(torch.cat([obs, self._seen]))
             (clean, seen), (values, _) = logits.chunk(2), values.chunk(2)
             return self._objective(clean, values, seen, past, weights, c.kappa)
         with self._autocast():
-            logits, values = self._network(obs)
+            logits, values = self._logits_and_value(obs)
         if self.task.loss == "standard":
             return self._objective(logits, values, past, weights)
         box = input_box(obs, self._eps, self.policy.low, self.policy.high)
         with self._autocast():
             lower, upper = self._score_bounds(self.policy.chain(), *box, "ibp")
-        return self._objective(logits, values, lower, upper, past, weights, c.kappa)
+        bounds = lower / c.temperature, upper / c.temperature
+        return self._objective(logits, values, *bounds, past, weights, c.kappa)
+
+    def _logits_and_value(self, obs: Tensor) -> tuple[Tensor, Tensor]:
+        """Of the policy that acts and learns."""
+        logits, values = self._network(obs)
+        return logits / self.config.temperature, values
 
 
 def learning_rate(config: PpoConfig, step: int) -> float:

@@ -1,5 +1,6 @@
 """A paced stage from command to verdict, on a small game."""
 
+import dataclasses
 import json
 import shutil
 from pathlib import Path
@@ -110,6 +111,11 @@ def test_the_pace_of_radial_does_not_wait_for_attacked_copies():
     assert pace_of(radial, "radial", 0.0).attacked is None
     assert pace_of(at, "at", 0.0).attacked == at.curriculum.attacked_threshold
     assert pace_of(radial, "radial", 0.0).gentle_below == pytest.approx(1 / 255)
+    ppo = resolve("cartpole", recipe="paced-at", flags={"algo": "ppo", "curriculum": {"target": 0.1}})
+    assert pace_of(ppo, "at", 0.0).attacked is None
+    driven = dataclasses.replace(ppo, ppo=dataclasses.replace(ppo.ppo, in_play=0.5))
+    assert pace_of(driven, "at", 0.0).attacked == ppo.curriculum.attacked_threshold
+    assert pace_of(driven, "radial", 0.0).attacked is None
 
 
 def test_a_pace_without_thresholds_is_refused(tmp_path: Path):

@@ -53,13 +53,14 @@ def recorded(learner):
 # --- playing
 
 
-def test_actions_are_drawn_from_the_policy(make_ppo):
-    learner = make_ppo(num_envs=40_000, rollout=1, batch_size=40_000)
+@pytest.mark.parametrize("temperature", [1.0, 0.5])
+def test_actions_are_drawn_from_the_policy(make_ppo, temperature):
+    learner = make_ppo(num_envs=40_000, rollout=1, batch_size=40_000, temperature=temperature)
     with torch.no_grad():
         learner.policy.network.logits.bias.copy_(torch.tensor([1.0, 0.0]))
         learner.policy.network.logits.weight.zero_()
     rollout, _ = learner.rollout(learner.restart())
-    share = 1 / (1 + math.exp(-1))
+    share = 1 / (1 + math.exp(-1 / temperature))
     assert (rollout.actions == 0).float().mean().item() == pytest.approx(share, abs=0.01)
     expected = torch.where(rollout.actions == 0, math.log(share), math.log(1 - share))
     torch.testing.assert_close(rollout.log_probs, expected)
@@ -137,7 +138,41 @@ def test_moves_of_the_game_are_not_learned_from(make_ppo):
     assert played.std(correction=0).item() == pytest.approx(1, abs=1e-5)
 
 
+def test_random_actions_take_the_place_of_drawn_ones_and_fade(make_ppo):
+    learner = make_ppo(
+        num_envs=400, batch_size=400, exploration_start=0.5, exploration_steps=1600, exploration_repeat=3
+    )
+    with torch.no_grad():
+        learner.policy.network.logits.bias.copy_(torch.tensor([50.0, 0.0]))  # it never takes the second action
+    assert learner.exploration == 0.5
+    rollout, _ = learner.rollout(learner.restart())
+    other = (rollout.actions == 1).float().mean(dim=1)
+    assert other[0].item() == pytest.approx(0.25, abs=0.08)  # half of them begin one, of two actions
+    assert other[-1].item() == pytest.approx(0.32, abs=0.08)  # more, since they are held for 1.83 steps in the mean
+    logits = learner.policy(rollout.obs.flatten(0, 1)).detach()
+    drawn_so = logits.log_softmax(dim=1).gather(1, rollout.actions.view(-1, 1)).flatten()
+    torch.testing.assert_close(rollout.log_probs.flatten(), drawn_so)
+    assert learner.exploration == 0.0
+    rollout, _ = learner.rollout(learner.restart())
+    assert (rollout.actions == 0).all()
+
+
 # --- updating
+
+
+@every_loss
+def test_before_its_first_update_the_policy_that_learns_is_the_one_that_acted(make_ppo, loss):
+    learner, ratios = make_ppo(loss, start=0.0, end=1e-9, temperature=0.5, epochs=1, learning_rate=1e-9), []
+
+    def objective(logits, values, *given):
+        past = next(one for one in given if isinstance(one, losses.Past))
+        ratios.append(logits.log_softmax(dim=1).gather(1, past.actions.unsqueeze(1)).squeeze(1) - past.log_probs)
+        return losses.ppo(logits, values, past, losses.Weights(0.2, 0.5, 0.01))
+
+    learner._objective = objective
+    rollout, _ = learner.rollout(learner.restart())
+    learner.update(rollout)
+    assert torch.cat(ratios).abs().max().item() < 1e-5
 
 
 def test_every_pass_takes_every_sample_once_and_in_another_order(make_ppo, monkeypatch):

@@ -196,3 +196,40 @@ def test_radial_bounds_the_logits_of_the_papers_network(make_ppo, eps):
     else:
         torch.testing.assert_close(lower, logits, rtol=0, atol=1e-4)
         torch.testing.assert_close(upper, logits, rtol=0, atol=1e-4)
+
+
+# --- the adversary in play
+
+
+@pytest.mark.parametrize("world", [{}, {"image": True}])
+def test_driven_copies_act_on_what_the_adversary_shows(make_ppo, world):
+    learner, _ = prepared(
+        make_ppo, attack=AttackConfig(kind="pgd", steps=2, objective="margin"), in_play=0.5, world=world
+    )
+    steps, recv = [], learner.env.recv
+    learner.env.recv = lambda: steps.append(recv()) or steps[-1]
+    first = learner.restart()
+    rollout, _ = learner.rollout(first)
+    clean = torch.stack([first, *(step.obs for step in steps[:-1])])
+    clean = clean / 255 if clean.dtype == torch.uint8 else clean
+    moved = (rollout.obs - clean).abs().flatten(2).amax(dim=2)
+    assert (moved[:, :2] > 0).float().mean() > 0.3  # of the others the box cuts off all elements
+    assert moved.max().item() == pytest.approx(2 * 0.2 * EPS, abs=1e-6)
+    assert (moved[:, 2:] == 0).all()
+    seen = rollout.obs.flatten(0, 1)
+    with torch.no_grad():
+        log_probs = learner.policy(seen).log_softmax(dim=1).gather(1, rollout.actions.view(-1, 1))
+    torch.testing.assert_close(rollout.log_probs.flatten(), log_probs.flatten())
+    again = (learner._perturb_batch() - seen[:20]).abs().flatten(1).amax(dim=1).view(-1, 4)
+    assert (again[:, :2] == 0).all()  # what they saw is attacked already
+    assert (again[:, 2:] > 0).any()
+    assert "return_attacked" in learner.metrics()
+
+
+@pytest.mark.parametrize("loss", ["standard", "radial"])
+def test_without_an_attack_in_the_loss_no_copy_is_driven(make_ppo, loss):
+    learner = make_ppo(loss, start=EPS, end=EPS, in_play=1.0)
+    first = learner.restart()
+    rollout, _ = learner.rollout(first)
+    assert torch.equal(rollout.obs[0], first)
+    assert "return_attacked" not in learner.metrics()
