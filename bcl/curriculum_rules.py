@@ -157,7 +157,8 @@ def budgets(start: float, target: float | None, increment: float) -> tuple[float
     # As fractions: the float 9/255 + 24/255 is not the float 33/255, and would be another file and label.
     low, high, step = (Fraction(x).limit_denominator(10**9) for x in (start, end, increment))
     if not (low < high and step > 0):
-        raise ConfigError(f"no budgets from {start:g} to {end:g} in steps of {increment:g}", "start below the target")
+        hint = "start below the target" if step > 0 else "give a larger curriculum.increment"
+        raise ConfigError(f"no budgets from {start:g} to {end:g} in steps of {increment:g}", hint)
     if (high - low) / step > MOST_BUDGETS:
         what = f"{float((high - low) / step):.3g} budgets from {start:g} to {end:g} in steps of {increment:g}"
         raise ConfigError(f"{what} are too many", "give a larger curriculum.increment")

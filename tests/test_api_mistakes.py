@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from torch import nn
 
 import bcl
@@ -24,10 +25,11 @@ DEVICES = ("x", "", None, 3, "cuda:x", "cuda:99", "meta")
 NUMBERS = (NAN, 1.5, "2", None, True, [], -1)
 SWITCHES = ("x", 1, None)
 FUNCTIONS = (3, "print")
-BUDGETS = (NAN, float("inf"), -0.1, 3, "x", "1/0", [], [None], {}, True, 3j)
+BUDGETS = (NAN, float("inf"), -0.1, 3, "x", "1/0", [], [None], {}, True, 3j, torch.tensor(0.1))
 LEVELS = ("x", "", 3, [])
 LISTENERS = (None, 3, print)
-ATTACKS = (3, "", "pdg-30", "pgd-0", "nowhere:Attack", PGD)
+# Of the last one, only the address in memory would say which it is, and another attack may have that tomorrow.
+ATTACKS = (3, "", "pdg-30", "pgd-0", "nowhere:Attack", PGD, lambda policy, obs, eps, generator: obs)
 FIND: dict[str, Any] = {"find_eps": True}
 
 
@@ -147,11 +149,13 @@ CALLS: dict[str, tuple[tuple[Any, ...], dict[str, Any], Wrong]] = {
         ("run",),
         {},
         {
-            "run": (*PATHS, FOLDER, AGENT),
+            "folder": (*PATHS, FOLDER, AGENT),
             "workers": (None, 2),
             "say": FUNCTIONS,
             "progress": ("x", 1),
             "on_row": FUNCTIONS,
+            "finish": FUNCTIONS,
+            "settings": (),
         },
     ),
     "Workers": (

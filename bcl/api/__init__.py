@@ -98,7 +98,11 @@ def several(name: str, value: object) -> list[Any]:
     """The members of a sequence, of which there is one at least; one number, word or attack stands for itself."""
     if isinstance(value, str | Real) or callable(value):
         return [value]
-    members = list(given(name, value, Iterable, "give one or a list"))
+    hint = "give one or a list"
+    try:
+        members = list(given(name, value, Iterable, hint))
+    except TypeError:  # a tensor without dimensions
+        raise misfit(name, value, hint) from None
     if not members:
         raise ConfigError(f"{name} is empty", "give one or a list, or leave it out")
     return members

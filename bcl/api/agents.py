@@ -21,7 +21,7 @@ from bcl.evaluation.plan import Starts
 from bcl.games import REFERENCE_NOOPS, Game
 from bcl.policies import Policy, PolicySpec, files, importers
 from bcl.policies.networks import layers_of
-from bcl.runs.directory import CONFIG, Agent, Repeats, RunDirectory
+from bcl.runs.directory import Agent, Repeats, RunDirectory
 from bcl.runs.results import Results
 
 DEVICES = "auto, cpu or cuda"
@@ -176,7 +176,7 @@ def policy_file(path: Path) -> Path:
     if run.best.exists():
         return run.best
     if not run.exists:
-        raise StoreError(f"'{path}' is not a run directory: it has no {CONFIG}", _instead_of(path))
+        raise StoreError(f"'{path}' is not a run directory: it has no config.toml", _instead_of(path))
     RunDirectory.open(path)  # refuses a part of a run
     if run.finished:
         raise StoreError(f"'{path}' is finished but its weights are missing", "copy best/ too, or give a policy file")
@@ -185,8 +185,7 @@ def policy_file(path: Path) -> Path:
 
 def _instead_of(folder: Path) -> str:
     """What to give instead of a folder that is no run."""
-    inside = [*sorted(folder.glob("*.safetensors")), *(file.parent for file in sorted(folder.glob(f"*/{CONFIG}")))]
-    if inside:
+    if inside := [*sorted(folder.glob("*.safetensors")), *(run.path for run in RunDirectory.inside(folder))]:
         return f"give what is in it, such as {inside[0]}"
     return "give a directory that 'bcl train' made, a policy file or zoo:NAME"
 

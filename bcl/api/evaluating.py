@@ -117,8 +117,8 @@ def evaluate(
         attacks: Single attacks instead of a suite: apgd, apgd-N (N steps), apgd-margin, corner-noise, fgsm, learned,
             learned-N (a training of N steps), mad, multi, multi-t, noise, pgd, pgd-N (N steps), ri-fgsm, square,
             worst-action, or module:Attack.
-        eps: Budgets, such as 1/255 3/255; by default those of the game's preset.
-        episodes: Episodes per score; by default as the game's preset says.
+        eps: Budgets, such as 1/255 3/255; by default those of the run, or of the game's preset.
+        episodes: Episodes per score; by default as the run or the game's preset says.
         seed: Seed of games and attacks.
         env_set: Procgen: the training levels, or the unlimited set.
         protocol: fixed: episodes per copy set beforehand; first: the first finished of 64 copies, as the reference on

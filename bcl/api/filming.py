@@ -102,7 +102,7 @@ def video(
     given("listener", listener, ProgressListener, "give a bcl.api.evaluating.ProgressListener")
     wanted_folder = None if out is None else path_of("out", out)
     ffmpeg()  # before anything is played
-    adversary = named_attack(attack)
+    adversary = named_attack(attack, "attack")
     with evaluated(agent, device) as target:
         if out is None and not target.kept:
             raise ConfigError("an agent in memory has no folder", "say where the video goes: out='videos'")

@@ -12,6 +12,7 @@ from bcl.api.agents import Target
 from bcl.api.evaluating import ProgressListener
 from bcl.api.workers import Workers
 from bcl.attacks import Attack, attack_by_name, suite
+from bcl.attacks.suites import with_name
 from bcl.bounds import Method
 from bcl.errors import ConfigError, StoreError, counted
 from bcl.evaluation import Cell, Plan, Score, Start, missing_cells, read_certified, run_suite
@@ -133,9 +134,11 @@ def chosen_attacks(name: str | None, attacks: str | Attack | Sequence[str | Atta
     return [named_attack(attack) for attack in several("attacks", attacks)]
 
 
-def named_attack(attack: Any) -> Attack:
+def named_attack(attack: Any, name: str = "attacks") -> Attack:
     """An attack by name, or as it is."""
     hint = "give a name such as 'pgd-30', or an attack such as RIFGSM()"
     if isinstance(attack, type):
-        raise misfit("attacks", attack, hint)
-    return attack if callable(attack) else attack_by_name(text("attacks", attack, hint))
+        raise misfit(name, attack, hint)
+    if callable(attack):
+        return with_name(attack, getattr(attack, "__name__", type(attack).__name__))
+    return attack_by_name(text(name, attack, hint))

@@ -75,8 +75,13 @@ def _imported_attack(path: str) -> Attack:
     except Exception as error:  # the user's code
         reason = " ".join(str(error).split()) or type(error).__name__
         raise ConfigError(f"cannot take the attack '{path}' ({reason})", "write it as module:Class") from None
-    if not callable(attack) or " at 0x" in repr(attack):  # scores are kept under its repr
-        raise ConfigError(f"the attack '{path}' has no name of its own", "make it a frozen dataclass with __call__")
+    return with_name(attack, path)
+
+
+def with_name(attack: Attack, shown: str) -> Attack:
+    """An attack by whose repr scores can be found again: a memory address may be that of another attack tomorrow."""
+    if not callable(attack) or " at 0x" in repr(attack):
+        raise ConfigError(f"the attack '{shown}' has no name of its own", "make it a frozen dataclass with __call__")
     return attack
 
 

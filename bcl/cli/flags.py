@@ -126,15 +126,17 @@ def _arguments(flags: Iterable[CommandFlag], options: Any) -> dict[str, Any]:
         if given := getattr(options, flag.name):
             arguments[flag.parameter] = flag.value(given)
         elif flag.default is REQUIRED and not flag.several:
-            raise ConfigError(f"{flag.shown} is missing")
+            raise ConfigError(f"{flag.shown} is missing", "write it first, before all flags")
     return arguments
 
 
 def _refuse_without_value(flags: Iterable[CommandFlag], words: list[str]) -> None:
     valued = {flag.shown for flag in flags if flag.kind is not bool and not flag.positional}
     for word, following in itertools.pairwise([*words, "--"]):
-        if word.replace("_", "-") in valued and following.startswith("--"):
-            raise ConfigError(f"{word} has no value")
+        flag, given, value = word.partition("=")
+        empty = not value if given else not following or following.startswith("--")
+        if flag.replace("_", "-") in valued and empty:
+            raise ConfigError(f"{flag} has no value")
 
 
 def print_completion(commands: dict[str, Sequence[Function]], shell: str) -> None:

@@ -22,13 +22,13 @@ COMMANDS = {
     "train": "train an agent: bcl train GAME [--recipe R] [--out DIR] [--section.key value]",
     "resume": "continue a run after a kill or Ctrl-C: bcl resume RUN",
     "status": "tell where a run stands, also while it is at work: bcl status RUN",
-    "attack": "evaluate an agent under attack: bcl attack RUN|FILE [--suite quick|paper|strong] [--eps 1/255 3/255]",
-    "certify": "prove what no attack can change: bcl certify RUN|FILE [--eps 1/255] [--method ibp|crown]",
+    "attack": "evaluate an agent under attack: bcl attack RUN|FILE [--suite quick|paper|strong|learned] [--eps 1/255 3/255]",
+    "certify": "prove what no attack can change: bcl certify RUN|FILE [--eps 1/255] [--method ibp|crown-ibp|crown]",
     "report": "write one page about a run that opens anywhere: bcl report RUN|FILE [--out FILE]",
     "compare": "set agents side by side, with intervals: bcl compare RUN|FILE... [--format latex] [--figure FILE]",
     "video": "show an agent under attack: bcl video RUN|FILE [--attack pgd] [--eps 3/255]",
     "zoo": "list the published agents, which stand for FILE as zoo:NAME: bcl zoo [NAME]",
-    "presets": "list games and recipes, or print one game's whole configuration",
+    "presets": "list games and recipes, or print one game's whole configuration: bcl presets [GAME] [--section.key value]",
     "import": "convert a published checkpoint: bcl import FILE --format F --game G --out policy.safetensors",
     "bench": "measure this machine: bcl bench env|attack [GAME...]",
 }
@@ -145,6 +145,10 @@ def parse(name: str, words: list[str]) -> tuple[list[dict[str, Any]], list[str]]
     except ConfigError as error:
         raise ConfigError(error.message, error.hint or f"see 'bcl {name} --help'") from None
     takes_settings = "settings" in inspect.signature(functions[0]).parameters
+    if takes_settings and words and words[0] in rest:
+        raise ConfigError(
+            f"the setting '{words[0]}' stands first", f"write the name first: {COMMANDS[name].partition(': ')[2]}"
+        )
     for word in rest:
         if not takes_settings or word.removeprefix("--").partition("=")[0] in flags.NO_FLAGS:
             raise ConfigError(f"unknown argument '{word}'", f"see 'bcl {name} --help'")

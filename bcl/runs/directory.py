@@ -343,6 +343,12 @@ class RunDirectory(WorkFolder):
         return RunDirectory(path)
 
     @staticmethod
+    def inside(folder: Path) -> list["RunDirectory"]:
+        """The runs in a folder, by name; a run's own stages are none."""
+        runs = [RunDirectory(file.parent) for file in sorted(folder.glob(f"*/{RUN}"))]
+        return [run for run in runs if run.exists]
+
+    @staticmethod
     def of_best(file: Path) -> "RunDirectory":
         """That whose best policy would lie here."""
         return RunDirectory(file.parent.parent)

@@ -178,6 +178,15 @@ def mistakes(tmp_path: Path) -> list[tuple[list[str], str]]:
         (["attack"], "zoo:NAME is missing"),
         (["train", "pong", "--seed"], "--seed has no value"),
         (["train", "pong", "--seed", "--recipe", "at"], "--seed has no value"),
+        (["train", "pong", "--out", ""], "--out has no value"),
+        (["train", "pong", "--init="], "--init has no value"),
+        (["train", "--dqn.steps", "1", "pong"], "write the name first: bcl train GAME"),
+        (["presets", "--tempo", "fast"], "write the name first: bcl presets [GAME]"),
+        (["attack", "--eps", "0.1", "run"], "zoo:NAME is missing; write it first"),
+        (
+            ["train", "cartpole", "--recipe", "bcl-mos-at", "--curriculum.increment", "1e-300"],
+            "larger curriculum.increment",
+        ),
         (["train", "pong", "--say", "x"], "unknown argument '--say'"),
         (["attack", "zoo:pong-vanilla", "--listener", "x"], "unknown argument '--listener'"),
     ]
