@@ -4,7 +4,7 @@
 
 Each word is a training, `bcl train GAME --recipe R` with the settings behind the game's name, from the vanilla agent in
 benchmarks/starts where there is one; flags that are not listed here are settings of all of them. When the minutes are over, runs are
-interrupted as by Ctrl-C and can be continued with `bcl resume`. What is kept, in OUT/agents, every minute: the best agent of a finished
+interrupted (SIGTERM, which `bcl` takes as Ctrl-C) and can be continued with `bcl resume`. What is kept, in OUT/agents, every minute: the best agent of a finished
 run, or of one that is not finished the agents that held a budget and the one of its checkpoint (`last`), each in 16 bits, and the last row
 of metrics of every training run. OUT/WORD.log is what a run said.
 """
@@ -12,7 +12,6 @@ of metrics of every training run. OUT/WORD.log is what a run said.
 import argparse
 import json
 import re
-import signal
 import subprocess
 import sys
 import time
@@ -69,7 +68,7 @@ def wait(processes: Sequence[subprocess.Popen[bytes]], seconds: float, meanwhile
         meanwhile()
     for process in processes:
         if process.poll() is None:
-            process.send_signal(signal.SIGINT)
+            process.terminate()  # a shell may have made its background jobs deaf to SIGINT
     if not ended(processes, GRACE):
         for process in processes:
             process.kill()

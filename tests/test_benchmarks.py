@@ -328,4 +328,4 @@ def test_a_campaign_interrupts_what_does_not_end_in_time(benchmark):
         assert run.stdout is not None
         run.stdout.readline()
         campaign.wait([run], 0.1, lambda: None)
-    assert run.returncode == -signal.SIGINT
+    assert run.returncode == -signal.SIGTERM

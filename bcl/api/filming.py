@@ -93,9 +93,7 @@ def video(
 
     given_budget = None if eps is None else parse_eps(eps)
     seed = whole("seed", seed, at_least=0)
-    steps = whole("steps", steps)
-    if steps < 0:
-        raise ConfigError(f"steps = {steps} is not possible", "give 1 or more, or 0 for the whole episode")
+    steps = whole("steps", steps, at_least=0)
     if not 1 <= finite("fps", fps) <= 240:
         raise ConfigError(f"fps = {fps:g} is not possible", "give 1 to 240")
     check_levels(env_set)
