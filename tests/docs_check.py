@@ -117,6 +117,9 @@ def serve(address: str) -> list[str]:
     for number, file in enumerate(files):
         os.dup2(file, number)
         os.close(file)
+    # New ones: those of this process may have been files, and seek when they are reconfigured.
+    sys.stdout = os.fdopen(1, "w", closefd=False)
+    sys.stderr = os.fdopen(2, "w", closefd=False)
     os.chdir(order["folder"])
     os.environ.clear()
     os.environ.update(order["environment"])
