@@ -26,6 +26,7 @@ NOT_RUN = {
     r"ray start": "needs other machines; tests/experiment/test_ray.py simulates them",
     r"bcl train .*--ray-address": "needs a cluster; tests/experiment/test_ray.py simulates one",
     r"bcl train .*--wandb": "needs a package of 100 MB; tests/experiment/test_worker.py has a stand-in",
+    r"bcl train .*--recipe paced-": "waits for whole episodes of the game; tests/experiment/test_paced.py has short ones",
     r"tensorboard ": "serves until it is stopped",
     r"python benchmarks/curriculum.py .*--recipe": "trains curricula; tests/test_benchmarks.py does so with few steps",
     r"python benchmarks/publish.py": "needs an agent and its results, and writes into the package; tests/test_zoo.py publishes one",
