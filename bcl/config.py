@@ -380,7 +380,7 @@ class EvaluationConfig:
     episodes: Count = 20
     """Episodes per score."""
     max_steps: Count = 10_000
-    """Agent steps after which an evaluation episode stops and its return counts as it is."""
+    """Atari: agent steps after which an evaluation episode stops and its return counts as it is; other games have limits of their own."""
     eps: tuple[Eps, ...] = (1 / 255, 3 / 255)
     """Budgets of the final evaluation."""
     score_eps: tuple[Eps, ...] = ()

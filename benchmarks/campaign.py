@@ -1,6 +1,7 @@
 """Train several games side by side on one machine for so many minutes, and keep what came out in small files.
 
-    python benchmarks/campaign.py bank_heist road_runner,distill.box=0.1 --minutes 20 [--recipe distilled] [--out runs/campaign] [--distill.steps N]
+    python benchmarks/campaign.py bank_heist road_runner,distill.box=0.1 --minutes 20
+        [--recipe distilled] [--out runs/campaign] [--distill.steps N]
 
 Each word is a training, `bcl train GAME --recipe R` with the settings behind the game's name, from the vanilla agent in
 benchmarks/starts where there is one; flags that are not listed here are settings of all of them. When the minutes are over, runs are
@@ -95,7 +96,9 @@ def agents(job: Job) -> Iterator[tuple[str, Policy]]:
             yield f"held-{increments}", load(file)
         if training.checkpoint.exists() and (start := start_of(job.game)):
             policy = load(start)
-            policy.load_state_dict(torch.load(training.checkpoint, map_location="cpu")["state"]["policy"])
+            policy.load_state_dict(
+                torch.load(training.checkpoint, map_location="cpu", weights_only=True)["state"]["policy"]
+            )
             yield "last", policy
 
 

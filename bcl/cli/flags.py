@@ -126,7 +126,8 @@ def _arguments(flags: Iterable[CommandFlag], options: Any) -> dict[str, Any]:
         if given := getattr(options, flag.name):
             arguments[flag.parameter] = flag.value(given)
         elif flag.default is REQUIRED and not flag.several:
-            raise ConfigError(f"{flag.shown} is missing", "write it first, before all flags")
+            hint = "write it first, before all flags" if flag.positional else ""
+            raise ConfigError(f"{flag.shown} is missing", hint)
     return arguments
 
 

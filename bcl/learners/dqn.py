@@ -350,8 +350,7 @@ class Player:
     def _choose_actions(self) -> Tensor:
         with torch.no_grad(), torch.autocast(self._device.type, torch.bfloat16, enabled=self._bf16):
             greedy = self._policy(as_float(self._obs)).argmax(dim=1)
-        actions, _ = self._random.instead_of(greedy, self._share)
-        return actions
+        return self._random.instead_of(greedy, self._share)
 
     def _use_on_stream(self, *tensors: Tensor) -> None:
         """The learner may read these from here on, and the player must not reuse their memory while it does."""

@@ -12,14 +12,15 @@ class HeldActions:
         self._num_actions = num_actions
         self._longest = longest
         self._generator = generator
-        self._held, self._left = torch.zeros(2, num_envs, dtype=torch.long, device=generator.device)
+        self._held = torch.zeros(num_envs, dtype=torch.long, device=generator.device)
+        self._left = torch.zeros_like(self._held)  # steps for which an action is held
 
     def restart(self) -> None:
         """Every copy was started anew."""
         self._left.zero_()
 
-    def instead_of(self, actions: Tensor, share: Tensor) -> tuple[Tensor, Tensor]:
-        """(N,) `actions` with random ones in their place on some copies, and (N,) which; `share` of the others begin one."""
+    def instead_of(self, actions: Tensor, share: Tensor) -> Tensor:
+        """(N,) `actions`, with random ones in their place on some copies; `share` of the others begin one."""
         shape, generator, device = actions.shape, self._generator, actions.device
         draws = torch.rand(2, *shape, generator=generator, device=device)
         random = torch.randint(self._num_actions, shape, generator=generator, device=device)
@@ -27,6 +28,6 @@ class HeldActions:
         length = (1 / (1 - draws[1])).clamp(max=self._longest).long()
         self._held.copy_(torch.where(begins, random, self._held))
         self._left.copy_(torch.where(begins, length, self._left))
-        holds = self._left > 0
+        played = torch.where(self._left > 0, self._held, actions)
         self._left.sub_(1).clamp_(min=0)
-        return torch.where(holds, self._held, actions), holds
+        return played

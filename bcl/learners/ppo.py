@@ -240,7 +240,7 @@ class PpoLearner(Learner):
         draws = torch.empty_like(logits).exponential_(generator=self.generators["act"])
         actions = (logits - draws.log()).argmax(dim=1)
         if self.config.exploration_start:
-            actions, _ = self._random.instead_of(actions, self._share)
+            actions = self._random.instead_of(actions, self._share)
         log_probs = logits.log_softmax(dim=1).gather(1, actions.unsqueeze(1)).squeeze(1)
         m, row = self._memory, self._chosen
         for place, new in ((m.obs, self._obs), (m.actions, actions), (m.log_probs, log_probs), (m.values, values)):

@@ -169,7 +169,7 @@ def mistakes(tmp_path: Path) -> list[tuple[list[str], str]]:
         (["import", "none.pt", *to], "not a file"),
         (["import", "garbage.pt", *to], "cannot be read safely"),
         (["import", "other.pt", *to], "no state dict"),
-        (["import", "garbage.pt"], "format"),
+        (["import", "garbage.pt"], "--format is missing; see 'bcl import --help'"),
         (["import", "x.zip", "--format", "sb4", "--game", "cartpole", "--out", "y"], "did you mean 'sb3'"),
         (["attack", "zoo:pong-vanilla", "--episodes", "1.5"], "--episodes '1.5' is not a whole number"),
         (["attack", "zoo:pong-vanilla", "--protocol", "frist"], "did you mean 'first'"),
