@@ -3,10 +3,10 @@
     python benchmarks/campaign.py bank_heist road_runner,distill.box=0.1 --minutes 20
         [--recipe distilled] [--out runs/campaign] [--distill.steps N]
 
-Each word is a training, `bcl train GAME --recipe R` with the settings behind the game's name, from the vanilla agent in
-benchmarks/starts where there is one; flags that are not listed here are settings of all of them. When the minutes are over, runs are
+Each word is a training, `bcl train GAME --recipe R` with the flags behind the game's name (`init=AGENT` too), from the vanilla agent in
+benchmarks/starts where there is one and no other is named; flags that are not listed here are settings of all of them. When the minutes are over, runs are
 interrupted (SIGTERM, which `bcl` takes as Ctrl-C) and can be continued with `bcl resume`. What is kept, in OUT/agents, every minute: the best agent of a finished
-run, or of one that is not finished the agents that held a budget and the one of its checkpoint (`last`), each in 16 bits, and the last row
+run, or of one that is not finished the agents that held a budget and that of its end or checkpoint (`last`), each in 16 bits, and the last row
 of metrics of every training run. OUT/WORD.log is what a run said.
 """
 
@@ -37,7 +37,6 @@ class Job:
     """A training in a process of its own."""
 
     name: str
-    game: str
     run: RunDirectory
     process: subprocess.Popen[bytes]
 
@@ -49,11 +48,12 @@ def begin(word: str, options: argparse.Namespace, settings: Sequence[str]) -> Jo
     name = re.sub(r"[^\w.]+", "-", word)  # a name for files
     folder = options.out / name
     start = start_of(game)
-    init = ["--init", str(start)] if start else []
+    named = any(flag.startswith("--init=") for flag in flags)
+    init = ["--init", str(start)] if start and not named else []
     command = [sys.executable, "-m", "bcl", "train", game, "--recipe", options.recipe, *init]
     command += ["--out", str(folder), *settings, *flags]
     with (options.out / f"{name}.log").open("wb") as log:
-        return Job(name, game, RunDirectory(folder), subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT))
+        return Job(name, RunDirectory(folder), subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT))
 
 
 def start_of(game: str) -> Path | None:
@@ -94,8 +94,10 @@ def agents(job: Job) -> Iterator[tuple[str, Policy]]:
     for training in job.run.trainings():
         for increments, file in training.snapshots().items():
             yield f"held-{increments}", load(file)
-        if training.checkpoint.exists() and (start := start_of(job.game)):
-            policy = load(start)
+        if training.policy.exists():
+            yield "last", load(training.policy)
+        elif training.checkpoint.exists() and job.run.init.policy.exists():
+            policy = load(job.run.init.policy)
             policy.load_state_dict(
                 torch.load(training.checkpoint, map_location="cpu", weights_only=True)["state"]["policy"]
             )

@@ -303,18 +303,21 @@ def test_a_campaign_trains_side_by_side_and_keeps_the_agents(benchmark, monkeypa
     assert [row["agent"] for row in facts["scores"]] == [facts["result"]["policy"]]
 
 
-def test_a_campaign_keeps_what_held_a_budget_and_the_checkpoint_where_time_ran_out(benchmark, monkeypatch, tmp_path):
+def test_a_campaign_keeps_what_held_a_budget_and_the_checkpoint_where_time_ran_out(benchmark, tmp_path):
     campaign = benchmark("campaign")
-    monkeypatch.setattr(campaign, "STARTS", tmp_path)
     start, held, last = (Policy(PolicySpec("dueling-mlp", (4,), 2, (-1.0,), (1.0,), (8,))) for _ in range(3))
-    save(start, tmp_path / "cartpole-vanilla.safetensors")
-    run = RunDirectory(tmp_path / "run")
+    run = RunDirectory(tmp_path)
+    save(start, run.init.policy)
     training = TrainingFolder(run.path / "stages" / "2-distill")
     save(held, training.snapshot(2))
     training.metrics_file.touch()
     torch.save({"state": {"policy": last.state_dict()}}, training.checkpoint)
     with subprocess.Popen([sys.executable, "-c", ""]) as process:
-        found = dict(campaign.agents(campaign.Job("a", "cartpole", run, process)))
+        job = campaign.Job("a", run, process)
+        found = dict(campaign.agents(job))
+        save(start, training.policy)  # as training leaves it at its end, before the agent is chosen
+        ended = dict(campaign.agents(job))
+    assert fingerprint(ended["last"]) == fingerprint(start)
     assert {name: fingerprint(policy) for name, policy in found.items()} == {
         "held-2": fingerprint(held),
         "last": fingerprint(last),
