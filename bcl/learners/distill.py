@@ -68,6 +68,7 @@ class DistillLearner(Learner):
         self.config = config
         self.teacher = copy.deepcopy(policy).requires_grad_(False)
         self._student, self._labels = self._compiled(policy), self._compiled(self.teacher)
+        self._attacked_student = self._victim()
         self._margins = self._compiled(training_margins)
         self._scale = torch.zeros((), device=self.device)  # the teacher's usual lead
         driven = round(config.in_play * env.num_envs)
@@ -184,7 +185,7 @@ class DistillLearner(Learner):
         steps = self.config.attack_steps
         attack = PGD(steps, REACH / steps, random_start=True, objective=TargetValue(scores))
         with self._autocast():
-            return perturb(attack, self.policy, obs, eps, generator, check=False)
+            return perturb(attack, self._attacked_student, obs, eps, generator, check=False)
 
     def _take_gradient_step(self) -> None:
         c = self.config

@@ -87,6 +87,7 @@ class DqnLearner(Learner):
         self.target = copy.deepcopy(policy).requires_grad_(False)
         self._online = self._compiled(policy)
         self._delayed = self._compiled(self.target)
+        self._attacked = self._victim()
         self._score_bounds = self._compiled(score_bounds)
         self._kappa = torch.zeros((), device=self.device)
         self._show = self._graph(self._perturb_obs, "attack")
@@ -214,7 +215,7 @@ class DqnLearner(Learner):
     def _perturbed(self, obs: Tensor, generator: Generator) -> Tensor:
         attack = training_attack(self.adversary, TargetValue(self._scores(self.target, obs)))
         with self._autocast():
-            return perturb(attack, self.policy, obs, self._budgets(len(obs)), generator, check=False)
+            return perturb(attack, self._attacked, obs, self._budgets(len(obs)), generator, check=False)
 
     def _budgets(self, count: int) -> Tensor:
         return spread_budgets(self._eps, count, self.adversary.spread)

@@ -1,5 +1,6 @@
 """What all learners share: what a training run is asked for, its device, optimizer, random draws, checkpoints and reports."""
 
+import copy
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
@@ -138,6 +139,14 @@ class Learner(ABC):
 
     def _compiled(self, part: Any) -> Any:
         return torch.compile(part, dynamic=False) if self.compiles else part
+
+    def _victim(self) -> Any:
+        """The policy as attacks take it: its weights stay those of the original and have no gradients. Compiled code computes the
+        gradients of all that has any, and an attack needs those of the observation alone."""
+        twin = copy.deepcopy(self.policy).requires_grad_(False)
+        for mine, original in zip(twin.parameters(), self.policy.parameters(), strict=True):
+            mine.data = original.data
+        return self._compiled(twin)
 
     def _autocast(self) -> torch.autocast:
         # A new one each time: weights cast where gradients are off must not be reused where they are on.

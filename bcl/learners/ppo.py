@@ -4,7 +4,6 @@ Clipped surrogate, generalised advantages and scaled rewards as in the paper's c
 this file and numbers every difference from the paper and its code.
 """
 
-import copy
 import dataclasses
 import json
 import math
@@ -109,7 +108,7 @@ class PpoLearner(Learner):
         self.updates = 0
         objective = {"standard": losses.ppo, "at": losses.ppo_adversarial, "radial": losses.ppo_radial}[task.loss]
         self._network = self._compiled(network.logits_and_value)
-        self._attacked = self._compiled(_without_gradients(policy))
+        self._attacked = self._victim()
         self._score_bounds = self._compiled(score_bounds)
         self._objective = self._compiled(objective)
         device, num_envs = self.device, env.num_envs
@@ -390,15 +389,6 @@ def read_note(note: str) -> list[float]:
         pass
     what = f"the agent to start from has statistics of returns that cannot be read ({note:.60})"
     raise WeightsError(what, "start anew without ppo.keep_return_statistics")
-
-
-def _without_gradients(policy: Policy) -> Policy:
-    """The same policy, whose weights stay those of the original: compiled code computes the gradients of all that has any,
-    and an attack needs those of the observation alone."""
-    twin = copy.deepcopy(policy).requires_grad_(False)
-    for mine, original in zip(twin.parameters(), policy.parameters(), strict=True):
-        mine.data = original.data
-    return twin
 
 
 def _laid_out(batch: Tensor) -> Tensor:
