@@ -14,9 +14,8 @@ from bcl.curriculum_rules import INCUMBENT, CurriculumResult, Decision, Phase, R
 from bcl.errors import TrainingError, counted
 from bcl.evaluation import Cell, cells, flags, worst
 from bcl.experiment.beside import Guess, OverlappedRuns
-from bcl.experiment.dispatch import Dispatcher, content
 from bcl.experiment.verdict import SELECTION, choosing_attacks, final_score, plan_of, plans_of
-from bcl.experiment.worker import MODULES, TrainingOrder
+from bcl.experiment.worker import MODULES, Dispatcher, TrainingOrder, content
 from bcl.learners.learner import Task, training_attack
 from bcl.learners.pacing import Pace
 from bcl.policies.files import fingerprint, load

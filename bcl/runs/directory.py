@@ -77,10 +77,6 @@ class WorkFolder:
         """Store the result, which says that the work has ended."""
         store.write_json(self.result_file, facts)
 
-    def once(self, work: Callable[[], Mapping[str, Any]]) -> Json:
-        """The result, made if it is not there."""
-        return store.once(self.result_file, work)
-
     def lock(self, say: Callable[[str], None] = lambda _: None) -> AbstractContextManager[None]:
         return store.lock(self.path, say)
 
