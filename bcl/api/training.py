@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from bcl import recipes, zoo
 from bcl.api import Policy, Where, function, given, named_game, path_of, switch, text, whole
 from bcl.api.workers import Workers
-from bcl.config import Config, resolve_stages
+from bcl.config import Stages, resolve_stages
 from bcl.errors import BclError, ConfigError, StoreError, TrainingError, counted
 from bcl.runs import store
 from bcl.runs.directory import Repeats, RunDirectory, check_new, make_room, runs_of
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 Say = Callable[[str], None]
 OnRow = Callable[[str, dict[str, Any]], object]
-Stages = list[tuple[recipes.Stage, Config]]
 ALONE = Workers()
 A_QUICK_LOOK = "a quick look: few steps, runs, phases and episodes; the result is not the paper's protocol"
 

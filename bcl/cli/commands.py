@@ -10,7 +10,7 @@ import json as to_json
 import os
 import shlex
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import bcl
 from bcl.api import Where, console
 from bcl.errors import ConfigError, MissingExtra, StoreError, WeightsError, counted
+from bcl.recipes import Settings
 from bcl.runs.directory import Repeats, RunDirectory
 from bcl.settings import format_eps
 
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from bcl.reports.data import Collected
 
 Call = partial[Any]
-Settings = Mapping[str, Any]
 NONE: Settings = {}
 
 

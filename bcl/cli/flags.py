@@ -15,8 +15,8 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from bcl.config import Config
-from bcl.errors import ConfigError, did_you_mean
-from bcl.settings import Eps, documented
+from bcl.errors import ConfigError
+from bcl.settings import Eps, documented, typed
 
 AGENT = "RUN|FILE|zoo:NAME"
 METAVARS = {"agent": AGENT, "run": AGENT, "runs": AGENT, "folder": "RUN", "path": "FILE", "games": "GAME"}
@@ -79,11 +79,12 @@ class CommandFlag:
 
     def value(self, given: Any) -> Any:
         """The argument, from text."""
+        where = self.name.replace("_", "-")
         if self.kind is bool:
             return not self.default
         if self.several:
-            return [_typed(self.kind, text, self.shown) for text in given]
-        return _typed(self.kind, given, self.shown)
+            return [typed(self.kind, text, where) for text in given]
+        return typed(self.kind, given, where)
 
 
 def flags_of(function: Function) -> Iterator[CommandFlag]:
@@ -224,17 +225,3 @@ def _word(kind: Any, otherwise: str) -> str:
     if typing.get_origin(kind) is Literal:
         return "{" + ",".join(typing.get_args(kind)) + "}"
     return {int: "NUMBER", float: "NUMBER", bool: "{true,false}", Path: "PATH"}.get(kind, otherwise)
-
-
-def _typed(kind: Any, text: str, shown: str) -> Any:
-    """Text as this kind."""
-    if typing.get_origin(kind) is Literal:
-        known = typing.get_args(kind)
-        if text not in known:
-            hint = did_you_mean(text, known, f"one of {', '.join(known)}")
-            raise ConfigError(f"{shown} '{text}' is not a choice", hint)
-        return text
-    try:
-        return kind(text)
-    except ValueError:
-        raise ConfigError(f"{shown} '{text}' is not {'a whole number' if kind is int else 'a number'}") from None

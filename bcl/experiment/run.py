@@ -20,7 +20,7 @@ import torch
 import bcl
 from bcl import stats
 from bcl.bounds import margins
-from bcl.config import Config
+from bcl.config import Config, Stages
 from bcl.envs import make_env
 from bcl.errors import StoreError, counted
 from bcl.experiment.learning_check import learning_flag
@@ -38,14 +38,12 @@ from bcl.learners import dqn
 from bcl.learners.learner import Task
 from bcl.policies import Policy
 from bcl.policies.files import fingerprint, load, to_bytes
-from bcl.recipes import Stage, find_recipe
+from bcl.recipes import find_recipe
 from bcl.runs import store
 from bcl.runs.directory import Agent, RunDirectory, StageFolder, trained_stages
 from bcl.runs.store import Json
 from bcl.seeds import derive
 from bcl.settings import format_eps
-
-Stages = Sequence[tuple[Stage, Config]]
 
 
 def check(stages: Stages, device: str, init: Policy | None, trackers: Trackers = NO_TRACKERS) -> None:

@@ -16,7 +16,7 @@ from bcl.runs import store
 from bcl.runs.directory import RunDirectory, StageFolder, TrainingFolder
 from bcl.settings import format_eps
 
-State = Literal["finished", "at work", "stopped"]
+RunState = Literal["finished", "at work", "stopped"]
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Status:
     """A run at one moment."""
 
     config: Config
-    state: State
+    state: RunState
     owner: str
     """The process at work, if one is."""
     lines: tuple[str, ...]
@@ -50,7 +50,7 @@ def status(path: Path) -> Status:
     run = RunDirectory.open(path)
     run.check_unchanged()
     owner = run.owner()
-    state: State = "finished" if run.finished else "at work" if owner else "stopped"
+    state: RunState = "finished" if run.finished else "at work" if owner else "stopped"
     lines = tuple(line for stage in run.stages() for line in _stage_lines(stage))
     since = run.locked_since() if owner else 0.0  # of a stopped run, where its work was cut
     return Status(run.config, state, owner or "", lines, tuple(pieces(path, since)))

@@ -309,7 +309,7 @@ class PpoLearner(Learner):
 
     def _loss(self, obs: Tensor, past: losses.Past) -> tuple[Tensor, losses.Info]:
         c = self.config
-        weights = losses.Weights(c.clip, c.value_coef, c.entropy_coef)
+        weights = losses.LossWeights(c.clip, c.value_coef, c.entropy_coef)
         if self.task.loss == "at":
             with self._autocast():
                 logits, values = self._logits_and_value(torch.cat([obs, self._seen]))

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from bcl import recipes
-from bcl.config import Config, config_from_dict, config_from_toml, override
+from bcl.config import Config, Stages, config_from_dict, config_from_toml, override
 from bcl.curriculum_rules import INCUMBENT, Decision
 from bcl.errors import StoreError
 from bcl.recipes import Stage
@@ -350,9 +350,7 @@ class RunDirectory(WorkFolder):
         return RunDirectory(file.parent.parent)
 
     @staticmethod
-    def create(
-        path: Path, stages: Sequence[tuple[Stage, Config]], about: Mapping[str, Any], init: bytes | None = None
-    ) -> "RunDirectory":
+    def create(path: Path, stages: Stages, about: Mapping[str, Any], init: bytes | None = None) -> "RunDirectory":
         """Make the directory from the settings of every stage, its provenance and the agent to start from. run.json is
         written first and config.toml last."""
         run = RunDirectory(path)

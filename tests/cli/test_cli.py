@@ -172,7 +172,10 @@ def mistakes(tmp_path: Path) -> list[tuple[list[str], str]]:
         (["import", "other.pt", *to], "no state dict"),
         (["import", "garbage.pt"], "--format is missing; see 'bcl import --help'"),
         (["import", "x.zip", "--format", "sb4", "--game", "cartpole", "--out", "y"], "did you mean 'sb3'"),
-        (["attack", "zoo:pong-vanilla", "--episodes", "1.5"], "--episodes '1.5' is not a whole number"),
+        (
+            ["attack", "zoo:pong-vanilla", "--episodes", "1.5"],
+            "episodes = '1.5' is not a whole number; give --episodes a whole number",
+        ),
         (["attack", "zoo:pong-vanilla", "--protocol", "frist"], "did you mean 'first'"),
         (["attack", "zoo:pong-vanilla", "--attack", "pdg-30"], "did you mean 'pgd-30'"),
         (["attack", "zoo:pong-vanilla", "--attack", "pgd-0"], "1 to 9999 steps"),
