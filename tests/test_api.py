@@ -364,7 +364,10 @@ def test_repeats_are_those_of_the_train_command(
     assert (ours.verdict, ours.sentence) == (median.verdict, median.sentence)
     again = bcl.resume("ours", workers=workers)
     assert again == ours
-    assert json.loads(json.dumps(ours.to_dict()))["runs"] == [run.to_dict() for run in ours.runs]
+    facts = json.loads(json.dumps(ours.to_dict()))
+    assert {run["run"]: run["final_score"] for run in facts["runs"]} == {
+        f"ours/{name}": score for name, score in facts["final_scores"].items()
+    }
     monkeypatch.setitem(sys.modules, "pandas", types.SimpleNamespace(DataFrame=list))
     assert [row["run"] for row in ours.to_frame()] == ["ours/seed3", "ours/seed4"]
     with pytest.raises(bcl.BclError, match="'ours' is a run already, of several repeats; continue them with"):

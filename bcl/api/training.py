@@ -176,13 +176,14 @@ class Finisher:
         or its repeats."""
         from bcl.api import console
 
-        self.say(f"'{run}' is finished" if RunDirectory(run).finished else f"run: {run}{until}")
         resume = shlex.join(["bcl", "resume", str(resumed), *self.workers.flags()])
         continue_with = f"continue with: {resume}"
         stops = console.stop_requests(continue_with) if self.as_command else contextlib.nullcontext(lambda: False)
         try:
             with stops as interrupted, console.live(run, self.progress, self.as_command, self.on_row) as view:
-                yield self.workers.dispatcher(interrupted, view.tick, self.say)
+                dispatcher = self.workers.dispatcher(interrupted, view.tick, self.say)
+                self.say(f"'{run}' is finished" if RunDirectory(run).finished else f"run: {run}{until}")
+                yield dispatcher
         except KeyboardInterrupt:
             raise KeyboardInterrupt(continue_with + _resume_warning(run)) from None
         except TrainingError as error:
