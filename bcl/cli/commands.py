@@ -4,7 +4,6 @@ A command's flags are the parameters of the API's function and of its own functi
 the arguments that were given. Nothing heavy is imported at the top.
 """
 
-import contextlib
 import dataclasses
 import json as to_json
 import os
@@ -91,8 +90,7 @@ def attack(call: Call, *, json: bool = False) -> None:
     from bcl.reports import tables
     from bcl.reports.style import TERMINAL_FLAG
 
-    with _kept_results(), console.progress(quiet=json) as bar:
-        found = call(listener=bar)
+    found = _played(call, quiet=json)
     if json:
         print(to_json.dumps(found.to_dict()))
         return
@@ -116,8 +114,7 @@ def certify(call: Call, *, json: bool = False) -> None:
     """
     from bcl.reports.tables import print_table
 
-    with _kept_results(), console.progress(quiet=json) as bar:
-        found = call(listener=bar)
+    found = _played(call, quiet=json)
     if json:
         print(to_json.dumps([proof.to_dict() for proof in found.certificates]))
         return
@@ -130,11 +127,11 @@ def certify(call: Call, *, json: bool = False) -> None:
         _print_next("certify", call.args[0], "--eps", *budgets, "--method", "crown")
 
 
-@contextlib.contextmanager
-def _kept_results() -> Iterator[None]:
-    """Says, when an evaluation is stopped, what becomes of what is done."""
+def _played(call: Call, quiet: bool) -> Any:
+    """What an evaluation gives; where it is stopped, what becomes of what is done is said."""
     try:
-        yield
+        with console.progress(quiet=quiet) as bar:
+            return call(listener=bar)
     except KeyboardInterrupt:
         raise KeyboardInterrupt("what is finished is kept, the same command goes on from there") from None
 

@@ -30,7 +30,7 @@ from bcl.experiment.phases import (
     rules_of,
     train_paced,
 )
-from bcl.experiment.times import times_of
+from bcl.experiment.status import times_of
 from bcl.experiment.trackers import NO_TRACKERS, Trackers
 from bcl.experiment.verdict import Verdict, choosing_attacks, evaluate_run, final_score_in_words
 from bcl.experiment.worker import Dispatcher, TrainingOrder, check_fits, content, spec_of

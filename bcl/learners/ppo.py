@@ -20,8 +20,7 @@ from bcl.config import AttackConfig, PpoConfig
 from bcl.device import enough_memory, quick_kernels
 from bcl.envs import Step, VectorEnv
 from bcl.errors import ConfigError, WeightsError
-from bcl.learners.exploration import HeldActions
-from bcl.learners.learner import Hooks, Learner, Reporter, State, Task, spread_budgets, training_attack
+from bcl.learners.learner import HeldActions, Hooks, Learner, Reporter, State, Task, spread_budgets, training_attack
 from bcl.learners.metrics import Meter, Metrics
 from bcl.policies import Policy, as_float
 from bcl.policies.networks import ActorCritic
