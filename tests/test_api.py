@@ -360,8 +360,9 @@ def test_repeats_are_those_of_the_train_command(
     assert out == f"{ours}\nnext: bcl report ours\n".replace("ours", "theirs")
     assert [line for line in said if line.startswith("run: ")] == ["run: ours/seed3", "run: ours/seed4"]
     assert [line for line in said if line.startswith("verdict: ")] == [f"verdict: {r.sentence}" for r in ours.runs]
-    median = next(run for run in ours.runs if run.folder.name == ours.summary["median"])
-    assert (ours.verdict, ours.sentence) == (median.verdict, median.sentence)
+    assert ours.median in ours.runs
+    assert ours.median.folder.name == ours.summary["median"]
+    assert (ours.verdict, ours.sentence) == (ours.median.verdict, ours.median.sentence)
     again = bcl.resume("ours", workers=workers)
     assert again == ours
     facts = json.loads(json.dumps(ours.to_dict()))

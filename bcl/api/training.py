@@ -99,9 +99,14 @@ class RepeatedRun(Run):
     """Final scores by run, what they are, the median run and the IQM."""
 
     @property
+    def median(self) -> Run:
+        """The run with the median final score."""
+        return next(run for run in self.runs if run.folder.name == self.summary["median"])
+
+    @property
     def sentence(self) -> str:
         """The verdict on the median."""
-        return next(run for run in self.runs if run.folder.name == self.summary["median"]).sentence
+        return self.median.sentence
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data."""
@@ -114,14 +119,14 @@ class RepeatedRun(Run):
     def __str__(self) -> str:
         """The text of every run, then their final scores."""
         finals = self.summary["final_scores"]
-        median = self.summary["median"]
+        median = self.median.folder
         scores = " ".join(f"{score:.4g}" for score in finals.values())
         return "\n".join(
             [
                 *map(str, self.runs),
                 f"final score: {self.summary['final_score_is']}",
                 f"final scores of {len(self.runs)} repeats: {scores}, IQM {self.summary['iqm']:.4g}",
-                f"the median is {self.folder / median} with {finals[median]:.4g}",
+                f"the median is {median} with {finals[median.name]:.4g}",
             ]
         )
 
@@ -164,11 +169,10 @@ class Finisher:
             with run.lock(self.say), self.at_work(run.path, group) as dispatcher:
                 finished.append(Run(run.path, experiment.finish(run.path, dispatcher)))
             self.say(f"verdict: {finished[-1].sentence}")
-        verdicts = [run.verdict for run in finished]
-        summary = experiment.summary(runs, verdicts)
+        verdicts = {run.folder.name: run.verdict for run in finished}
+        summary = experiment.summary(runs, [*verdicts.values()])
         Repeats(group).finish(summary)
-        median = next(run for run in finished if run.folder.name == summary["median"])
-        return RepeatedRun(group, median.verdict, tuple(finished), summary)
+        return RepeatedRun(group, verdicts[summary["median"]], tuple(finished), summary)
 
     @contextlib.contextmanager
     def at_work(self, run: Path, resumed: Path, until: str = "") -> "Iterator[Dispatcher]":
