@@ -6,22 +6,24 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from bcl.api.agents import import_policy, load, make_env, save, wrap
+    from bcl.api.agents import load, make_env, save, wrap
     from bcl.api.evaluating import Certification, certify, evaluate
     from bcl.api.filming import Video, video
+    from bcl.api.importing import import_policy
     from bcl.api.reporting import compare, report
-    from bcl.api.training import Run, resume, train
+    from bcl.api.training import RepeatedRun, Run, resume, train
     from bcl.api.workers import Workers
     from bcl.errors import BclError
     from bcl.evaluation import Evaluation
     from bcl.policies import Policy
 
 _MODULES = {
-    "bcl.api.agents": ("import_policy", "load", "make_env", "save", "wrap"),
+    "bcl.api.agents": ("load", "make_env", "save", "wrap"),
     "bcl.api.evaluating": ("Certification", "certify", "evaluate"),
     "bcl.api.filming": ("Video", "video"),
+    "bcl.api.importing": ("import_policy",),
     "bcl.api.reporting": ("compare", "report"),
-    "bcl.api.training": ("Run", "resume", "train"),
+    "bcl.api.training": ("RepeatedRun", "Run", "resume", "train"),
     "bcl.api.workers": ("Workers",),
     "bcl.errors": ("BclError",),
     "bcl.evaluation": ("Evaluation",),

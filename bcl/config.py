@@ -8,7 +8,7 @@ import copy
 import functools
 import math
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from importlib import resources
 from pathlib import Path
@@ -449,6 +449,10 @@ class Config:
         return self.ppo if self.algo == "ppo" else self.dqn
 
 
+Stages = Sequence[tuple[recipes.Stage, Config]]
+"""Every stage of a recipe with its settings."""
+
+
 @functools.cache
 def _presets() -> dict[str, dict[str, Any]]:
     files = sorted((resources.files("bcl") / "presets").iterdir(), key=lambda file: file.name)
@@ -488,7 +492,7 @@ def resolve_stages(
     file: Path | None = None,
     flags: Mapping[str, Any] | None = None,
     agent: Mapping[str, Any] | None = None,
-) -> list[tuple[recipes.Stage, Config]]:
+) -> Stages:
     """Every stage of a recipe on a game with its complete configuration; `agent`: what the one to start from decides."""
     preset = merge(_preset(game), agent or {})
     written = current_names(Config, read_toml(file)) if file else {}

@@ -10,7 +10,7 @@ from itertools import islice
 from math import floor, inf
 from typing import Generic, TypeVar
 
-from bcl.curriculum_rules import INCUMBENT, Candidate, CurriculumResult, Decision, Phase, Rules, Run, Tried
+from bcl.curriculum_rules import INCUMBENT, Candidate, CurriculumResult, Decision, Phase, Rules, RunNumber, Tried
 from bcl.errors import counted
 
 P = TypeVar("P")
@@ -77,7 +77,7 @@ def bcl(
             return CurriculumResult(f.policy, best.policy, best_phase, stop, tuple(decisions))
 
         phase = Phase(following, rules.eps[following - 1], rules.eps[following], rules.runs)
-        runs: dict[Run, Scored[P]] = {INCUMBENT: f} if rules.ratchet else {}
+        runs: dict[RunNumber, Scored[P]] = {INCUMBENT: f} if rules.ratchet else {}
         cut = _train_runs(train(f.policy, phase), phase, rules, score, runs, limit_reached)
         candidates = _candidates(runs, phase, rules)
         # The box has one threshold on V_k, so a run that meets it wins. With two: met first, then V_k, then order. Under
@@ -135,7 +135,7 @@ def _train_runs(
     phase: Phase,
     rules: Rules,
     score: Returns[P],
-    runs: dict[Run, Scored[P]],
+    runs: dict[RunNumber, Scored[P]],
     limit_reached: LimitReached,
 ) -> str | None:
     """Add the runs of a phase up to an early success; a reason to stop the curriculum, if one came up."""
@@ -169,7 +169,7 @@ def _meets(f: Scored[P], eps: float, rules: Rules) -> bool | None:
     return all(met) if met else None
 
 
-def _candidates(runs: dict[Run, Scored[P]], phase: Phase, rules: Rules) -> list[Candidate]:
+def _candidates(runs: dict[RunNumber, Scored[P]], phase: Phase, rules: Rules) -> list[Candidate]:
     if not runs.keys() - {INCUMBENT}:
         raise ValueError(f"phase {phase.index} trained no run")
     around = () if rules.value == "nominal" else (phase.eps, phase.start)

@@ -10,7 +10,7 @@ from bcl.config import CurriculumConfig
 from bcl.errors import ConfigError
 
 P = TypeVar("P")
-Run = int | Literal["incumbent"]  # k = 1..K, or the policy that the phase started from
+RunNumber = int | Literal["incumbent"]  # k = 1..K, or the policy that the phase started from
 INCUMBENT: Final = "incumbent"
 MOST_BUDGETS = 1000
 LEARNED = 0.8  # share of the expected return, counted from the floor
@@ -79,7 +79,7 @@ class Phase:
 class Candidate:
     """One policy a phase could keep."""
 
-    run: Run
+    run: RunNumber
     met: bool | None
     """Whether it met the thresholds at the phase's budget; none: there are none."""
     value: float | None
@@ -110,7 +110,7 @@ class Decision:
     phase: Phase
     thresholds: tuple[float | None, float | None]
     candidates: tuple[Candidate, ...]
-    kept: Run
+    kept: RunNumber
     best_phase: int
     tried: tuple[Tried, ...]
     next: int | None
@@ -133,7 +133,7 @@ class Decision:
             stop=data["stop"],
         )
 
-    def candidate(self, run: Run) -> Candidate | None:
+    def candidate(self, run: RunNumber) -> Candidate | None:
         """That of a run, if it was one."""
         return next((one for one in self.candidates if one.run == run), None)
 

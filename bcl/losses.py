@@ -160,7 +160,7 @@ class Past(NamedTuple):
     weight: Tensor  # (B,)
 
 
-class Weights(NamedTuple):
+class LossWeights(NamedTuple):
     """What PPO weighs against what."""
 
     clip: float
@@ -191,7 +191,7 @@ def standardised(values: Tensor, weight: Tensor) -> Tensor:
     return centred / (_mean(centred.square(), weight).sqrt() + 1e-8)
 
 
-def ppo(logits: Tensor, values: Tensor, past: Past, weights: Weights) -> tuple[Tensor, Info]:
+def ppo(logits: Tensor, values: Tensor, past: Past, weights: LossWeights) -> tuple[Tensor, Info]:
     """surrogate + c_v value - c_e entropy.
 
     surrogate = -mean min(r A, clip(r) A) with r = pi(a) / pi_old(a); value = mean max((V - t)^2, (V_clipped - t)^2) / 2.
@@ -205,7 +205,7 @@ def ppo(logits: Tensor, values: Tensor, past: Past, weights: Weights) -> tuple[T
 
 
 def ppo_adversarial(
-    logits: Tensor, values: Tensor, seen: Tensor, past: Past, weights: Weights, kappa: Scalar
+    logits: Tensor, values: Tensor, seen: Tensor, past: Past, weights: LossWeights, kappa: Scalar
 ) -> tuple[Tensor, Info]:
     """AT-PPO: kappa surrogate + (1 - kappa) robust + c_v value - c_e entropy, `seen` being the logits under attack.
 
@@ -218,7 +218,7 @@ def ppo_adversarial(
 
 
 def ppo_radial(
-    logits: Tensor, values: Tensor, lower: Tensor, upper: Tensor, past: Past, weights: Weights, kappa: Scalar
+    logits: Tensor, values: Tensor, lower: Tensor, upper: Tensor, past: Past, weights: LossWeights, kappa: Scalar
 ) -> tuple[Tensor, Info]:
     """RADIAL-PPO: as `ppo_adversarial` with bounds (B, A) of the logits.
 
@@ -229,7 +229,7 @@ def ppo_radial(
 
 
 def _ppo_robust(
-    logits: Tensor, values: Tensor, one: Tensor, other: Tensor, past: Past, weights: Weights, kappa: Scalar
+    logits: Tensor, values: Tensor, one: Tensor, other: Tensor, past: Past, weights: LossWeights, kappa: Scalar
 ) -> tuple[Tensor, Info]:
     logits, values = _wide(logits), _wide(values)
     taken = past.actions.unsqueeze(1) == torch.arange(logits.shape[1], device=logits.device)
@@ -248,7 +248,7 @@ def _clipped_gain(logits: Tensor, past: Past, clip: float) -> Tensor:
     return torch.minimum(ratio * past.advantages, ratio.clamp(1 - clip, 1 + clip) * past.advantages)
 
 
-def _value_and_entropy(logits: Tensor, values: Tensor, past: Past, weights: Weights) -> tuple[Tensor, Info]:
+def _value_and_entropy(logits: Tensor, values: Tensor, past: Past, weights: LossWeights) -> tuple[Tensor, Info]:
     near = past.values + (values - past.values).clamp(-weights.clip, weights.clip)
     errors = torch.maximum((values - past.targets).square(), (near - past.targets).square())
     value = _mean(errors, past.weight) / 2

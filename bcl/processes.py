@@ -1,9 +1,11 @@
-"""Processes that work for this one: how they end."""
+"""Processes that work for this one: how they start and end."""
 
+import contextlib
 import multiprocessing
 import os
 import signal
 import threading
+from collections.abc import Iterator
 
 
 def die_with_parent() -> None:
@@ -17,13 +19,26 @@ def die_with_parent() -> None:
     threading.Thread(target=wait, daemon=True).start()
 
 
-def quiet_semaphore_tracker() -> None:
-    """Python's tracker of semaphores should not warn when it cleans up after processes that were killed together. It takes
-    its filters from the environment when the first process starts."""
-    silent = "ignore:resource_tracker"
-    filters = os.environ.get("PYTHONWARNINGS", "").split(",")
-    if silent not in filters:
-        os.environ["PYTHONWARNINGS"] = ",".join(filter(None, [*filters, silent]))
+@contextlib.contextmanager
+def environment_of_children(threads: int = 0) -> Iterator[None]:
+    """What processes that start in the block find in their environment; that of this one is then as before.
+
+    `threads`: how many each takes, unless the user has said so; 0: they choose. Python's tracker of semaphores, which starts
+    with the first process, does not warn when it cleans up after processes that were killed together.
+    """
+    filters = [os.environ.get("PYTHONWARNINGS"), "ignore:resource_tracker"]
+    changes = {"PYTHONWARNINGS": ",".join(filter(None, filters))}
+    if threads and "OMP_NUM_THREADS" not in os.environ:
+        changes["OMP_NUM_THREADS"] = str(threads)
+    before = {name: os.environ.get(name) for name in changes}
+    os.environ.update(changes)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            del os.environ[name]
+            if value is not None:
+                os.environ[name] = value
 
 
 def how_it_ended(code: int | None) -> str:

@@ -125,7 +125,7 @@ def build(kind: Any, data: Any, where: str) -> Any:
     for key in data:
         if key not in hints:
             raise ConfigError(f"unknown setting '{_path(where, key)}'", _closest_setting(key, where, hints))
-    values = {key: _typed(hints[key], value, _path(where, key)) for key, value in data.items()}
+    values = {key: typed(hints[key], value, _path(where, key)) for key, value in data.items()}
     missing = [f.name for f in dataclasses.fields(kind) if f.name not in values and f.default is f.default_factory]
     if missing:
         raise ConfigError(f"setting '{_path(where, missing[0])}' is missing", "every configuration needs it")
@@ -197,8 +197,8 @@ def _closest_setting(key: str, where: str, hints: Mapping[str, Any]) -> str:
     return hint or f"one of {', '.join(hints)}"
 
 
-def _typed(hint: Any, value: Any, where: str) -> Any:
-    """`value` as the type of its field; text (from flags) is parsed, everything else must already fit."""
+def typed(hint: Any, value: Any, where: str) -> Any:
+    """`value` as the type of its field or flag; text is parsed, everything else must already fit."""
     if any(dataclasses.is_dataclass(kind) for kind in (hint, *typing.get_args(hint))):
         return build(hint, value, where)
     if hint == Eps:
@@ -206,7 +206,7 @@ def _typed(hint: Any, value: Any, where: str) -> Any:
     origin = typing.get_origin(hint)
     arguments = typing.get_args(hint)
     if origin is Annotated:
-        number = _typed(arguments[0], value, where)
+        number = typed(arguments[0], value, where)
         condition = arguments[1]
         if not fits(number, condition):
             raise ConfigError(f"{where} = {value} is not allowed", f"it must be {condition}")
@@ -219,16 +219,16 @@ def _typed(hint: Any, value: Any, where: str) -> Any:
     if origin is tuple:
         items = value.replace(",", " ").split() if isinstance(value, str) else value
         if isinstance(items, list | tuple):
-            return tuple(_typed(arguments[0], item, where) for item in items)
+            return tuple(typed(arguments[0], item, where) for item in items)
     elif origin in (types.UnionType, typing.Union):  # `X | None`
-        return None if value in (None, "none") else _typed(arguments[0], value, where)
+        return None if value in (None, "none") else typed(arguments[0], value, where)
     elif hint is bool:
         if isinstance(value, bool):
             return value
         if value in ("true", "false"):
             return value == "true"
-    elif hint is str and isinstance(value, str):
-        return value
+    elif hint in (str, Path) and isinstance(value, str):
+        return hint(value)
     elif hint in (int, float) and not isinstance(value, bool):
         try:
             number = float(value)

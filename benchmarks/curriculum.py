@@ -31,7 +31,7 @@ from bcl.envs import make_env
 from bcl.errors import counted
 from bcl.evaluation import cells
 from bcl.experiment import Dispatcher
-from bcl.experiment.times import times_of
+from bcl.experiment.status import times_of
 from bcl.experiment.verdict import plan_of
 from bcl.experiment.worker import MODULES, TrainingOrder, spec_of
 from bcl.learners.learner import Task

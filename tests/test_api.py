@@ -1,6 +1,7 @@
 """The Python API is the command line: same cells, same weights, same refusals."""
 
 import ast
+import base64
 import importlib
 import json
 import subprocess
@@ -16,13 +17,13 @@ from rich.console import Console
 from torch import nn
 
 import bcl
-from bcl.attacks import RIFGSM, UniformNoise
+from bcl.attacks import RIFGSM, UniformNoise, attack_label
 from bcl.config import resolve
 from bcl.envs import make_env
 from bcl.policies import Policy, PolicySpec
 from bcl.policies.networks import from_layers, layers_of
 from bcl.runs import store
-from bcl.runs.directory import Repeats, RunDirectory
+from bcl.runs.directory import RunDirectory
 
 TINY = {
     "network": {"hidden": [16]},
@@ -127,7 +128,9 @@ def test_compare_is_the_compare_command(in_folder: Callable[..., tuple[int, str,
     assert str(found) == in_folder("compare", "p.safetensors", "q.safetensors", "--format=markdown")[1].rstrip()
 
 
-def test_video_is_the_video_command(in_folder: Callable[..., tuple[int, str, str]], policy: Policy) -> None:
+def test_video_is_the_video_command(
+    in_folder: Callable[..., tuple[int, str, str]], policy: Policy, monkeypatch: pytest.MonkeyPatch
+) -> None:
     bcl.save(policy, "p.safetensors")
     made = bcl.video("p.safetensors", attack="noise", eps=0.1, steps=3, seed=2)
     ours = made.mp4.read_bytes(), made.gif.read_bytes()
@@ -136,6 +139,18 @@ def test_video_is_the_video_command(in_folder: Callable[..., tuple[int, str, str
     assert code == 0
     assert (made.mp4.read_bytes(), made.gif.read_bytes()) == ours
     assert f"return {made.total:.4g} after 3 steps, {made.changed / made.steps:.0%} of actions" in out
+    facts = json.loads(json.dumps(made.to_dict()))
+    assert facts == {
+        "mp4": str(made.mp4),
+        "gif": str(made.gif),
+        "eps": 0.1,
+        "steps": 3,
+        "changed": made.changed,
+        "return": made.total,
+    }
+    assert base64.b64encode(ours[1]).decode() in made._repr_html_()
+    monkeypatch.setitem(sys.modules, "pandas", types.SimpleNamespace(DataFrame=list))
+    assert made.to_frame() == [facts]
     found = bcl.video(policy, attack=UniformNoise(), eps=0.1, steps=3, seed=2, out="mine")
     assert found.gif.read_bytes() == ours[1]
 
@@ -146,7 +161,9 @@ def test_a_report_without_frames_plays_nothing(policy: Policy, tmp_path: Path) -
     assert [path.name for path in page.parent.iterdir()] == ["report.html"]
 
 
-def test_train_is_the_train_command(in_folder: Callable[..., tuple[int, str, str]]) -> None:
+def test_train_is_the_train_command(
+    in_folder: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
     said: list[str] = []
     workers = bcl.Workers(device="cpu")
     rows: list[tuple[str, dict]] = []
@@ -157,11 +174,20 @@ def test_train_is_the_train_command(in_folder: Callable[..., tuple[int, str, str
     ours, theirs = (Path(name) / "best" / "policy.safetensors" for name in ("ours", "theirs"))
     assert ours.read_bytes() == theirs.read_bytes()
     flag = "flag unknown-learning: stage vanilla: it has too few episodes to tell whether it learned"
-    assert [line.split(",")[0] for line in said] == ["stage 1: vanilla", flag, "stage 2: at"]
+    assert [line.split(",")[0] for line in said] == ["run: ours", "stage 1: vanilla", flag, "stage 2: at"]
     written = {name: store.read_metrics(run.folder / name / "metrics.jsonl") for name, _ in rows}
     assert rows == [(name, row) for name, its in written.items() for row in its]
     assert [*written] == ["stages/1-vanilla", "stages/2-at"]
     assert repr(run) == "Run('ours')"
+    facts = json.loads(json.dumps(run.to_dict()))
+    assert (facts["run"], facts["verdict"], facts["final_score"]) == ("ours", run.sentence, run.verdict.final_score)
+    assert [score["mean"] for score in facts["scores"]] == [score.mean for score in run.verdict.scores]
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "pandas", types.SimpleNamespace(DataFrame=list))
+        frame = run.to_frame()
+    assert [(row["attack"], row["eps"], row["mean"]) for row in frame] == [
+        (attack_label(score.attack), score.eps, score.mean) for score in run.verdict.scores
+    ]
     assert "verdict" not in run._repr_html_()
     assert "return" in run._repr_html_()
     assert bcl.resume(run, workers=workers, seed=3).verdict == run.verdict
@@ -180,10 +206,10 @@ def test_train_is_the_train_command(in_folder: Callable[..., tuple[int, str, str
     assert not Path("other").exists()
 
 
-def test_settings_of_the_game_are_settings(tmp_path: Path) -> None:
-    order = bcl.train("cartpole", out=tmp_path / "run", game={"processes": True}, finish=lambda order: order)
-    assert order.config.game.processes
-    assert not any(tmp_path.iterdir())
+def test_settings_of_the_game_are_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bcl.experiment.finish", lambda *_: None)  # nothing is trained
+    run = bcl.train("cartpole", out=tmp_path / "run", game={"processes": True})
+    assert RunDirectory(run.folder).config.game.processes
 
 
 def test_a_wrapped_network_is_judged_as_a_policy_with_its_weights(policy: Policy) -> None:
@@ -284,10 +310,6 @@ def test_one_budget_or_attack_needs_no_list(policy: Policy) -> None:
         (lambda policy: bcl.train("cartpole", out=3), "out = 3 does not fit; give a path"),
         (lambda policy: bcl.train("cartpole", init=nn.Linear(4, 2)), "init = Linear.* does not fit; give a policy"),
         (
-            lambda policy: bcl.train("cartpole", repeats=3),
-            "'repeats' is not an argument of bcl.train; .* loop over seeds",
-        ),
-        (
             lambda policy: bcl.train("cartpole", parallel=2),
             r"'parallel' is not .*; give workers=bcl\.Workers\(parallel=",
         ),
@@ -326,10 +348,31 @@ def test_a_folder_that_is_no_run_says_what_to_give(policy: Policy, tmp_path: Pat
     assert refusal(tmp_path) == empty + f"give what is in it, such as {tmp_path / 'a.safetensors'}"
 
 
-def test_repeats_are_resumed_one_by_one(tmp_path: Path) -> None:
-    Repeats(tmp_path).write(["seed0", "seed1"])
-    with pytest.raises(bcl.BclError, match="holds 2 repeats; give one of them"):
-        bcl.resume(tmp_path)
+def test_repeats_are_those_of_the_train_command(
+    in_folder: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workers = bcl.Workers(device="cpu")
+    said: list[str] = []
+    ours = bcl.train("cartpole", out="ours", seed=3, repeats=2, workers=workers, say=said.append, **TINY)
+    assert isinstance(ours, bcl.RepeatedRun)
+    code, out, _ = in_folder("train", "cartpole", "--out=theirs", "--seed=3", "--repeats=2", *TINY_FLAGS)
+    assert code == 0
+    assert out == f"{ours}\nnext: bcl report ours\n".replace("ours", "theirs")
+    assert [line for line in said if line.startswith("run: ")] == ["run: ours/seed3", "run: ours/seed4"]
+    assert [line for line in said if line.startswith("verdict: ")] == [f"verdict: {r.sentence}" for r in ours.runs]
+    assert ours.median in ours.runs
+    assert ours.median.folder.name == ours.summary["median"]
+    assert (ours.verdict, ours.sentence) == (ours.median.verdict, ours.median.sentence)
+    again = bcl.resume("ours", workers=workers)
+    assert again == ours
+    facts = json.loads(json.dumps(ours.to_dict()))
+    assert {run["run"]: run["final_score"] for run in facts["runs"]} == {
+        f"ours/{name}": score for name, score in facts["final_scores"].items()
+    }
+    monkeypatch.setitem(sys.modules, "pandas", types.SimpleNamespace(DataFrame=list))
+    assert [row["run"] for row in ours.to_frame()] == ["ours/seed3", "ours/seed4"]
+    with pytest.raises(bcl.BclError, match="'ours' is a run already, of several repeats; continue them with"):
+        bcl.train("cartpole", out="ours", seed=3, repeats=2, workers=workers, **TINY)
 
 
 def test_a_network_without_finite_scores_is_told_as_that() -> None:

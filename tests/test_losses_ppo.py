@@ -32,7 +32,7 @@ PAST = losses.Past(
     targets=double([2.0, 2.0]),
     weight=double([0.5, 0.5]),
 )
-WEIGHTS = losses.Weights(clip=0.2, value=0.5, entropy=0.01)
+WEIGHTS = losses.LossWeights(clip=0.2, value=0.5, entropy=0.01)
 SURROGATE = -(
     0.5 * 1.2 * 2 + 0.5 * 0.8 * -1
 )  # both ratios are clipped: the first cannot gain more, nor the second lose less
@@ -62,7 +62,7 @@ def test_standard_by_hand():
 def test_the_gradient_stops_where_the_gain_is_clipped(old, advantage, gain, slope):
     logits = CLEAN[:1].clone().requires_grad_()
     past = losses.Past(torch.tensor([0]), logs([old]), VALUES[:1], double([advantage]), VALUES[:1], double([1.0]))
-    loss, info = losses.ppo(logits, VALUES[:1], past, losses.Weights(0.2, 0.5, 0.0))
+    loss, info = losses.ppo(logits, VALUES[:1], past, losses.LossWeights(0.2, 0.5, 0.0))
     assert info["surrogate"].item() == pytest.approx(-gain)
     (gradient,) = torch.autograd.grad(loss, logits)
     ratio = 0.25 / old
@@ -76,7 +76,7 @@ def test_the_gradient_stops_where_the_gain_is_clipped(old, advantage, gain, slop
 
 def test_the_value_learns_from_the_worse_of_both_errors():
     values = VALUES.clone().requires_grad_()
-    loss, _ = losses.ppo(CLEAN, values, PAST, losses.Weights(0.2, 1.0, 0.0))
+    loss, _ = losses.ppo(CLEAN, values, PAST, losses.LossWeights(0.2, 1.0, 0.0))
     (gradient,) = torch.autograd.grad(loss, values)
     assert gradient.tolist() == pytest.approx([0.0, 0.5 * 1.0])  # the first is clipped; of the second x^2 / 2 at x = 1
 
@@ -119,7 +119,7 @@ def test_radial_by_hand(kappa):
 def gradients(kappa, entropy=0.0):
     clean, values, seen = (x.clone().requires_grad_() for x in (CLEAN, VALUES, SEEN))
     past = losses.Past(PAST.actions, *(x.clone().requires_grad_() for x in PAST[1:]))
-    loss, _ = losses.ppo_adversarial(clean, values, seen, past, losses.Weights(0.2, 0.5, entropy), kappa)
+    loss, _ = losses.ppo_adversarial(clean, values, seen, past, losses.LossWeights(0.2, 0.5, entropy), kappa)
     return torch.autograd.grad(loss, [clean, values, seen])
 
 
@@ -155,7 +155,7 @@ def test_robust_losses_are_the_formula_sample_by_sample(seed, batch, actions, ka
     weight = torch.rand(batch, generator=draw, dtype=torch.float64) + 0.1
     weight /= weight.sum()
     past = losses.Past(taken, numbers[0] - 1, numbers[1], numbers[2], numbers[3], weight)
-    loss, _ = losses.ppo_adversarial(clean, torch.zeros(batch), seen, past, losses.Weights(0.2, 0.0, 0.0), kappa)
+    loss, _ = losses.ppo_adversarial(clean, torch.zeros(batch), seen, past, losses.LossWeights(0.2, 0.0, 0.0), kappa)
 
     def gain(row, i):
         total = sum(math.exp(z) for z in row)

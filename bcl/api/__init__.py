@@ -7,8 +7,9 @@ from numbers import Integral, Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bcl.config import resolve
 from bcl.errors import ConfigError
-from bcl.games import name_of_environment
+from bcl.games import Game, name_of_environment
 
 if TYPE_CHECKING:
     from bcl.attacks import Attack
@@ -29,6 +30,11 @@ def named_game(game: object) -> str:
     if callable(game) and hasattr(game, "__name__"):  # which a functools.partial has not
         return name_of_environment(game)
     return text("game", game, hint)
+
+
+def game_of(game: object) -> Game:
+    """A game as it is, or by name with the settings of its preset."""
+    return game if isinstance(game, Game) else resolve(named_game(game)).game
 
 
 def given(name: str, value: Any, kinds: type | tuple[type, ...], hint: str) -> Any:

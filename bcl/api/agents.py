@@ -12,14 +12,14 @@ import torch
 from torch import nn
 
 from bcl import envs
-from bcl.api import Where, given, named_game, path_of, switch, text, whole
-from bcl.config import EvaluationConfig, evaluation_defaults, resolve
+from bcl.api import Where, game_of, given, path_of, switch, whole
+from bcl.config import EvaluationConfig, evaluation_defaults
 from bcl.envs import VectorEnv
 from bcl.errors import ConfigError, StoreError, WeightsError
 from bcl.evaluation import game_for_evaluation
 from bcl.evaluation.plan import Starts
 from bcl.games import REFERENCE_NOOPS, Game
-from bcl.policies import Policy, PolicySpec, files, importers
+from bcl.policies import Policy, PolicySpec, files
 from bcl.policies.networks import layers_of
 from bcl.runs.directory import Agent, Repeats, RunDirectory
 from bcl.runs.results import Results
@@ -80,23 +80,8 @@ def make_env(
     copies = whole("num_envs", num_envs, at_least=1)
     pictures = switch("render", render)
     return envs.make_env(
-        _game(game), copies, _torch_device(device), whole("threads", threads, at_least=0), render=pictures
+        game_of(game), copies, _torch_device(device), whole("threads", threads, at_least=0), render=pictures
     )
-
-
-def import_policy(
-    path: Where, format: str, game: str | Game | Callable[..., Any], *, normalise: Where | None = None
-) -> Policy:
-    """A policy for a game from another project's checkpoint, as `bcl import` reads it; `bcl.save` writes it to a file."""
-    text("format", format, "give its name, such as 'sb3'")
-    statistics = None if normalise is None else path_of("normalise", normalise)
-    if statistics and not statistics.is_file():
-        raise WeightsError(f"normalise = '{statistics}' is not a file", "give the npz file of the statistics")
-    return importers.import_policy(path_of("path", path), format, _game(game), statistics)
-
-
-def _game(game: str | Game | Callable[..., Any]) -> Game:
-    return game if isinstance(game, Game) else resolve(named_game(game)).game
 
 
 def wrap(network: nn.Module, game: str | Game | Callable[..., Any]) -> Policy:
@@ -107,7 +92,7 @@ def wrap(network: nn.Module, game: str | Game | Callable[..., Any]) -> Policy:
     Certificates need a `Sequential` of layers that have bounds.
     """
     given("network", network, nn.Module, "give a PyTorch module")
-    game = _game(game)
+    game = game_of(game)
     with contextlib.closing(envs.make_env(game, 1)) as env:
         shape = env.obs_shape
         actions = env.num_actions

@@ -3,12 +3,14 @@
 The command line reads its signature for its help: nothing heavy is imported at the top.
 """
 
+import base64
 import contextlib
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from bcl.api import Attack, Policy, Where, finite, given, path_of, whole
 from bcl.api.evaluating import NO_LISTENER, ProgressListener
@@ -40,6 +42,21 @@ class Video:
             self.changed += moment.wanted != moment.taken
             report(self.steps)
             yield moment
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        shown = {"eps": self.eps, "steps": self.steps, "changed": self.changed, "return": self.total}
+        return {"mp4": str(self.mp4), "gif": str(self.gif), **shown}
+
+    def to_frame(self) -> Any:
+        """A pandas DataFrame of one row."""
+        from bcl.evaluation.evaluation import frame
+
+        return frame([self.to_dict()])
+
+    def _repr_html_(self) -> str:
+        picture = base64.b64encode(self.gif.read_bytes()).decode()
+        return f'<pre>{escape(str(self))}</pre><img src="data:image/gif;base64,{picture}">'
 
     def __str__(self) -> str:
         """A line per file, then what they show."""

@@ -3,34 +3,29 @@
 import contextlib
 import dataclasses
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from bcl import recipes, zoo
-from bcl.api import Policy, Where, function, given, named_game, path_of, switch, text
+from bcl.api import Policy, Where, function, given, named_game, path_of, switch, text, whole
 from bcl.api.workers import Workers
-from bcl.config import Config, resolve_stages
-from bcl.errors import ConfigError, StoreError, counted
-from bcl.runs.directory import Repeats, RunDirectory, check_new
+from bcl.config import Stages, resolve_stages
+from bcl.errors import BclError, ConfigError, StoreError, TrainingError, counted
+from bcl.runs import store
+from bcl.runs.directory import Repeats, RunDirectory, check_new, make_room, runs_of
 from bcl.settings import format_eps
 
 if TYPE_CHECKING:
     from bcl.evaluation import Score
-    from bcl.experiment import Verdict
+    from bcl.experiment import Dispatcher, Verdict
 
 Say = Callable[[str], None]
 OnRow = Callable[[str, dict[str, Any]], object]
-Stages = list[tuple[recipes.Stage, Config]]
 ALONE = Workers()
-WORKERS = "give bcl.Workers(parallel=2) or the like"
-# Options of `bcl train` that are something else here.
-NO_SETTINGS = {
-    "repeats": "call it in a loop over seeds: for seed in range(3): bcl.train(..., seed=seed)",
-    **{field.name: f"give workers=bcl.Workers({field.name}=...)" for field in dataclasses.fields(Workers)},
-}
+A_QUICK_LOOK = "a quick look: few steps, runs, phases and episodes; the result is not the paper's protocol"
 
 
 @dataclass(frozen=True)
@@ -50,6 +45,24 @@ class Run:
     def sentence(self) -> str:
         """The verdict."""
         return self.verdict.sentence(RunDirectory(self.folder).config)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        return {"run": str(self.folder), "verdict": self.sentence, **self.verdict.to_dict()}
+
+    def to_frame(self) -> Any:
+        """A pandas DataFrame, a row per score."""
+        from bcl.evaluation.evaluation import frame
+
+        return frame(self._rows())
+
+    def _rows(self) -> Iterator[dict[str, Any]]:
+        from bcl.attacks import attack_label
+
+        for unlimited, scores in ((False, self.verdict.scores), (True, self.verdict.unlimited)):
+            for score in scores:
+                row = {"run": str(self.folder), "unlimited_levels": unlimited, "attack": attack_label(score.attack)}
+                yield row | {name: getattr(score, name) for name in ("eps", "mean", "sem", "changed")}
 
     def _repr_html_(self) -> str:
         return f"<p>{escape(str(self.folder))}</p><p>{escape(self.sentence)}</p>"
@@ -77,29 +90,124 @@ def _score_lines(where: str, scores: "list[Score]", of_start: "list[Score]") -> 
     return lines
 
 
-@dataclass(frozen=True)
-class Order:
-    """A run that can be made or continued: everything was checked, nothing was written."""
+@dataclass(frozen=True, repr=False)
+class RepeatedRun(Run):
+    """Whole runs in one folder that differ in their seed alone; the verdict is that of the median one."""
 
-    out: Path
-    begun: bool
-    """It is there, with the same settings."""
-    stages: Stages
-    device: str
-    init: Policy | None
-    workers: Workers
+    runs: tuple[Run, ...]
+    summary: Mapping[str, Any]
+    """Final scores by run, what they are, the median run and the IQM."""
 
     @property
-    def config(self) -> Config:
-        """Of the last stage."""
-        return self.stages[-1][1]
+    def median(self) -> Run:
+        """The run with the median final score."""
+        return next(run for run in self.runs if run.folder.name == self.summary["median"])
 
-    def create(self, folder: Path, seed: int) -> None:
-        """Make the run directory."""
+    @property
+    def sentence(self) -> str:
+        """The verdict on the median."""
+        return self.median.sentence
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        return {"run": str(self.folder), **self.summary, "runs": [run.to_dict() for run in self.runs]}
+
+    def _rows(self) -> Iterator[dict[str, Any]]:
+        for run in self.runs:
+            yield from run._rows()
+
+    def __str__(self) -> str:
+        """The text of every run, then their final scores."""
+        finals = self.summary["final_scores"]
+        median = self.median.folder
+        scores = " ".join(f"{score:.4g}" for score in finals.values())
+        return "\n".join(
+            [
+                *map(str, self.runs),
+                f"final score: {self.summary['final_score_is']}",
+                f"final scores of {len(self.runs)} repeats: {scores}, IQM {self.summary['iqm']:.4g}",
+                f"the median is {median} with {finals[median.name]:.4g}",
+            ]
+        )
+
+
+@dataclass(frozen=True)
+class Finisher:
+    """How the rest of a run that this process has locked is done: who works, who is told, and what Ctrl-C does."""
+
+    workers: Workers
+    say: Say
+    progress: bool | None
+    on_row: OnRow | None
+    as_command: bool
+
+    def __post_init__(self) -> None:
+        given("workers", self.workers, Workers, "give bcl.Workers(parallel=2) or the like")
+        function("say", self.say)
+        if self.progress is not None:
+            switch("progress", self.progress)
+        if self.on_row is not None:
+            function("on_row", self.on_row)
+        switch("as_command", self.as_command)
+
+    def finish_repeats(self, group: Path) -> RepeatedRun:
+        """Every repeat; then the median by the paper's final score, and the IQM beside it."""
         from bcl import experiment
 
-        stages = [(stage, dataclasses.replace(config, seed=seed)) for stage, config in self.stages]
-        experiment.create(folder, stages, self.device, self.init)
+        runs = Repeats(group).runs()
+        if not runs:
+            raise StoreError(f"the repeats in '{group}' name no runs", "start anew with another --out")
+        store.sweep(group)
+        if shared := experiment.shared_stages(runs):
+            for run in runs:
+                until = ", up to the stage whose median all repeats go on from"
+                with run.lock(self.say), self.at_work(run.path, group, until) as dispatcher:
+                    experiment.train_until_median(run.path, dispatcher)
+            experiment.share_median(shared)
+        finished = []
+        for run in runs:
+            with run.lock(self.say), self.at_work(run.path, group) as dispatcher:
+                finished.append(Run(run.path, experiment.finish(run.path, dispatcher)))
+            self.say(f"verdict: {finished[-1].sentence}")
+        verdicts = {run.folder.name: run.verdict for run in finished}
+        summary = experiment.summary(runs, [*verdicts.values()])
+        Repeats(group).finish(summary)
+        return RepeatedRun(group, verdicts[summary["median"]], tuple(finished), summary)
+
+    @contextlib.contextmanager
+    def at_work(self, run: Path, resumed: Path, until: str = "") -> "Iterator[Dispatcher]":
+        """Gives out the work on a run, which is shown; where it stops, the error says how to continue with `resumed`, the run
+        or its repeats."""
+        from bcl.api import console
+
+        resume = shlex.join(["bcl", "resume", str(resumed), *self.workers.flags()])
+        continue_with = f"continue with: {resume}"
+        stops = console.stop_requests(continue_with) if self.as_command else contextlib.nullcontext(lambda: False)
+        try:
+            with stops as interrupted, console.live(run, self.progress, self.as_command, self.on_row) as view:
+                dispatcher = self.workers.dispatcher(interrupted, view.tick, self.say)
+                self.say(f"'{run}' is finished" if RunDirectory(run).finished else f"run: {run}{until}")
+                yield dispatcher
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt(continue_with + _resume_warning(run)) from None
+        except TrainingError as error:
+            again = f"'{resume}' goes back to the last checkpoint; if that ends here again, {error.hint}"
+            raise TrainingError(error.message, again) from None
+        except ConfigError:
+            raise  # the same settings will fail again
+        except BclError as error:
+            error.hint = "; ".join(filter(None, (error.hint, continue_with)))
+            raise
+
+
+def _resume_warning(run: Path) -> str:
+    """A warning where a run that was stopped does not end as one that was not; else nothing."""
+    stage = RunDirectory(run).stages()[-1]
+    section = "distill" if stage.loss == "distill" else stage.config.algo
+    learner = stage.config.learner(stage.loss)
+    needed = [name for name in ("checkpoint_steps", "checkpoint_replay") if hasattr(learner, name)]
+    unset = " and ".join(f"--{section}.{name}" for name in needed if not getattr(learner, name))
+    return f"; without {unset} it ends with other weights than if it had not been stopped" if unset else ""
 
 
 def train(
@@ -112,20 +220,21 @@ def train(
     size: Literal["full", "small"] | None = None,
     init: Where | Policy | None = None,
     config: Where | None = None,
+    repeats: int = 1,
     workers: Workers = ALONE,
     say: Say = lambda line: None,
     progress: bool | None = None,
     on_row: OnRow | None = None,
-    finish: Callable[[Order], Any] | None = None,
+    as_command: bool = False,
     **settings: Any,
 ) -> Run:
     """Train an agent, or continue a run with the same settings. Any setting can be given as --section.key value; `bcl
     presets GAME` prints them all with help.
 
-    In Python, settings are given by section, as in a configuration file: `curriculum={"runs": 2}` is `--curriculum.runs 2`,
-    and `--repeats` is a loop over seeds. `say=print` shows a line for every stage and phase, `progress` bars (by default in
-    terminals and notebooks); `on_row` is called with the folder of a training run and each row of its metrics. `finish` is
-    the command line's own way to do what is left.
+    In Python, settings are given by section, as in a configuration file: `curriculum={"runs": 2}` is `--curriculum.runs 2`.
+    `say=print` shows a line for every stage and phase, `progress` bars (by default in terminals and notebooks); `on_row` is
+    called with the folder of a training run and each row of its metrics. With `as_command`, Ctrl-C lets the run keep a
+    checkpoint first, and lines are printed where there are no bars. The result of `repeats` is a `RepeatedRun`.
 
     Args:
         game: A preset (`bcl presets`), an Atari or Procgen game, or a Gymnasium id.
@@ -135,14 +244,14 @@ def train(
         size: small: a quick look; the result is not the paper's protocol.
         init: A policy file, a run or an agent of `bcl zoo` to start from, in place of the stages before the recipe's own.
         config: A TOML file of settings, above the preset and below flags.
+        repeats: Whole independent runs, with this seed and the following ones, in folders of their own.
     """
     _refuse_options("train", settings)
-    name = _name(game, given("workers", workers, Workers, WORKERS))
+    finisher = Finisher(workers, say, progress, on_row, as_command)
+    whole("repeats", repeats, at_least=1)
+    name = _name(game, workers)
     if recipe is not None:
         text("recipe", recipe, "give its name, such as 'at'")
-    _check_watching(say, progress, on_row)
-    if finish is not None:
-        function("finish", finish)
     start = _agent(init)
     file = None if config is None else path_of("config", config)
     flags = settings | {key: value for key, value in (("seed", seed), ("size", size)) if value is not None}
@@ -151,18 +260,36 @@ def train(
     usual = Path("runs") / f"{name}-{last.recipe}-s{last.seed}".replace("/", "-")
     folder = usual if out is None else path_of("out", out)
     begun = _check(folder, stages, flags, start)
+    if begun and repeats > 1:
+        raise StoreError(f"'{folder}' is a run already, without repeats", "give another --out")
+    from bcl import experiment  # after all that can be refused without PyTorch
+
     device = workers.worker_device()
     if not begun:
-        from bcl import experiment
-
         experiment.check(stages, device if workers.local else "cpu", start, workers.trackers())
-    order = Order(folder, begun, stages, device, start, workers)
-    if finish:
-        return finish(order)
+    if last.size == "small":
+        say(A_QUICK_LOOK)
     with RunDirectory(folder).lock(say):
+        if repeats > 1:
+            _create_repeats(folder, stages, repeats, device, start)
+            return finisher.finish_repeats(folder)
         if not begun:
-            order.create(folder, last.seed)
-        return _finish(folder, workers, say, progress, on_row)
+            experiment.create(folder, stages, device, start)
+        with finisher.at_work(folder, folder) as dispatcher:
+            return Run(folder, experiment.finish(folder, dispatcher))
+
+
+def _create_repeats(group: Path, stages: Stages, repeats: int, device: str, init: Policy | None) -> None:
+    """Runs with the seed of the stages and the following ones."""
+    from bcl import experiment
+
+    make_room(group)
+    first = stages[-1][1].seed
+    folders = {seed: Repeats(group).folder(seed) for seed in range(first, first + repeats)}
+    for seed, folder in folders.items():
+        seeded = [(stage, dataclasses.replace(config, seed=seed)) for stage, config in stages]
+        experiment.create(folder, seeded, device, init)
+    Repeats(group).write([folder.name for folder in folders.values()])
 
 
 def resume(
@@ -172,48 +299,39 @@ def resume(
     say: Say = lambda line: None,
     progress: bool | None = None,
     on_row: OnRow | None = None,
-    finish: Callable[[Path, Workers], Any] | None = None,
+    as_command: bool = False,
     **settings: Any,
 ) -> Run:
     """Continue a run after a kill or Ctrl-C, under the settings it was started with; a finished one is only read.
 
-    `say`, `progress`, `on_row` and `finish` are those of `bcl.train`. Settings other than the run's are refused.
+    `say`, `progress`, `on_row` and `as_command` are those of `bcl.train`. Settings other than the run's are refused.
 
     Args:
-        folder: The run directory.
+        folder: The run directory, or that of its repeats.
     """
     _refuse_options("resume", settings)
-    given("workers", workers, Workers, WORKERS)
-    _check_watching(say, progress, on_row)
-    if finish is not None:
-        function("finish", finish)
+    finisher = Finisher(workers, say, progress, on_row, as_command)
     path = path_of("folder", folder)
     run = RunDirectory(path)
-    repeats = Repeats(path).runs()
-    if repeats and not finish:
-        what = f"'{path}' holds {counted(len(repeats), 'repeat')}"
-        raise StoreError(what, "give one of them, or continue all with 'bcl resume'")
-    for one in repeats or [run]:
+    for one in runs_of(path):
         RunDirectory.open(one.path).check_settings(settings)
+    from bcl import experiment
+
     # A repeat is not resumed while all of them are.
     others = run.repeats.lock() if run.repeats else contextlib.nullcontext()
     with run.lock(say), others:
-        return finish(path, workers) if finish else _finish(path, workers, say, progress, on_row)
+        if Repeats(path).exists:
+            return finisher.finish_repeats(path)
+        with finisher.at_work(path, path) as dispatcher:
+            return Run(path, experiment.finish(path, dispatcher))
 
 
 def _refuse_options(verb: str, settings: Mapping[str, Any]) -> None:
-    for option, instead in NO_SETTINGS.items():
-        if option in settings:
-            raise ConfigError(f"'{option}' is not an argument of bcl.{verb}", instead)
-
-
-def _check_watching(say: object, progress: object, on_row: object) -> None:
-    """Refuse what cannot show how far a training is."""
-    function("say", say)
-    if progress is not None:
-        switch("progress", progress)
-    if on_row is not None:
-        function("on_row", on_row)
+    """Options of the command that are fields of `workers` here."""
+    for field in dataclasses.fields(Workers):
+        if field.name in settings:
+            hint = f"give workers=bcl.Workers({field.name}=...)"
+            raise ConfigError(f"'{field.name}' is not an argument of bcl.{verb}", hint)
 
 
 def _name(game: str | Callable[..., Any], workers: Workers) -> str:
@@ -246,14 +364,6 @@ def _check(folder: Path, stages: Stages, flags: Mapping[str, Any], init: Policy 
         given_init = fingerprint(init)
     RunDirectory.open(folder).check_same(config, given_init)
     return True
-
-
-def _finish(run: Path, workers: Workers, say: Say, progress: bool | None, on_row: OnRow | None) -> Run:
-    from bcl import experiment
-    from bcl.api import console
-
-    with console.live(run, progress, lines=False, on_row=on_row) as view:
-        return Run(run, experiment.finish(run, workers.dispatcher(lambda: False, view.tick, say)))
 
 
 def _agent(init: Where | Policy | None) -> Policy | None:

@@ -1,7 +1,6 @@
 """The options of commands that train: who does the work, and on what."""
 
 import dataclasses
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, get_args
@@ -119,8 +118,4 @@ class Workers:
             from bcl.runs.ray_executor import RayCluster
 
             return RayCluster(self.ray_address, self.ray_cpus, self.ray_gpus)
-        if self.parallel == 1:
-            return InThisProcess()
-        # Workers would each take all cores, and wait for each other.
-        os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // self.parallel)))
-        return Processes(self.parallel, MODULES)
+        return InThisProcess() if self.parallel == 1 else Processes(self.parallel, MODULES)

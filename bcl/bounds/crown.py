@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from bcl.bounds.interval import Interval, LayerBounds, middle_and_radius
+from bcl.bounds.interval import LayerBounds, Pair, middle_and_radius
 from bcl.layers import PatchConv, Residual
 
 Size = int | tuple[int, ...]
@@ -59,7 +59,7 @@ class Tightener:
     lower: Tensor  # the input box
     upper: Tensor
 
-    def __call__(self, before: Sequence[LayerBounds], layer: nn.Module, lower: Tensor, upper: Tensor) -> Interval:
+    def __call__(self, before: Sequence[LayerBounds], layer: nn.Module, lower: Tensor, upper: Tensor) -> Pair:
         undecided = ((lower < 0) & (upper > 0)).float() if isinstance(layer, nn.ReLU) else torch.ones_like(lower)
         if _intervals_are_exact(before) or not undecided.any():
             return lower, upper
@@ -72,7 +72,7 @@ class Tightener:
 
     def _tighten(
         self, before: Sequence[LayerBounds], corner: tuple[int, int], undecided: Tensor, lower: Tensor, upper: Tensor
-    ) -> Interval:
+    ) -> Pair:
         shape, (undecided, lower, upper) = lower.shape, (x.flatten(1) for x in (undecided, lower, upper))
         # States with fewer undecided neurons than others fill up with decided ones, which does no harm.
         neurons = undecided.argsort(dim=1, descending=True)[:, : int(undecided.sum(dim=1).max())]

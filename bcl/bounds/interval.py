@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from bcl.errors import BclError
 from bcl.layers import PatchConv, Residual
 
-Interval = tuple[Tensor, Tensor]
+Pair = tuple[Tensor, Tensor]
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class LayerBounds:
     """What happens inside a Residual."""
 
 
-Tighten = Callable[[Sequence[LayerBounds], nn.Module, Tensor, Tensor], Interval]
+Tighten = Callable[[Sequence[LayerBounds], nn.Module, Tensor, Tensor], Pair]
 """Better bounds of what enters a nonlinear layer, given the steps before it."""
 
 
@@ -62,12 +62,12 @@ def propagate(
     return steps, lower, upper
 
 
-def middle_and_radius(lower: Tensor, upper: Tensor) -> Interval:
+def middle_and_radius(lower: Tensor, upper: Tensor) -> Pair:
     """The same box, written as a centre and a half-width."""
     return (upper + lower) / 2, (upper - lower) / 2
 
 
-def intervals(layers: Iterable[nn.Module], middle: Tensor, radius: Tensor) -> Interval:
+def intervals(layers: Iterable[nn.Module], middle: Tensor, radius: Tensor) -> Pair:
     """Centre and half-width of what leaves the last of `layers`; no tape is kept.
 
     Under autocast the layers run in half precision. Centre and half-width are rounded apart from each other there, so that
@@ -93,21 +93,21 @@ def intervals(layers: Iterable[nn.Module], middle: Tensor, radius: Tensor) -> In
     return middle, radius
 
 
-def _linear(layer: nn.Linear, middle: Tensor, radius: Tensor) -> Interval:
+def _linear(layer: nn.Linear, middle: Tensor, radius: Tensor) -> Pair:
     return layer(middle), F.linear(radius, layer.weight.abs())
 
 
-def _conv(layer: nn.Conv2d, middle: Tensor, radius: Tensor) -> Interval:
+def _conv(layer: nn.Conv2d, middle: Tensor, radius: Tensor) -> Pair:
     weight = layer.weight.abs()
     radius = F.conv2d(radius, weight, None, layer.stride, layer.padding, layer.dilation, layer.groups)
     return layer(middle), radius
 
 
-def _patch_conv(layer: PatchConv, middle: Tensor, radius: Tensor) -> Interval:
+def _patch_conv(layer: PatchConv, middle: Tensor, radius: Tensor) -> Pair:
     return layer(middle), layer.convolve(radius, layer.weight.abs(), None)
 
 
-_AFFINE: dict[type[nn.Module], Callable[[Any, Tensor, Tensor], Interval]] = {
+_AFFINE: dict[type[nn.Module], Callable[[Any, Tensor, Tensor], Pair]] = {
     nn.Linear: _linear,
     nn.Conv2d: _conv,
     PatchConv: _patch_conv,

@@ -4,33 +4,29 @@ A command's flags are the parameters of the API's function and of its own functi
 the arguments that were given. Nothing heavy is imported at the top.
 """
 
-import contextlib
 import dataclasses
 import json as to_json
 import os
 import shlex
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import bcl
 from bcl.api import Where, console
-from bcl.api.workers import Workers
-from bcl.errors import BclError, ConfigError, MissingExtra, StoreError, TrainingError, WeightsError, counted
-from bcl.runs.directory import Repeats, RunDirectory, make_room
+from bcl.errors import ConfigError, MissingExtra, StoreError, WeightsError, counted
+from bcl.recipes import Settings
+from bcl.runs.directory import Repeats, RunDirectory
 from bcl.settings import format_eps
 
 if TYPE_CHECKING:
-    from bcl.api.training import Order
-    from bcl.experiment import Dispatcher
     from bcl.games import Game
     from bcl.reports.compare import Comparison
     from bcl.reports.data import Collected
 
 Call = partial[Any]
-Settings = Mapping[str, Any]
 NONE: Settings = {}
 
 
@@ -39,115 +35,16 @@ def _print_next(*words: str | Path) -> None:
     print(f"next: {shlex.join(['bcl', *map(str, words)])}")
 
 
-def train(call: Call, *, repeats: int = 1) -> None:
-    """Train.
-
-    Args:
-        repeats: Whole independent runs, with this seed and the following ones, in folders of their own.
-    """
-    if repeats < 1:
-        raise ConfigError(f"--repeats {repeats} is not possible", "give 1 or more")
-    order: Order = call(finish=lambda order: order)
-    if order.config.size == "small":
-        console.say("a quick look: few steps, runs, phases and episodes; the result is not the paper's protocol")
-    if order.begun and repeats > 1:
-        raise StoreError(f"'{order.out}' is a run already, without repeats", "give another --out")
-    with RunDirectory(order.out).lock(console.say):
-        if repeats > 1:
-            make_room(order.out)
-            seeds = range(order.config.seed, order.config.seed + repeats)
-            folders = {seed: Repeats(order.out).folder(seed) for seed in seeds}
-            for seed, folder in folders.items():
-                order.create(folder, seed)
-            Repeats(order.out).write([folder.name for folder in folders.values()])
-            _finish_repeats(order.out, order.workers)
-            return
-        if not order.begun:
-            order.create(order.out, order.config.seed)
-        console.say(f"run: {order.out}")
-        _finish(order.out, order.workers)
+def train(call: Call) -> None:
+    """Train."""
+    found = call(say=console.say, as_command=True)
+    print(found)
+    _print_next("report", found.folder)
 
 
 def resume(call: Call) -> None:
     """Continue."""
-    call(
-        say=console.say,
-        finish=lambda folder, workers: (_finish_repeats if Repeats(folder).exists else _finish)(folder, workers),
-    )
-
-
-def _finish(folder: Path, workers: Workers) -> None:
-    """Do what is left of a run that this process has locked; print its verdict and the next command."""
-    from bcl import experiment
-
-    if RunDirectory(folder).finished:
-        print(f"'{folder}' is finished")
-    with _dispatcher(folder, folder, workers) as dispatcher:
-        verdict = experiment.finish(folder, dispatcher)
-    print(bcl.Run(folder, verdict))
-    _print_next("report", folder)
-
-
-def _finish_repeats(group: Path, workers: Workers) -> None:
-    """`_finish` for every repeat; then the median by the paper's final score, and the IQM beside it."""
-    from bcl import experiment
-    from bcl.runs import store
-
-    runs = Repeats(group).runs()
-    if not runs:
-        raise StoreError(f"the repeats in '{group}' name no runs", "start anew with another --out")
-    store.sweep(group)
-    if shared := experiment.shared_stages(runs):
-        for run in runs:
-            console.say(f"run: {run.path}, up to the stage whose median all repeats go on from")
-            with run.lock(console.say), _dispatcher(run.path, group, workers) as dispatcher:
-                experiment.train_until_median(run.path, dispatcher)
-        experiment.share_median(shared)
-    verdicts = []
-    for run in runs:
-        console.say(f"run: {run.path}")
-        with run.lock(console.say), _dispatcher(run.path, group, workers) as dispatcher:
-            verdicts.append(experiment.finish(run.path, dispatcher))
-        print(bcl.Run(run.path, verdicts[-1]))
-    summary = experiment.summary(runs, verdicts)
-    Repeats(group).finish(summary)
-    finals = summary["final_scores"]
-    median = summary["median"]
-    print(f"final score: {summary['final_score_is']}")
-    scores = " ".join(f"{score:.4g}" for score in finals.values())
-    print(f"final scores of {len(runs)} repeats: {scores}, IQM {summary['iqm']:.4g}")
-    print(f"the median is {group / median} with {finals[median]:.4g}")
-    _print_next("report", group)
-
-
-@contextlib.contextmanager
-def _dispatcher(run: Path, whole: Path, workers: Workers) -> "Iterator[Dispatcher]":
-    """Of the work on a run, which the console shows; where it stops, the message says how to continue with `whole`."""
-    resume = shlex.join(["bcl", "resume", str(whole), *workers.flags()])
-    continue_with = f"continue with: {resume}"
-    try:
-        with console.stop_requests(continue_with) as interrupted, console.live(run) as view:
-            yield workers.dispatcher(interrupted, view.tick, console.say)
-    except KeyboardInterrupt:
-        raise KeyboardInterrupt(continue_with + _resume_warning(run)) from None
-    except TrainingError as error:
-        again = f"'{resume}' goes back to the last checkpoint; if that ends here again, {error.hint}"
-        raise TrainingError(error.message, again) from None
-    except ConfigError:
-        raise  # the same settings will fail again
-    except BclError as error:
-        error.hint = "; ".join(filter(None, (error.hint, continue_with)))
-        raise
-
-
-def _resume_warning(run: Path) -> str:
-    """A warning where a run that was stopped does not end as one that was not; else nothing."""
-    stage = RunDirectory(run).stages()[-1]
-    section = "distill" if stage.loss == "distill" else stage.config.algo
-    learner = stage.config.learner(stage.loss)
-    needed = [name for name in ("checkpoint_steps", "checkpoint_replay") if hasattr(learner, name)]
-    unset = " and ".join(f"--{section}.{name}" for name in needed if not getattr(learner, name))
-    return f"; without {unset} it ends with other weights than if it had not been stopped" if unset else ""
+    train(call)
 
 
 def status(folder: Path) -> None:
@@ -193,8 +90,7 @@ def attack(call: Call, *, json: bool = False) -> None:
     from bcl.reports import tables
     from bcl.reports.style import TERMINAL_FLAG
 
-    with _kept_results(), console.progress(quiet=json) as bar:
-        found = call(listener=bar)
+    found = _played(call, quiet=json)
     if json:
         print(to_json.dumps(found.to_dict()))
         return
@@ -218,8 +114,7 @@ def certify(call: Call, *, json: bool = False) -> None:
     """
     from bcl.reports.tables import print_table
 
-    with _kept_results(), console.progress(quiet=json) as bar:
-        found = call(listener=bar)
+    found = _played(call, quiet=json)
     if json:
         print(to_json.dumps([proof.to_dict() for proof in found.certificates]))
         return
@@ -232,11 +127,11 @@ def certify(call: Call, *, json: bool = False) -> None:
         _print_next("certify", call.args[0], "--eps", *budgets, "--method", "crown")
 
 
-@contextlib.contextmanager
-def _kept_results() -> Iterator[None]:
-    """Says, when an evaluation is stopped, what becomes of what is done."""
+def _played(call: Call, quiet: bool) -> Any:
+    """What an evaluation gives; where it is stopped, what becomes of what is done is said."""
     try:
-        yield
+        with console.progress(quiet=quiet) as bar:
+            return call(listener=bar)
     except KeyboardInterrupt:
         raise KeyboardInterrupt("what is finished is kept, the same command goes on from there") from None
 
@@ -388,25 +283,19 @@ def _print_configuration(game: str, recipe: str | None, settings: Settings) -> N
     print(to_toml(config, comments=True, without=unused), end="")
 
 
-def import_(
-    file: Path, *, format: str, game: str, out: Path, normalise: Path | None = None, settings: Settings = NONE
-) -> None:
-    """Convert a published checkpoint into a bcl policy, without running anything it carries.
+def import_(call: Call, *, out: Path, settings: Settings = NONE) -> None:
+    """Import.
 
     Args:
-        file: The foreign checkpoint.
-        format: radial-dqn (radial_rl_v2, SA-DQN, BCL), radial-dqn-v1 (radial_rl), radial-ppo (Procgen) or sb3 (a
-            Stable-Baselines3 DQN, PPO or A2C zip).
-        game: The game it plays, such as fruitbot.
         out: The file to write; must not exist.
-        normalise: sb3: an npz file with mean and var of VecNormalize's obs_rms, where the agent was trained behind it.
     """
     from bcl.config import resolve
 
     if os.path.lexists(out):
         raise StoreError(f"'{out}' exists already", "give another --out")
+    file, format, game = call.args
     config = resolve(game, flags=settings)  # before PyTorch is imported
-    policy = bcl.import_policy(file, format, config.game, normalise=normalise)
+    policy = call.func(file, format, config.game, **call.keywords)
     bcl.save(policy, out)
     parameters = counted(sum(p.numel() for p in policy.parameters()), "parameter")
     actions = counted(policy.spec.num_actions, "action")

@@ -4,6 +4,7 @@ import dataclasses
 import inspect
 import itertools
 import os
+import textwrap
 import types
 import typing
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -14,14 +15,14 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from bcl.config import Config
-from bcl.errors import ConfigError, did_you_mean
-from bcl.settings import Eps, documented
+from bcl.errors import ConfigError
+from bcl.settings import Eps, documented, typed
 
 AGENT = "RUN|FILE|zoo:NAME"
-METAVARS = {"agent": AGENT, "run": AGENT, "runs": AGENT, "folder": "RUN", "file": "FILE", "games": "GAME"}
+METAVARS = {"agent": AGENT, "run": AGENT, "runs": AGENT, "folder": "RUN", "path": "FILE", "games": "GAME"}
 SINGULAR = {"attacks": "attack"}  # parameter -> flag
 # Parameters that are no flags: the console gives them, or they have flags of their own.
-NO_FLAGS = {"call", "settings", "workers", "listener", "say", "progress", "on_row", "finish", "tell"}
+NO_FLAGS = {"call", "settings", "workers", "listener", "say", "progress", "on_row", "as_command", "tell"}
 OFTEN = (
     *("algo", "bootstrap", "tempo", "network.hidden"),
     *("dqn.steps", "ppo.steps", "dqn.learning_rate", "ppo.learning_rate"),
@@ -78,23 +79,52 @@ class CommandFlag:
 
     def value(self, given: Any) -> Any:
         """The argument, from text."""
+        where = self.name.replace("_", "-")
         if self.kind is bool:
             return not self.default
         if self.several:
-            return [_typed(self.kind, text, self.shown) for text in given]
-        return _typed(self.kind, given, self.shown)
+            return [typed(self.kind, text, where) for text in given]
+        return typed(self.kind, given, where)
 
 
 def flags_of(function: Function) -> Iterator[CommandFlag]:
     """A function's flags; a dataclass is a function of its fields."""
     help_of = documented(function)
-    for name, parameter in inspect.signature(function).parameters.items():
+    for place, (name, parameter) in enumerate(inspect.signature(function).parameters.items()):
         if name not in NO_FLAGS:
             kinds = [*_members(parameter.annotation)]
             sequence = Sequence in [typing.get_origin(kind) for kind in kinds]
-            several = sequence or parameter.kind is parameter.VAR_POSITIONAL
-            positional = parameter.kind is not parameter.KEYWORD_ONLY
+            listed = parameter.kind is parameter.VAR_POSITIONAL
+            several = sequence or listed
+            positional = listed or (place == 0 and parameter.kind is not parameter.KEYWORD_ONLY)
             yield CommandFlag(name, _kind(kinds), parameter.default, help_of.get(name, ""), several, positional)
+
+
+def take_settings(functions: Sequence[Function]) -> bool:
+    """Whether a command takes settings, which are no flags."""
+    return any("settings" in inspect.signature(function).parameters for function in functions)
+
+
+def usage(name: str, functions: Sequence[Function]) -> str:
+    """A command line with all that is required."""
+    flags = [flag for function in functions for flag in flags_of(function)]
+    words = ["bcl", name]
+    for flag in flags:
+        required = flag.default is REQUIRED and not flag.several
+        if flag.positional:
+            words.append(flag.word if required else f"[{flag.word}]")
+        elif required:
+            words.append(f"{flag.shown} {flag.word}")
+    words += ["[options]"] if any(not flag.positional for flag in flags) else []
+    words += ["[--section.key value]"] if take_settings(functions) else []
+    return " ".join(words)
+
+
+def summary(name: str, functions: Sequence[Function]) -> str:
+    """A command's lines in the list of commands: how it is written, and the first sentence of its docstring."""
+    sentence = " ".join((inspect.getdoc(functions[0]) or "").split()).split(". ")[0].removesuffix(".")
+    about = textwrap.fill(sentence, 100, initial_indent=" " * 6, subsequent_indent=" " * 6)
+    return f"  {usage(name, functions)}\n{about}"
 
 
 def parse(functions: Sequence[Function], name: str, words: list[str]) -> tuple[list[dict[str, Any]], list[str]]:
@@ -195,17 +225,3 @@ def _word(kind: Any, otherwise: str) -> str:
     if typing.get_origin(kind) is Literal:
         return "{" + ",".join(typing.get_args(kind)) + "}"
     return {int: "NUMBER", float: "NUMBER", bool: "{true,false}", Path: "PATH"}.get(kind, otherwise)
-
-
-def _typed(kind: Any, text: str, shown: str) -> Any:
-    """Text as this kind."""
-    if typing.get_origin(kind) is Literal:
-        known = typing.get_args(kind)
-        if text not in known:
-            hint = did_you_mean(text, known, f"one of {', '.join(known)}")
-            raise ConfigError(f"{shown} '{text}' is not a choice", hint)
-        return text
-    try:
-        return kind(text)
-    except ValueError:
-        raise ConfigError(f"{shown} '{text}' is not {'a whole number' if kind is int else 'a number'}") from None

@@ -17,30 +17,20 @@ import bcl
 from bcl.api import INTERRUPTED
 from bcl.errors import BclError, ConfigError, did_you_mean
 
-# Command -> what it does; its code is in bcl.cli.commands.
+# Command -> the function of `bcl` that it calls; empty: it is a function of bcl.cli.commands alone.
 COMMANDS = {
-    "train": "train an agent: bcl train GAME [--recipe R] [--out DIR] [--section.key value]",
-    "resume": "continue a run after a kill or Ctrl-C: bcl resume RUN",
-    "status": "tell where a run stands, also while it is at work: bcl status RUN",
-    "attack": "evaluate an agent under attack: bcl attack RUN|FILE [--suite quick|paper|strong|learned] [--eps 1/255 3/255]",
-    "certify": "prove what no attack can change: bcl certify RUN|FILE [--eps 1/255] [--method ibp|crown-ibp|crown]",
-    "report": "write one page about a run that opens anywhere: bcl report RUN|FILE [--out FILE]",
-    "compare": "set agents side by side, with intervals: bcl compare RUN|FILE... [--format latex] [--figure FILE]",
-    "video": "show an agent under attack: bcl video RUN|FILE [--attack pgd] [--eps 3/255]",
-    "zoo": "list the published agents, which stand for FILE as zoo:NAME: bcl zoo [NAME]",
-    "presets": "list games and recipes, or print one game's whole configuration: bcl presets [GAME] [--section.key value]",
-    "import": "convert a published checkpoint: bcl import FILE --format F --game G --out policy.safetensors",
-    "bench": "measure this machine: bcl bench env|attack [GAME...]",
-}
-# Command -> the function of `bcl` that it calls; the others are functions of bcl.cli.commands alone.
-VERBS = {
     "train": "train",
     "resume": "resume",
+    "status": "",
     "attack": "evaluate",
     "certify": "certify",
     "report": "report",
     "compare": "compare",
     "video": "video",
+    "zoo": "",
+    "presets": "",
+    "import": "import_policy",
+    "bench": "",
 }
 USER_MISTAKE = 2
 SHELLS = ("bash", "zsh", "fish")
@@ -125,10 +115,10 @@ def functions_of(name: str) -> list[Callable[..., Any]]:
     from bcl.cli import commands
 
     own = getattr(commands, "import_" if name == "import" else name)
-    functions = [getattr(bcl, VERBS[name]), own] if name in VERBS else [own]
-    if "workers" in inspect.signature(functions[0]).parameters:
-        functions.insert(1, bcl.Workers)
-    return functions
+    if not COMMANDS[name]:
+        return [own]
+    verb = getattr(bcl, COMMANDS[name])
+    return [verb, bcl.Workers, own] if "workers" in inspect.signature(verb).parameters else [verb, own]
 
 
 def parse(name: str, words: list[str]) -> tuple[list[dict[str, Any]], list[str]]:
@@ -144,11 +134,10 @@ def parse(name: str, words: list[str]) -> tuple[list[dict[str, Any]], list[str]]
         raise
     except ConfigError as error:
         raise ConfigError(error.message, error.hint or f"see 'bcl {name} --help'") from None
-    takes_settings = "settings" in inspect.signature(functions[0]).parameters
+    takes_settings = flags.take_settings(functions)
     if takes_settings and words and words[0] in rest:
-        raise ConfigError(
-            f"the setting '{words[0]}' stands first", f"write the name first: {COMMANDS[name].partition(': ')[2]}"
-        )
+        usage = flags.usage(name, functions)
+        raise ConfigError(f"the setting '{words[0]}' stands first", f"write the name first: {usage}")
     for word in rest:
         if not takes_settings or word.removeprefix("--").partition("=")[0] in flags.NO_FLAGS:
             raise ConfigError(f"unknown argument '{word}'", f"see 'bcl {name} --help'")
@@ -159,21 +148,23 @@ def _command(name: str, words: list[str]) -> Callable[[], object]:
     from bcl.settings import parse_flags
 
     functions = functions_of(name)
-    [given, *others], rest = parse(name, words)
-    signature = inspect.signature(functions[0])
-    if "settings" in signature.parameters:
-        given["settings"] = parse_flags(rest)
-    if "workers" in signature.parameters:
-        given["workers"] = bcl.Workers(**others[0])
-    bound = signature.bind_partial()
-    bound.arguments.update(given)
+    arguments, rest = parse(name, words)
+    for function, given in zip(functions, arguments, strict=True):
+        parameters = inspect.signature(function).parameters
+        if "settings" in parameters:
+            given["settings"] = parse_flags(rest)
+        if "workers" in parameters:
+            given["workers"] = bcl.Workers(**arguments[1])
+    bound = inspect.signature(functions[0]).bind_partial()
+    bound.arguments.update(arguments[0])
     call = partial(functions[0], *bound.args, **bound.kwargs)
-    return partial(functions[-1], call, **others[-1]) if name in VERBS else call
+    return partial(functions[-1], call, **arguments[-1]) if COMMANDS[name] else call
 
 
 def _help() -> str:
-    width = max(map(len, COMMANDS)) + 2
-    commands = "\n".join(f"  {name:<{width}}{what}" for name, what in COMMANDS.items())
+    from bcl.cli import flags
+
+    commands = "\n".join(flags.summary(name, functions_of(name)) for name in COMMANDS)
     return f"""bcl {bcl.__version__}: deep-RL agents that keep playing well when an adversary tampers with what they see
 
 commands:

@@ -31,7 +31,7 @@ from bcl.processes import die_with_parent, how_it_ended
 QUIET_PYGAME = {"PYGAME_HIDE_SUPPORT_PROMPT": "1", "SDL_VIDEODRIVER": "dummy", "SDL_AUDIODRIVER": "dummy"}
 LARGEST = float(np.finfo(np.float32).max)
 FAILURE = "failure"
-Info = dict[str, Any]
+StepInfo = dict[str, Any]
 
 
 class GymnasiumEnvs:
@@ -201,7 +201,7 @@ def _add_traceback(sentence: GameError, error: BaseException) -> GameError:
     return sentence
 
 
-def _refuse_failures(info: Info) -> None:
+def _refuse_failures(info: StepInfo) -> None:
     """Raise what went wrong in one of the copies."""
     if FAILURE in info:
         raise next(error for error in info[FAILURE] if error is not None)
@@ -240,14 +240,14 @@ class Guard(gymnasium.Wrapper[Any, Any, Any, Any]):
         self._id = id
         self._space: Any = env.observation_space
 
-    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[np.ndarray, Info]:
+    def reset(self, *, seed: int | None = None, options: StepInfo | None = None) -> tuple[np.ndarray, StepInfo]:
         try:
             obs, _ = self.env.reset(seed=seed, options=options)
             return self._array(obs, "reset"), {}
         except (Exception, SystemExit, GeneratorExit) as error:
             return self._nothing(), {FAILURE: _failure(self._id, "reset", error)}
 
-    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, Info]:
+    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, StepInfo]:
         try:
             obs, reward, terminated, truncated, _ = self.env.step(action)
             gain = float(self._number("reward", reward))

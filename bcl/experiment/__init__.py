@@ -1,9 +1,8 @@
 """Runs: what a command starts, what workers do, and where a run stands."""
 
-from bcl.experiment.dispatch import Dispatcher
 from bcl.experiment.run import check, create, finish, share_median, shared_stages, summary, train_until_median
 from bcl.experiment.verdict import Start, Verdict
-from bcl.experiment.worker import train_run
+from bcl.experiment.worker import Dispatcher, train_run
 
 __all__ = [
     "Dispatcher",

@@ -8,8 +8,7 @@ guess, by the same scores in the same order; the training of a wrong guess is no
 from dataclasses import dataclass, replace
 
 from bcl.experiment import worker
-from bcl.experiment.dispatch import Dispatcher
-from bcl.experiment.worker import TrainingOrder
+from bcl.experiment.worker import Dispatcher, TrainingOrder
 from bcl.runs.directory import StageFolder, TrainingFolder
 from bcl.runs.executors import BackgroundJobs, Job
 

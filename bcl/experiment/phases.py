@@ -5,6 +5,7 @@ Running one again over the same folder makes the same decisions from what is sto
 """
 
 from collections.abc import Generator, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from bcl import curriculum
@@ -14,9 +15,8 @@ from bcl.curriculum_rules import INCUMBENT, CurriculumResult, Decision, Phase, R
 from bcl.errors import TrainingError, counted
 from bcl.evaluation import Cell, cells, flags, worst
 from bcl.experiment.beside import Guess, OverlappedRuns
-from bcl.experiment.dispatch import Dispatcher, content
 from bcl.experiment.verdict import SELECTION, choosing_attacks, final_score, plan_of, plans_of
-from bcl.experiment.worker import MODULES, TrainingOrder
+from bcl.experiment.worker import MODULES, Dispatcher, TrainingOrder, content
 from bcl.learners.learner import Task, training_attack
 from bcl.learners.pacing import Pace
 from bcl.policies.files import fingerprint, load
@@ -287,23 +287,14 @@ def pace_of(config: Config, loss: Loss, start: float) -> Pace:
             in_play = learner.in_play if loss == "at" else 0.0
         case DistillConfig():
             in_play = learner.in_play
-    return Pace(
+    counts = replace(
+        c,
         start=start,
-        target=c.target,
-        rise=c.increment / c.rise_steps,
-        patience=c.patience,
-        step_back=c.step_back,
-        increment=c.increment,
-        episodes=c.pace_episodes,
-        first_episodes=learner.num_envs,
         gentle_below=gentle,
-        gentle_from=c.gentle_from,
-        nominal=c.nominal_threshold,
-        attacked=c.attacked_threshold if in_play > 0 else None,
-        certified=c.certified_threshold if loss in ("radial", "distill") else 0.0,
-        adaptive=c.adaptive,
-        floor=c.floor,
+        attacked_threshold=c.attacked_threshold if in_play > 0 else None,
+        certified_threshold=c.certified_threshold if loss in ("radial", "distill") else 0.0,
     )
+    return Pace(**vars(counts), first_episodes=learner.num_envs)
 
 
 def train_paced(stage: StageFolder, start: float, bootstrap: Agent, dispatcher: Dispatcher) -> dict[str, Any]:

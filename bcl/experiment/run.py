@@ -20,10 +20,9 @@ import torch
 import bcl
 from bcl import stats
 from bcl.bounds import margins
-from bcl.config import Config
+from bcl.config import Config, Stages
 from bcl.envs import make_env
 from bcl.errors import StoreError, counted
-from bcl.experiment.dispatch import Dispatcher, content
 from bcl.experiment.learning_check import learning_flag
 from bcl.experiment.phases import (
     Curriculum,
@@ -31,22 +30,20 @@ from bcl.experiment.phases import (
     rules_of,
     train_paced,
 )
-from bcl.experiment.times import times_of
+from bcl.experiment.status import times_of
 from bcl.experiment.trackers import NO_TRACKERS, Trackers
 from bcl.experiment.verdict import Verdict, choosing_attacks, evaluate_run, final_score_in_words
-from bcl.experiment.worker import TrainingOrder, check_fits, spec_of
+from bcl.experiment.worker import Dispatcher, TrainingOrder, check_fits, content, spec_of
 from bcl.learners import dqn
 from bcl.learners.learner import Task
 from bcl.policies import Policy
 from bcl.policies.files import fingerprint, load, to_bytes
-from bcl.recipes import Stage, find_recipe
+from bcl.recipes import find_recipe
 from bcl.runs import store
 from bcl.runs.directory import Agent, RunDirectory, StageFolder, trained_stages
 from bcl.runs.store import Json
 from bcl.seeds import derive
 from bcl.settings import format_eps
-
-Stages = Sequence[tuple[Stage, Config]]
 
 
 def check(stages: Stages, device: str, init: Policy | None, trackers: Trackers = NO_TRACKERS) -> None:
@@ -178,12 +175,14 @@ def _train_curriculum(
         return before
     target = ", open-ended" if strategy == "open" else f" to {format_eps(settings.target)}"
     dispatcher.say(f"stage {stage.number}: curriculum, {stage.name} from {format_eps(start)}{target}")
-    if strategy == "paced":
-        about = stage.once(lambda: train_paced(stage, start, before.the_agent(), dispatcher))
-    else:
-        about = stage.once(lambda: Curriculum(stage, start, before.the_agent(), dispatcher).result())
-        if times := times_of(stage):
-            dispatcher.say(f"stage {stage.number}: {times}")
+    if not stage.finished:
+        if strategy == "paced":
+            stage.finish(train_paced(stage, start, before.the_agent(), dispatcher))
+        else:
+            stage.finish(Curriculum(stage, start, before.the_agent(), dispatcher).result())
+    if times := times_of(stage):
+        dispatcher.say(f"stage {stage.number}: {times}")
+    about = stage.result()
     for flag in about["flags"]:
         dispatcher.say(f"flag {flag}")
     agent = stage.agent()

@@ -1,4 +1,4 @@
-"""Where a run stands, read from its files: for its own live view and for other processes."""
+"""Where a run stands and where its time went, read from its files: for its own live view and for other processes."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -6,17 +6,16 @@ from pathlib import Path
 from typing import Literal
 
 from bcl.config import Config
-from bcl.errors import StoreError
+from bcl.errors import StoreError, counted
 from bcl.experiment.learning_check import learning_flag
 from bcl.experiment.phases import budgets_of, phase_line, rules_of
-from bcl.experiment.times import times_of
 from bcl.experiment.worker import TRAINING
 from bcl.learners.metrics import Metrics
 from bcl.runs import store
 from bcl.runs.directory import RunDirectory, StageFolder, TrainingFolder
 from bcl.settings import format_eps
 
-State = Literal["finished", "at work", "stopped"]
+RunState = Literal["finished", "at work", "stopped"]
 
 
 @dataclass(frozen=True)
@@ -38,7 +37,7 @@ class Status:
     """A run at one moment."""
 
     config: Config
-    state: State
+    state: RunState
     owner: str
     """The process at work, if one is."""
     lines: tuple[str, ...]
@@ -46,11 +45,38 @@ class Status:
     pieces: tuple[Piece, ...]
 
 
+@dataclass(frozen=True)
+class Times:
+    """Seconds of wall time of one curriculum: training, judging while nothing trained, and training that was not used."""
+
+    wall: float
+    training: float
+    """In which a run trained that a decision names."""
+    unused_runs: int
+    unused: float
+    """Of training that no decision names."""
+
+    @property
+    def judging(self) -> float:
+        """In which no run trained that counts: judging, and what starting processes and games takes."""
+        return max(0.0, self.wall - self.training)
+
+    @property
+    def judging_share(self) -> float:
+        return self.judging / self.wall if self.wall else 0.0
+
+    def __str__(self) -> str:
+        words = [f"{self.wall:.0f} s", f"{self.judging_share:.0%} of them judging while nothing trained"]
+        if self.unused_runs:
+            words.append(f"{counted(self.unused_runs, 'run')} trained but not used ({self.unused:.0f} s)")
+        return ", ".join(words)
+
+
 def status(path: Path) -> Status:
     run = RunDirectory.open(path)
     run.check_unchanged()
     owner = run.owner()
-    state: State = "finished" if run.finished else "at work" if owner else "stopped"
+    state: RunState = "finished" if run.finished else "at work" if owner else "stopped"
     lines = tuple(line for stage in run.stages() for line in _stage_lines(stage))
     since = run.locked_since() if owner else 0.0  # of a stopped run, where its work was cut
     return Status(run.config, state, owner or "", lines, tuple(pieces(path, since)))
@@ -143,3 +169,25 @@ def _stage_lines(stage: StageFolder) -> Iterator[str]:
             before = one.seconds
         if stage.finished and (times := times_of(stage)):
             yield f"{stage.name}: {times}"
+
+
+def times_of(stage: StageFolder) -> Times | None:
+    """Of a curriculum, by what is stored; none: there is no clock, or one of version 0.1."""
+    wall = store.read_if_there(stage.clock).get("seconds")
+    results = [run.result() for run in stage.training_runs()]
+    spans = [(stage.on_clock(found.get("began")), stage.on_clock(found.get("ended"))) for found in results]
+    known = [(began, ended) for began, ended in spans if began is not None and ended is not None]
+    if wall is None or len(known) < len(spans):
+        return None
+    unused = [seconds for found in stage.in_vain().values() for seconds in found]
+    return Times(float(wall), _covered(known), len(unused), sum(unused))
+
+
+def _covered(spans: list[tuple[float, float]]) -> float:
+    """Seconds that lie in at least one span."""
+    covered = 0.0
+    until = 0.0
+    for began, ended in sorted(spans):
+        covered += max(0.0, ended - max(began, until))
+        until = max(until, ended)
+    return covered

@@ -11,8 +11,8 @@ from bcl.errors import StoreError
 from bcl.evaluation import Cell, Conditions, Plan, Score, Start, cells, game_for_evaluation, read_scores
 from bcl.evaluation.flags import WORSE_THAN_START, flags, worse_than_start
 from bcl.evaluation.score import worst, worst_within
-from bcl.experiment.dispatch import Dispatcher
 from bcl.experiment.learning_check import NO_LEARNING, UNKNOWN_LEARNING
+from bcl.experiment.worker import Dispatcher
 from bcl.recipes import find_recipe
 from bcl.runs.directory import Agent, RunDirectory
 from bcl.runs.results import Results
@@ -22,6 +22,8 @@ from bcl.settings import format_eps
 
 SELECTION = "selection"
 """The purpose of episodes that agents are chosen by."""
+FACTS = ("final_score", "flags", "curriculum", "kept", "reached")
+"""Of a verdict, those that its file holds as they are."""
 MOST_NAMED = 4  # attacks in a sentence; the paper's table has as many
 
 
@@ -56,13 +58,21 @@ class Verdict:
     def of_result(cls, run: RunDirectory) -> "Verdict":
         """Of a finished run."""
         data = run.result()
-        names = ("final_score", "flags", "curriculum", "kept", "reached")
         try:
             scores, unlimited, start = (_scores_inside if "scores" in data else _scores_beside)(run, data)
-            return cls(scores, unlimited=unlimited, start=start, **{name: data[name] for name in names})
+            return cls(scores, unlimited=unlimited, start=start, **{name: data[name] for name in FACTS})
         except (KeyError, TypeError):
             what = f"'{run.result_file}' is not a result of this version"
             raise StoreError(what, "delete it and resume the run") from None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        return {
+            **{name: getattr(self, name) for name in FACTS},
+            "scores": [score.to_dict() for score in self.scores],
+            "unlimited": [score.to_dict() for score in self.unlimited],
+            "start": self.start and self.start.to_dict(),
+        }
 
     def sentence(self, config: Config) -> str:
         """The verdict as people read it, within the budget reached; where that was not evaluated, within the largest that was."""

@@ -1,4 +1,5 @@
-"""What a worker does: a training run, scores or a certificate, each in a folder of its own.
+"""Work: orders that a `Dispatcher` gives to an executor, and what a worker does with each: a training run, scores or a
+certificate, in a folder of its own.
 
 Work done again over what an earlier call left in its folder finishes what that one began: a run that has a result is read,
 one with a checkpoint continues, scores that are stored are not played.
@@ -12,7 +13,7 @@ import hashlib
 import tempfile
 import time
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,12 +21,13 @@ from typing import Any
 import torch
 
 from bcl.bounds import Method
-from bcl.config import Config
+from bcl.config import Config, PpoConfig
 from bcl.device import threads
 from bcl.envs import VectorEnv, make_env
 from bcl.errors import ConfigError, StoreError, TrainingError, WeightsError, counted
-from bcl.evaluation import Cell, Plan, run_certificates, run_suite
+from bcl.evaluation import Cell, Plan, Score, missing_cells, read_scores, run_certificates, run_suite
 from bcl.experiment.trackers import NO_TRACKERS, Tracker, Trackers
+from bcl.games import Game, GymnasiumGame
 from bcl.learners import distill, dqn, ppo
 from bcl.learners.learner import Hooks, State, Task
 from bcl.learners.metrics import Metrics
@@ -34,7 +36,8 @@ from bcl.policies import Policy, PolicySpec
 from bcl.policies.files import fingerprint, load, save
 from bcl.policies.policy import ACTOR_CRITICS, CUSTOM, default_kind
 from bcl.runs import store
-from bcl.runs.directory import TrainingFolder
+from bcl.runs.directory import Agent, TrainingFolder
+from bcl.runs.executors import Executor, InThisProcess, Job, JudgeBeside, no_tick
 from bcl.runs.results import CertificatesFolder, ScoresFolder
 from bcl.seeds import derive
 
@@ -42,6 +45,7 @@ TRAINING = "training"
 FORMAT = 1  # of checkpoints
 # What workers import; the last with the first optimizer.
 MODULES = ("bcl.experiment.worker", "gymnasium", "torch._dynamo")
+REFILL = ", which was kept without its replay memory: that is collected anew first"
 Stop = Callable[[], bool]
 SILENT = Hooks()
 
@@ -63,6 +67,99 @@ class TrainingOrder:
     cells: tuple[Cell, ...] = ()
     along: tuple[Cell, ...] = ()
     """Worth playing along with those."""
+
+
+def content(agent: Agent) -> bytes:
+    """The policy file of an agent; refused where it is not the one that was trained."""
+    if fingerprint(load(agent.file)) != agent.fingerprint:
+        what = f"'{agent.file}' is not the agent whose results lie beside it"
+        raise StoreError(what, "restore it, or delete the result.json beside it to have it trained again")
+    return agent.file.read_bytes()
+
+
+@dataclass(frozen=True)
+class Dispatcher:
+    """Gives work to an executor; knows whether to stop, and who is told."""
+
+    executor: Executor = InThisProcess()  # frozen
+    device: str = "cpu"
+    """Of the workers."""
+    interrupted: Callable[[], bool] = lambda: False
+    tick: Callable[[], None] = no_tick
+    """Called several times a second while work is under way."""
+    say: Callable[[str], None] = lambda line: None
+    trackers: Trackers = NO_TRACKERS
+    judge_beside: JudgeBeside = "auto"
+    """Whether one process judges a run while another trains the next; `auto`: on a GPU that trains one run at a time."""
+
+    def train(self, orders: Sequence[tuple[TrainingFolder, TrainingOrder]]) -> Generator[TrainingFolder, None, None]:
+        """The folders in the order of `orders`, each when it is done; closing cancels the others."""
+        jobs = {run.path: Job(run.path, train, (order,)) for run, order in orders if not self._done(run, order)}
+        for run, order in orders:
+            self.say_if_continued(run, order)
+        working = self.executor.run([*jobs.values()], self.interrupted, self.tick)
+        try:
+            for run, _ in orders:
+                if run.path in jobs:
+                    next(working)
+                yield run
+        finally:
+            working.close()
+
+    def say_if_continued(self, run: TrainingFolder, order: TrainingOrder) -> None:
+        """That a run is not begun anew."""
+        if run.checkpoint.exists():
+            learner = order.config.learner(order.task.loss)
+            refill = not isinstance(learner, PpoConfig) and not learner.checkpoint_replay
+            self.say(f"{order.name}: continues from its checkpoint{REFILL if refill else ''}")
+
+    def scores(
+        self, name: str, agent: Agent, plan: Plan, cells: Sequence[Cell], ahead: Sequence[Cell] = ()
+    ) -> list[Score]:
+        """Scores of the cells, those that are missing played; `ahead`: worth playing along with them."""
+        if self.missing(agent, plan, cells):
+            self.play([(name, agent, plan, (*cells, *ahead))])
+        found = read_scores(agent.results.scores, plan.conditions(agent.fingerprint, self.device))
+        return [found[cell.key] for cell in cells]
+
+    def play(self, wanted: Sequence[tuple[str, Agent, Plan, Sequence[Cell]]]) -> None:
+        """Have the scores made that are missing; those of several agents beside each other, where there are workers."""
+        jobs = list[Job]()
+        for one in wanted:
+            jobs += self.evaluation_jobs(*one, part=len(jobs))
+        for _ in self.executor.run(jobs, self.interrupted, self.tick):
+            pass
+        for folder in dict.fromkeys(job.folder for job in jobs):
+            ScoresFolder(folder).gather()
+
+    def evaluation_jobs(self, name: str, agent: Agent, plan: Plan, cells: Sequence[Cell], part: int = 0) -> list[Job]:
+        """Jobs for the scores that are missing, one to a worker and numbered from `part`; `ScoresFolder.gather` joins what they leave."""
+        missing = self.missing(agent, plan, cells)
+        policy = content(agent) if missing else b""
+        shares = min(self.executor.width, len(missing))
+        orders = [(name, policy, plan, tuple(missing[n::shares]), self.device) for n in range(shares)]
+        # In the folder of scores alone: on a cluster all of a job's folder travels.
+        folder = agent.results.scores.path
+        return [Job(folder, evaluate, (part + n, *order)) for n, order in enumerate(orders)]
+
+    def judges_beside(self, game: Game) -> bool:
+        """Whether a run is judged while the next one trains. Games of Gymnasium may be known to this process alone."""
+        wanted = self.judge_beside == "on"
+        if self.judge_beside == "auto":
+            wanted = self.device == "cuda" and not isinstance(game, GymnasiumGame)
+        return wanted and isinstance(self.executor, InThisProcess)
+
+    def _done(self, run: TrainingFolder, order: TrainingOrder) -> bool:
+        if not run.finished or run.checkpoint.exists():
+            return False
+        agent = run.agent()
+        if order.plan is None or not agent.fingerprint:
+            return True
+        return not self.missing(agent, order.plan, order.cells)
+
+    def missing(self, agent: Agent, plan: Plan, cells: Sequence[Cell]) -> list[Cell]:
+        """Those whose scores are not stored."""
+        return missing_cells(agent.results.scores, plan.conditions(agent.fingerprint, self.device), cells)
 
 
 class ProgressFile:

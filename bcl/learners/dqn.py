@@ -18,8 +18,7 @@ from bcl.config import AttackConfig, DqnConfig
 from bcl.device import Graphed, enough_memory, on_stream, quick_kernels
 from bcl.envs import Step, VectorEnv
 from bcl.errors import ConfigError
-from bcl.learners.exploration import HeldActions
-from bcl.learners.learner import Hooks, Learner, Reporter, State, Task, spread_budgets, training_attack
+from bcl.learners.learner import HeldActions, Hooks, Learner, Reporter, State, Task, spread_budgets, training_attack
 from bcl.learners.metrics import Meter, Metrics
 from bcl.learners.replay import Batch, Replay
 from bcl.policies import Policy, as_float

@@ -10,32 +10,21 @@ from typing import Any
 
 import torch
 
+from bcl.config import CurriculumConfig
 from bcl.errors import ConfigError
 from bcl.policies import Policy
 
 
-@dataclass(frozen=True)
-class Pace:
-    """What decides about the budget."""
+@dataclass(frozen=True, kw_only=True)
+class Pace(CurriculumConfig):
+    """What decides about the budget: the settings of the curriculum, as far as they count in this stage."""
 
-    start: float
-    target: float
-    rise: float  # budget gained per agent step while the thresholds are met
-    patience: int  # agent steps for which a threshold may be missed before the budget steps back
-    step_back: float  # share of the way from the start that is given up then
-    increment: float  # distance between the budgets whose holding is told, so that a snapshot is kept
-    episodes: int  # episodes behind one check, of each kind that has a threshold
-    first_episodes: int = 0  # at least so many behind the first: short episodes end first, and would count for too much
-    gentle_below: float = 0.0  # above the start by less than this, the budget rises in proportion to that distance
-    gentle_from: float = 0.01  # share of `gentle_below` at which a gentle rise begins
-    nominal: float | None = None  # return of clean copies that counts as held; none: no such condition
-    attacked: float | None = None  # return of copies under attack that counts as held; none: no such condition
-    certified: float = 0.0  # share of replayed states whose action the bounds must prove; below it the budget waits
-    adaptive: bool = False  # read both as shares of the first checked return of clean copies, counted from `floor`
-    floor: float = 0.0
+    first_episodes: int = 0
+    """At least so many behind the first check: short episodes end first, and would count for too much."""
 
     def __post_init__(self) -> None:
-        if self.nominal is None and self.attacked is None:
+        super().__post_init__()
+        if self.nominal_threshold is None and self.attacked_threshold is None:
             raise ConfigError("a paced budget needs a threshold", "set curriculum.nominal_threshold")
         if not 0 <= self.start < self.target:
             raise ConfigError(f"no pace from {self.start:g} to {self.target:g}", "give a start below the target")
@@ -90,7 +79,7 @@ class Paced:
 def begin(pace: Pace) -> Paced:
     """Before the first step."""
     at = Paced(pace.first, window_eps=pace.first)
-    return at if pace.adaptive else replace(at, nominal=pace.nominal, attacked=pace.attacked)
+    return at if pace.adaptive else replace(at, nominal=pace.nominal_threshold, attacked=pace.attacked_threshold)
 
 
 def advance(
@@ -106,7 +95,7 @@ def advance(
         at = _check(pace, at, step)
     eps = at.eps
     if at.met and step - at.checked_at < pace.patience:  # without news for that long, nothing is known
-        if certified >= pace.certified:
+        if certified >= pace.certified_threshold:
             eps = _risen(pace, at.eps, step - at.step)
     elif due and not at.met and at.eps > pace.first and step - at.missed_since >= pace.patience:
         eps = max(pace.first, pace.start + (1 - pace.step_back) * (at.eps - pace.start))
@@ -118,7 +107,7 @@ def advance(
 def _risen(pace: Pace, eps: float, steps: int) -> float:
     """The budget after `steps` of rising: in proportion to its distance from the start at first, then evenly."""
     above = eps - pace.start
-    gain = pace.rise * steps
+    gain = pace.increment / pace.rise_steps * steps
     if 0 < above < pace.gentle_below:
         gentle = pace.gentle_below * log(pace.gentle_below / above)  # what rising to `gentle_below` costs
         if gain < gentle:
@@ -128,19 +117,21 @@ def _risen(pace: Pace, eps: float, steps: int) -> float:
 
 
 def _enough(pace: Pace, at: Paced) -> bool:
-    needed = pace.episodes if at.checks else max(pace.episodes, pace.first_episodes)
-    wants_clean = pace.nominal is not None or (pace.adaptive and not at.checks)
+    needed = pace.pace_episodes if at.checks else max(pace.pace_episodes, pace.first_episodes)
+    wants_clean = pace.nominal_threshold is not None or (pace.adaptive and not at.checks)
     enough_clean = not wants_clean or at.clean.episodes >= needed
-    return enough_clean and (pace.attacked is None or at.driven.episodes >= needed)
+    return enough_clean and (pace.attacked_threshold is None or at.driven.episodes >= needed)
 
 
 def _check(pace: Pace, at: Paced, step: int) -> Paced:
     if pace.adaptive and not at.checks:
+        nominal = pace.nominal_threshold
+        attacked = pace.attacked_threshold
         scale = at.clean.mean - pace.floor
         at = replace(
             at,
-            nominal=None if pace.nominal is None else pace.floor + pace.nominal * scale,
-            attacked=None if pace.attacked is None else pace.floor + pace.attacked * scale,
+            nominal=None if nominal is None else pace.floor + nominal * scale,
+            attacked=None if attacked is None else pace.floor + attacked * scale,
         )
     met = at.nominal is None or at.clean.mean >= at.nominal
     met = met and (at.attacked is None or at.driven.mean >= at.attacked)

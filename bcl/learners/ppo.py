@@ -19,8 +19,7 @@ from bcl.config import AttackConfig, PpoConfig
 from bcl.device import enough_memory, quick_kernels
 from bcl.envs import Step, VectorEnv
 from bcl.errors import ConfigError, WeightsError
-from bcl.learners.exploration import HeldActions
-from bcl.learners.learner import Hooks, Learner, Reporter, State, Task, spread_budgets, training_attack
+from bcl.learners.learner import HeldActions, Hooks, Learner, Reporter, State, Task, spread_budgets, training_attack
 from bcl.learners.metrics import Meter, Metrics
 from bcl.policies import Policy, as_float
 from bcl.policies.networks import ActorCritic
@@ -308,7 +307,7 @@ class PpoLearner(Learner):
 
     def _loss(self, obs: Tensor, past: losses.Past) -> tuple[Tensor, losses.Info]:
         c = self.config
-        weights = losses.Weights(c.clip, c.value_coef, c.entropy_coef)
+        weights = losses.LossWeights(c.clip, c.value_coef, c.entropy_coef)
         if self.task.loss == "at":
             with self._autocast():
                 logits, values = self._logits_and_value(torch.cat([obs, self._seen]))

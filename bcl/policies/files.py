@@ -23,7 +23,7 @@ from bcl.runs.results import Results
 from bcl.runs.store import sealed, unsealed
 
 FORMAT = 1
-Weights = Literal["float32", "float16", "int16", "int8"]
+NumberFormat = Literal["float32", "float16", "int16", "int8"]
 """How numbers are stored; all are loaded as float32. int16 and int8: multiples of a scale per row, for all but vectors."""
 SCALE = ":scale"
 LAYERS = "layers"  # note of a wrapped network: what it is made of, as JSON
@@ -34,7 +34,7 @@ def save(policy: Policy, path: str | Path) -> None:
     store.write_bytes(Path(path), to_bytes(policy))
 
 
-def to_bytes(policy: Policy, weights: Weights = "float32") -> bytes:
+def to_bytes(policy: Policy, weights: NumberFormat = "float32") -> bytes:
     """The file content that `load` reads."""
     spec = policy.spec
     if spec.kind == CUSTOM and LAYERS not in spec.notes:
@@ -56,7 +56,7 @@ def to_bytes(policy: Policy, weights: Weights = "float32") -> bytes:
     return safetensors.torch.save(tensors, metadata={"bcl": json.dumps(sealed(about))})
 
 
-def _packed(tensors: dict[str, torch.Tensor], weights: Weights) -> dict[str, torch.Tensor]:
+def _packed(tensors: dict[str, torch.Tensor], weights: NumberFormat) -> dict[str, torch.Tensor]:
     if weights == "float16":
         return {name: tensor.half() for name, tensor in tensors.items()}
     kind = {"int16": torch.int16, "int8": torch.int8}[weights]

@@ -50,7 +50,7 @@ class RunCount:
     hours_source: str
 
 
-Row = TypeVar("Row", PublishedRow, RunCount)
+PublishedOrCount = TypeVar("PublishedOrCount", PublishedRow, RunCount)
 
 
 def results(game: str) -> tuple[PublishedRow, ...]:
@@ -75,7 +75,7 @@ def result_for(config: Config | None, levels: str) -> PublishedRow | None:
     return row_for([row for row in results(config.game.id) if row.levels == levels], config)
 
 
-def row_for(rows: Sequence[Row], config: Config) -> Row | None:
+def row_for(rows: Sequence[PublishedOrCount], config: Config) -> PublishedOrCount | None:
     """The row with a run's recipe, learner and bootstrap; none: the paper has none."""
     procgen = isinstance(config.game, ProcgenGame)
     if config.algo != ("ppo" if procgen else "dqn"):

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from bcl import recipes
-from bcl.config import Config, config_from_dict, config_from_toml, override
+from bcl.config import Config, Stages, config_from_dict, config_from_toml, override
 from bcl.curriculum_rules import INCUMBENT, Decision
 from bcl.errors import StoreError
 from bcl.recipes import Stage
@@ -76,10 +76,6 @@ class WorkFolder:
     def finish(self, facts: Mapping[str, Any]) -> None:
         """Store the result, which says that the work has ended."""
         store.write_json(self.result_file, facts)
-
-    def once(self, work: Callable[[], Mapping[str, Any]]) -> Json:
-        """The result, made if it is not there."""
-        return store.once(self.result_file, work)
 
     def lock(self, say: Callable[[str], None] = lambda _: None) -> AbstractContextManager[None]:
         return store.lock(self.path, say)
@@ -354,9 +350,7 @@ class RunDirectory(WorkFolder):
         return RunDirectory(file.parent.parent)
 
     @staticmethod
-    def create(
-        path: Path, stages: Sequence[tuple[Stage, Config]], about: Mapping[str, Any], init: bytes | None = None
-    ) -> "RunDirectory":
+    def create(path: Path, stages: Stages, about: Mapping[str, Any], init: bytes | None = None) -> "RunDirectory":
         """Make the directory from the settings of every stage, its provenance and the agent to start from. run.json is
         written first and config.toml last."""
         run = RunDirectory(path)

@@ -8,6 +8,7 @@ its folder matters.
 import atexit
 import contextlib
 import multiprocessing
+import os
 import signal
 import sys
 import time
@@ -21,7 +22,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from bcl.errors import BclError
-from bcl.processes import die_with_parent, how_it_ended, quiet_semaphore_tracker
+from bcl.processes import die_with_parent, environment_of_children, how_it_ended
 
 JudgeBeside = Literal["auto", "on", "off"]
 """Whether a run is judged while the next one trains."""
@@ -96,9 +97,11 @@ class Processes(Executor):
     def __init__(self, parallel: int, preload: Sequence[str] = ()) -> None:
         self.width = parallel
         self._preload = preload
+        # Else each would take all cores, and wait for the others.
+        self._threads = max(1, (os.cpu_count() or 1) // parallel)
 
     def run(self, jobs: Sequence[Job], stop: Callable[[], bool], tick: Callable[[], None] = no_tick) -> JobsDone:
-        return in_order(jobs, lambda job: Child(job, self._preload), self.width, stop, tick)
+        return in_order(jobs, lambda job: Child(job, self._preload, self._threads), self.width, stop, tick)
 
 
 class Begun(Protocol):
@@ -207,10 +210,9 @@ class BackgroundJobs:
 class Child:
     """A job in a process of its own, which dies with this one however this one dies."""
 
-    def __init__(self, job: Job, preload: Sequence[str] = ()) -> None:
+    def __init__(self, job: Job, preload: Sequence[str] = (), threads: int = 0) -> None:
         # A fork of this process would inherit threads and CUDA in unknown states, and a fresh one may import for seconds:
         # with modules to preload, it is forked from a server that has imported them and done nothing else.
-        quiet_semaphore_tracker()
         context = multiprocessing.get_context("forkserver") if preload else multiprocessing.get_context("spawn")
         if preload:
             context.set_forkserver_preload([*preload])  # counts when the server starts, with the first job
@@ -223,7 +225,7 @@ class Child:
         # Ctrl-C reaches the whole group: a child that still imports would print a traceback. It inherits the mask.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
-            with _without_main():
+            with _without_main(), environment_of_children(threads):
                 self._process.start()
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)

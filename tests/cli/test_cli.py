@@ -12,10 +12,9 @@ from pathlib import Path
 import pytest
 import torch
 
-import bcl as package
 from bcl.attacks.suites import ATTACK_NAMES
 from bcl.cli.flags import NO_FLAGS, flags_of
-from bcl.cli.main import COMMANDS, VERBS, functions_of, main
+from bcl.cli.main import COMMANDS, functions_of, main
 from bcl.config import config_from_toml, resolve
 
 
@@ -28,7 +27,10 @@ def bcl(in_folder):
 def test_help_lists_every_command(bcl) -> None:
     code, out, _ = bcl("--help")
     assert code == 0
-    assert all(command in out for command in COMMANDS)
+    assert [line.split()[1] for line in out.splitlines() if line.startswith("  bcl ")] == [*COMMANDS, "COMMAND"]
+    assert "  bcl import FILE --format FORMAT --game GAME --out PATH [options] [--section.key value]\n" in out
+    assert "  bcl bench {env,attack} [GAME ...] [options]\n      Measure this machine: " in out
+    assert "  bcl status RUN\n      Tell where a run stands" in out
     assert bcl()[1] == out
 
 
@@ -80,7 +82,7 @@ def test_shells_can_complete_commands_and_options(bcl, shell: str) -> None:
 
 
 def test_help_does_not_import_torch() -> None:
-    code = "import sys, bcl.cli.main as m\ntry: m.main(['--help'])\nfinally: assert 'torch' not in sys.modules and 'tyro' not in sys.modules"
+    code = "import sys, bcl.cli.main as m\ntry: m.main(['--help'])\nfinally: assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
 
 
@@ -102,12 +104,11 @@ def test_cheap_commands_do_not_import_torch(words: list[str]) -> None:
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_flag_is_declared_once(command: str) -> None:
-    assert (command in VERBS) == callable(getattr(package, VERBS.get(command, command), None))
     names = [flag.name for function in functions_of(command) for flag in flags_of(function)]
     assert len(names) == len({*names})
 
 
-@pytest.mark.parametrize("command", VERBS)
+@pytest.mark.parametrize("command", COMMANDS)
 def test_every_flag_is_a_parameter_with_help(command: str) -> None:
     for function in functions_of(command):
         flags = {flag.parameter: flag.help for flag in flags_of(function)}
@@ -171,7 +172,10 @@ def mistakes(tmp_path: Path) -> list[tuple[list[str], str]]:
         (["import", "other.pt", *to], "no state dict"),
         (["import", "garbage.pt"], "--format is missing; see 'bcl import --help'"),
         (["import", "x.zip", "--format", "sb4", "--game", "cartpole", "--out", "y"], "did you mean 'sb3'"),
-        (["attack", "zoo:pong-vanilla", "--episodes", "1.5"], "--episodes '1.5' is not a whole number"),
+        (
+            ["attack", "zoo:pong-vanilla", "--episodes", "1.5"],
+            "episodes = '1.5' is not a whole number; give --episodes a whole number",
+        ),
         (["attack", "zoo:pong-vanilla", "--protocol", "frist"], "did you mean 'first'"),
         (["attack", "zoo:pong-vanilla", "--attack", "pdg-30"], "did you mean 'pgd-30'"),
         (["attack", "zoo:pong-vanilla", "--attack", "pgd-0"], "1 to 9999 steps"),

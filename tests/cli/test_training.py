@@ -203,15 +203,15 @@ def test_a_finished_run(bcl) -> None:
     assert bcl("train", *words)[0] == 0
     before = {name: (Path("run") / name).stat().st_mtime_ns for name in files(Path("run")) - {"lock"}}
 
-    code, out, _ = bcl("train", *words)
-    assert code == 0
-    assert out.startswith("'run' is finished\nmean return")
+    code, out, err = bcl("train", *words)
+    assert (code, err) == (0, "'run' is finished\n")
+    assert out.startswith("mean return")
     code, out, err = bcl("train", *words, "--dqn.steps", "400")
     assert (code, out) == (2, "")
     assert err.startswith("bcl: 'run' was started with other settings (dqn.steps); ")
-    code, out, _ = bcl("resume", "run", "--dqn.steps", "160")
-    assert code == 0
-    assert out.startswith("'run' is finished\nmean return")
+    code, out, err = bcl("resume", "run", "--dqn.steps", "160")
+    assert (code, err) == (0, "'run' is finished\n")
+    assert out.startswith("mean return")
     code, _, err = bcl("resume", "run", "--parallel", "0")
     assert (code, err.count("\n")) == (2, 1)
     assert "--parallel 0 is not possible" in err
@@ -301,7 +301,7 @@ def test_starting_from_an_agent(bcl, tmp_path: Path) -> None:
         (["train", "cartpole", "--network.kind", "dueling-cnn"], "cannot read observations"),
         (["train", "Blackjack-v1"], "only Box observations"),
         (["train", "cartpole", "--parallel", "0"], "--parallel 0 is not possible"),
-        (["train", "cartpole", "--repeats", "0"], "--repeats 0 is not possible"),
+        (["train", "cartpole", "--repeats", "0"], "repeats = 0 is not possible; give 1 or more"),
         (["train", "cartpole", "--executor", "ray", "--device", "cuda"], "does not fit --ray-gpus 0"),
         (["train", "cartpole", "--recipe", "bcl-mos-at", "--curriculum.attacked_threshold", "none"], "skipping needs"),
         (["train", "cartpole", "--recipe", "bcl-c-at", "--curriculum.start", "0.2"], "give a start below the target"),

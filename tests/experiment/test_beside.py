@@ -13,8 +13,7 @@ from bcl.config import resolve_stages
 from bcl.curriculum_rules import Decision
 from bcl.errors import ConfigError
 from bcl.experiment import Dispatcher
-from bcl.experiment.status import status
-from bcl.experiment.times import Times, times_of
+from bcl.experiment.status import Times, status, times_of
 from bcl.games import AtariGame, GymnasiumGame
 from bcl.policies.files import fingerprint, load
 from bcl.runs import store

@@ -20,8 +20,8 @@ SMALL = DistillConfig(
     exploration=0.3, in_play=0.0, log_steps=40, checkpoint_minutes=1e6,
 )  # fmt: skip
 PACE = Pace(
-    start=0.0, target=BUDGET, rise=BUDGET / 1_500, patience=10**6, step_back=0.5, increment=0.1, episodes=4,
-    gentle_below=0.01, gentle_from=1e-3, nominal=-1.0, certified=0.9,
+    start=0.0, target=BUDGET, rise_steps=1_500, patience=10**6, step_back=0.5, increment=BUDGET, pace_episodes=4,
+    gentle_below=0.01, gentle_from=1e-3, nominal_threshold=-1.0, certified_threshold=0.9,
 )  # fmt: skip
 STATES = torch.eye(5)
 
@@ -84,7 +84,7 @@ def test_budgets_are_spread_below_the_current_one(chain, monkeypatch, box):
     monkeypatch.setattr(distill, "input_box", boxing)
     env = chain(4, limits=(7,))
     config = replace(SMALL, box=box, spread=0.7, steps=80, accelerate="none")
-    task = Task("distill", BUDGET, 2 * BUDGET, 0, replace(PACE, start=BUDGET, target=2 * BUDGET, rise=1e-9))
+    task = Task("distill", BUDGET, 2 * BUDGET, 0, replace(PACE, start=BUDGET, target=2 * BUDGET, rise_steps=10**9))
     distill.train(teacher_of(env, "dueling-mlp", 3), env, config, task, Hooks())
     total = asked[-1] + (boxed[-1] if box else 0)
     assert len(total) == SMALL.batch_size

@@ -50,8 +50,8 @@ def test_robust_losses_leave_what_an_adversary_can_turn(loss: Any, end: float, a
 
 
 PACE = Pace(
-    start=0.0, target=TARGET, rise=TARGET / 8_000, patience=3_000, step_back=0.25, increment=0.05, episodes=32,
-    nominal=7.0, attacked=6.5,
+    start=0.0, target=TARGET, rise_steps=2_000, patience=3_000, step_back=0.25, increment=TARGET / 4, pace_episodes=32,
+    nominal_threshold=7.0, attacked_threshold=6.5,
 )  # fmt: skip
 
 

@@ -16,7 +16,16 @@ from bcl.learners.learner import Hooks, Task
 from bcl.learners.pacing import NONE_PLAYED, Pace, Paced, Pacer, Played, advance, begin
 from bcl.policies import Policy, PolicySpec
 
-PACE = Pace(start=0.0, target=0.1, rise=1e-5, patience=3_000, step_back=0.25, increment=0.01, episodes=4, nominal=100.0)
+PACE = Pace(
+    start=0.0,
+    target=0.1,
+    rise_steps=1_000,
+    patience=3_000,
+    step_back=0.25,
+    increment=0.01,
+    pace_episodes=4,
+    nominal_threshold=100.0,
+)
 
 
 def episodes(mean: float, count: int = 4) -> Played:
@@ -63,7 +72,7 @@ def test_without_news_for_its_patience_the_budget_waits():
 
 
 def test_waits_while_too_few_actions_are_proven():
-    pace = replace(PACE, certified=0.7)
+    pace = replace(PACE, certified_threshold=0.7)
     at = advance(pace, begin(pace), 1_000, episodes(120), certified=0.69)
     assert at.eps == 0
     assert at.held == 0  # the returns alone say whether a budget is held
@@ -77,7 +86,7 @@ def test_nothing_steps_back_from_the_first_budget():
 
 
 def test_the_attacked_copies_count_too():
-    pace = replace(PACE, attacked=50.0)
+    pace = replace(PACE, attacked_threshold=50.0)
     waits = advance(pace, begin(pace), 1_000, episodes(120), episodes(49))
     rises = advance(pace, begin(pace), 1_000, episodes(120), episodes(50))
     unknown = advance(pace, begin(pace), 1_000, episodes(120), episodes(90, 3))
@@ -85,7 +94,7 @@ def test_the_attacked_copies_count_too():
 
 
 def test_adaptive_thresholds_are_shares_of_the_first_window_above_the_floor():
-    pace = replace(PACE, nominal=0.9, attacked=0.5, adaptive=True, floor=-20.0, first_episodes=6)
+    pace = replace(PACE, nominal_threshold=0.9, attacked_threshold=0.5, adaptive=True, floor=-20.0, first_episodes=6)
     at = advance(pace, begin(pace), 1_000, episodes(20, 5), episodes(20, 6))
     assert at.checks == 0
     at = advance(pace, at, 2_000, episodes(20, 1), NONE_PLAYED)
@@ -137,13 +146,22 @@ def test_a_full_step_back_begins_gently_again():
     assert after(pace, *[120.0] * 8, *[99.0] * 4).eps == pytest.approx(begin(pace).eps) == pytest.approx(0.0001)
 
 
-@pytest.mark.parametrize("wrong", [{"nominal": None}, {"start": 0.1}, {"start": -0.1}, {"gentle_below": 0.2}])
+@pytest.mark.parametrize("wrong", [{"nominal_threshold": None}, {"start": 0.1}, {"start": -0.1}, {"gentle_below": 0.2}])
 def test_refuses_what_cannot_be_paced(wrong):
     with pytest.raises(ConfigError):
         replace(PACE, **wrong)
 
 
-QUICK = Pace(start=0.0, target=0.1, rise=1e-5, patience=1_000, step_back=0.5, increment=0.01, episodes=2, nominal=10.0)
+QUICK = Pace(
+    start=0.0,
+    target=0.1,
+    rise_steps=1_000,
+    patience=1_000,
+    step_back=0.5,
+    increment=0.01,
+    pace_episodes=2,
+    nominal_threshold=10.0,
+)
 
 
 def small_policy(kind: str = "dueling-mlp") -> Policy:
@@ -198,7 +216,7 @@ def test_nothing_is_learned_before_the_start_was_judged():
     )
     rows = []
     hooks = Hooks(log=lambda row: rows.append((row, same(weights(policy), start))))
-    task = Task("radial", 0.0, 0.1, 0, replace(QUICK, first_episodes=8, nominal=0.5, adaptive=True))
+    task = Task("radial", 0.0, 0.1, 0, replace(QUICK, first_episodes=8, nominal_threshold=0.5, adaptive=True))
     dqn.train(policy, env, config, resolve("cartpole").attack, task, hooks)
     env.close()
     episodes = 0
@@ -244,7 +262,7 @@ def test_a_resumed_run_is_the_uninterrupted_one(section):
         },
     }[section]
     learner = replace(getattr(config, section), **small, log_steps=64, checkpoint_steps=640)
-    pace = replace(QUICK, nominal=5.0, episodes=1, rise=2e-5, patience=200)
+    pace = replace(QUICK, nominal_threshold=5.0, pace_episodes=1, rise_steps=500, patience=200)
     task = Task("at", 0.0, 0.1, 3, pace)
     train = {"dqn": dqn.train, "ppo": ppo.train, "distill": distill.train}[section]
     attack = () if section == "distill" else (config.attack,)

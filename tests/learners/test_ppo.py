@@ -167,7 +167,7 @@ def test_before_its_first_update_the_policy_that_learns_is_the_one_that_acted(ma
     def objective(logits, values, *given):
         past = next(one for one in given if isinstance(one, losses.Past))
         ratios.append(logits.log_softmax(dim=1).gather(1, past.actions.unsqueeze(1)).squeeze(1) - past.log_probs)
-        return losses.ppo(logits, values, past, losses.Weights(0.2, 0.5, 0.01))
+        return losses.ppo(logits, values, past, losses.LossWeights(0.2, 0.5, 0.01))
 
     learner._objective = objective
     rollout, _ = learner.rollout(learner.restart())

@@ -17,7 +17,7 @@ def test_the_loss_gets_its_weights(make_ppo):
     learner._objective = lambda *args: given.append(args) or objective(*args)
     learner.update(learner.rollout(learner.restart())[0])
     assert given
-    assert all(args[-2:] == (losses.Weights(0.3, 0.7, 0.02), 0.4) for args in given)
+    assert all(args[-2:] == (losses.LossWeights(0.3, 0.7, 0.02), 0.4) for args in given)
     assert learner.optimizer.param_groups[0]["eps"] == 1e-3
 
 

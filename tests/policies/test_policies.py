@@ -94,7 +94,9 @@ def test_half_precision_files_load_as_float(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["dueling-mlp", "dueling-cnn"])
 @pytest.mark.parametrize("weights", ["float16", "int16"])
-def test_files_of_16_bits_are_about_half_as_large_and_close(kind: str, weights: files.Weights, tmp_path: Path) -> None:
+def test_files_of_16_bits_are_about_half_as_large_and_close(
+    kind: str, weights: files.NumberFormat, tmp_path: Path
+) -> None:
     policy, path = Policy(SPECS[kind]), tmp_path / "p.safetensors"
     path.write_bytes(files.to_bytes(policy, weights))
     assert path.stat().st_size < 0.6 * len(files.to_bytes(policy))
@@ -106,7 +108,7 @@ def test_files_of_16_bits_are_about_half_as_large_and_close(kind: str, weights: 
         assert ((loaded[name] - tensor).abs() <= size * 2**-11 + 2**-25).all()
 
 
-def saved(tmp_path: Path, weights: files.Weights = "float32") -> Path:
+def saved(tmp_path: Path, weights: files.NumberFormat = "float32") -> Path:
     path = tmp_path / "p.safetensors"
     path.write_bytes(files.to_bytes(Policy(SPECS["dueling-mlp"]), weights))
     return path
@@ -131,7 +133,7 @@ def test_a_truncated_file_is_refused(tmp_path: Path, cut: int) -> None:
 
 
 @pytest.mark.parametrize("weights", ["float32", "int16"])
-def test_damage_anywhere_is_refused(weights: files.Weights, tmp_path: Path) -> None:
+def test_damage_anywhere_is_refused(weights: files.NumberFormat, tmp_path: Path) -> None:
     path = saved(tmp_path, weights)
     good = path.read_bytes()
     original = bcl.load(path)

@@ -42,6 +42,10 @@ def meet(folder: Path, partner: str, stop: Stop) -> None:
     running.unlink()
 
 
+def note_threads(folder: Path, stop: Stop) -> None:
+    store.write_text(folder / "threads", os.environ.get("OMP_NUM_THREADS", "not said"))
+
+
 def mistake(folder: Path, stop: Stop) -> None:
     raise ConfigError(f"a mistake in '{folder}'", "a way out")
 

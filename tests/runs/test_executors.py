@@ -67,6 +67,20 @@ def test_processes_work_at_the_same_time_but_not_more_than_parallel(tmp_path: Pa
     assert max(int((tmp_path / name / "at work").read_text()) for name in partners) == 2
 
 
+@pytest.mark.parametrize("given", [None, "5"])
+def test_processes_share_the_cores_and_leave_the_callers_environment(
+    given: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    if given:
+        monkeypatch.setenv("OMP_NUM_THREADS", given)
+    monkeypatch.setattr("os.cpu_count", lambda: 6)
+    before = dict(os.environ)
+    [_] = Processes(2).run([Job(tmp_path, work.note_threads, ())], never)
+    assert (tmp_path / "threads").read_text() == (given or "3")
+    assert dict(os.environ) == before
+
+
 def test_closing_kills_at_once(tmp_path: Path) -> None:
     jobs = [*counting(tmp_path, 1), Job(tmp_path / "deaf", work.deaf, (60.0,))]
     results = Processes(2).run(jobs, never)
