@@ -363,7 +363,7 @@ def test_an_environment_may_be_a_class_or_a_function(
     module = importlib.import_module("own_game_for_test")
     assert bcl.wrap(nn.Linear(2, 2), module.Corridor).spec.num_actions == 2
     run = bcl.train(lambda: module.Corridor(), out="here", **TINY)
-    assert run.verdict.scores[0].mean >= 1
+    assert run.verdict.evaluation.scores[0].mean >= 1
     with pytest.raises(bcl.BclError, match="other processes cannot import 'lambda-v0'; put it into a module"):
         bcl.train(lambda: module.Corridor(), workers=bcl.Workers(parallel=2), **TINY)
 

@@ -18,7 +18,7 @@ from bcl.runs.directory import Repeats, RunDirectory, check_new
 from bcl.settings import format_eps
 
 if TYPE_CHECKING:
-    from bcl.evaluation import Score
+    from bcl.evaluation import Evaluation
     from bcl.experiment import Verdict
 
 Say = Callable[[str], None]
@@ -56,22 +56,23 @@ class Run:
 
     def __str__(self) -> str:
         """A line per budget, flags, the start, and the verdict."""
-        start = self.verdict.start
-        lines = _score_lines("", self.verdict.scores, start.scores if start else [])
-        lines += _score_lines(" on unlimited levels", self.verdict.unlimited, start.unlimited if start else [])
-        lines += [f"flag {flag}" for flag in self.verdict.flags]
+        start = self.verdict.evaluation.start
+        lines = _score_lines("", self.verdict.evaluation)
+        lines += _score_lines(" on unlimited levels", self.verdict.unlimited) if self.verdict.unlimited else []
+        lines += [f"flag {flag}" for flag in self.verdict.evaluation.flags]
         lines += [f"its start ({start.name}): {self.folder / start.file}"] if start else []
         return "\n".join([*lines, f"verdict: {self.sentence}"])
 
 
-def _score_lines(where: str, scores: "list[Score]", of_start: "list[Score]") -> list[str]:
+def _score_lines(where: str, evaluation: "Evaluation") -> list[str]:
     """The worst within each budget, beside that of the start."""
     from bcl.evaluation import lowest
 
     lines = []
-    for eps in sorted({score.eps for score in scores}):
+    of_start = evaluation.start.scores if evaluation.start else []
+    for eps in evaluation.budgets:
         words = f"under the worst attack within {format_eps(eps)}" if eps else "without attack"
-        ours, *theirs = [lowest(s for s in some if s.eps <= eps) for some in (scores, of_start) if some]
+        ours, *theirs = [lowest(s for s in some if s.eps <= eps) for some in (evaluation.scores, of_start) if some]
         beside = "".join(f" (its start: {score})" for score in theirs)
         lines.append(f"mean return over {counted(len(ours.returns), 'episode')}{where} {words}: {ours}{beside}")
     return lines

@@ -35,11 +35,9 @@ class Start:
     file: str
     """Within the run; of `bcl attack` the whole path."""
     scores: list[Score]
-    unlimited: list[Score]
 
     def to_dict(self) -> dict[str, Any]:
-        scores = {"scores": self.scores, "unlimited": self.unlimited}
-        return {"name": self.name, "file": self.file} | {k: [s.to_dict() for s in v] for k, v in scores.items()}
+        return {"name": self.name, "file": self.file, "scores": [score.to_dict() for score in self.scores]}
 
 
 @dataclass(frozen=True)

@@ -80,10 +80,9 @@ def test_the_verdict_names_the_lowest_return_within_the_budget(pong_run: Path) -
     # within, at exactly 25/255, per episode, four attacks
     verdict = Verdict.read(RunDirectory(pong_run))
     assert verdict is not None
-    only = [score for score in verdict.scores if score.attack in (None, PAPER[3])]
-    assert "; 3 under Multi-T 1000 within 25/255 (at 10/255)" in replace(verdict, scores=only).sentence(
-        RunDirectory(pong_run).config
-    )
+    only = [score for score in verdict.evaluation.scores if score.attack in (None, PAPER[3])]
+    told = replace(verdict, evaluation=replace(verdict.evaluation, scores=only))
+    assert "; 3 under Multi-T 1000 within 25/255 (at 10/255)" in told.sentence(RunDirectory(pong_run).config)
 
 
 def test_where_no_attack_leaves_less_the_verdict_says_so(pong_run: Path) -> None:
