@@ -101,6 +101,9 @@ def test_results_show_themselves_in_notebooks(policy: Policy, monkeypatch: pytes
     assert (nominal["attack"], nominal["eps"], nominal["mean"]) == ("no attack", 0.0, judged.nominal.mean)
     [row] = proven.to_frame()
     assert row["acr"] == proven.certificates[0].acr
+    data = json.loads(json.dumps(proven.to_dict()))
+    assert (data["policy"], data["method"], data["game"]["id"]) == ("an agent in memory", proven.method, "CartPole-v1")
+    assert [proof["acr"] for proof in data["certificates"]] == [row["acr"]]
 
 
 def test_bars_show_how_far_a_training_is(
@@ -114,7 +117,9 @@ def test_bars_show_how_far_a_training_is(
     assert capsys.readouterr().err == ""
 
 
-def test_compare_is_the_compare_command(in_folder: Callable[..., tuple[int, str, str]], policy: Policy) -> None:
+def test_compare_is_the_compare_command(
+    in_folder: Callable[..., tuple[int, str, str]], policy: Policy, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in ("p.safetensors", "q.safetensors"):
         bcl.save(policy, name)
         bcl.evaluate(name, attacks="noise", eps=0.1, episodes=2)
@@ -124,6 +129,14 @@ def test_compare_is_the_compare_command(in_folder: Callable[..., tuple[int, str,
     assert json.loads(out) == json.loads(json.dumps(found.to_dict()))
     assert repr(found) == "Comparison(p.safetensors, q.safetensors)"
     assert "<td>q.safetensors</td>" in found._repr_html_()
+    monkeypatch.setitem(sys.modules, "pandas", types.SimpleNamespace(DataFrame=list))
+    rows = found.to_frame()
+    assert [(row["agent"], row["eps"]) for row in rows] == [
+        (name, eps) for name in ("p.safetensors", "q.safetensors") for eps in (0.0, 0.1)
+    ]
+    [block] = found.blocks
+    assert [row["mean"] for row in rows] == [cell.median.mean for row in block.rows for cell in row.cells.values()]
+    assert [row["exactly"] for row in rows] == [cell.exactly.mean for row in block.rows for cell in row.cells.values()]
     assert str(found) == in_folder("compare", "p.safetensors", "q.safetensors", "--format=markdown")[1].rstrip()
 
 

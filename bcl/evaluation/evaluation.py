@@ -5,15 +5,15 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from bcl.attacks import Attack, LowestScored, attack_label, rank
-from bcl.errors import MissingExtra, counted
+from bcl.errors import counted
 from bcl.evaluation.plan import Conditions
 from bcl.evaluation.score import Score, Worst, worst, worst_within
 from bcl.games import AtariGame, Game, ProcgenGame, game_to_dict
+from bcl.result import Result, Table
 from bcl.runs.results import ScoresFolder
 from bcl.settings import format_eps
 
@@ -40,8 +40,8 @@ class Start:
         return {"name": self.name, "file": self.file, "scores": [score.to_dict() for score in self.scores]}
 
 
-@dataclass(frozen=True)
-class Evaluation:
+@dataclass(frozen=True, repr=False)
+class Evaluation(Result):
     """How an agent does under every attack at every budget, and what to think of it."""
 
     game: Game = field(compare=False)  # as it was played; a verdict without its file of scores knows only the run's
@@ -148,12 +148,10 @@ class Evaluation:
             "start": self.start and self.start.to_dict(),
         }
 
-    def to_frame(self) -> Any:
-        """A pandas DataFrame, a row per score."""
-        return frame(
-            {"attack": attack_label(s.attack), "eps": s.eps, "mean": s.mean, "sem": s.sem, "changed": s.changed}
-            for s in self.scores
-        )
+    def _rows(self) -> Iterator[dict[str, Any]]:
+        """One per score."""
+        for s in self.scores:
+            yield {"attack": attack_label(s.attack), "eps": s.eps, "mean": s.mean, "sem": s.sem, "changed": s.changed}
 
     def __repr__(self) -> str:
         return f"Evaluation({self.agent} on {self.game.id}, {counted(len(self.scores), 'score')})"
@@ -163,15 +161,14 @@ class Evaluation:
         """Of a table of the scores."""
         return f"{self.game.id}: mean return ± standard error, {counted(self.episodes, 'episode')}, seed {self.seed}"
 
-    def _repr_html_(self) -> str:
+    def _tables(self) -> list[Table]:
         budgets = self.budgets
         cells = {(attack_label(score.attack), score.eps): str(score) for score in self.scores}
         cells |= {("worst within", eps): f"{lowest.mean:.4g}" for eps, lowest in self.worst_within.items()}
         names = dict.fromkeys(name for name, _ in cells)
         rows = [(name, *(cells.get((name, eps), "") for eps in budgets)) for name in names]
-        return html_table(
-            self.title, ["attack", *map(format_eps, budgets)], rows, (f"flag {flag}" for flag in self.flags)
-        )
+        notes = tuple(f"flag {flag}" for flag in self.flags)
+        return [Table(self.title, ("attack", *map(format_eps, budgets)), tuple(rows), notes)]
 
     def __str__(self) -> str:
         """A line per score, then the worst case within each budget, then doubts."""
@@ -225,21 +222,3 @@ def _stored(folder: ScoresFolder, agent: str) -> Iterator[tuple[Conditions, Scor
     for source, row in folder.read(agent):
         score = Score.from_dict(row, f"the score in {source}")
         yield Conditions.from_row(row, f"the score in {source}"), score
-
-
-def frame(rows: Iterable[dict[str, Any]]) -> Any:
-    """A pandas DataFrame."""
-    try:
-        import pandas
-    except ImportError:
-        raise MissingExtra("a data frame needs pandas", "pip install pandas") from None
-    return pandas.DataFrame([*rows])
-
-
-def html_table(title: str, header: Iterable[str], rows: Iterable[Iterable[str]], notes: Iterable[str] = ()) -> str:
-    """For notebooks."""
-    tagged = [("th", header), *(("td", row) for row in rows)]
-    lines = ["".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in row) for tag, row in tagged]
-    body = "".join(f"<tr>{line}</tr>" for line in lines)
-    below = "".join(f"<p>{escape(note)}</p>" for note in notes)
-    return f"<table><caption>{escape(title)}</caption>{body}</table>{below}"

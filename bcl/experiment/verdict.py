@@ -67,6 +67,12 @@ class Verdict:
             values = typed_values(cls, {name: data[name] for name in names})
             return cls(replace(evaluation, flags=raised), others[0] if others else None, **values)
 
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        facts = {name: getattr(self, name) for name in ("final_score", "curriculum", "kept", "reached")}
+        unlimited = self.unlimited and self.unlimited.to_dict()
+        return facts | {"evaluation": self.evaluation.to_dict(), "unlimited": unlimited}
+
     def sentence(self, config: Config) -> str:
         """The verdict as people read it, within the budget reached; where that was not evaluated, within the largest that was."""
         scores = self.evaluation.scores

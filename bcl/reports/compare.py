@@ -16,7 +16,8 @@ from bcl.evaluation.score import shown
 from bcl.games import AtariGame
 from bcl.reports.comparable import Entry, evaluated_alike, read_entry
 from bcl.reports.published import PublishedRow, result_for
-from bcl.reports.tables import as_html, as_markdown, tables
+from bcl.reports.tables import as_markdown, tables
+from bcl.result import Result, Table
 from bcl.runs.directory import Repeats
 from bcl.settings import format_eps
 
@@ -139,8 +140,8 @@ class Block:
         return data
 
 
-@dataclass(frozen=True)
-class Comparison:
+@dataclass(frozen=True, repr=False)
+class Comparison(Result):
     """Everything that is printed or drawn."""
 
     blocks: tuple[Block, ...]
@@ -162,8 +163,17 @@ class Comparison:
         """Its tables as markdown."""
         return "\n\n".join(map(as_markdown, tables(self)))
 
-    def _repr_html_(self) -> str:
-        return "".join(map(as_html, tables(self)))
+    def _rows(self) -> Iterator[dict[str, Any]]:
+        """One per agent and budget; `exactly` is the mean at exactly the budget, `mean` the worst within it."""
+        for block in self.blocks:
+            for row in block.rows:
+                about = {"game": block.game, "levels": block.levels, "agent": row.label}
+                for eps, cell in row.cells.items():
+                    worst = {"mean": cell.median.mean, "sem": cell.median.sem, "exactly": cell.exactly.mean}
+                    yield about | {"eps": eps, **worst, "attack": attack_label(cell.median.attack)}
+
+    def _tables(self) -> list[Table]:
+        return tables(self)
 
 
 def compare_agents(paths: Sequence[Path]) -> Comparison:

@@ -1,7 +1,6 @@
-"""Tables of text: what they hold, and how they are written to a terminal, as markdown, LaTeX and HTML."""
+"""Tables of scores and comparisons: what they hold, and how they are written to a terminal, as markdown and LaTeX."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING
 
@@ -9,10 +8,10 @@ from bcl import stats
 from bcl.attacks import Attack, attack_label
 from bcl.errors import counted
 from bcl.evaluation import Breaking, Score
-from bcl.evaluation.evaluation import html_table
 from bcl.evaluation.score import lowest
 from bcl.reports.published import row_for, run_counts
 from bcl.reports.style import number, short_eps
+from bcl.result import Table
 from bcl.settings import format_eps
 
 if TYPE_CHECKING:
@@ -27,18 +26,6 @@ PAPER_RUNS, PAPER_TIME = "paper's runs", "paper's time"  # columns that are left
 SHORTEST_NAME = 12  # letters of an agent's name that the terminal shows at least
 _LATEX = {"\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}"}
 _LATEX |= {"~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$", "\N{MINUS SIGN}": "$-$"}
-
-
-@dataclass(frozen=True)
-class Table:
-    """Text in rows and columns; the first column names the row."""
-
-    title: str
-    header: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    notes: tuple[str, ...] = ()
-    totals: tuple[tuple[str, ...], ...] = ()
-    """Rows below a rule, of which the first is bold."""
 
 
 def scores_table(
@@ -122,11 +109,6 @@ def as_markdown(table: Table) -> str:
     lines = ["| " + " | ".join(cell.replace("|", r"\|") for cell in row) + " |" for row in rows]
     notes = [f"\n{note}" for note in table.notes]
     return escape("\n".join([f"**{table.title}**", "", *lines, *notes]), quote=False)
-
-
-def as_html(table: Table) -> str:
-    """For notebooks."""
-    return html_table(table.title, table.header, (*table.rows, *table.totals), table.notes)
 
 
 def as_latex(table: Table) -> str:
