@@ -85,7 +85,7 @@ def test_results_show_themselves_in_notebooks(policy: Policy, monkeypatch: pytes
     assert repr(judged) == "Evaluation(an agent in memory on CartPole-v1, 5 scores)"
     assert repr(proven) == "Certification(an agent in memory on CartPole-v1, 1 budget)"
     html = judged._repr_html_()
-    assert "<tr><th>attack</th><th>0.0</th><th>0.1</th><th>0.2</th></tr>" in html
+    assert "<tr><th>attack</th><th>0</th><th>0.1</th><th>0.2</th></tr>" in html
     assert f"<tr><td>no attack</td><td>{judged.nominal}</td><td></td><td></td></tr>" in html
     lowest = judged.worst_within[0.2].mean
     assert html.count("<tr>") == 5  # header, nominal, two attacks, worst within

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from bcl.attacks import Attack, LowestScored, attack_label, rank
 from bcl.errors import counted
 from bcl.evaluation.plan import Conditions
-from bcl.evaluation.score import Score, Worst, worst, worst_within
+from bcl.evaluation.score import Score, Worst, lowest, worst, worst_within
 from bcl.games import AtariGame, Game, ProcgenGame, game_to_dict
 from bcl.result import Result, Table
 from bcl.runs.results import ScoresFolder
@@ -161,24 +161,40 @@ class Evaluation(Result):
         """Of a table of the scores."""
         return f"{self.game.id}: mean return ± standard error, {counted(self.episodes, 'episode')}, seed {self.seed}"
 
+    def table(self) -> Table:
+        """Attacks down, budgets across, the worst case below and that of the agent that training started from."""
+        columns: dict[float | None, str] = {eps: format_eps(eps) if eps else "0" for eps in self.budgets}
+        shown: dict[tuple[Attack | None, float | None], str] = {(s.attack, s.eps): str(s) for s in self.scores}
+        if self.breaking:
+            columns[None] = "breaks at"
+            found = zip(self.breaking.attacks, self.breaking.budgets, strict=True)
+            shown |= {(attack, None): self.breaking.shown(eps) for attack, eps in found}
+        attacks = dict.fromkeys(attack for attack, _ in shown)
+        rows = [(attack_label(attack), *(shown.get((attack, at), "") for at in columns)) for attack in attacks]
+        totals = [("worst within", *_worst_within(self.scores, columns))]
+        if self.start:
+            totals.append((f"start ({self.start.name}), worst within", *_worst_within(self.start.scores, columns)))
+        attacked = max(self.budgets) > 0
+        return Table(self.title, ("attack", *columns.values()), tuple(rows), (), tuple(totals) if attacked else ())
+
     def _tables(self) -> list[Table]:
-        budgets = self.budgets
-        cells = {(attack_label(score.attack), score.eps): str(score) for score in self.scores}
-        cells |= {("worst within", eps): f"{lowest.mean:.4g}" for eps, lowest in self.worst_within.items()}
-        names = dict.fromkeys(name for name, _ in cells)
-        rows = [(name, *(cells.get((name, eps), "") for eps in budgets)) for name in names]
-        notes = tuple(f"flag {flag}" for flag in self.flags)
-        return [Table(self.title, ("attack", *map(format_eps, budgets)), tuple(rows), notes)]
+        return [dataclasses.replace(self.table(), notes=tuple(f"flag {flag}" for flag in self.flags))]
 
     def __str__(self) -> str:
         """A line per score, then the worst case within each budget, then doubts."""
         lines = [self.title, *(f"{score.label}: {score}" for score in self.scores)]
         began = worst_within(self.start.scores) if self.start else {}
-        for eps, lowest in self.worst_within.items():
+        for eps, least in self.worst_within.items():
             start = f" (its start: {began[eps].mean:.4g})" if eps in began else ""
-            lines.append(f"worst within {format_eps(eps)}: {lowest.mean:.4g}{start}")
+            lines.append(f"worst within {format_eps(eps)}: {least.mean:.4g}{start}")
         lines += [str(self.breaking)] if self.breaking else []
         return "\n".join([*lines, *(f"flag {flag}" for flag in self.flags)])
+
+
+def _worst_within(scores: Sequence[Score], budgets: Iterable[float | None]) -> Iterator[str]:
+    for eps in budgets:
+        within = [s for s in scores if eps is not None and s.eps <= eps]
+        yield str(lowest(within)) if within else ""
 
 
 def levels_of(game: Game) -> Levels:

@@ -1,23 +1,21 @@
-"""Tables of scores and comparisons: what they hold, and how they are written to a terminal, as markdown and LaTeX."""
+"""The tables of a comparison, and how any table is written: to a terminal, as markdown and as LaTeX."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from html import escape
 from typing import TYPE_CHECKING
 
 from bcl import stats
-from bcl.attacks import Attack, attack_label
+from bcl.attacks import attack_label
 from bcl.errors import counted
-from bcl.evaluation import Breaking, Score
-from bcl.evaluation.score import lowest
+from bcl.evaluation import Score
 from bcl.reports.published import row_for, run_counts
-from bcl.reports.style import number, short_eps
+from bcl.reports.style import number
 from bcl.result import Table
 from bcl.settings import format_eps
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from bcl.experiment import Start
     from bcl.reports.comparable import Entry
     from bcl.reports.compare import Block, Comparison, ReturnAtBudget, Row
 
@@ -26,31 +24,6 @@ PAPER_RUNS, PAPER_TIME = "paper's runs", "paper's time"  # columns that are left
 SHORTEST_NAME = 12  # letters of an agent's name that the terminal shows at least
 _LATEX = {"\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}"}
 _LATEX |= {"~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$", "\N{MINUS SIGN}": "$-$"}
-
-
-def scores_table(
-    title: str, scores: Sequence[Score], start: "Start | None" = None, breaking: Breaking | None = None
-) -> Table:
-    """Attacks down, budgets across, the worst case below and that of the agent that training started from."""
-    budgets = sorted({s.eps for s in scores})
-    shown: dict[tuple[Attack | None, float | None], str] = {(s.attack, s.eps): str(s) for s in scores}
-    columns: dict[float | None, str] = {eps: short_eps(eps) for eps in budgets}
-    if breaking:
-        columns[None] = "breaks at"
-        shown |= {(a, None): breaking.shown(eps) for a, eps in zip(breaking.attacks, breaking.budgets, strict=True)}
-    attacks = dict.fromkeys(attack for attack, _ in shown)
-    rows = [(attack_label(attack), *(shown.get((attack, at), "") for at in columns)) for attack in attacks]
-    totals = [("worst within", *_worst_within(scores, columns))]
-    if start:
-        totals.append((f"start ({start.name}), worst within", *_worst_within(start.scores, columns)))
-    attacked = max(budgets) > 0
-    return Table(title, ("attack", *columns.values()), tuple(rows), totals=tuple(totals) if attacked else ())
-
-
-def _worst_within(scores: Sequence[Score], columns: Iterable[float | None]) -> Iterator[str]:
-    for eps in columns:
-        within = [s for s in scores if eps is not None and s.eps <= eps]
-        yield str(lowest(within)) if within else ""
 
 
 def tables(comparison: "Comparison") -> list[Table]:
