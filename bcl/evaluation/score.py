@@ -53,6 +53,11 @@ class Score:
         return stats.sem(self.returns)
 
     @property
+    def has_error(self) -> bool:
+        """Whether there are enough episodes for a standard error to be shown."""
+        return len(self.returns) >= stats.MIN_FOR_INTERVAL
+
+    @property
     def interval(self) -> stats.Interval | None:
         """95 % interval of the mean over its episodes."""
         return stats.mean_interval([self.returns])
@@ -64,8 +69,8 @@ class Score:
 
     def __str__(self) -> str:
         """The mean, with its standard error where there are enough episodes for one."""
-        enough = len(self.returns) >= stats.MIN_FOR_INTERVAL
-        return f"{self.mean:.4g} ± {self.sem:.{2 if self.sem < 100 else 3}g}" if enough else f"{self.mean:.4g}"
+        error = f" ± {self.sem:.{2 if self.sem < 100 else 3}g}" if self.has_error else ""
+        return f"{self.mean:.4g}{error}"
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, with the summary people look for. `attack` is for people; `adversary` is what it is rebuilt from."""

@@ -130,7 +130,6 @@ def _of_run(run: RunDirectory, source: Path) -> Collected:
         provenance=tuple(_provenance(run)),
         repeats=tuple(_repeats(source, run)),
         started_with=_started_with(run),
-        start=start[0] if start else "",
         breaking=read_breaking(run.results, policy) if verdict else None,
     )
 

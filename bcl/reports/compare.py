@@ -25,15 +25,6 @@ Attacks = dict[float, tuple[Attack | None, ...]]  # by budget
 
 
 @dataclass(frozen=True)
-class OverRepeats:
-    """All repeats at one budget."""
-
-    mean: float
-    """Of the runs' means, each its own worst within the budget."""
-    interval: stats.Interval | None
-
-
-@dataclass(frozen=True)
 class ReturnAtBudget:
     """A row at one budget."""
 
@@ -46,8 +37,14 @@ class ReturnAtBudget:
     """Returns per episode of every run, each its own worst within the budget."""
 
     @property
-    def over_repeats(self) -> OverRepeats:
-        return OverRepeats(stats.mean([*map(stats.mean, self.runs)]), stats.mean_interval(self.runs))
+    def mean(self) -> float:
+        """Of the means of all repeats."""
+        return stats.mean([*map(stats.mean, self.runs)])
+
+    @property
+    def interval(self) -> stats.Interval | None:
+        """Of that mean."""
+        return stats.mean_interval(self.runs)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data."""
@@ -55,7 +52,7 @@ class ReturnAtBudget:
             "eps": self.eps,
             "median": _measured(self.median),
             "exactly": _measured(self.exactly),
-            "over_repeats": asdict(self.over_repeats),
+            "over_repeats": {"mean": self.mean, "interval": self.interval and asdict(self.interval)},
             "run_means": [*map(stats.mean, self.runs)],
         }
 

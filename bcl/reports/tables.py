@@ -134,7 +134,7 @@ def _lines(row: "Row", block: "Block") -> Iterator[tuple[str, ...]]:
     name = row.label if alone else f"{row.label}, median of {len(row.members)} ({row.median})"
     yield line(name, lambda cell: _measured(cell.median), row.score)
     if not alone:
-        yield line("  mean over repeats", _over_repeats, None)
+        yield line("  mean over repeats", lambda cell: number(cell.mean) + _interval(cell.interval), None)
     if _differs(row):
         yield line(f"  {EXACTLY}", lambda cell: _measured(cell.exactly), row.paper_score)
     if paper := row.published:
@@ -195,14 +195,8 @@ def _name(block: "Block") -> str:
 
 
 def _measured(score: Score) -> str:
-    enough = len(score.returns) >= stats.MIN_FOR_INTERVAL
-    mean = _plus_minus(score.mean, score.sem) if enough else number(score.mean)
+    mean = _plus_minus(score.mean, score.sem) if score.has_error else number(score.mean)
     return mean + _interval(score.interval)
-
-
-def _over_repeats(cell: "ReturnAtBudget") -> str:
-    everyone = cell.over_repeats
-    return number(everyone.mean) + _interval(everyone.interval)
 
 
 def _plus_minus(mean: float, sem: float) -> str:
