@@ -125,11 +125,17 @@ def build(kind: Any, data: Any, where: str) -> Any:
     for key in data:
         if key not in hints:
             raise ConfigError(f"unknown setting '{_path(where, key)}'", _closest_setting(key, where, hints))
-    values = {key: typed(hints[key], value, _path(where, key)) for key, value in data.items()}
+    values = typed_values(kind, data, where)
     missing = [f.name for f in dataclasses.fields(kind) if f.name not in values and f.default is f.default_factory]
     if missing:
         raise ConfigError(f"setting '{_path(where, missing[0])}' is missing", "every configuration needs it")
     return kind(**values)
+
+
+def typed_values(kind: Any, data: Mapping[str, Any], where: str = "") -> dict[str, Any]:
+    """Values of fields of a dataclass, each as the type of its field."""
+    hints = _hints(kind)
+    return {key: typed(hints[key], value, _path(where, key)) for key, value in data.items()}
 
 
 def to_toml(config: Any, *, comments: bool = False, without: str = "") -> str:

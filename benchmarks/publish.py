@@ -28,14 +28,14 @@ from bcl.envs import make_env
 from bcl.errors import BclError, ConfigError, StoreError, WeightsError
 from bcl.evaluation import Evaluation, game_for_evaluation, read_evaluations, watch
 from bcl.policies import Policy
-from bcl.policies.files import Weights, fingerprint, load, to_bytes
+from bcl.policies.files import NumberFormat, fingerprint, load, to_bytes
 from bcl.runs import store
 from bcl.runs.directory import CONFIG, POLICY
 from bcl.runs.results import Results
 from bcl.settings import format_eps, read_toml
 
 MAX_BYTES = 8_000_000
-FORMS: tuple[Weights, ...] = ("float16", "int16", "float32")  # the first that changes nothing and fits is taken
+FORMS: tuple[NumberFormat, ...] = ("float16", "int16", "float32")  # the first that changes nothing and fits is taken
 
 
 def changed_actions(policy: Policy, others: Sequence[Policy], episodes: int) -> tuple[int, list[int]]:
@@ -54,7 +54,7 @@ def changed_actions(policy: Policy, others: Sequence[Policy], episodes: int) -> 
     return steps, changed
 
 
-def smallest(policy: Policy, episodes: int) -> tuple[Weights, bytes, Policy]:
+def smallest(policy: Policy, episodes: int) -> tuple[NumberFormat, bytes, Policy]:
     """The first form in which the agent fits and acts as it did, its bytes, and the agent as it will be loaded."""
     forms = {form: data for form in FORMS if len(data := to_bytes(policy, form)) <= MAX_BYTES}
     stored = {form: policy_in(data) for form, data in forms.items()}

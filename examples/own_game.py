@@ -61,6 +61,6 @@ if __name__ == "__main__":
         run = bcl.resume(OUT, say=print)
     else:
         run = bcl.train("Thermostat-v0", recipe="at", out=OUT, say=print, **SETTINGS)
-    for score in run.verdict.scores:
+    for score in run.verdict.evaluation.scores:
         print(f"{score.label}: {score}")
     print(bcl.certify(run, eps=[0.01], method="crown"))

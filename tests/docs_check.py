@@ -3,7 +3,7 @@
     python tests/docs_check.py [PAGE...]      # `make docs-check`
 
 The `sh` and `python` blocks of a page are run in order, in a folder that is empty but for what pages take for granted (see
-`prepare`). Then all commands in the text of the pages are run, each once, in one more folder. Pages keep the commands that
+`prepare`) and benchmarks/results. Then all commands in the text of the pages are run, each once, in one more folder. Pages keep the commands that
 people need; here a training gets few steps, an evaluation one episode and one budget, a benchmark an instant. What is not run
 stands in docs_commands.NOT_RUN with its reason.
 
@@ -172,7 +172,7 @@ def check(pages: list[Path]) -> list[str]:
     total, number, failed = sum(map(len, groups)), 0, []
     with tempfile.TemporaryDirectory(prefix="bcl-docs-") as temporary, warm(Path(temporary)) as environment:
         given, folder = Path(temporary) / "given", Path(temporary) / "page"
-        given.mkdir()
+        shutil.copytree(ROOT / "benchmarks" / "results", given / "benchmarks" / "results")
         subprocess.run(["python", PREPARE], cwd=given, env=environment, check=True)
         for group in groups:
             shutil.copytree(given, folder)

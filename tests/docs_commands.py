@@ -187,7 +187,7 @@ def reason_not_to_run(words: list[str]) -> str | None:
 
 def is_run(words: list[str]) -> bool:
     """Whether this is a command that can be run."""
-    return words[0] == "bcl" or (words[0] == "python" and words[1] in SCRIPTS)
+    return words[0] == "bcl" or words[:2] == ["tar", "xf"] or (words[0] == "python" and words[1] in SCRIPTS)
 
 
 def small(words: list[str]) -> list[str]:

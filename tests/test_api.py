@@ -86,7 +86,7 @@ def test_results_show_themselves_in_notebooks(policy: Policy, monkeypatch: pytes
     assert repr(judged) == "Evaluation(an agent in memory on CartPole-v1, 5 scores)"
     assert repr(proven) == "Certification(an agent in memory on CartPole-v1, 1 budget)"
     html = judged._repr_html_()
-    assert "<tr><th>attack</th><th>0.0</th><th>0.1</th><th>0.2</th></tr>" in html
+    assert "<tr><th>attack</th><th>0</th><th>0.1</th><th>0.2</th></tr>" in html
     assert f"<tr><td>no attack</td><td>{judged.nominal}</td><td></td><td></td></tr>" in html
     lowest = judged.worst_within[0.2].mean
     assert html.count("<tr>") == 5  # header, nominal, two attacks, worst within
@@ -102,6 +102,9 @@ def test_results_show_themselves_in_notebooks(policy: Policy, monkeypatch: pytes
     assert (nominal["attack"], nominal["eps"], nominal["mean"]) == ("no attack", 0.0, judged.nominal.mean)
     [row] = proven.to_frame()
     assert row["acr"] == proven.certificates[0].acr
+    data = json.loads(json.dumps(proven.to_dict()))
+    assert (data["policy"], data["method"], data["game"]["id"]) == ("an agent in memory", proven.method, "CartPole-v1")
+    assert [proof["acr"] for proof in data["certificates"]] == [row["acr"]]
 
 
 def test_bars_show_how_far_a_training_is(
@@ -115,7 +118,9 @@ def test_bars_show_how_far_a_training_is(
     assert capsys.readouterr().err == ""
 
 
-def test_compare_is_the_compare_command(in_folder: Callable[..., tuple[int, str, str]], policy: Policy) -> None:
+def test_compare_is_the_compare_command(
+    in_folder: Callable[..., tuple[int, str, str]], policy: Policy, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in ("p.safetensors", "q.safetensors"):
         bcl.save(policy, name)
         bcl.evaluate(name, attacks="noise", eps=0.1, episodes=2)
@@ -125,6 +130,14 @@ def test_compare_is_the_compare_command(in_folder: Callable[..., tuple[int, str,
     assert json.loads(out) == json.loads(json.dumps(found.to_dict()))
     assert repr(found) == "Comparison(p.safetensors, q.safetensors)"
     assert "<td>q.safetensors</td>" in found._repr_html_()
+    monkeypatch.setitem(sys.modules, "pandas", types.SimpleNamespace(DataFrame=list))
+    rows = found.to_frame()
+    assert [(row["agent"], row["eps"]) for row in rows] == [
+        (name, eps) for name in ("p.safetensors", "q.safetensors") for eps in (0.0, 0.1)
+    ]
+    [block] = found.blocks
+    assert [row["mean"] for row in rows] == [cell.median.mean for row in block.rows for cell in row.cells.values()]
+    assert [row["exactly"] for row in rows] == [cell.exactly.mean for row in block.rows for cell in row.cells.values()]
     assert str(found) == in_folder("compare", "p.safetensors", "q.safetensors", "--format=markdown")[1].rstrip()
 
 
@@ -181,15 +194,18 @@ def test_train_is_the_train_command(
     assert repr(run) == "Run('ours')"
     facts = json.loads(json.dumps(run.to_dict()))
     assert (facts["run"], facts["verdict"], facts["final_score"]) == ("ours", run.sentence, run.verdict.final_score)
-    assert [score["mean"] for score in facts["scores"]] == [score.mean for score in run.verdict.scores]
+    assert [score["mean"] for score in facts["evaluation"]["scores"]] == [
+        score.mean for score in run.verdict.evaluation.scores
+    ]
     with monkeypatch.context() as patch:
         patch.setitem(sys.modules, "pandas", types.SimpleNamespace(DataFrame=list))
         frame = run.to_frame()
     assert [(row["attack"], row["eps"], row["mean"]) for row in frame] == [
-        (attack_label(score.attack), score.eps, score.mean) for score in run.verdict.scores
+        (attack_label(score.attack), score.eps, score.mean) for score in run.verdict.evaluation.scores
     ]
-    assert "verdict" not in run._repr_html_()
-    assert "return" in run._repr_html_()
+    html = run._repr_html_()
+    assert html.startswith(f"<p>ours: {run.sentence[:20]}")
+    assert f"<caption>{run.verdict.evaluation.title}</caption>" in html
     assert bcl.resume(run, workers=workers, seed=3).verdict == run.verdict
     with pytest.raises(bcl.BclError, match=r"started with other settings \(seed\)"):
         bcl.resume(run, workers=workers, seed=4)
@@ -406,7 +422,7 @@ def test_an_environment_may_be_a_class_or_a_function(
     module = importlib.import_module("own_game_for_test")
     assert bcl.wrap(nn.Linear(2, 2), module.Corridor).spec.num_actions == 2
     run = bcl.train(lambda: module.Corridor(), out="here", **TINY)
-    assert run.verdict.scores[0].mean >= 1
+    assert run.verdict.evaluation.scores[0].mean >= 1
     with pytest.raises(bcl.BclError, match="other processes cannot import 'lambda-v0'; put it into a module"):
         bcl.train(lambda: module.Corridor(), workers=bcl.Workers(parallel=2), **TINY)
 

@@ -24,6 +24,7 @@ ALLOWED = {
     "bounds": {"errors", "layers"},
     "envs": FACTS | {"processes"},
     "stats": set(),
+    "result": {"errors"},
     "device": {"errors"},
     "seeds": set(),
     "schedules": set(),
@@ -32,7 +33,7 @@ ALLOWED = {
     "curriculum": {"curriculum_rules", "errors"},
     "runs": {"errors", "processes", "config", "curriculum_rules", "recipes", "settings"},
     "policies": FACTS | {"runs", "zoo", "__init__"},
-    "evaluation": FACTS | {"__init__", "attacks", "bounds", "device", "stats", "envs", "policies", "runs"},
+    "evaluation": FACTS | {"__init__", "attacks", "bounds", "device", "stats", "envs", "policies", "result", "runs"},
     "learners": FACTS
     | {
         "attacks",
@@ -63,10 +64,10 @@ ALLOWED = {
     | {"device", "runs", "seeds", "stats"},
     "reports": FACTS
     | {"__init__", "attacks", "config", "curriculum_rules", "envs", "evaluation", "experiment", "learners", "policies"}
-    | {"device", "recipes", "runs", "stats", "zoo"},
+    | {"device", "recipes", "result", "runs", "stats", "zoo"},
     "api": FACTS
     | {"attacks", "bounds", "config", "envs", "evaluation", "experiment", "learners", "policies", "recipes", "reports"}
-    | {"runs", "zoo"},
+    | {"result", "runs", "zoo"},
     "cli": FACTS
     | {"__init__", "config", "recipes", "envs", "policies", "attacks", "evaluation", "runs", "stats"}
     | {"api", "experiment", "reports", "zoo"},

@@ -4,6 +4,7 @@ import importlib
 import shlex
 import shutil
 import sys
+import tarfile
 import tomllib
 import typing
 from collections.abc import Callable
@@ -314,7 +315,10 @@ def test_the_fast_recipe_is_what_trained_the_agent() -> None:
     recipe = resolve("pong", recipe="bcl-fast-at")
     where = {"dqn.checkpoint_minutes", "evaluation.eps", "evaluation.suite", *LATER_DEFAULTS}
     where.add("curriculum.judged_by")  # since then also by APGD-20, docs/curriculum.md
-    first = config_from_toml((RECORDS / "pong-bcl-mos-at" / CONFIG).read_text())
+    with tarfile.open(RECORDS / "pong-bcl-mos-at.tar.xz") as records:
+        settings = records.extractfile(f"pong-bcl-mos-at/{CONFIG}")
+        assert settings is not None
+        first = config_from_toml(settings.read().decode())
     assert {*difference(recipe, first)} == where | {"recipe", "curriculum.runs"}  # one run a phase, docs/results.md
     further = config_from_toml((zoo.FOLDER / "pong-bcl-fast-at" / CONFIG).read_text())
     budgets = {f"curriculum.{name}" for name in ("start", "increment", "target")}

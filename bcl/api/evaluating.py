@@ -3,20 +3,20 @@
 The command line reads their signatures for its help: nothing heavy is imported at the top.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from bcl.api import Attack, Budgets, Policy, Where, choice, finite, switch, whole
 from bcl.errors import ConfigError, counted
+from bcl.result import Result, Table
 from bcl.settings import format_eps
 
 if TYPE_CHECKING:
     from bcl.bounds import Method
     from bcl.evaluation import Certificate, Evaluation
     from bcl.games import Game
-    from bcl.reports.tables import Table
 
 
 class ProgressListener:
@@ -36,8 +36,8 @@ class ProgressListener:
 NO_LISTENER = ProgressListener()
 
 
-@dataclass(frozen=True)
-class Certification:
+@dataclass(frozen=True, repr=False)
+class Certification(Result):
     """What was proven about an agent at every budget."""
 
     agent: str
@@ -54,30 +54,31 @@ class Certification:
         """Of a table of the certificates: the method, and why it was taken."""
         return f"{self.game.id}: certificates by {self.method}" + (f" ({self.why})" if self.why else "")
 
-    def table(self) -> "Table":
+    def table(self) -> Table:
         """A row per budget."""
-        from bcl.reports.tables import Table
-
         first = self.certificates[0]
         title = f"{self.title}, {counted(first.episodes, 'episode')}, seed {first.seed}"
         header = ("eps", "actions proven (ACR)", "greedy worst case (GWC)", "nominal")
         rows = [(format_eps(c.eps), f"{c.acr:.1%}", f"{c.at_worst:.4g}", f"{c.nominal:.4g}") for c in self.certificates]
         return Table(title, header, tuple(rows))
 
-    def to_frame(self) -> Any:
-        """A pandas DataFrame, a row per budget."""
-        from bcl.evaluation.evaluation import frame
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data; `certificates` is what `bcl certify --json` prints."""
+        from bcl.games import game_to_dict
 
-        names = ("method", "eps", "acr", "gwc", "nominal")
-        return frame({name: getattr(proof, name) for name in names} for proof in self.certificates)
+        about = {"policy": self.agent, "game": game_to_dict(self.game), "method": self.method}
+        return {**about, "certificates": [proof.to_dict() for proof in self.certificates]}
+
+    def _rows(self) -> Iterator[dict[str, Any]]:
+        """One per budget."""
+        for proof in self.certificates:
+            yield {name: getattr(proof, name) for name in ("method", "eps", "acr", "gwc", "nominal")}
 
     def __repr__(self) -> str:
         return f"Certification({self.agent} on {self.game.id}, {counted(len(self.certificates), 'budget')})"
 
-    def _repr_html_(self) -> str:
-        from bcl.reports.tables import as_html
-
-        return as_html(self.table())
+    def _tables(self) -> list[Table]:
+        return [self.table()]
 
     def __str__(self) -> str:
         """The method, then a line per budget."""

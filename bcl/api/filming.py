@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from bcl.api import Attack, Policy, Where, finite, given, path_of, whole
 from bcl.api.evaluating import NO_LISTENER, ProgressListener
 from bcl.errors import ConfigError, counted
+from bcl.result import Result, Table
 from bcl.settings import format_eps, parse_eps
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class Video:
+class Video(Result):
     """Two files, and what they show."""
 
     mp4: Path
@@ -48,11 +49,11 @@ class Video:
         shown = {"eps": self.eps, "steps": self.steps, "changed": self.changed, "return": self.total}
         return {"mp4": str(self.mp4), "gif": str(self.gif), **shown}
 
-    def to_frame(self) -> Any:
-        """A pandas DataFrame of one row."""
-        from bcl.evaluation.evaluation import frame
+    def _rows(self) -> list[dict[str, Any]]:
+        return [self.to_dict()]
 
-        return frame([self.to_dict()])
+    def _tables(self) -> list[Table]:
+        return []
 
     def _repr_html_(self) -> str:
         picture = base64.b64encode(self.gif.read_bytes()).decode()

@@ -67,7 +67,7 @@ class Evaluator:
         name, agent = target.start
         policy = files.load(agent.file, next(target.policy.parameters()).device)
         scores = self.scores(policy, wanted, agent.results.scores, number=1, whose=f"start ({name}): ")
-        return Start(name, str(agent.file), scores, [])
+        return Start(name, str(agent.file), scores)
 
     def prove_in_processes(
         self, policy: Policy, wanted: Sequence[float], method: Method, folder: CertificatesFolder

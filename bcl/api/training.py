@@ -14,12 +14,13 @@ from bcl.api import Policy, Where, function, given, named_game, path_of, switch,
 from bcl.api.workers import Workers
 from bcl.config import Stages, resolve_stages
 from bcl.errors import BclError, ConfigError, StoreError, TrainingError, counted
+from bcl.result import Result, Table
 from bcl.runs import store
 from bcl.runs.directory import Repeats, RunDirectory, check_new, make_room, runs_of
 from bcl.settings import format_eps
 
 if TYPE_CHECKING:
-    from bcl.evaluation import Score
+    from bcl.evaluation import Evaluation
     from bcl.experiment import Dispatcher, Verdict
 
 Say = Callable[[str], None]
@@ -29,7 +30,7 @@ A_QUICK_LOOK = "a quick look: few steps, runs, phases and episodes; the result i
 
 
 @dataclass(frozen=True)
-class Run:
+class Run(Result):
     """A finished run. It stands for its directory, so every function that takes a path takes it."""
 
     folder: Path
@@ -50,41 +51,39 @@ class Run:
         """Plain data."""
         return {"run": str(self.folder), "verdict": self.sentence, **self.verdict.to_dict()}
 
-    def to_frame(self) -> Any:
-        """A pandas DataFrame, a row per score."""
-        from bcl.evaluation.evaluation import frame
-
-        return frame(self._rows())
-
     def _rows(self) -> Iterator[dict[str, Any]]:
-        from bcl.attacks import attack_label
+        """One per score."""
+        for evaluation in self.verdict.evaluations:
+            where = {"run": str(self.folder), "unlimited_levels": evaluation is self.verdict.unlimited}
+            for row in evaluation._rows():
+                yield where | row
 
-        for unlimited, scores in ((False, self.verdict.scores), (True, self.verdict.unlimited)):
-            for score in scores:
-                row = {"run": str(self.folder), "unlimited_levels": unlimited, "attack": attack_label(score.attack)}
-                yield row | {name: getattr(score, name) for name in ("eps", "mean", "sem", "changed")}
+    def _tables(self) -> Iterator[Table]:
+        for evaluation in self.verdict.evaluations:
+            yield from evaluation._tables()
 
     def _repr_html_(self) -> str:
-        return f"<p>{escape(str(self.folder))}</p><p>{escape(self.sentence)}</p>"
+        return f"<p>{escape(str(self.folder))}: {escape(self.sentence)}</p>{super()._repr_html_()}"
 
     def __str__(self) -> str:
         """A line per budget, flags, the start, and the verdict."""
-        start = self.verdict.start
-        lines = _score_lines("", self.verdict.scores, start.scores if start else [])
-        lines += _score_lines(" on unlimited levels", self.verdict.unlimited, start.unlimited if start else [])
-        lines += [f"flag {flag}" for flag in self.verdict.flags]
+        start = self.verdict.evaluation.start
+        lines = _score_lines("", self.verdict.evaluation)
+        lines += _score_lines(" on unlimited levels", self.verdict.unlimited) if self.verdict.unlimited else []
+        lines += [f"flag {flag}" for flag in self.verdict.evaluation.flags]
         lines += [f"its start ({start.name}): {self.folder / start.file}"] if start else []
         return "\n".join([*lines, f"verdict: {self.sentence}"])
 
 
-def _score_lines(where: str, scores: "list[Score]", of_start: "list[Score]") -> list[str]:
+def _score_lines(where: str, evaluation: "Evaluation") -> list[str]:
     """The worst within each budget, beside that of the start."""
     from bcl.evaluation import lowest
 
     lines = []
-    for eps in sorted({score.eps for score in scores}):
+    of_start = evaluation.start.scores if evaluation.start else []
+    for eps in evaluation.budgets:
         words = f"under the worst attack within {format_eps(eps)}" if eps else "without attack"
-        ours, *theirs = [lowest(s for s in some if s.eps <= eps) for some in (scores, of_start) if some]
+        ours, *theirs = [lowest(s for s in some if s.eps <= eps) for some in (evaluation.scores, of_start) if some]
         beside = "".join(f" (its start: {score})" for score in theirs)
         lines.append(f"mean return over {counted(len(ours.returns), 'episode')}{where} {words}: {ours}{beside}")
     return lines

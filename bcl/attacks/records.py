@@ -76,8 +76,13 @@ def attack_to_dict(attack: Attack) -> dict[str, Any]:
 
 
 def attack_from_dict(data: dict[str, Any]) -> Attack:
-    """The inverse of `attack_to_dict`; what this package cannot rebuild is an `OtherAttack`."""
+    """The inverse of `attack_to_dict`; what this package cannot rebuild is an `OtherAttack`. Raises TypeError or KeyError for
+    what is no attack at all."""
+    if not isinstance(data, dict):
+        raise TypeError(f"{data!r:.60} is not an attack")
     settings = {name: attack_from_dict(v) if isinstance(v, dict) else v for name, v in data.items() if name != "kind"}
+    if any(isinstance(value, list) for value in settings.values()):
+        raise TypeError("a list is not a setting of an attack")
     kind = str(data["kind"])
     if kind in _KINDS:
         try:
@@ -91,6 +96,8 @@ def attack_from_repr(text: str) -> Attack | None:
     """From scores that version 0.1 stored, which had the repr of an attack in place of its fields."""
     if text == NONE:
         return None
+    if not isinstance(text, str):
+        raise TypeError(f"{text!r:.60} is not an attack")
     try:
         return attack_from_dict(_parsed(ast.parse(text, mode="eval").body))
     except (SyntaxError, ValueError, TypeError):

@@ -94,7 +94,7 @@ def attack(call: Call, *, json: bool = False) -> None:
     if json:
         print(to_json.dumps(found.to_dict()))
         return
-    tables.print_table(tables.scores_table(found.title, found.scores, found.start, found.breaking), console.out)
+    tables.print_table(found.table(), console.out)
     if found.breaking:
         console.out.print(str(found.breaking), highlight=False)
     for flag in found.flags:

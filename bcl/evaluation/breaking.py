@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from bcl.attacks import Attack, Learned, attack_from_dict, attack_from_repr, attack_label, attack_to_dict, recorded
-from bcl.errors import ConfigError, StoreError
+from bcl.errors import ConfigError
 from bcl.evaluation.plan import Cell, Plan
 from bcl.evaluation.suite import Begin, no_progress, run_suite
 from bcl.games import LOWEST_RETURNS
@@ -15,6 +15,7 @@ from bcl.policies import Policy
 from bcl.policies.files import fingerprint
 from bcl.runs import store
 from bcl.runs.results import Results
+from bcl.settings import typed_values
 
 FIRST_ROUND = tuple(2.0**-k for k in range(10, -1, -1))  # each twice the one before, up to a budget of 1
 ROUNDS = 2  # after the first
@@ -65,14 +66,13 @@ def read_breaking(results: Results, policy: str) -> Breaking | None:
     data = store.read_if_there(path)
     if data.pop("policy", None) != policy:
         return None
-    try:
-        if data["threshold"] is None:
-            raise TypeError("its threshold is no number")
-        texts, adversaries = data.pop("attacks"), data.pop("adversaries", None)
+    with store.fitting(f"'{path}'", "delete it, and find the budget again"):
+        texts, adversaries = data.pop("attacks", ()), data.pop("adversaries", None)
         attacks = map(attack_from_dict, adversaries) if adversaries else map(attack_from_repr, texts)  # of version 0.1
-        return Breaking(**data | {"attacks": tuple(attacks), "budgets": tuple(data["budgets"])})
-    except (KeyError, TypeError) as error:
-        raise StoreError(f"'{path}' does not fit ({error})", "delete it, and find the budget again") from None
+        found = Breaking(attacks=tuple(filter(None, attacks)), **typed_values(Breaking, data))
+        if len(found.attacks) != len(found.budgets):
+            raise ValueError("it has not as many budgets as attacks")
+        return found
 
 
 def find_breaking(

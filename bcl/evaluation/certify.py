@@ -10,13 +10,13 @@ from torch import Tensor, nn
 from bcl import stats
 from bcl.bounds import Method, certified, full_precision, impossible, input_box, margins, pair_margins
 from bcl.envs import VectorEnv
-from bcl.errors import StoreError
 from bcl.evaluation.episodes import Episode, EpisodeCounter
 from bcl.evaluation.plan import Cell, Conditions
 from bcl.evaluation.play import Decided, Group, SharedEnv, Slot, play
 from bcl.policies import Policy, as_float
 from bcl.runs.results import CertificatesFolder
-from bcl.settings import format_eps
+from bcl.runs.store import fitting
+from bcl.settings import format_eps, typed_values
 
 FEW_NEURONS = 4096  # with which CROWN takes milliseconds for a batch of vectors (docs/certificates.md)
 USUAL_LENGTH = 1000  # steps an episode is taken to have before one is known
@@ -53,12 +53,8 @@ class Certificate:
     @classmethod
     def from_dict(cls, data: dict[str, Any], source: str) -> "Certificate":
         """The inverse of `to_dict`; `source` names the data in an error."""
-        try:
-            lists = {name: tuple(data[name]) for name in ("acr_per_episode", "gwc_returns")}
-            return cls(**{f.name: data[f.name] for f in fields(cls)} | lists)
-        except (KeyError, TypeError) as error:
-            what = f"the certificate in {source} does not fit ({error})"
-            raise StoreError(what, "delete it to have it proven again") from None
+        with fitting(f"the certificate in {source}", "delete it to have it proven again"):
+            return cls(**typed_values(cls, {f.name: data[f.name] for f in fields(cls)}))
 
 
 def affordable_method(policy: Policy) -> tuple[Method, str]:

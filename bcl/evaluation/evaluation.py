@@ -5,15 +5,15 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from bcl.attacks import Attack, LowestScored, attack_label, rank
-from bcl.errors import MissingExtra, counted
+from bcl.errors import counted
 from bcl.evaluation.plan import Conditions
-from bcl.evaluation.score import Score, Worst, worst, worst_within
+from bcl.evaluation.score import Score, Worst, lowest, worst, worst_within
 from bcl.games import AtariGame, Game, ProcgenGame, game_to_dict
+from bcl.result import Result, Table
 from bcl.runs.results import ScoresFolder
 from bcl.settings import format_eps
 
@@ -35,15 +35,13 @@ class Start:
     file: str
     """Within the run; of `bcl attack` the whole path."""
     scores: list[Score]
-    unlimited: list[Score]
 
     def to_dict(self) -> dict[str, Any]:
-        scores = {"scores": self.scores, "unlimited": self.unlimited}
-        return {"name": self.name, "file": self.file} | {k: [s.to_dict() for s in v] for k, v in scores.items()}
+        return {"name": self.name, "file": self.file, "scores": [score.to_dict() for score in self.scores]}
 
 
-@dataclass(frozen=True)
-class Evaluation:
+@dataclass(frozen=True, repr=False)
+class Evaluation(Result):
     """How an agent does under every attack at every budget, and what to think of it."""
 
     game: Game = field(compare=False)  # as it was played; a verdict without its file of scores knows only the run's
@@ -150,12 +148,10 @@ class Evaluation:
             "start": self.start and self.start.to_dict(),
         }
 
-    def to_frame(self) -> Any:
-        """A pandas DataFrame, a row per score."""
-        return frame(
-            {"attack": attack_label(s.attack), "eps": s.eps, "mean": s.mean, "sem": s.sem, "changed": s.changed}
-            for s in self.scores
-        )
+    def _rows(self) -> Iterator[dict[str, Any]]:
+        """One per score."""
+        for s in self.scores:
+            yield {"attack": attack_label(s.attack), "eps": s.eps, "mean": s.mean, "sem": s.sem, "changed": s.changed}
 
     def __repr__(self) -> str:
         return f"Evaluation({self.agent} on {self.game.id}, {counted(len(self.scores), 'score')})"
@@ -165,25 +161,40 @@ class Evaluation:
         """Of a table of the scores."""
         return f"{self.game.id}: mean return ± standard error, {counted(self.episodes, 'episode')}, seed {self.seed}"
 
-    def _repr_html_(self) -> str:
-        budgets = self.budgets
-        cells = {(attack_label(score.attack), score.eps): str(score) for score in self.scores}
-        cells |= {("worst within", eps): f"{lowest.mean:.4g}" for eps, lowest in self.worst_within.items()}
-        names = dict.fromkeys(name for name, _ in cells)
-        rows = [(name, *(cells.get((name, eps), "") for eps in budgets)) for name in names]
-        return html_table(
-            self.title, ["attack", *map(format_eps, budgets)], rows, (f"flag {flag}" for flag in self.flags)
-        )
+    def table(self) -> Table:
+        """Attacks down, budgets across, the worst case below and that of the agent that training started from."""
+        columns: dict[float | None, str] = {eps: format_eps(eps) if eps else "0" for eps in self.budgets}
+        shown: dict[tuple[Attack | None, float | None], str] = {(s.attack, s.eps): str(s) for s in self.scores}
+        if self.breaking:
+            columns[None] = "breaks at"
+            found = zip(self.breaking.attacks, self.breaking.budgets, strict=True)
+            shown |= {(attack, None): self.breaking.shown(eps) for attack, eps in found}
+        attacks = dict.fromkeys(attack for attack, _ in shown)
+        rows = [(attack_label(attack), *(shown.get((attack, at), "") for at in columns)) for attack in attacks]
+        totals = [("worst within", *_worst_within(self.scores, columns))]
+        if self.start:
+            totals.append((f"start ({self.start.name}), worst within", *_worst_within(self.start.scores, columns)))
+        attacked = max(self.budgets) > 0
+        return Table(self.title, ("attack", *columns.values()), tuple(rows), (), tuple(totals) if attacked else ())
+
+    def _tables(self) -> list[Table]:
+        return [dataclasses.replace(self.table(), notes=tuple(f"flag {flag}" for flag in self.flags))]
 
     def __str__(self) -> str:
         """A line per score, then the worst case within each budget, then doubts."""
         lines = [self.title, *(f"{score.label}: {score}" for score in self.scores)]
         began = worst_within(self.start.scores) if self.start else {}
-        for eps, lowest in self.worst_within.items():
+        for eps, least in self.worst_within.items():
             start = f" (its start: {began[eps].mean:.4g})" if eps in began else ""
-            lines.append(f"worst within {format_eps(eps)}: {lowest.mean:.4g}{start}")
+            lines.append(f"worst within {format_eps(eps)}: {least.mean:.4g}{start}")
         lines += [str(self.breaking)] if self.breaking else []
         return "\n".join([*lines, *(f"flag {flag}" for flag in self.flags)])
+
+
+def _worst_within(scores: Sequence[Score], budgets: Iterable[float | None]) -> Iterator[str]:
+    for eps in budgets:
+        within = [s for s in scores if eps is not None and s.eps <= eps]
+        yield str(lowest(within)) if within else ""
 
 
 def levels_of(game: Game) -> Levels:
@@ -227,21 +238,3 @@ def _stored(folder: ScoresFolder, agent: str) -> Iterator[tuple[Conditions, Scor
     for source, row in folder.read(agent):
         score = Score.from_dict(row, f"the score in {source}")
         yield Conditions.from_row(row, f"the score in {source}"), score
-
-
-def frame(rows: Iterable[dict[str, Any]]) -> Any:
-    """A pandas DataFrame."""
-    try:
-        import pandas
-    except ImportError:
-        raise MissingExtra("a data frame needs pandas", "pip install pandas") from None
-    return pandas.DataFrame([*rows])
-
-
-def html_table(title: str, header: Iterable[str], rows: Iterable[Iterable[str]], notes: Iterable[str] = ()) -> str:
-    """For notebooks."""
-    tagged = [("th", header), *(("td", row) for row in rows)]
-    lines = ["".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in row) for tag, row in tagged]
-    body = "".join(f"<tr>{line}</tr>" for line in lines)
-    below = "".join(f"<p>{escape(note)}</p>" for note in notes)
-    return f"<table><caption>{escape(title)}</caption>{body}</table>{below}"

@@ -55,7 +55,9 @@ class Flag:
 
     @classmethod
     def from_text(cls, text: str) -> "Flag":
-        """The inverse of `str`, in which runs store flags."""
+        """The inverse of `str`, in which runs store flags; raises TypeError for what is no text."""
+        if not isinstance(text, str):
+            raise TypeError(f"{text!r:.60} is not a flag")
         name, _, message = text.partition(": ")
         return cls(name, message)
 

@@ -11,9 +11,10 @@ import bcl
 from bcl.attacks import Attack, LowestScored, attack_label, recorded
 from bcl.envs import VariedStarts, VectorEnv, make_env
 from bcl.envs.vector import seed_list
-from bcl.errors import ConfigError, GameError, StoreError
-from bcl.games import REFERENCE_NOOPS, AtariGame, Game, ProcgenGame, game_from_dict, game_to_dict
-from bcl.settings import format_eps
+from bcl.errors import ConfigError
+from bcl.games import REFERENCE_NOOPS, AtariGame, Game, ProcgenGame, game_to_dict
+from bcl.runs.store import fitting
+from bcl.settings import format_eps, typed_values
 
 Protocol = Literal["fixed", "first"]
 Precision = Literal["fast", "full"]
@@ -124,20 +125,23 @@ class Conditions:
     @classmethod
     def from_row(cls, row: dict[str, Any], source: str) -> "Conditions":
         """The inverse of `to_dict`, of a stored score or certificate; rows of version 0.1 have `policy`, such as `f00d on cpu`."""
-        agent, _, device = str(row.get("policy", "")).partition(" on ")
-        try:
-            plan = Plan(
-                game_from_dict(row["game"] if isinstance(row.get("game"), dict) else {}),
-                len(row["returns"]) if "returns" in row else row["episodes"],
-                row["seed"],
-                row.get("protocol", "fixed"),
-                row.get("asked") or ("fast" if row.get("precision") == "half" else "full"),
-                row.get("num_envs", 0),
-                row.get("starts") or ("varied" if row.get("prefixes") else "game"),
-            )
-        except (GameError, ConfigError) as error:
-            raise StoreError(f"{source} does not fit ({error.message})", "delete it to have it made again") from None
-        return cls(row.get("agent", agent), row["device"] if "agent" in row else device, plan, row.get("meaning", 1))
+        with fitting(source):
+            old = str(row.get("policy", "")).partition(" on ")
+            facts = {
+                "agent": row.get("agent", old[0]),
+                "device": row["device"] if "agent" in row else old[2],
+                "meaning": row.get("meaning", 1),
+            }
+            asked = {
+                "game": row.get("game", {}),
+                "episodes": len(row["returns"]) if "returns" in row else row["episodes"],
+                "seed": row["seed"],
+                "protocol": row.get("protocol", "fixed"),
+                "precision": row.get("asked", "fast" if row.get("precision") == "half" else "full"),
+                "num_envs": row.get("num_envs", 0),
+                "starts": row.get("starts", "varied" if row.get("prefixes") else "game"),
+            }
+            return cls(plan=Plan(**typed_values(Plan, asked)), **typed_values(cls, facts))
 
 
 def game_for_evaluation(game: Game, env_set: str | None, max_steps: int, starts: int = 0) -> Game:

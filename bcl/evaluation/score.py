@@ -1,15 +1,14 @@
 """The result of one evaluation cell: one policy, one game, one attack, one budget."""
 
 import dataclasses
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from bcl import stats
 from bcl.attacks import Attack, attack_from_dict, attack_from_repr, attack_label, attack_to_dict
-from bcl.errors import StoreError
-from bcl.settings import format_eps
+from bcl.runs.store import fitting
+from bcl.settings import format_eps, typed_values
 
 NO_ATTACK = "none"  # in place of an attack's repr
 
@@ -54,6 +53,11 @@ class Score:
         return stats.sem(self.returns)
 
     @property
+    def has_error(self) -> bool:
+        """Whether there are enough episodes for a standard error to be shown."""
+        return len(self.returns) >= stats.MIN_FOR_INTERVAL
+
+    @property
     def interval(self) -> stats.Interval | None:
         """95 % interval of the mean over its episodes."""
         return stats.mean_interval([self.returns])
@@ -65,8 +69,8 @@ class Score:
 
     def __str__(self) -> str:
         """The mean, with its standard error where there are enough episodes for one."""
-        enough = len(self.returns) >= stats.MIN_FOR_INTERVAL
-        return f"{self.mean:.4g} ± {self.sem:.{2 if self.sem < 100 else 3}g}" if enough else f"{self.mean:.4g}"
+        error = f" ± {self.sem:.{2 if self.sem < 100 else 3}g}" if self.has_error else ""
+        return f"{self.mean:.4g}{error}"
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, with the summary people look for. `attack` is for people; `adversary` is what it is rebuilt from."""
@@ -85,17 +89,13 @@ class Score:
     @classmethod
     def from_dict(cls, data: dict[str, Any], source: str = "a stored score") -> "Score":
         """The inverse of `to_dict`; `source` names the data in an error."""
-        try:
-            for name, numbers in (("eps", [data["eps"]]), ("returns", data["returns"])):
-                if not numbers or not all(isinstance(x, int | float) and math.isfinite(x) for x in numbers):
-                    raise TypeError(f"{name} must be finite numbers")
+        with fitting(source, "delete it to have it played again"):
             data = {"courses": None, "prefixes": ()} | data  # scores from before there were any
-            values = {f.name: data[f.name] for f in dataclasses.fields(cls)}
-            lists = {name: tuple(data[name]) for name in ("returns", "lengths", "prefixes")}
-            return cls(**values | lists | {"attack": _attack(data)})
-        except (KeyError, TypeError) as error:
-            hint = "delete it to have it played again"
-            raise StoreError(f"{source} does not fit ({error})", hint) from None
+            names = {field.name for field in dataclasses.fields(cls)} - {"attack"}
+            values = typed_values(cls, {name: data[name] for name in names})
+            if not values["returns"]:
+                raise ValueError("it has no returns")
+            return cls(attack=_attack(data), **values)
 
 
 def shown(attack: Attack | None) -> str:
@@ -106,7 +106,7 @@ def shown(attack: Attack | None) -> str:
 def _attack(data: dict[str, Any]) -> Attack | None:
     if "adversary" not in data:  # version 0.1
         return attack_from_repr(data["attack"])
-    return data["adversary"] and attack_from_dict(data["adversary"])
+    return None if data["adversary"] is None else attack_from_dict(data["adversary"])
 
 
 @dataclass(frozen=True)

@@ -246,7 +246,7 @@ def share_median(stages: Sequence[StageFolder]) -> None:
 def summary(runs: Sequence[RunDirectory], verdicts: Sequence[Verdict]) -> dict[str, Any]:
     """Final scores, what they are, the median run and the IQM."""
     finals = [verdict.final_score for verdict in verdicts]
-    attacked = any(score.eps for score in verdicts[0].scores)
+    attacked = bool(verdicts[0].evaluation.attacks)
     return {
         "final_scores": dict(zip((run.path.name for run in runs), finals, strict=True)),
         "final_score_is": final_score_in_words(runs[0].config, attacked),

@@ -8,21 +8,21 @@ from bcl import stats
 from bcl.attacks import Attack, attack_from_dict, attack_label, attack_to_dict, attacks_named
 from bcl.config import Config
 from bcl.errors import StoreError
-from bcl.evaluation import Cell, Conditions, Plan, Score, Start, cells, game_for_evaluation, read_scores
-from bcl.evaluation.flags import WORSE_THAN_START, flags, worse_than_start
+from bcl.evaluation import Cell, Conditions, Evaluation, Plan, Score, Start, cells, game_for_evaluation, read_scores
+from bcl.evaluation.flags import WORSE_THAN_START, Flag, flags, worse_than_start
 from bcl.evaluation.score import worst, worst_within
 from bcl.experiment.learning_check import NO_LEARNING, UNKNOWN_LEARNING
 from bcl.experiment.worker import Dispatcher
 from bcl.recipes import find_recipe
 from bcl.runs.directory import Agent, RunDirectory
 from bcl.runs.results import Results
-from bcl.runs.store import Json
+from bcl.runs.store import Json, fitting
 from bcl.seeds import derive
-from bcl.settings import format_eps
+from bcl.settings import format_eps, typed_values
 
 SELECTION = "selection"
 """The purpose of episodes that agents are chosen by."""
-FACTS = ("final_score", "flags", "curriculum", "kept", "reached")
+FACTS = ("final_score", "curriculum", "kept", "reached")
 """Of a verdict, those that its file holds as they are."""
 MOST_NAMED = 4  # attacks in a sentence; the paper's table has as many
 
@@ -31,23 +31,25 @@ MOST_NAMED = 4  # attacks in a sentence; the paper's table has as many
 class Verdict:
     """How a run ended."""
 
-    scores: list[Score]
-    """Of nominal play and, if the agent was made robust, of every attack at every budget."""
+    evaluation: Evaluation
+    """Of its agent on the game as it was trained: nominal play and, if the agent was made robust, every attack at every budget;
+    with reasons to distrust it, and the start, unless that is the agent itself or fresh weights."""
+    unlimited: Evaluation | None
+    """The same on unlimited levels; none where these are not evaluated."""
     final_score: float
     """The paper's: R_nominal + the mean over the table's budgets of the return under the worst attack at exactly each;
     where unlimited levels count too, the sum of both sets of levels."""
-    flags: list[str]
-    """Reasons to distrust the scores."""
     curriculum: str
     """Why the last curriculum stopped; empty without one."""
     kept: str
     """Which of its agents this is."""
     reached: float
     """The budget that the agent was trained up to, or found robust at."""
-    unlimited: list[Score]
-    """The same as `scores` on unlimited levels; empty where these are not evaluated."""
-    start: Start | None = None
-    """None: fresh weights, or the agent is the start itself."""
+
+    @property
+    def evaluations(self) -> list[Evaluation]:
+        """Of the game as it was trained, then of unlimited levels."""
+        return [self.evaluation, *([self.unlimited] if self.unlimited else [])]
 
     @classmethod
     def read(cls, run: RunDirectory) -> "Verdict | None":
@@ -58,37 +60,37 @@ class Verdict:
     def of_result(cls, run: RunDirectory) -> "Verdict":
         """Of a finished run."""
         data = run.result()
-        try:
-            scores, unlimited, start = (_scores_inside if "scores" in data else _scores_beside)(run, data)
-            return cls(scores, unlimited=unlimited, start=start, **{name: data[name] for name in FACTS})
-        except (KeyError, TypeError):
-            what = f"'{run.result_file}' is not a result of this version"
-            raise StoreError(what, "delete it and resume the run") from None
+        with fitting(f"'{run.result_file}'", "delete it and resume the run"):
+            evaluation, *others = (_evaluations_inside if "scores" in data else _evaluations_beside)(run, data)
+            if not isinstance(data["flags"], list):
+                raise TypeError("its flags are not a list")
+            raised = tuple(map(Flag.from_text, data["flags"]))
+            values = typed_values(cls, {name: data[name] for name in FACTS})
+            return cls(replace(evaluation, flags=raised), others[0] if others else None, **values)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data."""
-        return {
-            **{name: getattr(self, name) for name in FACTS},
-            "scores": [score.to_dict() for score in self.scores],
-            "unlimited": [score.to_dict() for score in self.unlimited],
-            "start": self.start and self.start.to_dict(),
-        }
+        facts = {name: getattr(self, name) for name in FACTS}
+        unlimited = self.unlimited and self.unlimited.to_dict()
+        return facts | {"evaluation": self.evaluation.to_dict(), "unlimited": unlimited}
 
     def sentence(self, config: Config) -> str:
         """The verdict as people read it, within the budget reached; where that was not evaluated, within the largest that was."""
-        words = [f"{config.recipe} on {config.game.id}: return {self.scores[0].mean:.4g} without attack"]
-        played = {score.eps for score in self.scores if score.eps > 0}
+        scores = self.evaluation.scores
+        start = self.evaluation.start
+        words = [f"{config.recipe} on {config.game.id}: return {scores[0].mean:.4g} without attack"]
+        played = {score.eps for score in scores if score.eps > 0}
         eps = self.reached if self.reached in played else max(played, default=0.0)
         if played:
-            words.append(under_attack(self.scores, eps))
-        if self.start and self.start.scores:
-            lowest = worst_within(self.start.scores)
+            words.append(under_attack(scores, eps))
+        if start and start.scores:
+            lowest = worst_within(start.scores)
             had = f" and {lowest[eps].mean:.4g} within {format_eps(eps)}" if eps in lowest else ""
-            words.append(f"its start ({self.start.name}) has {self.start.scores[0].mean:.4g} without attack{had}")
+            words.append(f"its start ({start.name}) has {start.scores[0].mean:.4g} without attack{had}")
         if self.curriculum:
             words.append(f"it is {self.kept}; the curriculum stopped: {self.curriculum}")
         named = (NO_LEARNING, UNKNOWN_LEARNING, WORSE_THAN_START)
-        words += [message for flag, _, message in (f.partition(": ") for f in self.flags) if flag in named]
+        words += [flag.message for flag in self.evaluation.flags if flag.name in named]
         if config.size == "small":
             words.append("a quick look, not the paper's protocol")
         return "; ".join(words)
@@ -144,17 +146,21 @@ def _joined(played: Sequence[Sequence[Score]]) -> list[Score]:
     return [score for scores in played for score in scores]
 
 
-def _scores_beside(run: RunDirectory, data: Json) -> tuple[list[Score], list[Score], Start | None]:
-    """The scores that a result names, on the game as it was trained and on unlimited levels, and those of the start."""
+def _evaluations_beside(run: RunDirectory, data: Json) -> list[Evaluation]:
+    """Those whose scores a result names: of the game as it was trained, then of unlimited levels."""
     wanted = cells([*map(attack_from_dict, data["attacks"])], data["budgets"])
-    conditions = [Conditions.from_row(row, f"'{run.result_file}'") for row in data["conditions"]]
-    ours = [_stored(run, run.results, one, wanted) for one in conditions]
-    start = None
-    if begun := run.start(trained=data["policy"]):
-        name, agent = begun
-        theirs = [_stored(run, agent.results, replace(one, agent=agent.fingerprint), wanted) for one in conditions]
-        start = Start(name, run.name_of(agent.file), theirs[0], _joined(theirs[1:]))
-    return ours[0], _joined(ours[1:]), start
+    begun = run.start(trained=data["policy"])
+    found = []
+    for row in data["conditions"]:
+        conditions = Conditions.from_row(row, f"'{run.result_file}'")
+        start = None
+        if begun:
+            name, agent = begun
+            theirs = _stored(run, agent.results, replace(conditions, agent=agent.fingerprint), wanted)
+            start = Start(name, run.name_of(agent.file), theirs)
+        scores = _stored(run, run.results, conditions, wanted)
+        found.append(Evaluation(conditions.plan.game, scores, conditions.agent, start=start))
+    return found
 
 
 def _stored(run: RunDirectory, results: Results, conditions: Conditions, wanted: Sequence[Cell]) -> list[Score]:
@@ -166,15 +172,21 @@ def _stored(run: RunDirectory, results: Results, conditions: Conditions, wanted:
     return [found[cell.key] for cell in wanted]
 
 
-def _scores_inside(run: RunDirectory, data: Json) -> tuple[list[Score], list[Score], Start | None]:
+def _evaluations_inside(run: RunDirectory, data: Json) -> list[Evaluation]:
     """The same of a result that repeats the scores, as those of the first versions do."""
 
     def read(rows: Any) -> list[Score]:
         return [Score.from_dict(score, f"a score in '{run.result_file}'") for score in rows]
 
-    if start := data.get("start"):
-        start = Start(start["name"], start["file"], read(start["scores"]), read(start["unlimited"]))
-    return read(data["scores"]), read(data.get("unlimited", [])), start
+    config = run.config
+    about = data.get("start")
+    found = []
+    for name, levels in (("scores", None), ("unlimited", "eval")):
+        if scores := read(data.get(name, [])):
+            game = game_for_evaluation(config.game, levels, config.evaluation.max_steps)
+            start = Start(str(about["name"]), str(about["file"]), read(about[name])) if about else None
+            found.append(Evaluation(game, scores, start=start))
+    return found
 
 
 def plan_of(config: Config, purpose: str, unlimited: bool = False) -> Plan:

@@ -14,7 +14,7 @@ from bcl.config import Config, evaluation_defaults, preset_for, resolve_stages
 from bcl.errors import StoreError, WeightsError, counted
 from bcl.evaluation import Evaluation, Score, Start, read_breaking, read_certificates, read_evaluations
 from bcl.evaluation.evaluation import levels_of, ordered
-from bcl.evaluation.flags import WORSE_THAN_START, Flag, flags, worse_than_start
+from bcl.evaluation.flags import WORSE_THAN_START, flags, worse_than_start
 from bcl.experiment.run import commit_here
 from bcl.experiment.status import incumbent, status
 from bcl.experiment.verdict import Verdict, under_attack
@@ -95,8 +95,8 @@ def _of_run(run: RunDirectory, source: Path) -> Collected:
     if verdict := Verdict.read(run):
         usual = evaluation_defaults(config.game).episodes
         # The budget that training happened to reach may lie beyond those that agents are evaluated at; others need not have it.
-        asked = {score.eps for score in verdict.scores if score.eps} & {*config.evaluation.eps}
-        found = _with_verdict(read_results([(run.results, policy)]), verdict, config.game)
+        asked = {eps for eps in verdict.evaluation.budgets if eps} & {*config.evaluation.eps}
+        found = _with_verdict(read_results([(run.results, policy)]), verdict.evaluations)
         found = _ranked(found, usual, asked)
         if start:
             found = _beside_the_start(run, found, verdict, *start)
@@ -130,7 +130,6 @@ def _of_run(run: RunDirectory, source: Path) -> Collected:
         provenance=tuple(_provenance(run)),
         repeats=tuple(_repeats(source, run)),
         started_with=_started_with(run),
-        start=start[0] if start else "",
         breaking=read_breaking(run.results, policy) if verdict else None,
     )
 
@@ -169,19 +168,17 @@ def _of_policy(file: Path) -> Collected:
     )
 
 
-def _with_verdict(played: Iterable[Evaluation], verdict: Verdict, game: Game) -> list[Evaluation]:
-    """All evaluations of a run's agent. The verdict's is whole even where its files are gone."""
+def _with_verdict(played: Sequence[Evaluation], own: Iterable[Evaluation]) -> list[Evaluation]:
+    """All evaluations of a run's agent. The verdict's `own` are whole even where their files are gone; scores that were played
+    later under the same conditions belong to them."""
     found = []
-    for evaluation in played:
-        mine = any(score in verdict.scores for score in evaluation.scores)
-        beside = any(score in verdict.unlimited for score in evaluation.scores)
-        if mine:
-            evaluation = dataclasses.replace(evaluation, scores=ordered([*verdict.scores, *evaluation.scores]))
-        found.append(_flagged(evaluation, OWN if mine or beside else LATER, verdict.flags if mine else ()))
-    if not any(e.note == OWN for e in found):
-        kept = tuple(map(Flag.from_text, verdict.flags))
-        found.append(Evaluation(game, ordered(verdict.scores), flags=kept, note=OWN))
-    return found
+    later = [*played]
+    for one in own:
+        same = [e for e in later if e.levels == one.levels and any(score in one.scores for score in e.scores)]
+        later = [e for e in later if not any(e is other for other in same)]
+        scores = ordered(score for e in (one, *same) for score in e.scores)
+        found.append(_flagged(dataclasses.replace(same[0] if same else one, scores=scores, flags=one.flags), OWN))
+    return found + [_flagged(e, LATER) for e in later]
 
 
 def _ranked(found: Sequence[Evaluation], usual: int, asked: set[float]) -> list[Evaluation]:
@@ -215,9 +212,9 @@ def _few_episodes(first: Evaluation, usual: int) -> str:
     return f"; {counted(first.episodes, 'episode')} instead of {usual}" if first.episodes < usual else ""
 
 
-def _flagged(evaluation: Evaluation, note: str, known: Iterable[str] = ()) -> Evaluation:
-    """With its flags, after those that are `known`."""
-    raised = dict.fromkeys([*map(Flag.from_text, known), *flags(evaluation.scores)])
+def _flagged(evaluation: Evaluation, note: str) -> Evaluation:
+    """With all its flags, after those that are known."""
+    raised = dict.fromkeys([*evaluation.flags, *flags(evaluation.scores)])
     return dataclasses.replace(evaluation, flags=tuple(raised), note=note)
 
 
@@ -226,8 +223,8 @@ def _beside_the_start(
 ) -> list[Evaluation]:
     """With the scores of the agent that training began from, where it played all of these on the same episodes."""
     played = read_evaluations(start.results.scores, start.fingerprint)
-    if verdict.start and verdict.start.scores:  # though its files may be gone
-        played.append(Evaluation(run.config.game, verdict.start.scores))
+    # Those of the verdict too: their files may be gone.
+    played += [Evaluation(own.game, own.start.scores) for own in verdict.evaluations if own.start and own.start.scores]
     return [_compared(one, played, name, run.name_of(start.file)) for one in found]
 
 
@@ -237,7 +234,7 @@ def _compared(e: Evaluation, played: Iterable[Evaluation], name: str, file: str)
         start = [s for s in theirs if s and _episodes(s) == _episodes(e.scores[0])]
         if other.levels == e.levels and len(start) == len(e.scores):
             raised = dict.fromkeys([*e.flags, *worse_than_start(e.scores, start, file)])
-            return dataclasses.replace(e, start=Start(name, file, start, []), flags=tuple(raised))
+            return dataclasses.replace(e, start=Start(name, file, start), flags=tuple(raised))
     return e
 
 
@@ -249,9 +246,9 @@ def _shown(verdict: Verdict, first: Evaluation) -> Verdict:
     """The verdict by the evaluation that comes first."""
     if not first.nominal:
         return verdict
-    others = [flag for flag in verdict.flags if not flag.startswith(WORSE_THAN_START)]
-    raised = [str(flag) for flag in first.flags if flag.name == WORSE_THAN_START]
-    return dataclasses.replace(verdict, scores=list(first.scores), flags=others + raised, start=first.start)
+    others = [flag for flag in verdict.evaluation.flags if flag.name != WORSE_THAN_START]
+    raised = [flag for flag in first.flags if flag.name == WORSE_THAN_START]
+    return dataclasses.replace(verdict, evaluation=dataclasses.replace(first, flags=(*others, *raised)))
 
 
 def _so_far(run: RunDirectory) -> list[Evaluation]:

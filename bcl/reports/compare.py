@@ -16,20 +16,12 @@ from bcl.evaluation.score import shown
 from bcl.games import AtariGame
 from bcl.reports.comparable import Entry, evaluated_alike, read_entry
 from bcl.reports.published import PublishedRow, result_for
-from bcl.reports.tables import as_html, as_markdown, tables
+from bcl.reports.tables import as_markdown, tables
+from bcl.result import Result, Table
 from bcl.runs.directory import Repeats
 from bcl.settings import format_eps
 
 Attacks = dict[float, tuple[Attack | None, ...]]  # by budget
-
-
-@dataclass(frozen=True)
-class OverRepeats:
-    """All repeats at one budget."""
-
-    mean: float
-    """Of the runs' means, each its own worst within the budget."""
-    interval: stats.Interval | None
 
 
 @dataclass(frozen=True)
@@ -45,8 +37,14 @@ class ReturnAtBudget:
     """Returns per episode of every run, each its own worst within the budget."""
 
     @property
-    def over_repeats(self) -> OverRepeats:
-        return OverRepeats(stats.mean([*map(stats.mean, self.runs)]), stats.mean_interval(self.runs))
+    def mean(self) -> float:
+        """Of the means of all repeats."""
+        return stats.mean([*map(stats.mean, self.runs)])
+
+    @property
+    def interval(self) -> stats.Interval | None:
+        """Of that mean."""
+        return stats.mean_interval(self.runs)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data."""
@@ -54,7 +52,7 @@ class ReturnAtBudget:
             "eps": self.eps,
             "median": _measured(self.median),
             "exactly": _measured(self.exactly),
-            "over_repeats": asdict(self.over_repeats),
+            "over_repeats": {"mean": self.mean, "interval": self.interval and asdict(self.interval)},
             "run_means": [*map(stats.mean, self.runs)],
         }
 
@@ -139,8 +137,8 @@ class Block:
         return data
 
 
-@dataclass(frozen=True)
-class Comparison:
+@dataclass(frozen=True, repr=False)
+class Comparison(Result):
     """Everything that is printed or drawn."""
 
     blocks: tuple[Block, ...]
@@ -162,8 +160,17 @@ class Comparison:
         """Its tables as markdown."""
         return "\n\n".join(map(as_markdown, tables(self)))
 
-    def _repr_html_(self) -> str:
-        return "".join(map(as_html, tables(self)))
+    def _rows(self) -> Iterator[dict[str, Any]]:
+        """One per agent and budget; `exactly` is the mean at exactly the budget, `mean` the worst within it."""
+        for block in self.blocks:
+            for row in block.rows:
+                about = {"game": block.game, "levels": block.levels, "agent": row.label}
+                for eps, cell in row.cells.items():
+                    worst = {"mean": cell.median.mean, "sem": cell.median.sem, "exactly": cell.exactly.mean}
+                    yield about | {"eps": eps, **worst, "attack": attack_label(cell.median.attack)}
+
+    def _tables(self) -> list[Table]:
+        return tables(self)
 
 
 def compare_agents(paths: Sequence[Path]) -> Comparison:

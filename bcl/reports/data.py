@@ -170,8 +170,6 @@ class Collected:
     """Of several whole runs: name, final score (none: not finished), whether it is the one shown."""
     started_with: str = ""
     """The version that the run was started with, where this one is another."""
-    start: str = ""
-    """What the agent that training began from is called; empty: there is none."""
     breaking: Breaking | None = None
     """The smallest budget that breaks the agent, where it was searched for."""
 

@@ -22,7 +22,6 @@ from bcl.evaluation import Evaluation, Score
 from bcl.reports.data import BarState, Frame, Proof, Timeline
 from bcl.reports.published import PublishedRow
 from bcl.reports.style import COLOURS, LEVELS, LIGHT, RC, number, styles
-from bcl.stats import MIN_FOR_INTERVAL
 
 PIXELS_PER_INCH = 72  # of an SVG: its unit is a point, which the page shows as a pixel
 NARROW, HALF = 480, 600  # up to these widths a figure is for phones, or stands beside a table
@@ -113,16 +112,15 @@ def _number_axis(axis: Axes) -> None:
 
 def _errors(scores: Sequence[Score]) -> list[float] | None:
     """Standard errors, where there are episodes enough for such."""
-    return [s.sem for s in scores] if all(len(s.returns) >= MIN_FOR_INTERVAL for s in scores) else None
+    return [s.sem for s in scores] if all(s.has_error for s in scores) else None
 
 
 @styled
-def return_against_budget(
-    evaluation: Evaluation, published: PublishedRow | None, width: int, start: str = ""
-) -> Figure:
-    """A line per attack; the worst within each budget bold; that of the agent called `start`, from which training began,
-    as wide and gray; the paper's values hollow."""
+def return_against_budget(evaluation: Evaluation, published: PublishedRow | None, width: int) -> Figure:
+    """A line per attack; the worst within each budget bold; that of the agent from which training began as wide and gray;
+    the paper's values hollow."""
     looks = styles(evaluation.attacks)
+    start = evaluation.start.name if evaluation.start else ""
     of_start = f"start ({start}), worst within" if looks else f"start ({start})"
     named = [*(look["label"] for look in looks.values()), *([of_start] if evaluation.start else [])]
     columns = _columns(named, width)

@@ -24,7 +24,6 @@ from bcl.reports.collect import collect, report_file
 from bcl.reports.data import Collected, Frames
 from bcl.reports.style import DARK, LEVELS, LIGHT, aligned, number, pixels, short_eps
 from bcl.runs import store
-from bcl.stats import MIN_FOR_INTERVAL
 
 WIDE, HALF, PHONE, BESIDE_SCREEN = 860, 540, 350, 300  # pixels a figure is drawn for; the page shows the one that fits
 MOST_BESIDE = 1  # attacks whose table still fits beside the figure
@@ -53,8 +52,7 @@ def page(collected: Collected) -> str:
     }  # fmt: skip
     return environment.get_template("page.html").render(
         c=collected, light=LIGHT, dark=DARK, figures=_figures(collected), moments=_moments(collected.frames),
-        beside=_beside(collected), cells=_cells, explained=EXPLAINED,
-        has_error=_has_error, levels=LEVELS,
+        beside=_beside(collected), cells=_cells, explained=EXPLAINED, levels=LEVELS,
     )  # fmt: skip
 
 
@@ -78,7 +76,7 @@ def _cells(e: Evaluation) -> dict[str, dict[Any, Any]]:
 
     def column(scores: Mapping[float, Score | Worst]) -> dict[float, tuple[str, str]]:
         means = aligned([s.mean for s in scores.values()])
-        errors = aligned([s.sem for s in scores.values()], errors=True) if _has_error(e) else [""] * len(scores)
+        errors = aligned([s.sem for s in scores.values()], errors=True) if e.scores[0].has_error else [""] * len(scores)
         return dict(zip(scores, zip(means, errors, strict=True), strict=True))
 
     several = len(e.attacks) > 1  # one attack is itself the worst
@@ -93,15 +91,11 @@ def _cells(e: Evaluation) -> dict[str, dict[Any, Any]]:
     }
 
 
-def _has_error(evaluation: Evaluation) -> bool:
-    return len(evaluation.scores[0].returns) >= MIN_FOR_INTERVAL
-
-
 def _figures(c: Collected) -> dict[str, list[tuple[str, str]]]:
     """Per figure its drawings, each with the class of screen that it is for."""
     drawn = {}
     if c.evaluations:
-        draw = partial(figures.return_against_budget, c.evaluations[0], c.published, start=c.start)
+        draw = partial(figures.return_against_budget, c.evaluations[0], c.published)
         drawn["returns"] = _sizes("returns", "return against attack budget", draw, HALF if _beside(c) else WIDE)
     if c.timeline:
         runs, curves = partial(figures.timeline, c.timeline), partial(figures.learning_curves, c.timeline)

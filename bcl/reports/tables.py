@@ -1,24 +1,21 @@
-"""Tables of text: what they hold, and how they are written to a terminal, as markdown, LaTeX and HTML."""
+"""The tables of a comparison, and how any table is written: to a terminal, as markdown and as LaTeX."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 from html import escape
 from typing import TYPE_CHECKING
 
 from bcl import stats
-from bcl.attacks import Attack, attack_label
+from bcl.attacks import attack_label
 from bcl.errors import counted
-from bcl.evaluation import Breaking, Score
-from bcl.evaluation.evaluation import html_table
-from bcl.evaluation.score import lowest
+from bcl.evaluation import Score
 from bcl.reports.published import row_for, run_counts
-from bcl.reports.style import number, short_eps
+from bcl.reports.style import number
+from bcl.result import Table
 from bcl.settings import format_eps
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from bcl.experiment import Start
     from bcl.reports.comparable import Entry
     from bcl.reports.compare import Block, Comparison, ReturnAtBudget, Row
 
@@ -27,43 +24,6 @@ PAPER_RUNS, PAPER_TIME = "paper's runs", "paper's time"  # columns that are left
 SHORTEST_NAME = 12  # letters of an agent's name that the terminal shows at least
 _LATEX = {"\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}"}
 _LATEX |= {"~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$", "\N{MINUS SIGN}": "$-$"}
-
-
-@dataclass(frozen=True)
-class Table:
-    """Text in rows and columns; the first column names the row."""
-
-    title: str
-    header: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    notes: tuple[str, ...] = ()
-    totals: tuple[tuple[str, ...], ...] = ()
-    """Rows below a rule, of which the first is bold."""
-
-
-def scores_table(
-    title: str, scores: Sequence[Score], start: "Start | None" = None, breaking: Breaking | None = None
-) -> Table:
-    """Attacks down, budgets across, the worst case below and that of the agent that training started from."""
-    budgets = sorted({s.eps for s in scores})
-    shown: dict[tuple[Attack | None, float | None], str] = {(s.attack, s.eps): str(s) for s in scores}
-    columns: dict[float | None, str] = {eps: short_eps(eps) for eps in budgets}
-    if breaking:
-        columns[None] = "breaks at"
-        shown |= {(a, None): breaking.shown(eps) for a, eps in zip(breaking.attacks, breaking.budgets, strict=True)}
-    attacks = dict.fromkeys(attack for attack, _ in shown)
-    rows = [(attack_label(attack), *(shown.get((attack, at), "") for at in columns)) for attack in attacks]
-    totals = [("worst within", *_worst_within(scores, columns))]
-    if start:
-        totals.append((f"start ({start.name}), worst within", *_worst_within(start.scores, columns)))
-    attacked = max(budgets) > 0
-    return Table(title, ("attack", *columns.values()), tuple(rows), totals=tuple(totals) if attacked else ())
-
-
-def _worst_within(scores: Sequence[Score], columns: Iterable[float | None]) -> Iterator[str]:
-    for eps in columns:
-        within = [s for s in scores if eps is not None and s.eps <= eps]
-        yield str(lowest(within)) if within else ""
 
 
 def tables(comparison: "Comparison") -> list[Table]:
@@ -124,11 +84,6 @@ def as_markdown(table: Table) -> str:
     return escape("\n".join([f"**{table.title}**", "", *lines, *notes]), quote=False)
 
 
-def as_html(table: Table) -> str:
-    """For notebooks."""
-    return html_table(table.title, table.header, (*table.rows, *table.totals), table.notes)
-
-
 def as_latex(table: Table) -> str:
     """A table for the booktabs package, as its first line says."""
     header, *rows = [" & ".join(map(_escaped, row)) + r" \\" for row in (table.header, *table.rows)]
@@ -179,7 +134,7 @@ def _lines(row: "Row", block: "Block") -> Iterator[tuple[str, ...]]:
     name = row.label if alone else f"{row.label}, median of {len(row.members)} ({row.median})"
     yield line(name, lambda cell: _measured(cell.median), row.score)
     if not alone:
-        yield line("  mean over repeats", _over_repeats, None)
+        yield line("  mean over repeats", lambda cell: number(cell.mean) + _interval(cell.interval), None)
     if _differs(row):
         yield line(f"  {EXACTLY}", lambda cell: _measured(cell.exactly), row.paper_score)
     if paper := row.published:
@@ -240,14 +195,8 @@ def _name(block: "Block") -> str:
 
 
 def _measured(score: Score) -> str:
-    enough = len(score.returns) >= stats.MIN_FOR_INTERVAL
-    mean = _plus_minus(score.mean, score.sem) if enough else number(score.mean)
+    mean = _plus_minus(score.mean, score.sem) if score.has_error else number(score.mean)
     return mean + _interval(score.interval)
-
-
-def _over_repeats(cell: "ReturnAtBudget") -> str:
-    everyone = cell.over_repeats
-    return number(everyone.mean) + _interval(everyone.interval)
 
 
 def _plus_minus(mean: float, sem: float) -> str:

@@ -106,7 +106,12 @@ class TrainingFolder(WorkFolder):
         return Agent(self.policy, self.results, str(self.result().get("policy")), phase)
 
     def metrics(self) -> list[Json]:
-        return store.read_metrics(self.metrics_file)
+        rows = store.read_metrics(self.metrics_file)
+        for number, row in enumerate(rows, 1):
+            if row.get("step") is None or not all(isinstance(value, float | int | None) for value in row.values()):
+                what = f"line {number} of '{self.metrics_file}' does not fit (it must hold numbers, step among them)"
+                raise StoreError(what, "delete that line")
+        return rows
 
     def steps(self) -> int:
         rows = self.metrics()
@@ -276,8 +281,9 @@ class StageFolder(TrainingFolder):
         """Seconds of training that nobody needed, by folder: a run that was good enough came before, or the curriculum went
         another way."""
         found: dict[str, list[float]] = {}
-        for one in self._given_up():
-            found.setdefault(one["run"], []).append(one["seconds"])
+        with store.fitting(f"'{self._in_vain}'"):
+            for one in self._given_up():
+                found.setdefault(str(one["run"]), []).append(float(one["seconds"]))
         for made in self.decisions():
             for number, run in self.phase(made.decision.phase.index).runs().items():
                 if not made.decision.candidate(number):
@@ -293,8 +299,9 @@ class StageFolder(TrainingFolder):
     def on_clock(self, moment: Any) -> float | None:
         """The seconds on its clock (`Clock`) at a time of day; none where that is not stored, as in version 0.1."""
         sessions = store.read_if_there(self.clock).get("sessions", [])
-        before = [one for one in sessions if moment is not None and one[0] <= moment]
-        return float(before[-1][1] + moment - before[-1][0]) if before else None
+        with store.fitting(f"'{self.clock}'"):
+            before = [one for one in sessions if moment is not None and one[0] <= moment]
+            return float(before[-1][1] + moment - before[-1][0]) if before else None
 
 
 class Clock:
@@ -410,7 +417,8 @@ class RunDirectory(WorkFolder):
         """Those that are or will be trained."""
         about = self.about()
         if "stages" in about:
-            return [self._stage(**facts) for facts in about["stages"]]
+            with store.fitting(f"'{self.path / RUN}'", COPY_AGAIN):
+                return [self._stage(**facts) for facts in about["stages"]]
         config = self.config
         found = recipes.stages_of(config.recipe, config.algo, "", config.bootstrap)
         trained = trained_stages(recipes.find_recipe(config.recipe), found, about.get("init") is not None)
@@ -443,8 +451,10 @@ class RunDirectory(WorkFolder):
     def check_unchanged(self) -> None:
         """Refuse settings that were edited since the start, and files of a finished run that were changed or deleted."""
         way_out = f"delete '{self.result_file}' and resume the run to go on with what is there"
-        self._check_digests(self.about().get("settings"), "was started", "start a new run with other settings")
-        self._check_digests(self.result().get("files"), "ended", way_out)
+        with store.fitting(f"'{self.path / RUN}'", COPY_AGAIN):
+            self._check_digests(self.about().get("settings"), "was started", "start a new run with other settings")
+        with store.fitting(f"'{self.result_file}'", way_out):
+            self._check_digests(self.result().get("files"), "ended", way_out)
 
     def _check_digests(self, digests: Mapping[str, str] | None, since: str, way_out: str) -> None:
         for name, digest in (digests or {}).items():

@@ -43,14 +43,17 @@ class RowsFolder:
 
     def read(self, agent: str) -> Iterator[tuple[str, Json]]:
         """The rows of an agent, by its fingerprint (empty: of any), each with words that say where it lies."""
-        found = [(f"'{path}'", store.read_json(path)) for path in sorted(self.path.glob(self._of_old))]
+        for path in sorted(self.path.glob(self._of_old)):
+            row = store.read_json(path)
+            if (who := _agent_of(row)) and agent in ("", who):  # the floor of version 0.1 names none
+                yield f"'{path}'", row
         for path in sorted(self.path.glob(f"{self._name}*.jsonl")):
-            found += [(f"line {number} of '{path}'", row) for number, row in enumerate(store.read_metrics(path), 1)]
-        for source, row in found:
-            # Version 0.1 has `policy` instead, and of its floor neither.
-            who = row.get("agent") or str(row.get("policy", "")).partition(" on ")[0]
-            if who and agent in ("", who):
-                yield source, row
+            for number, row in enumerate(store.read_metrics(path), 1):
+                who = _agent_of(row)
+                if not who:
+                    raise StoreError(f"line {number} of '{path}' does not fit (it names no agent)", "delete that line")
+                if agent in ("", who):
+                    yield f"line {number} of '{path}'", row
 
     def progress(self, part: int) -> Path:
         """Where one of several processes that share the work tells how far it is."""
@@ -62,6 +65,12 @@ class RowsFolder:
             store.try_to_write(self.path / self._name)
         except StoreError as error:
             raise StoreError(error.message, "results lie with the agent: copy it to where you may write") from None
+
+
+def _agent_of(row: Json) -> str:
+    """Whose row it is, by fingerprint, which in version 0.1 is the beginning of `policy`; empty where it does not say."""
+    who = row.get("agent", row.get("policy"))
+    return who.partition(" on ")[0] if isinstance(who, str) else ""
 
 
 class CertificatesFolder(RowsFolder):

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bcl.errors import StoreError
+from bcl.errors import ConfigError, GameError, StoreError
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -316,6 +316,17 @@ def clear_reads(path: Path, hint: str = "check the path") -> Iterator[None]:
         raise StoreError(f"cannot read '{path}': {error.strerror or error}", "check the path") from None
     except (ValueError, RecursionError) as error:  # not UTF-8, not JSON, or nested too deeply
         raise StoreError(f"'{path}' is damaged: {error}", hint) from None
+
+
+@contextlib.contextmanager
+def fitting(source: str, hint: str = MADE_AGAIN) -> Iterator[None]:
+    """Stored values of another type than is read, or the lack of one, as one sentence; `source` says where they lie."""
+    try:
+        yield
+    except (ConfigError, GameError) as error:
+        raise StoreError(f"{source} does not fit ({error.message})", hint) from None
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        raise StoreError(f"{source} does not fit ({error})", hint) from None
 
 
 @contextlib.contextmanager

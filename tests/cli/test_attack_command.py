@@ -9,10 +9,11 @@ import pytest
 
 from bcl.api import console
 from bcl.attacks import PGD, Attack, UniformNoise
-from bcl.evaluation import Score, affordable_method
+from bcl.evaluation import Evaluation, Score, affordable_method
+from bcl.games import GymnasiumGame
 from bcl.policies import Policy, PolicySpec, default_kind
 from bcl.policies.files import fingerprint, load
-from bcl.reports.tables import print_table, scores_table
+from bcl.reports.tables import print_table
 from bcl.runs import store
 
 
@@ -54,7 +55,7 @@ def test_the_table_shows_one_worst_case_a_budget(capsys: pytest.CaptureFixture[s
 
     pgd, noise = PGD(steps=30, step=0.1), UniformNoise()
     scores = [score(None, 0.0, 500, 500), score(pgd, 0.03, 120, 128), score(pgd, 0.06, 320, 332)]
-    print_table(scores_table("title", [*scores, score(noise, 0.06, 310, 430)]), console.out)
+    print_table(Evaluation(GymnasiumGame("CartPole-v1"), [*scores, score(noise, 0.06, 310, 430)]).table(), console.out)
     lines = [re.split(r"\s*[│┃]\s*", line)[1:-1] for line in capsys.readouterr().out.splitlines()]
     rows = {line[0]: line[1:] for line in lines if line}
     assert [*rows][-1] == "worst within"  # one worst case a budget

@@ -12,7 +12,8 @@ import bcl as package
 from bcl.config import resolve
 from bcl.envs import make_env
 from bcl.policies import Policy, PolicySpec
-from bcl.reports.tables import Table, print_table
+from bcl.reports.tables import print_table
+from bcl.result import Table
 from bcl.runs import store
 
 

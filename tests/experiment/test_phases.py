@@ -127,12 +127,12 @@ def test_a_recipe_from_start_to_end(
         trained = [[c.run for c in d.candidates if c.run != "incumbent"] for d in made[1:]]
         assert trained == [list(range(1, n + 1)) for n in runs]
         assert indices(made) == [0, 1, 2]
-    assert all(score.eps in (0.0, 0.03, 0.06, 0.1, verdict.reached) for score in verdict.scores)
+    assert all(score.eps in (0.0, 0.03, 0.06, 0.1, verdict.reached) for score in verdict.evaluation.scores)
     kept = store.read_json(tmp_path / "stages" / stages[-1] / "result.json")["policy"]
     assert best(tmp_path) == kept
     files = (tmp_path / "stages" / stages[-1]).rglob("evals/scores.jsonl")
     chosen = {row["seed"] for file in files for row in store.read_metrics(file)}
-    reported = {score.seed for score in verdict.scores}
+    reported = {score.seed for score in verdict.evaluation.scores}
     assert not chosen & reported, "those that choose are not those that are reported"
 
 
@@ -420,7 +420,7 @@ def test_repeats_are_runs_of_their_own(in_folder: Callable[..., tuple[int, str, 
     for name, final in finals.items():
         verdict = Verdict.read(RunDirectory(Path("all", name)))
         assert verdict is not None
-        at = {score.eps: score.mean for score in verdict.scores}
+        at = {score.eps: score.mean for score in verdict.evaluation.scores}
         assert final == pytest.approx(at[0.0] + (at[0.03] + at[0.06] + at[0.1]) / 3)
     assert out.splitlines()[-1] == "next: bcl report all"
     Path("all/result.json").unlink()

@@ -68,8 +68,10 @@ def test_on_procgen_both_sets_of_levels_count(tmp_path: Path, monkeypatch: pytes
     stages = resolve_stages("fruitbot", recipe="radial", flags=parse_flags(flags))
     experiment.create(tmp_path, stages, "cpu", None)
     verdict = experiment.finish(tmp_path, Dispatcher())
-    at = {score.eps: score.mean for score in verdict.scores}
-    unlimited = {score.eps: score.mean for score in verdict.unlimited}
+    at = {score.eps: score.mean for score in verdict.evaluation.scores}
+    assert verdict.unlimited is not None
+    assert (verdict.evaluation.levels, verdict.unlimited.levels) == ("train", "eval")
+    unlimited = {score.eps: score.mean for score in verdict.unlimited.scores}
     assert at.keys() == unlimited.keys() == {0.0, 1 / 255, 10 / 255}
     assert verdict.final_score == pytest.approx(sum(scores[0.0] + scores[10 / 255] for scores in (at, unlimited)))
     played = store.read_metrics(tmp_path / "evals" / "scores.jsonl")

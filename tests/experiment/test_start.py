@@ -72,15 +72,15 @@ def run(tmp_path_factory: pytest.TempPathFactory, short_games: None) -> Path:
 
 def test_an_agent_that_training_made_worse_is_told_with_the_file_of_the_better_one(run: Path) -> None:
     verdict, config = spoiled(run, Dispatcher())
-    assert verdict.start is not None
-    assert (verdict.start.name, verdict.start.file) == ("--init", FILE)
-    assert [(s.attack, s.eps, s.seed) for s in verdict.start.scores] == [
-        (s.attack, s.eps, s.seed) for s in verdict.scores
+    assert verdict.evaluation.start is not None
+    assert (verdict.evaluation.start.name, verdict.evaluation.start.file) == ("--init", FILE)
+    assert [(s.attack, s.eps, s.seed) for s in verdict.evaluation.start.scores] == [
+        (s.attack, s.eps, s.seed) for s in verdict.evaluation.scores
     ]
-    assert verdict.start.scores[0].mean == 60
-    [flag] = [flag for flag in verdict.flags if flag.startswith("worse-than-start: ")]
-    assert f"it has {verdict.scores[0].mean:.4g} without attack instead of 60" in flag
-    assert flag.endswith(f"there the agent it started from is the better choice: {FILE}")
+    assert verdict.evaluation.start.scores[0].mean == 60
+    [flag] = [flag for flag in verdict.evaluation.flags if flag.name == "worse-than-start"]
+    assert f"it has {verdict.evaluation.scores[0].mean:.4g} without attack instead of 60" in flag.message
+    assert flag.message.endswith(f"there the agent it started from is the better choice: {FILE}")
     sentence = verdict.sentence(config)
     assert "; its start (--init) has 60 without attack and " in sentence
     assert FILE in sentence
@@ -157,5 +157,5 @@ def test_an_agent_that_is_its_start_is_compared_with_nothing(tmp_path: Path) -> 
     stages = resolve_stages("cartpole", recipe="bcl-ratchet-at", flags=parse_flags([*SMALL, *flags]))
     experiment.create(tmp_path, stages, "cpu", balancing())
     verdict = experiment.finish(tmp_path, Dispatcher())
-    assert (verdict.kept, verdict.start) == ("the bootstrap", None)
+    assert (verdict.kept, verdict.evaluation.start) == ("the bootstrap", None)
     assert not (tmp_path / "init" / "evals").exists()

@@ -1,6 +1,8 @@
 """The result of a run names the scores of its verdict, which lie with those of the agent; older results repeat them."""
 
+import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -45,12 +47,13 @@ def test_a_result_names_its_scores_and_does_not_repeat_them(run: RunDirectory) -
     assert "returns" not in run.result_file.read_text()
     verdict = verdict_of(run)
     wanted = cells(attacks_named(run.config.evaluation.suite), sorted({0.03, 0.06, verdict.reached}))
-    assert [(score.attack, score.eps) for score in verdict.scores] == [cell.key for cell in wanted]
+    assert [(score.attack, score.eps) for score in verdict.evaluation.scores] == [cell.key for cell in wanted]
     stored = [row["returns"] for _, row in run.results.scores.read(run.result()["policy"])]
-    assert sorted(stored) == sorted([*score.returns] for score in verdict.scores)
-    assert verdict.start is not None
-    assert (verdict.start.name, verdict.start.file) == ("vanilla", "stages/1-vanilla/policy.safetensors")
-    assert len(verdict.start.scores) == len(verdict.scores)
+    assert sorted(stored) == sorted([*score.returns] for score in verdict.evaluation.scores)
+    start = verdict.evaluation.start
+    assert start is not None
+    assert (start.name, start.file) == ("vanilla", "stages/1-vanilla/policy.safetensors")
+    assert len(start.scores) == len(verdict.evaluation.scores)
 
 
 def test_other_scores_of_the_agent_do_not_change_the_verdict(run: RunDirectory) -> None:
@@ -62,10 +65,10 @@ def test_other_scores_of_the_agent_do_not_change_the_verdict(run: RunDirectory) 
 def repeated(run: RunDirectory) -> None:
     """The result as it was before it named its scores."""
     verdict = verdict_of(run)
-    assert verdict.start is not None
+    assert verdict.evaluation.start is not None
     facts = {name: value for name, value in run.result().items() if name not in NAMES}
-    scores = {"scores": [score.to_dict() for score in verdict.scores], "unlimited": []}
-    run.finish(facts | scores | {"start": verdict.start.to_dict()})
+    scores = {"scores": [score.to_dict() for score in verdict.evaluation.scores], "unlimited": []}
+    run.finish(facts | scores | {"start": verdict.evaluation.start.to_dict() | {"unlimited": []}})
 
 
 def test_a_result_that_repeats_its_scores_says_the_same(run: RunDirectory) -> None:
@@ -75,7 +78,29 @@ def test_a_result_that_repeats_its_scores_says_the_same(run: RunDirectory) -> No
     shutil.rmtree(run.results.scores.path)
     assert (verdict_of(run), collect(run.path).verdict) == before[:2]
     store.write_json(run.result_file, {k: v for k, v in run.result().items() if k not in ("start", "unlimited")})
-    assert (verdict_of(run).scores, verdict_of(run).start) == (before[0].scores, None)  # version 0.1 has neither
+    assert verdict_of(run).evaluation == replace(before[0].evaluation, start=None)  # version 0.1 has neither
+
+
+def edited(run: RunDirectory, name: str, value: object) -> None:
+    """As a person changes it, without a checksum; `...`: removed."""
+    row = run.result() | {name: value}
+    run.result_file.write_text(json.dumps({key: value for key, value in row.items() if value is not ...}))
+
+
+@pytest.mark.parametrize(
+    "value", [None, "text", ..., [[1]], {"x": 1}], ids=["null", "text", "removed", "list", "table"]
+)
+@pytest.mark.parametrize("name", [*NAMES, "final_score", "flags", "curriculum", "kept", "reached", "scores", "start"])
+def test_an_edited_result_is_refused_in_one_sentence(run: RunDirectory, name: str, value: object) -> None:
+    if name in ("scores", "start"):
+        repeated(run)
+    edited(run, name, value)
+    if (name, value) in (("curriculum", "text"), ("kept", "text"), ("start", None), ("start", ...)):
+        assert verdict_of(run).sentence(run.config)
+        return
+    with pytest.raises(StoreError, match=r"result.json' does not fit .*; delete it") as told:
+        collect(run.path)
+    assert "\n" not in str(told.value)
 
 
 @pytest.mark.parametrize("folder", ["evals", "stages/1-vanilla/evals"])

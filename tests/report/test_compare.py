@@ -88,9 +88,9 @@ def test_repeats_are_one_row_the_median_by_score_shown(tmp_path: Path) -> None:
     assert (row.median, row.score) == ("seed2", 18)
     assert [cell.median.mean for cell in row.cells.values()] == [21, 0, -3, -6]
     assert row.cells[0.0].median.interval == stats.mean_interval([[20, 21, 21, 22]])
-    assert row.cells[0.0].over_repeats.mean == 17  # (20 + 10 + 21) / 3
+    assert row.cells[0.0].mean == 17  # (20 + 10 + 21) / 3
     runs = [[19.0, 20.0, 20.0, 21.0], [9.0, 10.0, 10.0, 11.0], [20.0, 21.0, 21.0, 22.0]]
-    assert row.cells[0.0].over_repeats.interval == stats.mean_interval(runs)
+    assert row.cells[0.0].interval == stats.mean_interval(runs)
 
 
 def test_improvement_over_the_first(tmp_path: Path) -> None:

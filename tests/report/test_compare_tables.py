@@ -8,7 +8,8 @@ import pytest
 
 from bcl.reports.compare import compare_agents
 from bcl.reports.compare_figure import draw, encoded, figure_format
-from bcl.reports.tables import Table, as_latex, as_markdown, tables
+from bcl.reports.tables import as_latex, as_markdown, tables
+from bcl.result import Table
 from tests.report.compared import PGD30, finished, pong, repeated
 
 

@@ -19,10 +19,10 @@ from tests.report.conftest import rewritten
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"eps": None}, "eps must be finite"),
-        ({"eps": "x"}, "eps must be finite"),
-        ({"returns": [1.0, None, 2.0]}, "returns must be finite"),
-        ({"returns": []}, "returns must be finite"),
+        ({"eps": None}, "eps = None is not a number"),
+        ({"eps": "x"}, "eps = 'x' is not a number"),
+        ({"returns": [1.0, None, 2.0]}, "returns = None is not a number"),
+        ({"returns": []}, "it has no returns"),
         ({"precision": ...}, "'precision'"),
         ({"adversary": {"steps": 3}}, "'kind'"),
         ({"game": ...}, "game.engine = '' is unknown or missing"),

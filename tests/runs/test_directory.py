@@ -1,6 +1,7 @@
 """The run directory: made, opened, refused, listed; and those of version 0.1."""
 
 import ast
+import json
 import os
 import re
 from pathlib import Path
@@ -13,7 +14,7 @@ from bcl.config import Config, resolve_stages
 from bcl.errors import StoreError
 from bcl.recipes import Stage
 from bcl.runs import store
-from bcl.runs.directory import Clock, Repeats, RunDirectory, make_room, runs_of
+from bcl.runs.directory import Clock, Repeats, RunDirectory, TrainingFolder, make_room, runs_of
 
 PACKAGE = Path(bcl.__file__).parent
 
@@ -117,6 +118,37 @@ def test_a_run_of_a_later_version_is_refused(tmp_path: Path) -> None:
     store.write_json(tmp_path / "run.json", run.about() | {"format": 99})
     with pytest.raises(StoreError, match="made by a later version of bcl; update bcl"):
         run.stages()
+
+
+@pytest.mark.parametrize("value", [None, "text", 3, [[1]], [{}]])
+def test_an_edited_list_of_stages_or_settings_is_refused(tmp_path: Path, value: object) -> None:
+    run = RunDirectory.create(tmp_path, stages(), {})
+    about = run.about()
+    (tmp_path / "run.json").write_text(json.dumps(about | {"stages": value}))  # without a checksum, as by hand
+    with pytest.raises(StoreError, match=r"run\.json' does not fit \(.*\); copy the run again"):
+        run.stages()
+    (tmp_path / "run.json").write_text(json.dumps(about | {"settings": value}))
+    if value is not None:  # version 0.1 has none
+        with pytest.raises(StoreError, match=r"run\.json' does not fit \(.*\); copy the run again"):
+            run.check_unchanged()
+
+
+@pytest.mark.parametrize("edit", [{"step": None}, {"step": "text"}, {"step": ...}, {"return": "text"}, {"eps": [1]}])
+def test_an_edited_row_of_metrics_is_refused(tmp_path: Path, edit: dict[str, object]) -> None:
+    training = TrainingFolder(tmp_path)
+    whole = {"step": 100, "return": None, "eps": 0.1, "steps_per_second": 10.0}
+    row = {name: value for name, value in (whole | edit).items() if value is not ...}
+    training.metrics_file.write_text(f"{json.dumps(whole)}\n{json.dumps(row)}\n")
+    with pytest.raises(StoreError, match=r"line 2 of '.*metrics\.jsonl' does not fit \(.*\); delete that line"):
+        training.seconds()
+
+
+@pytest.mark.parametrize("sessions", [3, ["text"], [[]], [[0.0, None]], [None]])
+def test_an_edited_clock_is_refused(tmp_path: Path, sessions: object) -> None:
+    [*_, stage] = RunDirectory.create(tmp_path, stages(), {}).stages()
+    stage.clock.write_text(json.dumps({"seconds": 1.0, "sessions": sessions}))
+    with pytest.raises(StoreError, match=r"clock\.json' does not fit \("):
+        stage.on_clock(5.0)
 
 
 def test_repeats(tmp_path: Path) -> None:

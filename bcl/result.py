@@ -1,0 +1,59 @@
+"""What the functions of `bcl` return: results that print, and turn into plain data, a data frame and HTML for notebooks."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from dataclasses import dataclass
+from html import escape
+from typing import Any
+
+from bcl.errors import MissingExtra
+
+
+@dataclass(frozen=True)
+class Table:
+    """Text in rows and columns; the first column names the row."""
+
+    title: str
+    header: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    notes: tuple[str, ...] = ()
+    totals: tuple[tuple[str, ...], ...] = ()
+    """Rows below a rule, of which the first is bold."""
+
+    def to_html(self) -> str:
+        """For notebooks."""
+        tagged = [("th", self.header), *(("td", row) for row in (*self.rows, *self.totals))]
+        lines = ["".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in row) for tag, row in tagged]
+        body = "".join(f"<tr>{line}</tr>" for line in lines)
+        below = "".join(f"<p>{escape(note)}</p>" for note in self.notes)
+        return f"<table><caption>{escape(self.title)}</caption>{body}</table>{below}"
+
+
+class Result(ABC):
+    """A subclass says what it holds in three forms, and prints as its command does (`__str__`)."""
+
+    @abstractmethod
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, as JSON has it."""
+
+    @abstractmethod
+    def _rows(self) -> Iterable[dict[str, Any]]:
+        """Of the data frame: numbers and words by column."""
+
+    @abstractmethod
+    def _tables(self) -> Iterable[Table]:
+        """For people."""
+
+    @abstractmethod
+    def __str__(self) -> str: ...
+
+    def to_frame(self) -> Any:
+        """A pandas DataFrame."""
+        try:
+            import pandas
+        except ImportError:
+            raise MissingExtra("a data frame needs pandas", "pip install pandas") from None
+        return pandas.DataFrame([*self._rows()])
+
+    def _repr_html_(self) -> str:
+        return "".join(table.to_html() for table in self._tables())
