@@ -31,7 +31,7 @@ class Stage:
     settings: Settings = field(default_factory=dict)
     """What this stage sets on every game; a preset overrides it."""
     games: dict[str, Settings] = field(default_factory=dict)
-    """Published settings of this stage per preset, which they override; `*`: of every game."""
+    """Published settings of this stage per preset, which they override; `*`: of every game. `only`: of one learner."""
     fast: Settings = field(default_factory=dict)
     """What the fast tempo has instead, on every Atari and Procgen game."""
     fast_games: dict[str, Settings] = field(default_factory=dict)
@@ -143,12 +143,19 @@ def stages_of(
         before = ["radial"] if algo == "ppo" else ["vanilla", "radial"]  # RADIAL-PPO is trained from scratch
     found = []
     for stage in (*(_STAGES[key] for key in before), *recipe.stages):
-        rows = [stage.games.get(game) or stage.games.get("*", {}), recipe.games.get(game, {}).get(stage.loss, {})]
+        row = _for_learner(stage.games.get(game, {}), algo) or stage.games.get("*", {})
+        rows = [row, recipe.games.get(game, {}).get(stage.loss, {})]
         if recipe.bootstrap == "choice" and kind == "vanilla" and game in stage.games and stage.strategy != "none":
             rows.append({"curriculum": {"start": _DATA["vanilla_starts"].get(game, 0.0)}})
         rows.append(stage.at_tempo(tempo, algo, game))
         found.append((stage, rows))
     return found
+
+
+def _for_learner(row: Settings, algo: str) -> Settings:
+    """A game's settings; those under `only` are of one learner."""
+    common = {section: table for section, table in row.items() if section != "only"}
+    return merge(common, row.get("only", {}).get(algo, {}))
 
 
 def check_trainable(name: str, algo: str) -> None:

@@ -478,9 +478,17 @@ def test_ppo_refuses_what_only_dqn_has(flag: str) -> None:
         resolve("cartpole", recipe="at", flags=parse_flags(["--algo", "ppo", flag]))
 
 
+def test_a_game_may_have_settings_for_one_learner_alone() -> None:
+    dqn, ppo = (resolve("cartpole", recipe="at", flags={"algo": algo}).attack for algo in ("dqn", "ppo"))
+    assert (dqn.steps, dqn.random_start, dqn.objective) == (5, True, "cross-entropy")
+    assert (ppo.steps, ppo.random_start, ppo.objective) == (3, False, "paper")
+    targets = [resolve("acrobot", recipe="at", flags={"algo": algo}).curriculum.target for algo in ("dqn", "ppo")]
+    assert targets == [0.06, 0.05]
+
+
 @pytest.mark.parametrize("game", ["acrobot", "lunar_lander"])
 def test_ppo_plays_under_attack_where_it_is_made_robust(game: str) -> None:
     vanilla, robust = (c.ppo for _, c in resolve_stages(game, recipe="at", flags=parse_flags(["--algo", "ppo"])))
     assert (vanilla.in_play, vanilla.temperature) == (0, 1)
-    assert (robust.in_play, robust.exploration_start) == (0.5, 0)
+    assert (robust.in_play, robust.temperature, robust.exploration_start) == (0.5, 0.3, 0)
     assert robust.steps < vanilla.steps
