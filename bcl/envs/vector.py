@@ -18,6 +18,7 @@ MAX_SEED = 2**31 - 1
 # Agent steps, from the fewest to the most: after fewer Pong is soon back on its usual course, with more the opponent scores.
 ATARI_PREFIXES = (30, 120)
 PREFIXES = (1, 10)  # elsewhere, where starts are drawn already; more would end a game of CartPole
+PREFIX_TRIES = 8  # beginnings of whole length that may end an episode in a row
 PREFIX_STREAM = 7  # tells these draws from others with the same seed
 
 
@@ -163,10 +164,12 @@ class VariedStarts:
         self.prefixes = np.zeros(self.num_envs, dtype=np.int64)
         """Random actions with which each copy's episode began."""
         self._left = np.zeros(self.num_envs, dtype=np.int64)
+        self._in_vain = np.zeros(self.num_envs, dtype=np.int64)  # beginnings in a row that ended the episode
 
     def reset(self, seed: Seeds) -> Tensor:
         """Start every copy anew; its seed decides its random actions too."""
         self._draws = [np.random.default_rng([one, PREFIX_STREAM]) for one in seed_list(seed, self.num_envs)]
+        self._in_vain[:] = 0
         self._begin(np.ones(self.num_envs, dtype=bool))
         return self._env.reset(seed)
 
@@ -183,6 +186,7 @@ class VariedStarts:
         begins = self._left > 0
         ended, playing = step.ended.cpu().numpy(), step.playing.cpu().numpy()
         self._left -= begins & playing  # not in moves of the game's own
+        self._in_vain = np.where(begins, self._in_vain + ended, 0)
         self._begin(ended)
         if not begins.any():
             return step
@@ -204,4 +208,6 @@ class VariedStarts:
 
     def _begin(self, which: np.ndarray) -> None:
         for i in np.flatnonzero(which):
-            self._left[i] = self.prefixes[i] = self._draws[i].integers(*self._lengths, endpoint=True)
+            drawn = int(self._draws[i].integers(*self._lengths, endpoint=True))
+            # Where episodes are as short as that, shorter and shorter ones, or the agent would never come to play.
+            self._left[i] = self.prefixes[i] = drawn >> max(0, self._in_vain[i] - PREFIX_TRIES)

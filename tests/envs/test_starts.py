@@ -83,6 +83,12 @@ def test_a_game_that_ends_meanwhile_begins_again_unseen() -> None:
     assert all(len(step.final_obs) == int(step.ended.sum()) for step in steps)
 
 
+def test_where_every_beginning_ends_the_game_it_becomes_shorter() -> None:
+    steps = played(VariedStarts(Counting(8, 1)), 40)
+    ends = torch.stack([step.ended for step in steps])
+    assert ends.any(dim=0).all()  # else an evaluation would wait for ever
+
+
 def test_a_copys_start_depends_on_its_seed_alone() -> None:
     many, one = VariedStarts(Counting(4, 20)), VariedStarts(Counting(1, 20))
     many.reset(5)
