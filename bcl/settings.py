@@ -220,7 +220,7 @@ def typed(hint: Any, value: Any, where: str) -> Any:
     if origin is Literal:
         if value in arguments:
             return value
-        choices = did_you_mean(str(value), arguments, f"one of {', '.join(arguments)}")
+        choices = did_you_mean(str(value), arguments, f"give --{where} one of {', '.join(arguments)}")
         raise ConfigError(f"{where} = '{value}' is not a choice", choices)
     if origin is tuple:
         items = value.replace(",", " ").split() if isinstance(value, str) else value

@@ -119,7 +119,7 @@ def test_a_stop_request_during_the_verdict_loses_no_training(tmp_path: Path, mon
         experiment.finish(tmp_path, Dispatcher(interrupted=(tmp_path / "evals" / "0-progress.json").exists))
     assert not (tmp_path / "result.json").exists()
     trained = (tmp_path / "stages" / "1-vanilla" / "result.json").stat()
-    assert len(experiment.finish(tmp_path, Dispatcher()).scores) == 1
+    assert len(experiment.finish(tmp_path, Dispatcher()).evaluation.scores) == 1
     assert (tmp_path / "stages" / "1-vanilla" / "result.json").stat() == trained
 
 
