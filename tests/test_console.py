@@ -21,7 +21,9 @@ def test_lines_without_a_terminal(
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     view, folder = console.live(tmp_path), tmp_path / "stages" / "2-at" / "phases" / "003" / "run2"
     told = {"name": "phase 3 run 2", "doing": "training", "done": 1000, "of": 10_000}
-    store.write_text(folder / "metrics.jsonl", '{"step": 1, "return": 12.345, "eps": 0.05, "steps_per_second": 100.0}\n')
+    store.write_text(
+        folder / "metrics.jsonl", '{"step": 1, "return": 12.345, "eps": 0.05, "steps_per_second": 100.0}\n'
+    )
     for second in range(1, 62):
         now[0] = second
         store.write_json(folder / "progress.json", told | {"done": 100 * second})
