@@ -15,6 +15,7 @@ from bcl.errors import BclError
 from bcl.layers import PatchConv, Residual
 
 Pair = tuple[Tensor, Tensor]
+"""A box: its lower and upper corner, or its centre and half-width."""
 
 
 @dataclass(frozen=True)

@@ -209,5 +209,5 @@ class VariedStarts:
     def _begin(self, which: np.ndarray) -> None:
         for i in np.flatnonzero(which):
             drawn = int(self._draws[i].integers(*self._lengths, endpoint=True))
-            # Where episodes are as short as that, shorter and shorter ones, or the agent would never come to play.
+            # Halved again and again where episodes are shorter than it: else the agent would never play.
             self._left[i] = self.prefixes[i] = drawn >> max(0, self._in_vain[i] - PREFIX_TRIES)

@@ -152,16 +152,7 @@ def test_refuses_what_cannot_be_paced(wrong):
         replace(PACE, **wrong)
 
 
-QUICK = Pace(
-    start=0.0,
-    target=0.1,
-    rise_steps=1_000,
-    patience=1_000,
-    step_back=0.5,
-    increment=0.01,
-    pace_episodes=2,
-    nominal_threshold=10.0,
-)
+QUICK = replace(PACE, patience=1_000, step_back=0.5, pace_episodes=2, nominal_threshold=10.0)
 
 
 def small_policy(kind: str = "dueling-mlp") -> Policy:
