@@ -217,9 +217,12 @@ class PpoConfig:
 
 @dataclass(frozen=True)
 class DistillConfig:
-    """A robust student of the agent that training starts from: it learns that agent's actions, on observations of its own play,
-    for everything within the budget."""
+    """A robust student of the agent that training starts from, or of `teacher`: it learns that agent's actions, on observations of
+    its own play, for everything within the budget."""
 
+    teacher: str = ""
+    """A policy file or `zoo:NAME`, where the student does not start as its teacher: one that is to be trained further, say. Read
+    again on resuming. Empty: the agent that training starts from."""
     steps: Count = 2_000_000
     """Agent steps of one training run."""
     num_envs: Count = 64

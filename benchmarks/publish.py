@@ -4,7 +4,7 @@
         --gpu "NVIDIA H200" --gpu-minutes 8
 
 FILE is the policy file, the folder what `bcl attack` and `bcl certify` left of it (FILE.results, or the run), the
-configuration that of its training. Weights are stored in 16 bits where that changes no action on any observation of a few
+configuration that of its training. Weights are stored in 8 or 16 bits where that changes no action on any observation of a few
 nominal episodes, so that these episodes are the same to the last step; otherwise as they are, if they fit.
 """
 
@@ -35,7 +35,7 @@ from bcl.runs.results import Results
 from bcl.settings import format_eps, read_toml
 
 MAX_BYTES = 8_000_000
-FORMS: tuple[NumberFormat, ...] = ("float16", "int16", "float32")  # the first that changes nothing and fits is taken
+FORMS: tuple[NumberFormat, ...] = ("int8", "float16", "int16", "float32")  # the first that changes nothing and fits is taken
 
 
 def changed_actions(policy: Policy, others: Sequence[Policy], episodes: int) -> tuple[int, list[int]]:

@@ -35,6 +35,7 @@ from bcl.experiment.trackers import NO_TRACKERS, Trackers
 from bcl.experiment.verdict import Verdict, choosing_attacks, evaluate_run, final_score_in_words
 from bcl.experiment.worker import Dispatcher, TrainingOrder, check_fits, content, spec_of
 from bcl.learners import dqn
+from bcl.learners.distill import load_teacher
 from bcl.learners.learner import Task
 from bcl.policies import Policy
 from bcl.policies.files import fingerprint, load, to_bytes
@@ -64,8 +65,9 @@ def check(stages: Stages, device: str, init: Policy | None, trackers: Trackers =
                 check_fits(init, config, env)
                 if stage.loss in ("radial", "sa", "distill"):
                     _refuse_unbounded(init)
-            else:
-                Policy(spec_of(config, env))
+            student = init or Policy(spec_of(config, env))
+            if stage.loss == "distill":
+                load_teacher(config.distill.teacher, student)
 
 
 def _refuse_unbounded(policy: Policy) -> None:

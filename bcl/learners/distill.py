@@ -1,4 +1,4 @@
-"""Robust distillation: a student learns the actions of the agent it starts from, for everything within the budget.
+"""Robust distillation: a student learns the actions of its teacher, for everything within the budget.
 
 The student plays, so that it learns where it goes itself (Ross et al. 2011), and the teacher says on clean observations what
 each action would cost. Labels do not move with the student: bounds of Q-learning can be met by one constant for all actions,
@@ -23,6 +23,7 @@ from bcl.learners.learner import Hooks, Learner, Reporter, State, Task, spread_b
 from bcl.learners.metrics import Meter, Metrics
 from bcl.learners.replay import Replay
 from bcl.policies import Policy, as_float
+from bcl.policies.files import fingerprint, load
 from bcl.seeds import derive
 
 WARM_UP = 500  # updates over which the step size rises: the first ones see a network that never saw bounds
@@ -38,7 +39,8 @@ SCALE_BATCHES = 8  # replayed batches behind that usual lead
 def train(
     policy: Policy, env: VectorEnv, config: DistillConfig, task: Task, hooks: Hooks, state: State | None = None
 ) -> Policy:
-    """Train `policy` in place on `env`, with itself as it is as the teacher; `state` continues a checkpoint of the same task."""
+    """Train `policy` in place on `env`; its teacher is `config.teacher`, or itself as it is. `state` continues a checkpoint of the
+    same task."""
     learner = DistillLearner(policy, env, config, task)
     if state:
         learner.restore(state)
@@ -54,6 +56,24 @@ def train(
     return policy
 
 
+def load_teacher(name: str, student: Policy) -> Policy | None:
+    """The agent of that file or of the zoo, which must see and do what the student does; none without a name."""
+    if not name:
+        return None
+    teacher = load(name, next(student.parameters()).device)
+    its, own = teacher.spec, student.spec
+    for what, fits in (
+        ("plays another game", not (its.game and own.game) or its.game.id == own.game.id),
+        ("has other actions", its.num_actions == own.num_actions),
+        ("sees other observations", (its.obs_shape, its.low, its.high) == (own.obs_shape, own.low, own.high)),
+    ):
+        if not fits:
+            raise ConfigError(
+                f"distill.teacher '{name}' {what} than its student", "give one that was made for this game"
+            )
+    return teacher
+
+
 class DistillLearner(Learner):
     """The student, its teacher and what the student has seen."""
 
@@ -66,7 +86,7 @@ class DistillLearner(Learner):
         if self.pacer is None:
             raise ConfigError("distillation needs a paced budget", 'give its stage strategy = "paced"')
         self.config = config
-        self.teacher = copy.deepcopy(policy).requires_grad_(False)
+        self.teacher = (load_teacher(config.teacher, policy) or copy.deepcopy(policy)).requires_grad_(False)
         self._student, self._labels = self._compiled(policy), self._compiled(self.teacher)
         self._attacked_student = self._victim()
         self._margins = self._compiled(training_margins)
@@ -136,8 +156,9 @@ class DistillLearner(Learner):
         return self._row({"eps": self._eps.item(), "learning_rate": self._rate.item()})[0]
 
     def state(self) -> State:
-        """What a checkpoint needs; the teacher is the agent that the run starts from."""
+        """What a checkpoint needs; the teacher is in a file of its own."""
         return super().state() | {
+            "teacher": fingerprint(self.teacher),
             "owed": self._owed,
             "updates": self._updates,
             "scale": self._scale,
@@ -146,6 +167,11 @@ class DistillLearner(Learner):
 
     def restore(self, state: State) -> None:
         """Continue from `state`; without a replay memory in it, a part of one is collected first."""
+        if state["teacher"] != fingerprint(self.teacher):
+            raise ConfigError(
+                "the run was begun with another teacher than there is now",
+                f"put back the file of distill.teacher '{self.config.teacher}', or begin anew with another --out",
+            )
         super().restore(state)
         self._owed, self._updates = state["owed"], state["updates"]
         self._scale.copy_(state["scale"])

@@ -8,11 +8,12 @@ import torch
 from bcl.attacks import PGD, perturb
 from bcl.bounds import certified, input_box, margins
 from bcl.config import DistillConfig
-from bcl.errors import ConfigError
+from bcl.errors import ConfigError, WeightsError
 from bcl.learners import distill
 from bcl.learners.learner import Hooks, Task
 from bcl.learners.pacing import Pace
 from bcl.policies import Policy, PolicySpec
+from bcl.policies.files import save
 
 BUDGET = 0.2  # states are one-hot: below 0.5 every one can be told from the others
 SMALL = DistillConfig(
@@ -108,6 +109,49 @@ def test_the_teacher_does_not_move(chain):
     moved = [not torch.equal(a, b) for a, b in zip(before, learner.policy.parameters(), strict=True)]
     assert any(moved)
     assert all(torch.equal(a, b) for a, b in zip(before, learner.teacher.parameters(), strict=True))
+
+
+def test_a_student_may_have_another_teacher_than_its_start(chain, tmp_path):
+    env = chain(4, limits=(7,))
+    teacher, student = teacher_of(env, "dueling-mlp", 3), teacher_of(env, "dueling-mlp", 1)
+    actions = teacher(STATES).argmax(dim=1)
+    assert not torch.equal(student(STATES).argmax(dim=1), actions)
+    save(teacher, tmp_path / "teacher.safetensors")
+    config = replace(SMALL, teacher=str(tmp_path / "teacher.safetensors"))
+    distill.train(student, env, config, Task("distill", 0.0, BUDGET, 0, PACE), Hooks())
+    assert torch.equal(student(STATES).argmax(dim=1), actions)
+    assert proven(student, actions).all()
+
+
+def test_a_run_is_not_continued_with_another_teacher(chain, tmp_path):
+    env = chain(4, limits=(7,))
+    file = tmp_path / "teacher.safetensors"
+    config = replace(SMALL, teacher=str(file))
+    task = Task("distill", 0.0, BUDGET, 0, PACE)
+
+    def learner_of(seed: int) -> distill.DistillLearner:
+        save(teacher_of(env, "dueling-mlp", seed), file)
+        return distill.DistillLearner(teacher_of(env, "dueling-mlp", 1), env, config, task)
+
+    state = learner_of(3).state()
+    learner_of(3).restore(state)
+    with pytest.raises(ConfigError, match=r"another teacher.*teacher\.safetensors"):
+        learner_of(4).restore(state)
+
+
+def test_a_teacher_must_fit_its_student(chain, tmp_path):
+    env = chain(4)
+    student = teacher_of(env, "dueling-mlp", 0)
+    for change, what in (
+        ({"num_actions": env.num_actions + 1}, "other actions"),
+        ({"obs_shape": (4,)}, "other observations"),
+        ({"high": (9.0,)}, "other observations"),
+    ):
+        save(Policy(replace(student.spec, **change)), tmp_path / "odd.safetensors")
+        with pytest.raises(ConfigError, match=what):
+            distill.load_teacher(str(tmp_path / "odd.safetensors"), student)
+    with pytest.raises(WeightsError, match="does not exist"):
+        distill.load_teacher(str(tmp_path / "none.safetensors"), student)
 
 
 def test_it_needs_a_pace(chain):
