@@ -4,8 +4,9 @@
         --gpu "NVIDIA H200" --gpu-minutes 8
 
 FILE is the policy file, the folder what `bcl attack` and `bcl certify` left of it (FILE.results, or the run), the
-configuration that of its training. Weights are stored in 8 or 16 bits where that changes no action on any observation of a few
-nominal episodes, so that these episodes are the same to the last step; otherwise as they are, if they fit.
+configuration that of its training. Weights that were rounded to 8 bits before they were judged stay so. Others are stored in
+16 bits where that changes no action on any observation of a few nominal episodes, so that these episodes are the same to the
+last step; otherwise as they are, if they fit.
 """
 
 import argparse
@@ -35,7 +36,7 @@ from bcl.runs.results import Results
 from bcl.settings import format_eps, read_toml
 
 MAX_BYTES = 8_000_000
-FORMS: tuple[NumberFormat, ...] = ("int8", "float16", "int16", "float32")  # the first that changes nothing and fits is taken
+FORMS: tuple[NumberFormat, ...] = ("float16", "int16", "float32")  # the first that changes nothing and fits is taken
 
 
 def changed_actions(policy: Policy, others: Sequence[Policy], episodes: int) -> tuple[int, list[int]]:
@@ -56,6 +57,10 @@ def changed_actions(policy: Policy, others: Sequence[Policy], episodes: int) -> 
 
 def smallest(policy: Policy, episodes: int) -> tuple[NumberFormat, bytes, Policy]:
     """The first form in which the agent fits and acts as it did, its bytes, and the agent as it will be loaded."""
+    rounded = to_bytes(policy, "int8")
+    if fingerprint(as_loaded := policy_in(rounded)) == fingerprint(policy):
+        print(f"int8: {len(rounded):,} bytes, as it was judged")
+        return "int8", rounded, as_loaded
     forms = {form: data for form in FORMS if len(data := to_bytes(policy, form)) <= MAX_BYTES}
     stored = {form: policy_in(data) for form, data in forms.items()}
     steps, changed = changed_actions(policy, [*stored.values()], episodes)
