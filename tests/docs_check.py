@@ -12,6 +12,7 @@ environment and open files to a process that has imported everything; it forks, 
 """
 
 import contextlib
+import dataclasses
 import importlib
 import json
 import os
@@ -52,12 +53,17 @@ def prepare() -> None:
     torch.save(body | both, "FruitBot_ppo.pt")
 
 
-def judged_by_noise(work: Callable[..., Any]) -> Callable[..., Any]:
-    """The same with one attack in the suite `quick`: PGD-10 takes ten times as long."""
-    from bcl.attacks.noise import UniformNoise
+def with_small_suites(work: Callable[..., Any]) -> Callable[..., Any]:
+    """The same with suites of the same attacks, each of two steps, starts or queries: one episode under `strong` takes minutes."""
+    from bcl.attacks.learned import Learned
     from bcl.attacks.suites import SUITES
+    from bcl.attacks.threat import Attack
 
-    return mock.patch.dict(SUITES, quick=(UniformNoise(),))(work)
+    def small(attack: Attack) -> Attack:
+        efforts = {field.name for field in dataclasses.fields(attack)} & {"steps", "starts", "queries"}
+        return attack if isinstance(attack, Learned) else dataclasses.replace(attack, **dict.fromkeys(efforts, 2))
+
+    return mock.patch.dict(SUITES, {name: tuple(map(small, attacks)) for name, attacks in SUITES.items()})(work)
 
 
 def run_python(code: str) -> None:
@@ -67,8 +73,8 @@ def run_python(code: str) -> None:
 
     train, evaluate, certify = bcl.train, bcl.evaluate, bcl.certify
     small = {"size": "small", **small_settings("dqn")}
-    bcl.train = judged_by_noise(lambda game, **options: train(game, **merge(options, small)))
-    bcl.evaluate = lambda agent, **options: evaluate(agent, **options | {"episodes": 1})
+    bcl.train = with_small_suites(lambda game, **options: train(game, **merge(options, small)))
+    bcl.evaluate = with_small_suites(lambda agent, **options: evaluate(agent, **options | {"episodes": 1}))
     bcl.certify = lambda agent, **options: certify(agent, **options | {"episodes": 1})
     exec(compile(code, "block", "exec"), {"__name__": "__main__"})
 
@@ -84,9 +90,9 @@ def perform(words: list[str]) -> None:
         if words[0] == "bcl":
             from bcl.cli.main import main as bcl_main
 
-            (bcl_main if words[1] == "attack" else judged_by_noise(bcl_main))()
+            with_small_suites(bcl_main)()
         sys.path.insert(0, str(Path(sys.argv[0]).parent))
-        judged_by_noise(runpy.run_path)(sys.argv[0], run_name="__main__")
+        with_small_suites(runpy.run_path)(sys.argv[0], run_name="__main__")
 
 
 def serve(address: str) -> list[str]:

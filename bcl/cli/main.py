@@ -37,7 +37,7 @@ SHELLS = ("bash", "zsh", "fish")
 
 
 def main(arguments: list[str] | None = None) -> NoReturn:
-    """Run one command line and exit: 0 done, 2 a user's mistake, 130 interrupted."""
+    """Run one command line and exit: 0 done, 1 the GPU failed, 2 a user's mistake, 130 interrupted."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in words
     words = [word for word in words if word != "--debug"]
@@ -70,6 +70,12 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         where = f" ({error.filename})" if error.filename else ""
         print(f"bcl: {error.strerror or error}{where}; check paths and space", file=sys.stderr)
         sys.exit(USER_MISTAKE)
+    except RuntimeError as error:  # PyTorch's, which is not imported here; other processes on the GPU can be the cause
+        what = str(error).partition("\n")[0]
+        if debug or not what.startswith("CUDA error"):
+            raise
+        print(f"bcl: the GPU failed ({what}); give the command again, what was done is kept", file=sys.stderr)
+        sys.exit(1)
     sys.exit(0)
 
 

@@ -290,6 +290,20 @@ def test_interrupt_exits_130(bcl, monkeypatch: pytest.MonkeyPatch) -> None:
     assert bcl("presets")[0] == 130
 
 
+def test_a_gpu_that_fails_is_one_sentence(bcl, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("CUDA error: an illegal memory access was encountered\nSearch for ...")
+
+    monkeypatch.setattr("bcl.cli.main.chosen", lambda _: fail)
+    code, _, err = bcl("presets")
+    assert code == 1
+    assert err == (
+        "bcl: the GPU failed (CUDA error: an illegal memory access was encountered); give the command again, what was done is kept\n"
+    )
+    with pytest.raises(RuntimeError, match="illegal memory access"):
+        main(["presets", "--debug"])
+
+
 def test_a_reader_that_leaves_early_is_no_error() -> None:
     process = subprocess.Popen(
         [sys.executable, "-m", "bcl", "presets", "pong"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
