@@ -246,6 +246,8 @@ class DistillConfig:
     be certified; 0: adversarial examples alone; between: small boxes around them (Mueller et al. 2023)."""
     kappa: Share = 0.5
     """Weight of the loss on clean observations; the robust one has the rest."""
+    stakes: Magnitude = 0.0
+    """States count by what the worst action costs there, as the teacher sees it, to this power, in loss and `held`. 0: all alike."""
     attack_steps: Count = 5
     """Steps of PGD, where an attack is needed: in play, and for `box` below 1."""
     in_play: Share = 0.25

@@ -137,6 +137,17 @@ def mistakes(scores: Tensor, scale: Tensor) -> Tensor:
     return ((scores.amax(dim=1, keepdim=True) - scores) / scale).clamp(max=1)
 
 
+def weighted_by_stakes(weight: Tensor, scores: Tensor, scale: Tensor, power: float) -> Tensor:
+    """(B,) weights with the same sum: each times what the worst action costs there by a teacher's scores (B, A), to that power.
+
+    The cost is counted in `scale` and kept between 1/10 and 10, so that a few states do not decide everything.
+    """
+    scores = _wide(scores)
+    cost = ((scores.amax(dim=1) - scores.amin(dim=1)) / scale).clamp(0.1, 10)
+    weighted = weight * cost**power
+    return weighted * (weight.sum() / weighted.sum())
+
+
 def leads(scores: Tensor, actions: Tensor) -> Tensor:
     """(B, A) scores of the actions (B,) less every score."""
     scores = _wide(scores)

@@ -14,6 +14,17 @@ def test_mistakes_are_shares_of_the_scale_and_the_best_action_is_none():
     assert losses.mistakes(scores, torch.tensor(4.0)).tolist() == [[0.0, 0.25, 0.0, 1.0]]
 
 
+def test_weights_go_by_what_the_worst_action_costs():
+    scores = torch.tensor([[0.0, 1.0, 0.5], [3.0, 3.0, -1.0], [0.0, 0.0, 0.01], [0.0, 500.0, 0.0]])
+    weight = torch.tensor([0.2, 0.2, 0.2, 0.4])
+    found = losses.weighted_by_stakes(weight, scores, torch.tensor(2.0), power=1.0)
+    by_hand = torch.tensor([0.2 * 0.5, 0.2 * 2.0, 0.2 * 0.1, 0.4 * 10.0])
+    assert torch.allclose(found, by_hand / by_hand.sum())
+    squares = losses.weighted_by_stakes(weight, scores, torch.tensor(2.0), power=2.0)
+    assert squares[1] / squares[0] == pytest.approx((2.0 / 0.5) ** 2)
+    assert torch.allclose(losses.weighted_by_stakes(weight, scores, torch.tensor(2.0), power=0.0), weight)
+
+
 def test_leads_are_distances_from_the_action():
     assert losses.leads(torch.tensor([[1.0, 4.0, 2.0]]), torch.tensor([1])).tolist() == [[3.0, 0.0, 2.0]]
 

@@ -232,7 +232,8 @@ class DistillLearner(Learner):
                 worst = losses.leads(self._student(centre), best)
         sharp = SHARPNESS / self._scale
         mistakes = losses.mistakes(scores, CLEAR * self._scale)
-        loss, info = losses.distilled(sharp * clean, sharp * worst, mistakes, batch.weights, c.kappa)
+        weights = losses.weighted_by_stakes(batch.weights, scores, self._scale, c.stakes) if c.stakes else batch.weights
+        loss, info = losses.distilled(sharp * clean, sharp * worst, mistakes, weights, c.kappa)
         self.optimizer.zero_grad()
         loss.backward()
         nn.utils.clip_grad_norm_(self.policy.parameters(), c.max_grad_norm, foreach=True)

@@ -94,6 +94,23 @@ def test_budgets_are_spread_below_the_current_one(chain, monkeypatch, box):
     assert total.mean().item() == pytest.approx(0.65 * BUDGET, rel=0.05)
 
 
+def test_states_count_by_their_stakes(chain, monkeypatch):
+    weights = []
+    loss = distill.losses.distilled
+
+    def weighing(clean, worst, mistakes, weight, kappa):
+        weights.append(weight)
+        return loss(clean, worst, mistakes, weight, kappa)
+
+    monkeypatch.setattr(distill.losses, "distilled", weighing)
+    env = chain(4, limits=(7,))
+    for stakes in (0.0, 1.0):
+        config = replace(SMALL, stakes=stakes, steps=80, accelerate="none")
+        distill.train(teacher_of(env, "dueling-mlp", 3), env, config, Task("distill", 0.0, BUDGET, 0, PACE), Hooks())
+        assert weights[-1].sum().item() == pytest.approx(1)
+        assert (weights[-1].std().item() > 1e-3) == (stakes > 0)
+
+
 def test_the_teacher_does_not_move(chain):
     env = chain(4, limits=(7,))
     learner = distill.DistillLearner(
