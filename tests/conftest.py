@@ -76,7 +76,7 @@ def cluster() -> Iterator[Any]:
         patch.setenv("TMPDIR", temporary)
         patch.setenv("PYTHONPATH", str(ROOT))  # stands for an installation
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-        faster = {"health_check_period_ms": 500, "health_check_failure_threshold": 3}
+        faster = {"health_check_period_ms": 500, "health_check_failure_threshold": 3, "worker_niceness": 0}
         head = {"num_cpus": 0, "include_dashboard": False, "_system_config": faster}
         cluster = Cluster(initialize_head=True, head_node_args=head)
         cluster.add_node(num_cpus=1)
