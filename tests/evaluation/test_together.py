@@ -86,7 +86,7 @@ def test_cells_that_share_an_environment_have_the_scores_of_environments_of_thei
 
 
 def test_atari_cells_share_an_environment_with_the_starts_they_would_have_alone(tmp_path, monkeypatch):
-    game = dataclasses.replace(resolve("pong").game, max_steps=40, first_noops=(7, 1, 30))
+    game = dataclasses.replace(resolve("pong").game, max_steps=12, first_noops=(7, 1, 30))
     policy = untrained_policy(resolve("pong").game, "cpu")
     plan = Plan(game, episodes=3)
     cells = [Cell(None, 0.0), Cell(UniformNoise(), 0.5), Cell(CornerNoise(), 0.5)]

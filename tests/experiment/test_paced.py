@@ -18,7 +18,6 @@ from bcl.reports import figures
 from bcl.reports.history import effort, read_timeline
 from bcl.runs.directory import RunDirectory
 
-pytestmark = pytest.mark.xdist_group("paced")  # one worker, so that there is one run
 TINY = {
     "network": {"hidden": [16]},
     "dqn": {
