@@ -179,6 +179,7 @@ def _leaves(config: Any, where: str = "") -> Iterator[tuple[str, Any, Any, type]
             yield _path(where, name), value, hint, kind
 
 
+@functools.cache
 def _hints(kind: Any) -> dict[str, Any]:
     """Types of a dataclass's fields by name."""
     hints = typing.get_type_hints(kind, include_extras=True)
