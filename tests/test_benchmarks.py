@@ -237,6 +237,7 @@ def test_the_figures_of_the_results_are_drawn(benchmark, tmp_path, monkeypatch):
 def test_landscape_counts_changed_actions_and_states_without_gradient(benchmark, monkeypatch, tmp_path, capsys):
     landscape = benchmark("landscape")
     monkeypatch.setattr(landscape, "APART", 10)
+    monkeypatch.setattr(landscape, "COPIES", 4)  # emulators are made one after the other
     monkeypatch.setattr(landscape, "ATTACKS", (landscape.PGD(steps=2, step=1.0), CornerNoise()))
 
     def found(agent, eps="3/255"):
