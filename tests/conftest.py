@@ -9,30 +9,21 @@ from hypothesis import settings
 
 from bcl.cli.main import main
 
-ROOT = Path(__file__).parents[1]
-
 # The same examples in every run of continuous integration; fresh ones at home. No deadlines: machines are shared.
 settings.register_profile("default", deadline=None, derandomize="CI" in os.environ)
 settings.load_profile("default")
 
 
 # Files that take longest, the longest first: begun last, one of them would run alone at the end.
-SLOW = (
-    *(
-        "test_ray_executor",
-        "test_damage",
-        "test_phases",
-        "test_learned_adversary",
-        "test_learns_acrobot",
-        "test_beside",
-    ),
-    *("test_examples", "test_own_games", "test_training", "test_repeats", "test_benchmarks", "test_dqn_learns"),
-)
+SLOW = [
+    *("test_ray_executor", "test_learned_adversary", "test_phases", "test_damage", "test_learns_acrobot"),
+    *("test_beside", "test_examples", "test_own_games", "test_training", "test_page", "test_benchmarks"),
+    *("test_repeats", "test_distill", "test_dqn_learns", "test_learns", "test_play", "test_together"),
+]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    places = {name: place for place, name in enumerate(SLOW)}
-    items.sort(key=lambda item: places.get(item.path.stem, len(SLOW)))
+    items.sort(key=lambda item: SLOW.index(item.path.stem) if item.path.stem in SLOW else len(SLOW))
 
 
 @pytest.fixture(autouse=True)
@@ -59,10 +50,10 @@ def released() -> Path:
 
 @pytest.fixture(scope="module")
 def short_games() -> Iterator[None]:
-    """Episodes end after 60 steps: where the length of play proves nothing."""
+    """Episodes end after fewer than 500 steps: where the length of play proves nothing."""
     with pytest.MonkeyPatch.context() as patch:
-        for game in ("CartPole-v1", "Acrobot-v1"):
-            patch.setattr(gymnasium.registry[game], "max_episode_steps", 60)
+        for game, steps in (("CartPole-v1", 60), ("Acrobot-v1", 200)):
+            patch.setattr(gymnasium.registry[game], "max_episode_steps", steps)
         yield
 
 

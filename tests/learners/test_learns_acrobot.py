@@ -1,7 +1,8 @@
 """Adversarial training with a paced budget works on a real game: on Acrobot it holds where vanilla breaks.
 
-The whole chain is played: configuration, learner, evaluation. Networks and batches are half as large as the preset's. What the
-loss alone gains, with a control: tests/learners/test_dqn_learns.py.
+The whole chain is played: configuration, learner, evaluation. Networks and batches are half as large as the preset's. With kappa 1,
+where what the adversary shows has no part in the loss, the agent holds as well: half of the copies act on it. What the loss alone
+gains, with a control: tests/learners/test_dqn_learns.py.
 """
 
 import json
