@@ -181,8 +181,14 @@ def _leaves(config: Any, where: str = "") -> Iterator[tuple[str, Any, Any, type]
 
 def _hints(kind: Any) -> dict[str, Any]:
     """Types of a dataclass's fields by name."""
-    hints = typing.get_type_hints(kind, include_extras=True)
+    hints = _type_hints(kind)
     return {field.name: hints[field.name] for field in dataclasses.fields(kind)}
+
+
+@functools.cache
+def _type_hints(kind: Any) -> dict[str, Any]:
+    """Kept: Python evaluates them anew each time, and a report asks thousands of times."""
+    return typing.get_type_hints(kind, include_extras=True)
 
 
 @functools.cache

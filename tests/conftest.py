@@ -1,8 +1,6 @@
 import os
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import gymnasium
 import pytest
@@ -11,11 +9,21 @@ from hypothesis import settings
 
 from bcl.cli.main import main
 
-ROOT = Path(__file__).parents[1]
-
 # The same examples in every run of continuous integration; fresh ones at home. No deadlines: machines are shared.
 settings.register_profile("default", deadline=None, derandomize="CI" in os.environ)
 settings.load_profile("default")
+
+
+# Files that take longest, the longest first: begun last, one of them would run alone at the end.
+SLOW = [
+    *("test_ray_executor", "test_learned_adversary", "test_phases", "test_damage", "test_learns_acrobot"),
+    *("test_beside", "test_examples", "test_own_games", "test_training", "test_page", "test_benchmarks"),
+    *("test_repeats", "test_distill", "test_dqn_learns", "test_learns", "test_play", "test_together"),
+]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: SLOW.index(item.path.stem) if item.path.stem in SLOW else len(SLOW))
 
 
 @pytest.fixture(autouse=True)
@@ -63,24 +71,3 @@ def in_folder(
         return int(exit.value.code or 0), out, err
 
     return run
-
-
-@pytest.fixture(scope="session")
-def cluster() -> Iterator[Any]:
-    """A head without room for jobs and two machines with room for one each; their temporary files lie apart."""
-    ray = pytest.importorskip("ray", reason="needs the extra 'ray'")
-    from ray.cluster_utils import Cluster
-
-    # Under /tmp: the names of sockets have no room for pytest's paths.
-    with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory(prefix="ray-", dir="/tmp") as temporary:
-        patch.setenv("TMPDIR", temporary)
-        patch.setenv("PYTHONPATH", str(ROOT))  # stands for an installation
-        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-        faster = {"health_check_period_ms": 500, "health_check_failure_threshold": 3}
-        head = {"num_cpus": 0, "include_dashboard": False, "_system_config": faster}
-        cluster = Cluster(initialize_head=True, head_node_args=head)
-        cluster.add_node(num_cpus=1)
-        cluster.add_node(num_cpus=1)
-        yield cluster
-        ray.shutdown()
-        cluster.shutdown()

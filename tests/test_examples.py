@@ -16,7 +16,7 @@ from bcl.runs import store
 
 ROOT = Path(__file__).parents[1]
 Run = Callable[..., str]
-pytestmark = [pytest.mark.usefixtures("short_games"), pytest.mark.xdist_group("examples")]  # a group begins early
+pytestmark = pytest.mark.usefixtures("short_games")
 
 
 @pytest.fixture

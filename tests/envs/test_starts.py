@@ -133,7 +133,7 @@ def test_a_course_that_comes_again_is_replaced_by_another() -> None:
 
 
 def test_pong_takes_as_many_courses_as_it_plays_episodes(tmp_path: Path) -> None:
-    game = dataclasses.replace(resolve("pong").game, max_steps=260)
+    game = dataclasses.replace(resolve("pong").game, max_steps=160)
     policy, plain = untrained_policy(game, "cpu"), Plan(game, 6)
     usual = suite(policy, plain, tmp_path)
     varied = suite(policy, dataclasses.replace(plain, starts="varied"), tmp_path)

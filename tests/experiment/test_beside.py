@@ -1,7 +1,6 @@
 """Whole curricula in which a run is judged while another trains: the same agents, scores and decisions as without."""
 
-import subprocess
-import sys
+import multiprocessing
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -9,11 +8,13 @@ from pathlib import Path
 import pytest
 
 from bcl import experiment
+from bcl.cli.main import main
 from bcl.config import resolve_stages
 from bcl.curriculum_rules import Decision
 from bcl.errors import ConfigError
 from bcl.experiment import Dispatcher
 from bcl.experiment.status import Times, status, times_of
+from bcl.experiment.worker import MODULES
 from bcl.games import AtariGame, GymnasiumGame
 from bcl.policies.files import fingerprint, load
 from bcl.runs import store
@@ -21,7 +22,6 @@ from bcl.runs.directory import RunDirectory, StageFolder
 from bcl.runs.executors import JudgeBeside, Processes
 from bcl.settings import parse_flags
 
-pytestmark = pytest.mark.xdist_group("beside")  # one worker, so that there is one plain run
 TINY = [
     *("--dqn.gamma=0.98", "--dqn.n_step=3", "--network.hidden=16"),
     *("--dqn.steps=320", "--dqn.num_envs=8", "--dqn.batch_size=16", "--dqn.samples_per_step=4"),
@@ -98,18 +98,19 @@ def test_decisions_scores_and_agents_are_the_same(plain: Path, tmp_path: Path) -
     assert "2 runs trained but not used" in status(run).lines[-1]
 
 
-FINISH = "import sys, pathlib; from bcl import experiment as e; e.finish(pathlib.Path(sys.argv[1]), e.Dispatcher(judge_beside='on'))"
-
-
 def kill_when(run: Path, happens: Callable[[], bool]) -> None:
-    process = subprocess.Popen([sys.executable, "-c", FINISH, str(run)])
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([*MODULES, "bcl.api.training", "bcl.cli.commands"])  # importing takes seconds
+    words = ["resume", str(run), "--judge-beside", "on", "--device", "cpu"]
+    process = context.Process(target=main, args=(words,))
+    process.start()
     deadline = time.monotonic() + 900
     while not happens():
-        assert process.poll() is None, "it ended before"
+        assert process.is_alive(), "it ended before"
         assert time.monotonic() < deadline, "it never happened"
         time.sleep(0.005)
     process.kill()
-    process.wait()
+    process.join()
 
 
 @pytest.mark.parametrize("then", ["on", "off"])

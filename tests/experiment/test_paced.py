@@ -18,11 +18,10 @@ from bcl.reports import figures
 from bcl.reports.history import effort, read_timeline
 from bcl.runs.directory import RunDirectory
 
-pytestmark = pytest.mark.xdist_group("paced")  # one worker, so that there is one run
 TINY = {
     "network": {"hidden": [16]},
     "dqn": {
-        "steps": 1_600, "num_envs": 4, "batch_size": 16, "replay_initial": 64, "samples_per_step": 4, "log_steps": 100,
+        "steps": 1_000, "num_envs": 4, "batch_size": 16, "replay_initial": 64, "samples_per_step": 4, "log_steps": 100,
         "exploration_start": 0.8, "exploration_end": 0.8, "buffer_size": 2_000,
     },
     "curriculum": {
@@ -59,7 +58,7 @@ def test_the_budget_of_the_rows_rises_and_report_and_status_open(run: Path):
     assert bcl.report(run).exists()
     assert any(line.startswith("at: paced, it is the") for line in status(run).lines)
     assert effort(run).runs == 1
-    assert effort(run).steps == 1_600
+    assert effort(run).steps == 1_000
 
 
 def test_damaged_weights_are_not_handed_on(run: Path, tmp_path: Path):

@@ -19,7 +19,6 @@ from bcl.runs.directory import Repeats
 from bcl.settings import parse_flags
 from tests.experiment.test_phases import TINY
 
-shares_finished = pytest.mark.xdist_group("repeats")  # one worker, so that they are trained once
 Cli = Callable[..., tuple[int, str, str]]
 EASY = [
     *("--curriculum.adaptive=false", "--curriculum.nominal_threshold=1", "--curriculum.max_runs=1"),
@@ -109,7 +108,6 @@ def radial(run: Path) -> Path:
     return run / "stages" / "3-radial"
 
 
-@shares_finished
 def test_stages_before_the_median_are_trained_and_no_others(group: Path) -> None:
     for run in runs_in(group):
         assert (radial(run) / "result.json").exists()
@@ -117,7 +115,6 @@ def test_stages_before_the_median_are_trained_and_no_others(group: Path) -> None
         assert not (run / "result.json").exists()
 
 
-@shares_finished
 def test_the_median_is_by_the_final_score(group: Path) -> None:
     for run in runs_in(group):
         result = store.read_json(radial(run) / "result.json")
@@ -127,7 +124,6 @@ def test_the_median_is_by_the_final_score(group: Path) -> None:
         assert result["final_score"] == pytest.approx(quick[0.0] + quick[0.03])
 
 
-@shares_finished
 @pytest.mark.parametrize("finals", [(3.0, 1.0, 2.0), (1.0, 2.0, 3.0), (1.0, 2.0, 2.0)])
 def test_all_repeats_go_on_from_the_median(group: Path, finals: tuple[float, ...]) -> None:
     repeats = Repeats(group).runs()
@@ -148,7 +144,6 @@ def test_all_repeats_go_on_from_the_median(group: Path, finals: tuple[float, ...
         assert (about["run"], [*about["final_scores"].values()]) == (median.name, [*finals])
 
 
-@shares_finished
 def test_a_damaged_median_is_one_sentence(group: Path) -> None:
     repeats = Repeats(group).runs()
     runs = [run.path for run in repeats]
@@ -164,7 +159,6 @@ def test_a_damaged_median_is_one_sentence(group: Path) -> None:
         experiment.share_median(experiment.shared_stages(repeats))
 
 
-@shares_finished
 def test_the_command_line_trains_all_repeats_to_the_median_first(group: Path, in_folder: Cli) -> None:
     code, out, err = in_folder("resume", str(group / "seed0"), "--device", "cpu")
     assert (code, out) == (2, "")
@@ -188,7 +182,6 @@ def test_the_command_line_trains_all_repeats_to_the_median_first(group: Path, in
     assert "up to the stage" not in err
 
 
-@shares_finished
 def test_without_repeats_it_is_said_that_it_is_one_run(finished: Path, tmp_path: Path) -> None:
     alone = Path(shutil.copytree(finished / "seed0", tmp_path / "alone"))
     said: list[str] = []

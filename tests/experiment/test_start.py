@@ -25,10 +25,7 @@ SMALL = [
     *("--evaluation.eps=0.06", "--dqn.learning_rate=1"),
 ]
 FILE = "init/policy.safetensors"
-pytestmark = [
-    pytest.mark.usefixtures("short_games"),
-    pytest.mark.xdist_group("start"),  # one worker, so that there is one run
-]
+pytestmark = pytest.mark.usefixtures("short_games")
 
 
 def balancing() -> Policy:

@@ -17,8 +17,10 @@ from bcl.runs import store
 from bcl.runs.directory import RunDirectory
 
 SMALL = {
+    "network": {"hidden": [16]},
     "dqn": {
-        "num_envs": 8, "batch_size": 16, "steps": 400, "buffer_size": 2000, "replay_initial": 32, "ramp_steps": 300,
+        "num_envs": 8, "batch_size": 16, "samples_per_step": 4, "steps": 400, "buffer_size": 2000, "replay_initial": 32,
+        "ramp_steps": 300,
     },
     "evaluation": {"episodes": 3, "eps": [0.03, 0.06], "max_steps": 60},
 }  # fmt: skip

@@ -42,7 +42,6 @@ def proven(policy: Policy, actions: torch.Tensor) -> torch.Tensor:
     ("kind", "box", "spread"),
     [
         ("dueling-mlp", 1.0, 0.0),
-        ("dueling-mlp", 0.3, 0.0),
         ("dueling-mlp", 0.3, 0.7),
         ("dueling-mlp", 0.0, 0.0),
         ("actor-critic-mlp", 1.0, 0.0),

@@ -198,7 +198,7 @@ def test_nothing_is_learned_before_the_start_was_judged():
     env = make_env(resolve("cartpole").game, 4)
     config = replace(
         resolve("cartpole").dqn,
-        steps=2_000,
+        steps=600,
         num_envs=4,
         replay_initial=8,
         batch_size=8,

@@ -255,7 +255,7 @@ def test_values_and_choices_by_hand_past_limits_but_not_past_ends(make_ppo, loss
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_every_form_trains_every_weight(make_ppo, loss, world, precision):
     learner = make_ppo(
-        loss, start=0.05, hidden=(6, 8), world=world, precision=precision, steps=80, num_envs=2, rollout=4
+        loss, start=0.05, hidden=(6, 8), world=world, precision=precision, steps=16, num_envs=2, rollout=4
     )
     before = weights(learner.policy)
     run(learner)

@@ -30,7 +30,6 @@ sb3_envs = pytest.importorskip("stable_baselines3.common.envs")
 vec_env = pytest.importorskip("stable_baselines3.common.vec_env")
 
 CARTPOLE = GymnasiumGame("CartPole-v1")
-pytestmark = pytest.mark.xdist_group("sb3")  # one worker, so that each agent is trained once
 PPO_SMALL = {"n_steps": 64, "batch_size": 32}
 AGENTS: dict[str, tuple[str, dict[str, Any]]] = {
     "dqn": ("DQN", {"buffer_size": 1000, "learning_starts": 50}),

@@ -36,7 +36,6 @@ SETTINGS: dict[str, Any] = {
     "curriculum": {"runs": 2, "min_runs": 2, "increment": 0.05, "target": 0.1}
     | {"nominal_threshold": 5, "attacked_threshold": 1000},
 }
-pytestmark = pytest.mark.xdist_group("damage")  # one worker, so that there is one run
 AT, BEST, FRAMES = "seed0/stages/2-at", "seed0/best/policy.safetensors", "seed0/frames.npz"
 # One of each kind is damaged at every byte, the others at some.
 WHOLLY = {

@@ -20,7 +20,6 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from bcl.attacks import RIFGSM, Multi, MultiT
 from tests.report.browser import Tab, browser, find_chromium
 
-pytestmark = pytest.mark.xdist_group("report-pages")  # drawn once, opened in one browser
 PHONE, DESK, PAPER = 390, 1280, 690
 # Of every text that can be seen: how far it stands from what is behind it, as WCAG counts it.
 CONTRASTS = r"""(() => {

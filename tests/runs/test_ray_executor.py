@@ -1,5 +1,6 @@
 """The promises of test_executors.py, kept by a Ray cluster of two machines (two sets of Ray's processes on this one)."""
 
+import contextlib
 import logging
 import os
 import signal
@@ -13,10 +14,19 @@ from typing import Any
 
 import pytest
 
+from bcl import experiment
+from bcl.config import resolve_stages
+from bcl.envs import make_env
 from bcl.errors import BclError, ConfigError, MissingExtra
+from bcl.experiment import Dispatcher
+from bcl.experiment.worker import spec_of
+from bcl.policies import Policy
+from bcl.policies.files import fingerprint, load
 from bcl.runs import ray_executor, store
+from bcl.runs.directory import RunDirectory
 from bcl.runs.executors import InThisProcess, Job, JobFailed
 from bcl.runs.ray_executor import RayCluster
+from bcl.settings import parse_flags
 
 ray = pytest.importorskip("ray", reason="needs the extra 'ray'")
 from ray.cluster_utils import Cluster  # noqa: E402
@@ -25,10 +35,26 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 from tests.runs import jobs_for_tests as work  # noqa: E402
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::ResourceWarning"),
-    pytest.mark.xdist_group("ray"),  # one worker, one cluster
-]
+pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::ResourceWarning")
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    """A head without room for jobs and two machines with room for one each; their temporary files lie apart."""
+    # Under /tmp: the names of sockets have no room for pytest's paths.
+    with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory(prefix="ray-", dir="/tmp") as temporary:
+        patch.setenv("TMPDIR", temporary)
+        patch.setenv("PYTHONPATH", str(ROOT))  # stands for an installation
+        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        # Ray's workers have niceness 15, with which they hardly run beside the tests of another process.
+        faster = {"health_check_period_ms": 500, "health_check_failure_threshold": 3, "worker_niceness": 0}
+        head = {"num_cpus": 0, "include_dashboard": False, "_system_config": faster}
+        cluster = Cluster(initialize_head=True, head_node_args=head)
+        cluster.add_node(num_cpus=1)
+        cluster.add_node(num_cpus=1)
+        yield cluster
+        ray.shutdown()
+        cluster.shutdown()
 
 
 @pytest.fixture
@@ -109,6 +135,58 @@ def test_a_lost_machine_is_replaced_and_the_job_continues_from_its_checkpoint(
     assert len(list(InThisProcess().run(counting(tmp_path / "here", 20, 20, pause=0), never))) == 2
     assert files(tmp_path / "there") == files(tmp_path / "here")
     cluster.add_node(num_cpus=1)
+
+
+CURRICULUM = [
+    *("--network.hidden=16", "--dqn.steps=480", "--dqn.num_envs=8", "--dqn.batch_size=16", "--dqn.samples_per_step=4"),
+    *("--dqn.buffer_size=200", "--dqn.replay_initial=32", "--dqn.ramp_steps=300", "--dqn.log_steps=40"),
+    *("--dqn.checkpoint_steps=80", "--dqn.checkpoint_replay=true", "--evaluation.episodes=2", "--bootstrap=vanilla"),
+    *("--evaluation.max_steps=60", "--curriculum.increment=0.1", "--curriculum.target=0.1", "--curriculum.runs=2"),
+    *(
+        "--curriculum.adaptive=false",
+        "--curriculum.nominal_threshold=400",  # nobody meets it, so the bootstrap is not played under attack
+        "--curriculum.attacked_threshold=400",
+        "--evaluation.eps=0.1",
+        "--curriculum.keep=last",  # fewer jobs: each of them starts processes that import PyTorch
+    ),
+]
+
+
+
+def test_a_curriculum_that_loses_a_machine_in_mid_phase_decides_as_it_does_at_home(
+    cluster: Cluster, executor: RayCluster, tmp_path: Path
+) -> None:
+    stages = resolve_stages("cartpole", recipe="bcl-mos-at", flags=parse_flags(CURRICULUM))
+    with contextlib.closing(make_env(stages[0][1].game, 1)) as env:
+        bootstrap = Policy(spec_of(stages[0][1], env))
+    for name in ("here", "there"):
+        experiment.create(tmp_path / name, stages, "cpu", bootstrap)
+    home = experiment.finish(tmp_path / "here", Dispatcher())
+
+    stage, lost = tmp_path / "there" / "stages" / "2-at", list[str]()
+
+    def lose_one() -> None:
+        runs = [stage / "phases" / "001" / name for name in ("run1", "run2")]
+        if not lost and all((run / "metrics.jsonl").exists() for run in runs):
+            lost.extend(run.name for run in runs if not (run / "result.json").exists())
+            cluster.remove_node(next(iter(cluster.worker_nodes)), allow_graceful=False)
+
+    cut = (stage / "result.json").exists  # the verdict needs no cluster, and is quicker at home
+    there = Dispatcher(executor, tick=lose_one, interrupted=cut)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            experiment.finish(tmp_path / "there", there)
+    finally:
+        cluster.add_node(num_cpus=1)
+    assert lost, "it was over before a machine could be lost"
+    verdict = experiment.finish(tmp_path / "there", Dispatcher())
+    assert verdict.evaluation.scores == home.evaluation.scores
+    decisions = [
+        [made.decision for made in RunDirectory(tmp_path / n).stages()[-1].decisions()] for n in ("here", "there")
+    ]
+    assert decisions[0] == decisions[1]
+    best = [fingerprint(load(tmp_path / name / "best" / "policy.safetensors")) for name in ("here", "there")]
+    assert best[0] == best[1]
 
 
 def test_stop_fetches_the_last_checkpoint_and_running_again_continues(executor: RayCluster, tmp_path: Path) -> None:
