@@ -152,7 +152,6 @@ CURRICULUM = [
 ]
 
 
-
 def test_a_curriculum_that_loses_a_machine_in_mid_phase_decides_as_it_does_at_home(
     cluster: Cluster, executor: RayCluster, tmp_path: Path
 ) -> None:
