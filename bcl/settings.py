@@ -209,8 +209,9 @@ def _closest_setting(key: str, where: str, hints: Mapping[str, Any]) -> str:
     return hint or f"one of {', '.join(hints)}"
 
 
-def typed(hint: Any, value: Any, where: str) -> Any:
-    """`value` as the type of its field or flag; text is parsed, everything else must already fit."""
+def typed(hint: Any, value: Any, where: str, shown: str = "") -> Any:
+    """`value` as the type of its field or flag; text is parsed, everything else must already fit. `shown`: how it is written on the
+    command line, where that is not `--where`."""
     if any(dataclasses.is_dataclass(kind) for kind in (hint, *typing.get_args(hint))):
         return build(hint, value, where)
     if hint == Eps:
@@ -226,7 +227,7 @@ def typed(hint: Any, value: Any, where: str) -> Any:
     if origin is Literal:
         if value in arguments:
             return value
-        choices = did_you_mean(str(value), arguments, f"give --{where} one of {', '.join(arguments)}")
+        choices = did_you_mean(str(value), arguments, f"give {shown or '--' + where} one of {', '.join(arguments)}")
         raise ConfigError(f"{where} = '{value}' is not a choice", choices)
     if origin is tuple:
         items = value.replace(",", " ").split() if isinstance(value, str) else value
@@ -251,7 +252,7 @@ def typed(hint: Any, value: Any, where: str) -> Any:
         except (ValueError, TypeError, OverflowError):
             pass
     expected = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}.get(hint, "a list")
-    raise ConfigError(f"{where} = {value!r} is not {expected}", f"give --{where} {expected}")
+    raise ConfigError(f"{where} = {value!r} is not {expected}", f"give {shown or '--' + where} {expected}")
 
 
 def _toml_value(value: Any, hint: Any) -> str:

@@ -69,6 +69,10 @@ def attack_to_dict(attack: Attack) -> dict[str, Any]:
     if not dataclasses.is_dataclass(attack):
         return {"kind": name, "repr": repr(attack)}
     values = {field.name: getattr(attack, field.name) for field in dataclasses.fields(attack) if field.repr}
+    if "kind" in values:
+        raise ConfigError(
+            f"{name} has a field 'kind', which says in stored scores what an attack is", "rename the field"
+        )
     return {"kind": name} | {
         key: attack_to_dict(cast(Attack, value)) if dataclasses.is_dataclass(value) else _plain(value)
         for key, value in values.items()

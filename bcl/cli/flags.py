@@ -80,11 +80,12 @@ class CommandFlag:
     def value(self, given: Any) -> Any:
         """The argument, from text."""
         where = self.name.replace("_", "-")
+        shown = where.upper() if self.positional else self.shown
         if self.kind is bool:
             return not self.default
         if self.several:
-            return [typed(self.kind, text, where) for text in given]
-        return typed(self.kind, given, where)
+            return [typed(self.kind, text, where, shown) for text in given]
+        return typed(self.kind, given, where, shown)
 
 
 def flags_of(function: Function) -> Iterator[CommandFlag]:
@@ -132,7 +133,7 @@ def parse(functions: Sequence[Function], name: str, words: list[str]) -> tuple[l
     found = [[*flags_of(function)] for function in functions]
     help_wanted = "-h" in words or "--help" in words
     if not help_wanted:
-        _refuse_without_value(itertools.chain(*found), words)
+        _refuse_unclear(itertools.chain(*found), words)
     options, rest = tyro.cli(
         _options(functions, strict=help_wanted),
         prog=f"bcl {name}",
@@ -161,13 +162,19 @@ def _arguments(flags: Iterable[CommandFlag], options: Any) -> dict[str, Any]:
     return arguments
 
 
-def _refuse_without_value(flags: Iterable[CommandFlag], words: list[str]) -> None:
-    valued = {flag.shown for flag in flags if flag.kind is not bool and not flag.positional}
+def _refuse_unclear(flags: Iterable[CommandFlag], words: list[str]) -> None:
+    """A flag without its value, or one for several values given twice: the parser would drop the first in silence."""
+    valued = {flag.shown: flag for flag in flags if flag.kind is not bool and not flag.positional}
+    seen = set()
     for word, following in itertools.pairwise([*words, "--"]):
         flag, given, value = word.partition("=")
+        name = flag.replace("_", "-")
         empty = not value if given else not following or following.startswith("--")
-        if flag.replace("_", "-") in valued and empty:
+        if name in valued and empty:
             raise ConfigError(f"{flag} has no value")
+        if name in seen and valued[name].several:
+            raise ConfigError(f"{flag} is given twice", "give it once, with all its values")
+        seen.update({name} & valued.keys())
 
 
 def print_completion(commands: dict[str, Sequence[Function]], shell: str) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from bcl.attacks import Attack, LowestScored, attack_label, rank
 from bcl.errors import counted
-from bcl.evaluation.plan import Conditions
+from bcl.evaluation.plan import MEANING, Conditions
 from bcl.evaluation.score import Score, Worst, lowest, worst, worst_within
 from bcl.games import AtariGame, Game, ProcgenGame, game_to_dict
 from bcl.result import Result, Table
@@ -61,6 +61,8 @@ class Evaluation(Result):
     """With `find_eps`: the smallest budget of each attack that breaks the agent."""
     note: str = ""
     """In a report: where the scores come from."""
+    meaning: int = field(default=MEANING, compare=False)
+    """Of the scores, see `bcl.evaluation.plan.MEANING`."""
 
     @property
     def episodes(self) -> int:
@@ -132,7 +134,7 @@ class Evaluation(Result):
             own_life_reset = self.game.life_reset == (self.game.pipeline == "v1")
             facts = {name: facts[name] for name in ("id", "max_steps", "noop_max", "first_noops")}
             facts["own_life_reset"] = own_life_reset
-        return json.dumps([facts, self.protocol, self.episodes, bool(self.scores[0].prefixes)])
+        return json.dumps([facts, self.protocol, self.episodes, bool(self.scores[0].prefixes), self.meaning])
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data: what `bcl attack --json` prints."""
@@ -213,7 +215,8 @@ def read_evaluations(folder: ScoresFolder, agent: str) -> list[Evaluation]:
         if score.eps < 1 and not isinstance(score.attack, LowestScored):
             found.setdefault((conditions, score.precision), []).append(score)
     return [
-        Evaluation(conditions.plan.game, ordered(scores), conditions.agent) for (conditions, _), scores in found.items()
+        Evaluation(conditions.plan.game, ordered(scores), conditions.agent, meaning=conditions.meaning)
+        for (conditions, _), scores in found.items()
     ]
 
 

@@ -159,7 +159,8 @@ def _evaluations_beside(run: RunDirectory, data: Json) -> list[Evaluation]:
             theirs = _stored(run, agent.results, replace(conditions, agent=agent.fingerprint), wanted)
             start = Start(name, run.name_of(agent.file), theirs)
         scores = _stored(run, run.results, conditions, wanted)
-        found.append(Evaluation(conditions.plan.game, scores, conditions.agent, start=start))
+        meaning = conditions.meaning
+        found.append(Evaluation(conditions.plan.game, scores, conditions.agent, start=start, meaning=meaning))
     return found
 
 

@@ -9,6 +9,7 @@ from bcl.config import Config, evaluation_defaults
 from bcl.errors import ConfigError, StoreError
 from bcl.evaluation import Evaluation
 from bcl.evaluation.evaluation import Levels
+from bcl.experiment.verdict import Verdict
 from bcl.games import Game
 from bcl.policies.files import is_policy
 from bcl.reports.collect import load_with_game, read_results, results_of_policy
@@ -73,12 +74,12 @@ def read_entry(path: Path, label: str) -> Entry:
 
 
 def _member(run: RunDirectory) -> Member:
-    data = run.result()
-    policy, flags = data.get("policy"), data.get("flags", [])
-    if not isinstance(policy, str) or not policy or not isinstance(flags, list):
+    verdict = Verdict.of_result(run)  # refuses a run whose evidence is damaged
+    policy = run.result().get("policy")
+    if not isinstance(policy, str) or not policy:
         raise StoreError(f"'{run.result_file}' is damaged: it names no agent", "delete it and resume the run")
     evaluations = _evaluations(run.path, [(run.results, policy)])
-    return Member(run.path.name, evaluations, effort(run.path), tuple(map(str, flags)))
+    return Member(run.path.name, evaluations, effort(run.path), tuple(map(str, verdict.evaluation.flags)))
 
 
 def _evaluations(path: Path, results: Iterable[tuple[Results, str]]) -> tuple[Evaluation, ...]:

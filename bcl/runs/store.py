@@ -325,6 +325,8 @@ def fitting(source: str, hint: str = MADE_AGAIN) -> Iterator[None]:
         yield
     except (ConfigError, GameError) as error:
         raise StoreError(f"{source} does not fit ({error.message})", hint) from None
+    except KeyError as error:
+        raise StoreError(f"{source} does not fit (it has no {error})", hint) from None
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise StoreError(f"{source} does not fit ({error})", hint) from None
 

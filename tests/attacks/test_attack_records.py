@@ -31,7 +31,7 @@ from bcl.attacks import (
     recorded,
 )
 from bcl.attacks.records import OtherAttack
-from bcl.errors import BclError
+from bcl.errors import BclError, ConfigError
 
 OURS: list[Attack] = [
     *SUITES["learned"],
@@ -110,3 +110,18 @@ def test_the_paper_s_attacks_stand_first() -> None:
     assert ranks == sorted(ranks)
     others = [rank(attack) for attack in (*SUITES["strong"][len(ranks) :], recorded(Flip()))]
     assert max(ranks) < max(others) == rank(recorded(Flip()))
+
+
+@dataclass(frozen=True)
+class Masked:
+    """An attack whose field would stand where its class is named."""
+
+    kind: str = "FGSM"
+
+    def __call__(self, policy, obs, eps, generator):
+        return obs
+
+
+def test_an_attack_cannot_be_stored_as_another() -> None:
+    with pytest.raises(ConfigError, match=r"Masked has a field 'kind'.*rename the field"):
+        attack_to_dict(Masked())

@@ -304,6 +304,16 @@ def test_a_gpu_that_fails_is_one_sentence(bcl, monkeypatch: pytest.MonkeyPatch) 
         main(["presets", "--debug"])
 
 
+def test_a_flag_for_several_values_is_given_once(bcl) -> None:
+    code, _, err = bcl("attack", "x", "--eps", "0.01", "--eps=0.02")
+    assert (code, err) == (2, "bcl: --eps is given twice; give it once, with all its values\n")
+    assert "'x' does not exist" in bcl("attack", "x", "--seed", "1", "--seed", "2")[2]  # the last counts, as everywhere
+
+
+def test_a_wrong_word_is_named_as_it_is_written(bcl) -> None:
+    assert bcl("bench", "foo")[2] == "bcl: what = 'foo' is not a choice; give WHAT one of env, attack\n"
+
+
 def test_a_reader_that_leaves_early_is_no_error() -> None:
     process = subprocess.Popen(
         [sys.executable, "-m", "bcl", "presets", "pong"], stdout=subprocess.PIPE, stderr=subprocess.PIPE

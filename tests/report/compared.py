@@ -35,7 +35,11 @@ def finished(
     stages = resolve_stages(preset, recipe=recipe, flags=flags)
     experiment.create(path, stages, "cpu", None)
     judge(path, stages[-1][1].game, cells, seed=seed)
-    store.write_json(path / "result.json", {"policy": "p"})
+    game = game_for_evaluation(stages[-1][1].game, None, 10_000)
+    conditions = Plan(game, len(cells[None, 0.0]), seed).conditions("p", "cpu")
+    verdict = {"conditions": [conditions.to_dict()], "attacks": [], "budgets": [], "final_score": 0.0, "flags": []}
+    about = {"policy": "p", "curriculum": "", "kept": "", "reached": 0.0}
+    store.write_json(path / "result.json", about | verdict)
     return path
 
 

@@ -231,7 +231,7 @@ def test_certificates(pong_run: Path) -> None:
     assert len(collect(pong_run).proofs) == 4
     del proof["method"]
     store.write_json(pong_run / "certs/broken.json", proof)
-    with pytest.raises(StoreError, match=r"broken.json' does not fit \('method'\)"):
+    with pytest.raises(StoreError, match=r"broken.json' does not fit \(it has no 'method'\)"):
         collect(pong_run)
 
 

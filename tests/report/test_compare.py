@@ -1,12 +1,16 @@
 """Comparisons of runs made by hand, so that every number is known."""
 
 import dataclasses
+import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from bcl import stats
-from bcl.attacks import SUITES
+from bcl.attacks import FGSM, SUITES
+from bcl.attacks.records import attack_to_dict
 from bcl.config import resolve
 from bcl.curriculum_rules import INCUMBENT, Candidate, Decision, Phase
 from bcl.errors import BclError, ConfigError, StoreError
@@ -19,6 +23,19 @@ from bcl.runs import store
 from bcl.runs.directory import PhaseFolder
 from tests.report.compared import PGD30, RI, Cells, finished, judge, only_block, pong, repeated
 from tests.report.conftest import rewritten
+
+Change = Callable[[dict[str, Any]], dict[str, Any]]
+
+
+def edit_result(run: Path, change: Change) -> None:
+    """Of a finished run: what its verdict says."""
+    store.write_json(run / "result.json", change(store.read_json(run / "result.json")))
+
+
+def rewrite(run: Path, change: Change) -> None:
+    """The conditions of a run's scores, in its verdict too."""
+    rewritten(run / "evals", change)
+    edit_result(run, lambda result: result | {"conditions": [*map(change, result["conditions"])]})
 
 
 def test_the_worst_of_the_suite_and_the_score_by_hand(tmp_path: Path) -> None:
@@ -63,7 +80,7 @@ def test_a_row_keeps_its_flags(tmp_path: Path) -> None:
     told = "flags of a: no-effect, bigger-budget-weaker (docs/flags.md)"
     assert told in tables(compare_agents([tmp_path / "a"]))[0].notes
     # What its verdict said and scores alone do not tell.
-    store.write_json(tmp_path / "a" / "result.json", {"policy": "p", "flags": ["worse-than-start: it has 5"]})
+    edit_result(tmp_path / "a", lambda result: result | {"flags": ["worse-than-start: it has 5"]})
     assert "worse-than-start: it has 5" in only_block(tmp_path / "a").rows[0].flags
     told = "flags of a: worse-than-start, no-effect, bigger-budget-weaker (docs/flags.md)"
     assert told in tables(compare_agents([tmp_path / "a"]))[0].notes
@@ -215,7 +232,7 @@ def test_fewer_episodes_displace_more_only_where_nothing_else_is_shared(tmp_path
         judge(path, resolve("pong").game, stray | {(None, 0.0): [0.0]}, seed=0)
     block = only_block(*paths)
     assert (block.episodes, block.rows[0].cells[10 / 255].median.mean) == (4, 15)
-    only = finished(tmp_path / "c", "pong", "at", stray)
+    only = finished(tmp_path / "c", "pong", "at", stray | {(None, 0.0): [0.0]})
     assert only_block(*paths, only).episodes == 1
 
 
@@ -249,10 +266,38 @@ def test_agents_judged_with_other_moves_after_a_lost_life_are_not_compared(tmp_p
     nominal = {(None, 0.0): [1.0, 2.0, 3.0]}
     one, other = (finished(tmp_path / name, "road_runner", recipe, nominal) for name in ("one", "other"))
     assert len(only_block(one, other).rows) == 2
-    moved = lambda game: game | {"life_reset": not game["life_reset"]}  # noqa: E731
-    rewritten(other / "evals", lambda row: row | {"game": moved(row["game"])})
+
+    def moved(row: dict[str, Any]) -> dict[str, Any]:
+        return row | {"game": row["game"] | {"life_reset": not row["game"]["life_reset"]}}
+
+    rewrite(other, moved)
     with pytest.raises(ConfigError, match="not evaluated alike"):
         compare_agents([one, other])
+
+
+def test_scores_that_mean_other_play_are_not_compared(tmp_path: Path) -> None:
+    one, other = (finished(tmp_path / name, "pong", "at", pong(20, 15, 10, 5)) for name in "ab")
+    assert len(only_block(one, other).rows) == 2
+    rewrite(other, lambda row: row | {"meaning": 99})
+    assert len(only_block(other).rows) == 1
+    with pytest.raises(ConfigError, match="not evaluated alike"):
+        compare_agents([one, other])
+
+
+@pytest.mark.parametrize(
+    ("damage", "told"),
+    [
+        ({"final_score": "a"}, "final_score = 'a' is not a number"),
+        ({"conditions": 3}, "result.json' does not fit"),
+        ({"flags": [3]}, "result.json' does not fit"),
+        ({"budgets": [10 / 255], "attacks": [attack_to_dict(FGSM())]}, "has lost the score of FGSM at 10/255"),
+    ],
+)
+def test_a_run_whose_evidence_is_damaged_is_refused(tmp_path: Path, damage: dict[str, Any], told: str) -> None:
+    run = finished(tmp_path / "a", "pong", "at", pong(20, 15, 10, 5))
+    edit_result(run, lambda result: result | damage)
+    with pytest.raises(StoreError, match=told):
+        compare_agents([run])
 
 
 def test_procgens_levels_are_blocks_and_the_median_is_by_their_sum(tmp_path: Path) -> None:
@@ -323,7 +368,8 @@ def test_what_cannot_be_compared_is_refused(tmp_path: Path) -> None:
     whole = finished(tmp_path / "a", "pong", "at", pong(20, 15, 10, 5))
     unfinished = finished(tmp_path / "b", "pong", "at", pong(20, 15, 10, 5))
     (unfinished / "result.json").unlink()
-    never = finished(tmp_path / "c", "pong", "at", {})
+    lost = finished(tmp_path / "c", "pong", "at", pong(20, 15, 10, 5))
+    shutil.rmtree(lost / "evals")
     damaged, nameless = (finished(tmp_path / name, "pong", "at", pong(20, 15, 10, 5)) for name in "de")
     (damaged / "result.json").write_text('{"pol')
     (nameless / "result.json").write_text("{}")
@@ -331,8 +377,8 @@ def test_what_cannot_be_compared_is_refused(tmp_path: Path) -> None:
         ([whole, whole], ConfigError, "given twice"),
         ([unfinished], StoreError, "is not finished; 'bcl resume"),
         ([damaged], StoreError, "d/result.json' is damaged"),
-        ([nameless], StoreError, "e/result.json' is damaged"),
-        ([never], StoreError, "has not been evaluated; 'bcl attack"),
+        ([nameless], StoreError, "e/result.json' does not fit"),
+        ([lost], StoreError, "has lost the score of nominal"),
         ([tmp_path / "nothing"], StoreError, "not a run directory"),
     ]
     for paths, kind, words in errors:
