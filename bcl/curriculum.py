@@ -58,7 +58,9 @@ def bcl(
     cut: str | None = None
     decisions: list[Decision] = []
     while True:
-        following, tried, stop = len(rules.eps), list[Tried](), cut
+        following = len(rules.eps)
+        tried = list[Tried]()
+        stop = cut
         if not stop and failures >= (rules.failed_phases or inf):
             stop = f"{counted(failures, 'failing phase')} in a row"
         if not stop:

@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from bcl.config import config_from_toml
 from bcl.evaluation import read_evaluations
 from bcl.reports.collect import collect
+from bcl.runs import store
 from bcl.runs.directory import RunDirectory
 from bcl.runs.results import ScoresFolder
 
@@ -26,7 +28,7 @@ def test_every_archive_has_the_checksum_that_stands_beside_it() -> None:
     written = dict(reversed(line.split()) for line in (RECORDS / "SHA256SUMS").read_text().splitlines())
     found = {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in RECORDS.glob("*.tar.xz")}
     assert found == written
-    assert {*found} == {f"{name}.tar.xz" for name in RUNS}
+    assert {*found} == {f"{name}.tar.xz" for name in (*RUNS, "distilled")}
 
 
 @pytest.mark.parametrize("name", RUNS)
@@ -39,10 +41,19 @@ def test_an_archive_holds_a_run_that_can_be_reported(name: str, tmp_path: Path) 
     assert sentence in collect(tmp_path / name).verdict
 
 
+def test_metrics_of_trainings_that_were_stopped_are_read(tmp_path: Path) -> None:
+    with tarfile.open(RECORDS / "distilled.tar.xz") as records:
+        records.extractall(tmp_path, filter="data")
+    for training in (tmp_path / "distilled").iterdir():
+        config = config_from_toml((training / "config.toml").read_text())
+        learner = config.dqn if "teacher" in training.name else config.distill
+        assert 0 < store.read_metrics(training / "metrics.jsonl")[-1]["step"] <= learner.steps + learner.num_envs
+
+
 def test_scores_without_a_run_are_read() -> None:
     found = read_evaluations(ScoresFolder(RECORDS / "evals"), "")
-    assert {one.game.id for one in found} == {"bank_heist", "freeway", "fruitbot", "pong"}
-    assert sum(len(one.scores) for one in found) == 9
+    assert {one.game.id for one in found} == {"bank_heist", "freeway", "fruitbot", "pong", "road_runner"}
+    assert sum(len(one.scores) for one in found) == 9 + 8 + 7  # of BankHeist's and RoadRunner's students
 
 
 def test_the_folder_is_small_enough_to_look_at() -> None:

@@ -133,7 +133,9 @@ class AtariEnvs:
             self.recv()
         if self._twin:
             self._twin.close()
-        key, ale, self._ale = self._settings, self._ale, None
+        key = self._settings
+        ale = self._ale
+        self._ale = None
         if older := _spare.pop(key, None):
             older.close()
         _spare[key] = ale

@@ -218,7 +218,8 @@ def _refuse_infinite(id: str, call: str, what: str, numbers: np.ndarray) -> None
 def _without_exit() -> Iterator[None]:
     """A game that calls `os._exit` would end this process: here it raises. A child that it forks may, and so may other threads,
     such as the one that ends a game that hangs. Around whole vector steps, since it takes 1.6 us."""
-    exit_now, here = os._exit, (os.getpid(), threading.get_ident())
+    exit_now = os._exit
+    here = (os.getpid(), threading.get_ident())
 
     def refused(status: int) -> NoReturn:
         if (os.getpid(), threading.get_ident()) != here:

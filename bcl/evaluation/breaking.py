@@ -67,7 +67,8 @@ def read_breaking(results: Results, policy: str) -> Breaking | None:
     if data.pop("policy", None) != policy:
         return None
     with store.fitting(f"'{path}'", "delete it, and find the budget again"):
-        texts, adversaries = data.pop("attacks", ()), data.pop("adversaries", None)
+        texts = data.pop("attacks", ())
+        adversaries = data.pop("adversaries", None)
         attacks = map(attack_from_dict, adversaries) if adversaries else map(attack_from_repr, texts)  # of version 0.1
         found = Breaking(attacks=tuple(filter(None, attacks)), **typed_values(Breaking, data))
         if len(found.attacks) != len(found.budgets):

@@ -136,9 +136,13 @@ def _moments(
     slot = Slot(cell, seed, EpisodeCounter(1, 1, "fixed", device))
     shared_env = SharedEnv(envs, [slot], 1, seed)
     group = Group([slot], functools.partial(chooser_for, policy, SearchForm.of(policy, precision)))
-    obs, screen, total, shown = slot.obs, envs.screen(), 0.0, 0
+    obs = slot.obs
+    screen = envs.screen()
+    total = 0.0
+    shown = 0
     for _ in play([group], [shared_env]):
-        decided, step = group.decided, slot.step
+        decided = group.decided
+        step = slot.step
         refuse_over_budget(decided.distance.amax(), cell)
         if bool(step.playing[0]):  # else it was a move of the game's own
             reward = float(step.reward[0])
@@ -149,7 +153,8 @@ def _moments(
             shown += 1
             if shown == steps:
                 return
-        obs, screen = step.obs, envs.screen()
+        obs = step.obs
+        screen = envs.screen()
 
 
 def play(groups: "list[Group]", shared_envs: "list[SharedEnv]") -> Iterator[int]:
@@ -197,7 +202,8 @@ class Slot:
 
     def score(self, plan: Plan, half: bool) -> Score:
         """Of a slot whose episodes are all done."""
-        counter, cell = self.counter, self.cell
+        counter = self.counter
+        cell = self.cell
         refuse_over_budget(counter.largest, cell)
         episodes = counter.episodes()
         return Score(
@@ -221,7 +227,9 @@ class SharedEnv:
     """An environment, and the slots that share its copies, `size` each: on a GPU more copies cost little more."""
 
     def __init__(self, env: VectorEnv, slots: list[Slot], size: int, seed: int) -> None:
-        self._env, self.slots, self._size = env, slots, size
+        self._env = env
+        self.slots = slots
+        self._size = size
         slot_count = env.num_envs // size
         obs = env.reset(seed_list(seed, size) * slot_count if slot_count > 1 else seed)
         for slot, part in zip(slots, obs.split(size), strict=False):
@@ -345,7 +353,8 @@ class SearchForm(nn.Module):
 
 def chooser_for(policy: Policy, search: SearchForm, slots: Sequence[Slot]) -> "ActionChooser":
     """For slots under one attack: each row has its slot's budget and random draws."""
-    first, copies = slots[0], len(slots[0].obs)
+    first = slots[0]
+    copies = len(slots[0].obs)
     if len(slots) == 1:
         return ActionChooser(policy, search, first.cell.attack, first.cell.eps, first.generator)
     budgets = torch.tensor([slot.cell.eps for slot in slots], device=first.generator.device)
@@ -359,7 +368,9 @@ class ActionChooser:
     def __init__(
         self, policy: Policy, searched: SearchForm, attack: Attack | None, eps: Budget, generator: Randomness
     ) -> None:
-        self._policy, self._searched, self._eps = policy, searched, eps
+        self._policy = policy
+        self._searched = searched
+        self._eps = eps
         self._generator = generator
         self._choose = torch.argmin if isinstance(attack, LowestScored) else torch.argmax
         self._attack = None if isinstance(attack, LowestScored) else attack

@@ -103,7 +103,8 @@ def under_attack(scores: Sequence[Score], eps: float) -> str:
     attacks = f"the worst of {', '.join(others)} and {last}" if others else last
     if len(labels) > MOST_NAMED:
         attacks = f"the worst of {len(labels)} attacks"
-    lowest, tried = worst_within(scores)[eps], f"under {attacks} within {format_eps(eps)}"
+    lowest = worst_within(scores)[eps]
+    tried = f"under {attacks} within {format_eps(eps)}"
     if lowest.eps == 0:
         return f"no less {tried}"
     with_less = f"{attack_label(lowest.attack)} at " if others else "at "
@@ -126,7 +127,8 @@ def evaluate_run(
         agents.append(("verdict on its start", begun[1]))
     dispatcher.play([(doing, one, plan, wanted) for plan in plans for doing, one in agents])
     played = [[dispatcher.scores(doing, one, plan, wanted) for plan in plans] for doing, one in agents]
-    scores, unlimited = played[0][0], _joined(played[0][1:])
+    scores = played[0][0]
+    unlimited = _joined(played[0][1:])
     dispatcher.trackers.show(run, config, scores)
     raised = flags(scores)
     if begun:

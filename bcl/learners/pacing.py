@@ -112,7 +112,8 @@ def _risen(pace: Pace, eps: float, steps: int) -> float:
         gentle = pace.gentle_below * log(pace.gentle_below / above)  # what rising to `gentle_below` costs
         if gain < gentle:
             return min(pace.target, pace.start + above * exp(gain / pace.gentle_below))
-        above, gain = pace.gentle_below, gain - gentle
+        above = pace.gentle_below
+        gain = gain - gentle
     return min(pace.target, pace.start + above + gain)
 
 
@@ -173,7 +174,8 @@ class Pacer:
 
         An agent that no longer plays well does not recover at a smaller budget: interval bounds can end in one constant.
         """
-        before, self._at = self._at, advance(self._pace, self._at, step, clean, driven, certified)
+        before = self._at
+        self._at = advance(self._pace, self._at, step, clean, driven, certified)
         if self._at.checks > before.checks and self._at.met:
             for kept, parameter in zip(self._good, self._policy.parameters(), strict=True):
                 kept.copy_(parameter)

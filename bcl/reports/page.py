@@ -98,7 +98,8 @@ def _figures(c: Collected) -> dict[str, list[tuple[str, str]]]:
         draw = partial(figures.return_against_budget, c.evaluations[0], c.published)
         drawn["returns"] = _sizes("returns", "return against attack budget", draw, HALF if _beside(c) else WIDE)
     if c.timeline:
-        runs, curves = partial(figures.timeline, c.timeline), partial(figures.learning_curves, c.timeline)
+        runs = partial(figures.timeline, c.timeline)
+        curves = partial(figures.learning_curves, c.timeline)
         drawn["timeline"] = _sizes("timeline", "training runs: time against budget", runs)
         drawn["curves"] = _sizes("curves", "returns while training, per phase", curves)
     if len({proof.eps for proof in c.proofs}) > 1:  # of one budget the table says all

@@ -32,8 +32,11 @@ from bcl.runs.store import Json
 from bcl.settings import difference, to_toml
 
 FORMAT = 2  # of run directories; those of version 0.1 have no number
-CONFIG, RUN, REPEATS = "config.toml", "run.json", "repeats.json"
-AHEAD, POLICY = "ahead.json", "policy.safetensors"
+CONFIG = "config.toml"
+RUN = "run.json"
+REPEATS = "repeats.json"
+AHEAD = "ahead.json"
+POLICY = "policy.safetensors"
 COPY_AGAIN = "copy the run again with all its files"
 # Files in the folders of stages that reports read.
 REPORTED = (RESULT, "metrics.jsonl", "decision.json", "clock*.json", "time-after*.json")
