@@ -387,8 +387,12 @@ def test_repeats_are_those_of_the_train_command(
     }
     monkeypatch.setitem(sys.modules, "pandas", types.SimpleNamespace(DataFrame=list))
     assert [row["run"] for row in ours.to_frame()] == ["ours/seed3", "ours/seed4"]
-    with pytest.raises(bcl.BclError, match="'ours' is a run already, of several repeats; continue them with"):
-        bcl.train("cartpole", out="ours", seed=3, repeats=2, workers=workers, **TINY)
+    assert bcl.train("cartpole", out="ours", seed=3, repeats=2, workers=workers, **TINY) == ours
+    for repeats in (1, 3):
+        with pytest.raises(bcl.BclError, match="'ours' is a run already, of 2 repeats; continue them with"):
+            bcl.train("cartpole", out="ours", seed=3, repeats=repeats, workers=workers, **TINY)
+    with pytest.raises(bcl.BclError, match=r"'ours.seed3' was started with other settings \(seed\)"):
+        bcl.train("cartpole", out="ours", seed=4, repeats=2, workers=workers, **TINY)
 
 
 def test_a_network_without_finite_scores_is_told_as_that() -> None:

@@ -71,7 +71,7 @@ class Run(Result):
         lines = _score_lines("", self.verdict.evaluation)
         lines += _score_lines(" on unlimited levels", self.verdict.unlimited) if self.verdict.unlimited else []
         lines += [f"flag {flag}" for flag in self.verdict.evaluation.flags]
-        lines += [f"its start ({start.name}): {self.folder / start.file}"] if start else []
+        lines += [f"its start ({start.name}): {RunDirectory(self.folder).file(start.file)}"] if start else []
         return "\n".join([*lines, f"verdict: {self.sentence}"])
 
 
@@ -258,9 +258,7 @@ def train(
     last = stages[-1][1]
     usual = Path("runs") / f"{name}-{last.recipe}-s{last.seed}".replace("/", "-")
     folder = usual if out is None else path_of("out", out)
-    begun = _check(folder, stages, flags, start)
-    if begun and repeats > 1:
-        raise StoreError(f"'{folder}' is a run already, without repeats", "give another --out")
+    begun = _check(folder, _seeded(stages, repeats), flags, start)
     from bcl import experiment  # after all that can be refused without PyTorch
 
     device = workers.worker_device()
@@ -270,7 +268,8 @@ def train(
         say(A_QUICK_LOOK)
     with RunDirectory(folder).lock(say):
         if repeats > 1:
-            _create_repeats(folder, stages, repeats, device, start)
+            if not begun:
+                _create_repeats(folder, _seeded(stages, repeats), device, start)
             return finisher.finish_repeats(folder)
         if not begun:
             experiment.create(folder, stages, device, start)
@@ -278,17 +277,23 @@ def train(
             return Run(folder, experiment.finish(folder, dispatcher))
 
 
-def _create_repeats(group: Path, stages: Stages, repeats: int, device: str, init: Policy | None) -> None:
-    """Runs with the seed of the stages and the following ones."""
+def _seeded(stages: Stages, repeats: int) -> list[Stages]:
+    """The stages of each repeat: with their own seed and the following ones."""
+    first = stages[-1][1].seed
+    return [
+        [(stage, dataclasses.replace(config, seed=seed)) for stage, config in stages]
+        for seed in range(first, first + repeats)
+    ]
+
+
+def _create_repeats(group: Path, repeats: list[Stages], device: str, init: Policy | None) -> None:
     from bcl import experiment
 
     make_room(group)
-    first = stages[-1][1].seed
-    folders = {seed: Repeats(group).folder(seed) for seed in range(first, first + repeats)}
-    for seed, folder in folders.items():
-        seeded = [(stage, dataclasses.replace(config, seed=seed)) for stage, config in stages]
-        experiment.create(folder, seeded, device, init)
-    Repeats(group).write([folder.name for folder in folders.values()])
+    folders = [Repeats(group).folder(stages[-1][1].seed) for stages in repeats]
+    for folder, stages in zip(folders, repeats, strict=True):
+        experiment.create(folder, stages, device, init)
+    Repeats(group).write([folder.name for folder in folders])
 
 
 def resume(
@@ -341,27 +346,31 @@ def _name(game: str | Callable[..., Any], workers: Workers) -> str:
     return name
 
 
-def _check(folder: Path, stages: Stages, flags: Mapping[str, Any], init: Policy | None) -> bool:
-    """Whether the folder holds this run already; anything else that cannot be trained there is refused."""
-    stage, config = stages[-1]
+def _check(folder: Path, repeats: list[Stages], flags: Mapping[str, Any], init: Policy | None) -> bool:
+    """Whether the folder holds this run already, or these repeats; anything else that cannot be trained there is refused."""
+    stage, config = repeats[0][-1]
     if str(folder).startswith(zoo.PREFIX):
         raise ConfigError(f"--out '{folder}' would be taken for an agent of the zoo", "give it another name")
     if stage.strategy == "open" and "target" in flags.get("curriculum", {}):
         what = "an open-ended curriculum has no target"
         raise ConfigError(what, "leave --curriculum.target out, or stop it with --curriculum.max_runs")
     recipes.check_trainable(config.recipe, config.algo)
-    if Repeats(folder).exists:
+    begun = Repeats(folder).runs()
+    if begun and len(begun) != len(repeats):
         hint = f"continue them with 'bcl resume {shlex.quote(str(folder))}', or give another --out"
-        raise StoreError(f"'{folder}' is a run already, of several repeats", hint)
-    if not RunDirectory(folder).exists:
+        raise StoreError(f"'{folder}' is a run already, of {len(begun)} repeats", hint)
+    if not begun and not RunDirectory(folder).exists:
         check_new(folder)
         return False
+    if not begun and len(repeats) > 1:
+        raise StoreError(f"'{folder}' is a run already, without repeats", "give another --out")
     given_init = None
     if init is not None:
         from bcl.policies.files import fingerprint
 
         given_init = fingerprint(init)
-    RunDirectory.open(folder).check_same(config, given_init)
+    for run, stages in zip(begun or [RunDirectory.open(folder)], repeats, strict=True):
+        run.check_same(stages[-1][1], given_init)
     return True
 
 

@@ -198,7 +198,7 @@ def _after_compare(found: "Comparison", paths: tuple[Path, ...], drawn: bool) ->
     for block in found.blocks:
         if missing := block.missing:
             entry = next(entry for entry in found.entries if entry.label == missing.row)
-            agent = entry.path / missing.member if len(entry.members) > 1 else entry.path
+            agent = Repeats(entry.path).run(missing.member).path if len(entry.members) > 1 else entry.path
             words = ["bcl", "attack", str(agent), "--suite", missing.suite]
             words += ["--eps", *map(format_eps, missing.eps)] if missing.eps else []
             words += ["--episodes", str(block.episodes)]

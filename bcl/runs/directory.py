@@ -447,6 +447,10 @@ class RunDirectory(WorkFolder):
         found = sorted(path for pattern in REPORTED for path in (self.path / "stages").rglob(pattern))
         return {self.name_of(path): _digest(path.read_bytes()) for path in found}
 
+    def file(self, name: str) -> Path:
+        """The inverse of `name_of`."""
+        return self.path / name
+
     def name_of(self, path: Path) -> str:
         """Of a file, within the run."""
         return path.relative_to(self.path).as_posix()
@@ -502,6 +506,10 @@ class Repeats(WorkFolder):
         """Where the run with this seed is made."""
         return self.path / f"seed{seed}"
 
+    def run(self, name: str) -> RunDirectory:
+        """The one of this name."""
+        return RunDirectory(self.path / name)
+
     def write(self, names: Sequence[str]) -> None:
         """Name the runs, once all of them were made."""
         store.write_json(self.path / REPEATS, {"runs": [*names]})
@@ -509,13 +517,13 @@ class Repeats(WorkFolder):
     def runs(self) -> list[RunDirectory]:
         """Empty: it is no folder of repeats."""
         names = store.read_json(self.path / REPEATS, COPY_AGAIN).get("runs") if self.exists else None
-        return [RunDirectory(self.path / str(name)) for name in names] if isinstance(names, list) else []
+        return [self.run(str(name)) for name in names] if isinstance(names, list) else []
 
     def shown(self) -> RunDirectory:
         """The median; before all have ended, the first that has not."""
         runs = self.runs()
         if median := self.result().get("median"):
-            return RunDirectory(self.path / str(median))
+            return self.run(str(median))
         return next((run for run in runs if not run.finished), runs[0])
 
 
