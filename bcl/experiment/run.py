@@ -95,8 +95,8 @@ def finish(path: Path, dispatcher: Dispatcher) -> Verdict:
     """Do what is left of a run; what is finished is only read."""
     run = RunDirectory(path)
     store.sweep(path)  # a kill inside the writing of a checkpoint leaves gigabytes
+    run.check_unchanged()
     if not run.finished:
-        run.check_unchanged()
         run.check_device(dispatcher.device)
         with dispatcher.executor.session():
             trained = _train_stages(run, dispatcher)

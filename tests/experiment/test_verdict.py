@@ -45,6 +45,15 @@ def verdict_of(run: RunDirectory) -> Verdict:
     return found
 
 
+def test_a_finished_run_that_was_changed_is_not_taken_as_it_is(run: RunDirectory) -> None:
+    assert bcl.resume(run.path).verdict == verdict_of(run)
+    name = next(name for name in run.result()["files"] if name.endswith("metrics.jsonl"))
+    with (run.path / name).open("a") as metrics:
+        metrics.write("{}\n")
+    with pytest.raises(StoreError, match=r"metrics.jsonl' was changed since the run ended"):
+        bcl.resume(run.path)
+
+
 def test_a_result_names_its_scores_and_does_not_repeat_them(run: RunDirectory) -> None:
     assert "returns" not in run.result_file.read_text()
     verdict = verdict_of(run)
