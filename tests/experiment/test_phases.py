@@ -426,8 +426,9 @@ def test_repeats_are_runs_of_their_own(in_folder: Callable[..., tuple[int, str, 
     assert (code, again) == (0, out)
     code, out, _ = in_folder("status", "all")
     assert (code, out.count("finished")) == (0, 3)
+    assert in_folder("train", *words, *TINY, "--curriculum.increment=0.1")[:2] == (0, again)
     code, _, err = in_folder("train", *words, *TINY)
-    assert (code, "is a run already" in err) == (2, True)
+    assert (code, "other settings (curriculum.increment)" in err) == (2, True)
     code, _, err = in_folder("resume", "all", "--curriculum.runs", "2")
     assert (code, "curriculum.runs" in err) == (2, True)
 
