@@ -14,7 +14,7 @@ settings.register_profile("default", deadline=None, derandomize="CI" in os.envir
 settings.load_profile("default")
 
 
-# Files that take longest, the longest first: begun last, one of them would run alone at the end.
+# Files that take long: begun last, one of them would run alone at the end.
 SLOW = [
     *("test_ray_executor", "test_learned_adversary", "test_phases", "test_damage", "test_learns_acrobot"),
     *("test_beside", "test_examples", "test_own_games", "test_training", "test_page", "test_benchmarks"),

@@ -258,7 +258,8 @@ def train(
     last = stages[-1][1]
     usual = Path("runs") / f"{name}-{last.recipe}-s{last.seed}".replace("/", "-")
     folder = usual if out is None else path_of("out", out)
-    begun = _check(folder, _seeded(stages, repeats), flags, start)
+    each = _seeded(stages, repeats)
+    begun = _check(folder, each, flags, start)
     from bcl import experiment  # after all that can be refused without PyTorch
 
     device = workers.worker_device()
@@ -269,7 +270,7 @@ def train(
     with RunDirectory(folder).lock(say):
         if repeats > 1:
             if not begun:
-                _create_repeats(folder, _seeded(stages, repeats), device, start)
+                _create_repeats(folder, each, device, start)
             return finisher.finish_repeats(folder)
         if not begun:
             experiment.create(folder, stages, device, start)
