@@ -246,6 +246,9 @@ class DistillConfig:
     be certified; 0: adversarial examples alone; between: small boxes around them (Mueller et al. 2023)."""
     kappa: Share = 0.5
     """Weight of the loss on clean observations; the robust one has the rest."""
+    whole_mistake: Positive = 0.5
+    """How far behind the best another action must be, in the teacher's usual lead, to count as a whole mistake; below that it counts in
+    proportion. Larger: costly mistakes count for more than cheap ones, and `held` looks at those alone."""
     stakes: Magnitude = 0.0
     """States count by what the worst action costs there, as the teacher sees it, to this power, in loss and `held`. 0: all alike."""
     attack_steps: Count = 5

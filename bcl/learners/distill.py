@@ -30,7 +30,6 @@ WARM_UP = 500  # updates over which the step size rises: the first ones see a ne
 STEADY = 0.75  # share of the run before the step size falls: while the budget rises there is much to learn
 REACH = 2.5  # budgets that the steps of PGD cover together
 SHARPNESS = 4.0  # leads are measured in 1 / so much of the teacher's usual one, beyond which the loss is nearly 0
-CLEAR = 0.5  # share of the teacher's usual lead from which another action counts as a whole mistake
 REFILL = 0.25  # share of the replay memory that a run resumed without it collects
 SCALE_BATCHES = 8  # replayed batches behind that usual lead
 
@@ -231,7 +230,7 @@ class DistillLearner(Learner):
             else:
                 worst = losses.leads(self._student(centre), best)
         sharp = SHARPNESS / self._scale
-        mistakes = losses.mistakes(scores, CLEAR * self._scale)
+        mistakes = losses.mistakes(scores, c.whole_mistake * self._scale)
         weights = losses.weighted_by_stakes(batch.weights, scores, self._scale, c.stakes) if c.stakes else batch.weights
         loss, info = losses.distilled(sharp * clean, sharp * worst, mistakes, weights, c.kappa)
         self.optimizer.zero_grad()

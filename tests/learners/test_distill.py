@@ -110,6 +110,23 @@ def test_states_count_by_their_stakes(chain, monkeypatch):
         assert (weights[-1].std().item() > 1e-3) == (stakes > 0)
 
 
+def test_how_far_behind_an_action_is_a_whole_mistake_is_a_setting(chain, monkeypatch):
+    found = []
+    loss = distill.losses.distilled
+
+    def looking(clean, worst, mistakes, weight, kappa):
+        found.append(mistakes)
+        return loss(clean, worst, mistakes, weight, kappa)
+
+    monkeypatch.setattr(distill.losses, "distilled", looking)
+    env = chain(4, limits=(7,))
+    for share in (1e-6, 1e6):
+        config = replace(SMALL, whole_mistake=share, steps=80, accelerate="none")
+        distill.train(teacher_of(env, "dueling-mlp", 3), env, config, Task("distill", 0.0, BUDGET, 0, PACE), Hooks())
+        other = found[-1].amax(dim=1)  # of the actions that are not the teacher's
+        assert torch.equal(other, torch.ones_like(other)) if share < 1 else (other < 1e-4).all()
+
+
 def test_the_teacher_does_not_move(chain):
     env = chain(4, limits=(7,))
     learner = distill.DistillLearner(
