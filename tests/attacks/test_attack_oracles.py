@@ -168,6 +168,28 @@ def test_chunks_bound_memory_and_nothing_else(cnn, seeded, attack, chunk):
     torch.testing.assert_close(found, perturb(attack(starts=150), policy, obs, 0.05, seeded(1)), rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("attack", [Multi, MultiT])
+def test_what_no_later_start_can_change_is_left_alone(cnn, seeded, attack):
+    policy = cnn(seed=2, actions=3).double()
+    obs = torch.rand(6, 1, 12, 12, generator=seeded(0), dtype=torch.float64)
+    eps = torch.tensor([0.0, 0.01, 0.05, 0.1, 0.3, 1.0], dtype=torch.float64)
+    sizes = []
+    policy.register_forward_pre_hook(lambda _, args: sizes.append(len(args[0])))
+
+    def scan(leaves):
+        sizes.clear()
+        generator = seeded(1)
+        found = perturb(attack(starts=3 * DRAW + 5, leaves_settled=leaves), policy, obs, eps, generator)
+        return found, generator.get_state(), sum(sizes)
+
+    (all_of_them, state, many), (left, state_left, few) = scan(False), scan(True)
+    torch.testing.assert_close(left, all_of_them, rtol=0, atol=0)
+    assert torch.equal(state, state_left), "what is drawn next must not depend on it"
+    assert few < many
+    settled = policy(left).argmax(dim=1) != policy(obs).argmax(dim=1)
+    assert 0 < settled.sum() < len(obs), "a case of each kind"
+
+
 def test_fgsm_is_optimal_on_linear_policies(linear, seeded):
     weights = torch.randn(2, 12, generator=seeded(0), dtype=torch.float64)
     policy = linear(weights, **FREE)
