@@ -1,5 +1,6 @@
 """The benchmarks run, at sizes that measure nothing; the one-environment loop computes what the library does."""
 
+import contextlib
 import importlib
 import json
 import signal
@@ -63,19 +64,54 @@ def test_dqn_prints_a_table_and_stores_where_its_numbers_come_from(benchmark, mo
     assert all(f"{name} " in printed for name in ("agent steps/s", "times that loop", "share update", "peak MiB"))
 
 
-def test_evaluate_compares_cells_one_by_one_with_cells_side_by_side(benchmark, monkeypatch, tmp_path):
+def evaluated(benchmark, monkeypatch, tmp_path, words):
+    """The row that `--cells` stores, four cells side by side."""
     evaluate = benchmark("evaluate")
     monkeypatch.setattr(evaluate, "ATTACKS", {"PGD-30": CornerNoise()})
     monkeypatch.setattr(evaluate, "cells_at_once", lambda policy, plan: 4)
     out = tmp_path / "evaluate.json"
-    sizes = "--device cpu --copies 1 --steps 2 --attacks --cells pgd-30"
-    monkeypatch.setattr(sys, "argv", ["evaluate.py", *sizes.split(), "--out", str(out)])
+    sizes = ["--device", "cpu", "--copies", "1", "--steps", "2", "--length", "120", "--attacks"]
+    monkeypatch.setattr(sys, "argv", ["evaluate.py", *sizes, *words.split(), "--out", str(out)])
     evaluate.main()
     [row] = json.loads(out.read_text())["cells"]
-    assert (row["evaluation"], row["cells"], row["at_once"]) == ("pgd-30", 6, 4)
     assert row["ratio"] == pytest.approx(row["one_by_one_s"] / row["side_by_side_s"])
-    steps = [row[f"{how}_steps_per_second"] * row[f"{how}_s"] for how in ("one_by_one", "side_by_side")]
-    assert steps == pytest.approx([12, 12])
+    for how in ("one_by_one", "side_by_side"):
+        assert row[f"{how}_steps_per_second"] * row[f"{how}_s"] == pytest.approx(row["cells"])
+    return row
+
+
+def test_evaluate_compares_cells_one_by_one_with_cells_side_by_side(benchmark, monkeypatch, tmp_path):
+    row = evaluated(benchmark, monkeypatch, tmp_path, "--cells pgd-30")
+    assert (row["evaluation"], row["cells"], row["at_once"]) == ("pgd-30", 6, 4)
+    assert row["minutes_of_all_episodes"] == pytest.approx(row["side_by_side_s"] * 20 * 120 / 60)
+
+
+def test_evaluate_plays_both_sets_of_levels_also_in_one_pass(benchmark, monkeypatch, tmp_path):
+    pytest.importorskip("procgen")
+    row = evaluated(benchmark, monkeypatch, tmp_path, "--cells levels --game fruitbot")
+    assert (row["evaluation"], row["cells"], row["at_once"]) == ("levels", 8, 4)
+    assert row["one_pass_steps_per_second"] * row["one_pass_s"] == pytest.approx(8)
+
+
+def test_evaluate_does_not_measure_the_first_steps_and_ends_by_steps_or_time(benchmark, monkeypatch):
+    module = benchmark("evaluate")
+    for seconds, expected in ((100.0, 3.0), (7.0, 3.5)):
+        now = iter([0.0, 50.0, 60.0, 70.0, 73.0, 77.0, 79.0])
+        monkeypatch.setattr(module.time, "perf_counter", lambda now=now: next(now))
+        clock = module.StepClock(steps=3, seconds=seconds)
+        with contextlib.suppress(module.EnoughError):
+            for step in range(7):
+                clock(step, 0)
+            pytest.fail("it does not end")
+        assert clock.mean == expected
+
+
+def test_the_old_way_leaves_no_observation_alone(benchmark):
+    evaluate = benchmark("evaluate")
+    wanted = evaluate.cells_of("paper", "pong")
+    before = [evaluate.as_before(cell) for cell in wanted]
+    assert before == wanted, "the same attacks"
+    assert [getattr(cell.attack, "leaves_settled", None) for cell in before[:5]] == [None, None, None, False, False]
 
 
 def test_no_ratio_where_the_work_differs(benchmark):
