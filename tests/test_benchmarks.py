@@ -6,7 +6,9 @@ import json
 import signal
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -324,20 +326,48 @@ def test_the_leaderboard_has_the_lowest_return_up_to_each_budget(benchmark):
 def test_a_campaign_trains_side_by_side_and_keeps_the_agents(benchmark, monkeypatch, tmp_path, capsys):
     campaign = benchmark("campaign")
     monkeypatch.setattr(campaign, "STARTS", tmp_path / "none")
-    words = ["cartpole,dqn.steps=128", "no_such_game", "--recipe", "vanilla", "--minutes", "5"]
+    words = ["cartpole,dqn.steps=128,recipe=vanilla", "no_such_game", "--minutes", "5"]
     words += ["--out", str(tmp_path), "--device", "cpu"]
     monkeypatch.setattr(sys, "argv", ["campaign.py", *words, *small_flags("dqn")])
     campaign.main()
     said = capsys.readouterr().out
-    assert "cartpole-dqn.steps-128: finished" in said
+    assert "cartpole-dqn.steps-128-recipe-vanilla: finished" in said
     assert "no_such_game: not finished; bcl: " in said
     kept = tmp_path / "agents"
-    name = "cartpole-dqn.steps-128"
+    name = "cartpole-dqn.steps-128-recipe-vanilla"
     assert [path.name for path in sorted(kept.iterdir())] == [f"{name}-best.safetensors", f"{name}.json"]
     assert bcl.load(kept / f"{name}-best.safetensors").spec.game.id == "CartPole-v1"
     facts = json.loads((kept / f"{name}.json").read_text())
     assert facts["last"]["stages/1-vanilla"]["step"] == 128
     assert [row["agent"] for row in facts["scores"]] == [facts["result"]["policy"]]
+
+
+def test_minutes_tells_budgets_and_the_share_of_judging_of_stored_runs(benchmark, monkeypatch, tmp_path, capsys):
+    results = Path(__file__).parents[1] / "benchmarks" / "results"
+    names = ("pong-bcl-mos-at", "pong-further")
+    for name in names:
+        with tarfile.open(results / f"{name}.tar.xz") as archive:
+            archive.extractall(tmp_path, filter="data")
+    words = ["minutes.py", *(str(tmp_path / name) for name in names), "--every", "8"]
+    monkeypatch.setattr(sys, "argv", words)
+    benchmark("minutes").main()
+    shown = capsys.readouterr().out.splitlines()
+    # the second began where the first ended, and decided at 32, 627, 842 and 1,334 s
+    assert [line.split() for line in shown[:5]] == [
+        ["minutes", *names],
+        ["0.0", "0", "0"],
+        ["8.0", "4/255", "22/255"],
+        ["16.0", "22/255", "26/255"],
+        ["24.0", "22/255", "26/255"],
+    ]
+    assert shown[5] == "pong-bcl-mos-at: 1021 s, 46% of them judging while nothing trained"
+    assert shown[6] == "pong-further: when it trained is not stored", "its runs trained side by side"
+
+
+def test_minutes_of_a_paced_run_are_its_largest_budget_so_far(benchmark):
+    rows = [{"step": 100 * k, "steps_per_second": 50.0, "eps": eps} for k, eps in enumerate((0.1, 0.3, 0.2), 1)]
+    stage = SimpleNamespace(strategy="paced", paced_run=SimpleNamespace(metrics=lambda: rows))
+    assert [*benchmark("minutes").reached(stage)] == [(2.0, 0.1), (4.0, 0.3), (6.0, 0.3)]
 
 
 def test_a_campaign_keeps_what_held_a_budget_and_the_checkpoint_where_time_ran_out(benchmark, tmp_path):
