@@ -1,6 +1,8 @@
 """The benchmarks run, at sizes that measure nothing; the one-environment loop computes what the library does."""
 
+import argparse
 import contextlib
+import dataclasses
 import importlib
 import json
 import signal
@@ -49,11 +51,11 @@ def test_dqn_prints_a_table_and_stores_where_its_numbers_come_from(benchmark, mo
     dqn.main()
 
     result = json.loads(out.read_text())
-    assert {"command", "commit", "date", "machine", "torch", "game", "num_envs", "batch_size"} <= result.keys()
+    assert {"command", "commit", "date", "machine", "torch", "game", "tempo"} <= result.keys()
     rows = {row["loss"]: row for row in result["rows"]}
     assert tuple(rows) == ("at", "radial")
     for row in rows.values():
-        assert row["samples_per_step"] == 32
+        assert (row["samples_per_step"], row["num_envs"], row["batch_size"]) == (32, 2, 32)
         assert min(row["steps_per_second"], row["one_environment"], row["emulators_alone"]) > 0
         assert row["times_one_environment"] == pytest.approx(row["steps_per_second"] / row["one_environment"])
         assert 0 < row["share_update"] <= 1
@@ -144,9 +146,7 @@ def test_ppo_prints_a_table_and_stores_where_its_numbers_come_from(benchmark, mo
         "machine",
         "torch",
         "game",
-        "num_envs",
-        "rollout",
-        "batch_size",
+        "tempo",
     } <= result.keys()
     rows = {row["loss"]: row for row in result["rows"]}
     assert tuple(rows) == ("standard", "at")
@@ -157,6 +157,25 @@ def test_ppo_prints_a_table_and_stores_where_its_numbers_come_from(benchmark, mo
     assert rows["at"]["times_paper"] is None  # the paper's machine and sizes were others
     assert (rows["at"]["paper"], rows["standard"]["paper"]) == (694, None)
     assert "share attack" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("tempo", ["paper", "fast"])
+def test_with_a_tempo_the_learners_are_those_of_the_command(benchmark, tempo):
+    dqn, ppo = benchmark("dqn"), benchmark("ppo")
+    options = argparse.Namespace(
+        game="pong", tempo=tempo, device="cpu", num_envs=1, batch=2, rollout=2, samples_per_step=32, precision="fp32",
+        accelerate="none", fill=8, buffer=64,
+    )  # fmt: skip
+    for loss, recipe in dqn.RECIPES.items():
+        ours, attack = dqn.settings(loss, options)
+        config = resolve("pong", recipe=recipe, flags={"tempo": tempo})
+        measured = {"buffer_size": ours.buffer_size, "replay_initial": 8, "log_steps": ours.log_steps}
+        assert (ours, attack) == (dataclasses.replace(config.dqn, **measured), config.attack)
+        assert ours.log_steps * ours.samples_per_step % ours.batch_size == 0
+    options.game = "jumper"
+    for loss, recipe in ppo.RECIPES.items():
+        own = resolve("jumper", recipe=recipe, flags={"tempo": tempo}).ppo
+        assert ppo.settings_of(loss, options) == dataclasses.replace(own, log_steps=1)
 
 
 @pytest.mark.parametrize(("num_envs", "batch"), [(64, 128), (64, 4096), (8, 512), (5, 96), (1, 128)])
