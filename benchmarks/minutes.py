@@ -13,13 +13,13 @@ Runs of version 0.1 do not store when they trained: there, where runs trained on
 
 import argparse
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from bcl.curriculum import TARGET_REACHED
 from bcl.experiment.phases import budgets_of
 from bcl.experiment.status import Times, times_of
 from bcl.games import GymnasiumGame
-from bcl.runs import store
 from bcl.runs.directory import RunDirectory, StageFolder, times
 
 
@@ -45,13 +45,18 @@ def reached(stage: StageFolder) -> Iterator[tuple[float, float]]:
         yield made.seconds, most
 
 
-def judging(stage: StageFolder) -> Times | None:
-    """As `bcl status` has it; of version 0.1 by rates, none where runs trained side by side."""
+def judging(stage: StageFolder) -> str:
+    """The share of judging up to the last decision, as `bcl status` has it at the end; of version 0.1 by rates."""
+    if stage.strategy == "paced":
+        return "paced"
+    runs = stage.training_runs()
+    if not runs:
+        return "no phase is decided yet"
+    wall = stage.decisions()[-1].seconds
     if found := times_of(stage):
-        return found
-    wall = float(store.read_if_there(stage.clock).get("seconds", 0.0))
-    trained = sum(run.seconds() for run in stage.training_runs())
-    return Times(wall, trained, 0, 0.0) if trained < wall else None
+        return str(replace(found, wall=wall))
+    trained = sum(run.seconds() for run in runs)
+    return str(Times(wall, trained, 0, 0.0)) if trained < wall else "when it trained is not stored"
 
 
 def shown(eps: float, stage: StageFolder) -> str:
@@ -65,20 +70,17 @@ def main() -> None:
     parser.add_argument("runs", nargs="+", type=Path)
     parser.add_argument("--every", type=float, default=1.0, help="minutes between rows")
     options = parser.parse_args()
-    stages = {path.name: RunDirectory.open(path).stages()[-1] for path in options.runs}
-    curves = {name: [*reached(stage)] for name, stage in stages.items()}
-    ends = [curve[-1][0] for curve in curves.values() if curve]
-    print("  ".join([f"{'minutes':>8}", *(f"{name:>8}" for name in stages)]))
-    for row in range(int(max(ends, default=0.0) / (60 * options.every)) + 2):
+    stages = [RunDirectory.open(path).stages()[-1] for path in options.runs]
+    curves = [[*reached(stage)] for stage in stages]
+    print("minutes" + "".join(f"{number:>12}" for number in range(1, len(stages) + 1)))
+    last = max((curve[-1][0] for curve in curves if curve), default=0.0)
+    for row in range(int(last / (60 * options.every)) + 2):
         until = 60 * options.every * row
-        words = [f"{until / 60:8.1f}"]
-        for name, stage in stages.items():
-            budget = max((eps for seconds, eps in curves[name] if seconds <= until), default=0.0)
-            words.append(f"{shown(budget, stage):>{max(8, len(name))}}")
-        print("  ".join(words))
-    for name, stage in stages.items():
-        if stage.strategy != "paced":
-            print(f"{name}: {judging(stage) or 'when it trained is not stored'}")
+        budgets = [max((eps for seconds, eps in curve if seconds <= until), default=0.0) for curve in curves]
+        words = [f"{shown(eps, stage):>12}" for eps, stage in zip(budgets, stages, strict=True)]
+        print(f"{until / 60:7.1f}{''.join(words)}")
+    for number, (path, stage) in enumerate(zip(options.runs, stages, strict=True), 1):
+        print(f"{number}: {path.name}, {judging(stage)}")
 
 
 if __name__ == "__main__":

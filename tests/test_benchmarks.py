@@ -373,14 +373,14 @@ def test_minutes_tells_budgets_and_the_share_of_judging_of_stored_runs(benchmark
     shown = capsys.readouterr().out.splitlines()
     # the second began where the first ended, and decided at 32, 627, 842 and 1,334 s
     assert [line.split() for line in shown[:5]] == [
-        ["minutes", *names],
+        ["minutes", "1", "2"],
         ["0.0", "0", "0"],
         ["8.0", "4/255", "22/255"],
         ["16.0", "22/255", "26/255"],
         ["24.0", "22/255", "26/255"],
     ]
-    assert shown[5] == "pong-bcl-mos-at: 1021 s, 46% of them judging while nothing trained"
-    assert shown[6] == "pong-further: when it trained is not stored", "its runs trained side by side"
+    assert shown[5] == "1: pong-bcl-mos-at, 1021 s, 46% of them judging while nothing trained"
+    assert shown[6] == "2: pong-further, when it trained is not stored", "its runs trained side by side"
 
 
 def test_minutes_of_a_paced_run_are_its_largest_budget_so_far(benchmark):

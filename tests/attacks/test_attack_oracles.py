@@ -17,6 +17,7 @@ from bcl.attacks import (
     CornerNoise,
     CrossEntropy,
     Margin,
+    MixedPGD,
     Multi,
     MultiT,
     Square,
@@ -78,6 +79,20 @@ def test_pgd_30_is_the_reference_loop(mlp, seeded, eps):
     scores, _, gradient = numpy_mlp(policy)
     for x, s in zip(found, obs.numpy(), strict=True):
         np.testing.assert_allclose(x, numpy_pgd(gradient, s, scores(s).argmax(), eps, 30, 0.1, s), atol=1e-12)
+
+
+@pytest.mark.parametrize("random_start", [False, True])
+def test_mixed_pgd_takes_large_steps_from_random_points_on_a_share_and_pgds_on_the_others(mlp, seeded, random_start):
+    policy, eps = mlp(seed=3), 0.1
+    obs = torch.rand(200, 6, generator=seeded(0))
+    found = perturb(MixedPGD(5, 0.2, random_start, large_steps=0.25), policy, obs, eps, seeded(1))
+    small, large = (perturb(PGD(5, step, random_start=True), policy, obs, eps, seeded(1)) for step in (0.2, 1.0))
+    small = small if random_start else perturb(PGD(5, 0.2), policy, obs, eps, seeded(1))
+    as_small, as_large = ((found - one).abs().amax(dim=1) < 1e-6 for one in (small, large))
+    assert (as_small | as_large).all()
+    assert not (as_small & as_large).all(), "the two differ"
+    assert (as_large & ~as_small).sum() <= 0.25 * len(obs) + 1
+    assert (~as_large).sum() <= 0.75 * len(obs) + 1
 
 
 def test_restarts_keep_a_flip_first_and_then_the_highest_value(mlp, seeded):
