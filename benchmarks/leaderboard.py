@@ -38,7 +38,8 @@ HEAD = """# Leaderboard
 Every agent of the paper's six games by the worst within each budget: the lowest mean return at the budgets up to it that its row has,
 and without attack. `zoo:NAME` is an agent of ours, from the scores it was published with ([the zoo](zoo.md)); *released* are weights of the
 paper's authors, evaluated by us (only what was played so far); *paper* are the rows of its main tables, the median of three runs. Rows are
-ordered by the mean over the columns; those that lack a column come last.
+ordered by the mean over the columns; those that lack a column come last. *Varied starts*: on episodes that begin with [random
+actions](attacks.md#starts-that-differ).
 
 `python benchmarks/leaderboard.py` writes this page from stored scores; a test compares the two. Nothing is played for it.
 """

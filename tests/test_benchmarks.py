@@ -342,6 +342,21 @@ def test_the_leaderboard_has_the_lowest_return_up_to_each_budget(benchmark):
     assert best_first == [row, whole, half]
 
 
+def test_the_leaderboard_has_a_row_for_each_kind_of_starts(benchmark, monkeypatch):
+    leaderboard = benchmark("leaderboard")
+    game, varied = (
+        SimpleNamespace(
+            levels="", starts=starts, episodes=20, usual_attacks=[CornerNoise()], notes=(),
+            rows=[SimpleNamespace(label="zoo:a", cells={0.0: SimpleNamespace(exactly=SimpleNamespace(mean=mean))})],
+        )
+        for starts, mean in (("game", 21.0), ("varied", 12.0))
+    )  # fmt: skip
+    monkeypatch.setattr(leaderboard.bcl, "compare", lambda *names: SimpleNamespace(blocks=(game, varied)))
+    rows, said = leaderboard.of_the_zoo("pong")[""]
+    assert [(row.agent, row.returns[0.0]) for row in rows] == [("`zoo:a`", 21.0), ("`zoo:a`, varied starts", 12.0)]
+    assert [text.partition(":")[0] for text in said] == ["Ours", "Ours, varied starts"]
+
+
 def test_a_campaign_trains_side_by_side_and_keeps_the_agents(benchmark, monkeypatch, tmp_path, capsys):
     campaign = benchmark("campaign")
     monkeypatch.setattr(campaign, "STARTS", tmp_path / "none")
