@@ -104,6 +104,11 @@ class DqnConfig:
     """Weight of the standard loss, the robust one has the rest (in the end if `kappa_linear`); `sa`: of the robust."""
     kappa_linear: bool = False
     """Fall linearly from 1 to `kappa` instead of staying constant."""
+    bound_share: Share = 0.0
+    """Adversarial training: share of its robust part that is RADIAL's, so that proven actions may survive it; 0: attacks alone, as in
+    the paper."""
+    bound_eps: Eps = 1 / 255
+    """Largest budget of those bounds, which prove nothing at large ones."""
     ramp: Literal["smooth", "linear"] = "smooth"
     """How the budget rises inside a run: quartic then linear, or linear."""
     ramp_start: Natural = 0
@@ -294,6 +299,9 @@ class AttackConfig:
     """Step of `pgd` as a share of the budget."""
     random_start: bool = False
     """Whether `pgd` starts at a random point of the ball instead of the clean one."""
+    large_steps: Share = 0.0
+    """Share of the observations on which `pgd` starts at a random point and takes steps as large as the budget, which do not stay where
+    small ones are misled; 0: all alike."""
     objective: Literal["paper", "value", "cross-entropy", "margin"] = "paper"
     """Of `ri-fgsm` and `pgd`: the expected value, or the best action; `paper`: `value`, for PPO's `pgd` the taken action."""
     fresh: bool = False

@@ -3,7 +3,7 @@
     python benchmarks/campaign.py bank_heist road_runner,distill.box=0.1 --minutes 20
         [--recipe distilled] [--out runs/campaign] [--distill.steps N]
 
-Each word is a training, `bcl train GAME --recipe R` with the flags behind the game's name (`init=AGENT` too), from the vanilla agent in
+Each word is a training, `bcl train GAME --recipe R` with the flags behind the game's name (`init=AGENT` and `recipe=R` too), from the vanilla agent in
 benchmarks/starts where there is one and no other is named; flags that are not listed here are settings of all of them. When the minutes are over, runs are
 interrupted (SIGTERM, which `bcl` takes as Ctrl-C) and can be continued with `bcl resume`. What is kept, in OUT/agents, every minute: the best agent of a finished
 run, or of one that is not finished the agents that held a budget and that of its end or checkpoint (`last`), each in 16 bits, and the last row
@@ -48,10 +48,10 @@ def begin(word: str, options: argparse.Namespace, settings: Sequence[str]) -> Jo
     name = re.sub(r"[^\w.]+", "-", word)  # a name for files
     folder = options.out / name
     start = start_of(game)
-    named = any(flag.startswith("--init=") for flag in flags)
-    init = ["--init", str(start)] if start and not named else []
-    command = [sys.executable, "-m", "bcl", "train", game, "--recipe", options.recipe, *init]
-    command += ["--out", str(folder), *settings, *flags]
+    named = {flag.partition("=")[0] for flag in flags}
+    defaults = {"--recipe": options.recipe, "--init": start}
+    chosen = [f"{flag}={value}" for flag, value in defaults.items() if value and flag not in named]
+    command = [sys.executable, "-m", "bcl", "train", game, *chosen, "--out", str(folder), *settings, *flags]
     with (options.out / f"{name}.log").open("wb") as log:
         return Job(name, RunDirectory(folder), subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT))
 

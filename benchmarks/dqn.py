@@ -2,6 +2,9 @@
 
     python benchmarks/dqn.py [--device cuda|cpu] [--game pong] [--num-envs 64] [--batch 128] [--seconds 30]
                              [--losses standard at radial] [--out benchmarks/results/dqn-NAME.json]
+    python benchmarks/dqn.py --tempo paper|fast [--losses standard at radial]
+
+The second has the sizes, attack and acceleration that `bcl train GAME --recipe vanilla|at|radial --tempo paper|fast` has: what users get.
 
 The learner is `bcl.learners.dqn.train` itself, read through its rows of metrics. Its replay memory is first filled a little,
 then come updates in which kernels are chosen, compiled and captured; neither is measured. Rows span whole rounds, in which
@@ -27,6 +30,7 @@ import math
 import os
 import shutil
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +40,7 @@ from meter import Meter, emulators_alone, process_peak
 from provenance import provenance
 
 from bcl.config import AttackConfig, DqnConfig, resolve
+from bcl.device import acceleration
 from bcl.envs import VectorEnv, make_env
 from bcl.evaluation.speed import untrained_policy
 from bcl.games import AtariGame
@@ -45,6 +50,7 @@ from bcl.learners.replay import Replay
 from bcl.recipes import Loss
 
 PAPER_RATIO = 32.0  # replayed transitions per agent step
+RECIPES: dict[Loss, str] = {"standard": "vanilla", "at": "at", "radial": "radial"}
 PAPER_REPLAY: dict[Loss, int] = {"standard": 200_000, "radial": 200_000, "at": 50_000}
 PUBLIC_CODE = {"cuda": (168.0, "H200, 16 cores"), "cpu": (11.4, "2 CPU cores")}  # agent steps/s of AT
 START, END = 3 / 255, 4 / 255  # budgets; they change nothing about the speed
@@ -54,7 +60,25 @@ MIB = 2**20
 Row = dict[str, Any]
 
 
-def measure(env: VectorEnv, game: AtariGame, loss: Loss, config: DqnConfig, device: str, seconds: float) -> Row:
+def settings(loss: Loss, options: argparse.Namespace) -> tuple[DqnConfig, AttackConfig]:
+    """Of the learner, with a small memory that is soon filled, and rows of whole rounds."""
+    config = DqnConfig(
+        num_envs=options.num_envs, batch_size=options.batch, samples_per_step=float(options.samples_per_step),
+        precision=options.precision, accelerate=options.accelerate,
+    )  # fmt: skip
+    attack = AttackConfig()
+    if options.tempo:
+        own = resolve(options.game, recipe=RECIPES[loss], flags={"tempo": options.tempo})
+        config, attack = own.dqn, own.attack
+    shortest = round_length(config.num_envs, config.batch_size, int(config.samples_per_step))
+    row = shortest * max(1, ROW // shortest) if options.device == "cuda" else shortest
+    buffer = max(options.buffer, config.num_envs * config.n_step)
+    return replace(config, buffer_size=buffer, replay_initial=options.fill, log_steps=row), attack
+
+
+def measure(
+    env: VectorEnv, game: AtariGame, loss: Loss, config: DqnConfig, attack: AttackConfig, device: str, seconds: float
+) -> Row:
     """Rate, shares and memory of `train`."""
     cuda = device == "cuda"
     gc.collect()  # the learner before this one
@@ -65,11 +89,14 @@ def measure(env: VectorEnv, game: AtariGame, loss: Loss, config: DqnConfig, devi
     meter = Meter(seconds, WARM_UP)
     with suppress(KeyboardInterrupt):  # how a run that is asked to stop ends
         task = Task(loss, START, END, seed=0)
-        train(policy, env, config, AttackConfig(), task, Hooks(log=meter.log, interrupted=meter.done))
+        train(policy, env, config, attack, task, Hooks(log=meter.log, interrupted=meter.done))
     peak = torch.cuda.max_memory_allocated() if cuda else process_peak()
     kept, paper = (replay_bytes(env, loss, size) for size in (config.buffer_size, PAPER_REPLAY[loss]))
     return {
         "loss": loss,
+        "num_envs": config.num_envs,
+        "batch_size": config.batch_size,
+        "accelerate": acceleration(config.accelerate, torch.device(device), config.steps),
         "steps_per_second": meter.steps / meter.elapsed,
         "steps": meter.steps,
         "seconds": meter.elapsed,
@@ -112,6 +139,7 @@ def compare(row: Row, emulators: float, single: float | None, device: str) -> Ro
 def table(rows: list[Row]) -> str:
     """One column per loss."""
     lines = {
+        "copies": "num_envs", "batch": "batch_size", "accelerate": "accelerate",
         "agent steps/s": "steps_per_second", "replayed per step": "samples_per_step",
         "emulators alone": "emulators_alone", "share of emulators": "share_of_emulators",
         "one-environment loop": "one_environment", "times that loop": "times_one_environment",
@@ -121,9 +149,11 @@ def table(rows: list[Row]) -> str:
         "paper's replay MiB": "paper_replay_mib", "with paper's replay": "peak_with_paper_replay_mib",
     }  # fmt: skip
 
-    def cell(value: float | None) -> str:
+    def cell(value: float | str | None) -> str:
         if value is None:
             return "-"
+        if isinstance(value, int | str):
+            return str(value)
         return f"{value:,.0f}" if value >= 1000 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
 
     text = [f"{'':<22}" + "".join(f"{row['loss']:>12}" for row in rows)]
@@ -136,6 +166,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--game", default="pong")
+    parser.add_argument("--tempo", choices=["paper", "fast"], help="instead of all settings below but --losses")
     parser.add_argument("--num-envs", type=int, default=64)
     parser.add_argument("--batch", type=int, default=128)
     parser.add_argument("--samples-per-step", type=int, default=int(PAPER_RATIO))
@@ -157,18 +188,18 @@ def main() -> None:
     if not isinstance(game, AtariGame):
         parser.error(f"'{options.game}' is not an Atari game")
     device, seconds = options.device, options.seconds
-    shortest = round_length(options.num_envs, options.batch, options.samples_per_step)
-    config = DqnConfig(
-        num_envs=options.num_envs, batch_size=options.batch, samples_per_step=float(options.samples_per_step),
-        buffer_size=options.buffer, replay_initial=options.fill,
-        precision=options.precision, accelerate=options.accelerate,
-        log_steps=shortest * max(1, ROW // shortest) if device == "cuda" else shortest,
-    )  # fmt: skip
-    env = make_env(game, options.num_envs, device)  # once: ale-py makes them one after the other, 0.15 s each
-    emulators = emulators_alone(env, device, min(seconds, 5.0))
+    env = None
+    emulators = 0.0
     rows = []
     for loss in options.losses:
-        row = measure(env, game, loss, config, device, seconds)
+        config, attack = settings(loss, options)
+        if env and env.num_envs != config.num_envs:
+            env.close()
+            env = None
+        if env is None:  # ale-py makes them one after the other, 0.15 s each
+            env = make_env(game, config.num_envs, device)
+            emulators = emulators_alone(env, device, min(seconds, 5.0))
+        row = measure(env, game, loss, config, attack, device, seconds)
         single = None
         if not options.no_reference:
             single = reference_loop.steps_per_second(
@@ -176,11 +207,10 @@ def main() -> None:
             )
         rows.append(compare(row, emulators, single, device))
         print(f"{loss}: {rows[-1]['steps_per_second']:,.1f} agent steps/s", flush=True)
-    print(f"\n{options.game}, {device}, {options.num_envs} environments, batch {options.batch}\n\n{table(rows)}")
+    print(f"\n{options.game}, {device}\n\n{table(rows)}")
     if options.out:
         about = provenance(device) | {
-            "game": options.game, "num_envs": options.num_envs, "batch_size": options.batch,
-            "precision": options.precision, "accelerate": options.accelerate, "torch_threads": torch.get_num_threads(),
+            "game": options.game, "tempo": options.tempo, "precision": options.precision, "torch_threads": torch.get_num_threads(),
             "images_of_one_environment_loop": reference_loop.IMAGES, "load_average": os.getloadavg()[0],
             "unit": "agent steps/s",
         }  # fmt: skip

@@ -1,36 +1,46 @@
 """Evaluation under attack: all episodes at once against one environment at a time, same attack, same machine.
 
-    python benchmarks/evaluate.py [--device cuda] [--steps 300] [--cells pgd-30 paper strong] [--out benchmarks/results/evaluate-NAME.json]
+    python benchmarks/evaluate.py [--device cuda] [--steps 300] [--out benchmarks/results/evaluate-NAME.json]
+    python benchmarks/evaluate.py --attacks --cells pgd-30 paper strong [--agent zoo:pong-distilled]
+    python benchmarks/evaluate.py --attacks --cells levels --game fruitbot [--precision full]
 
 The one-at-a-time loop is how the reference code evaluates: batch 1, a step at a time. Its own rates on a machine with an
 H200 and 16 cores were 15.6 (PGD-30), 177 (RI-FGSM) and 114 (Multi-T) agent steps/s.
 
-`--cells` compares whole evaluations, one cell after the other against several side by side: PGD-30 and the suite `paper` at the
-budgets of the game's preset, `strong` at one of them. Emulators are made before either.
+`--cells` compares whole evaluations, one cell after the other, in which no observation is left alone, against several side by side: PGD-30
+and the suite `paper` at the budgets of the game's preset, `strong` at one of them, and for Procgen PGD-30 at these budgets on training levels and on
+all levels, there also all of them in one pass. Every pass is played for `--steps` steps of each copy, or `--seconds`, from the fifth step on, when
+emulators are made and graphs captured. So it is the rate while all cells are played; what a whole evaluation takes goes by `--length`.
 """
 
 import argparse
 import dataclasses
 import json
 import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
 from provenance import provenance
 
-from bcl.attacks import PGD, RIFGSM, Attack, MultiT, perturb, suite
+import bcl
+from bcl.attacks import PGD, RIFGSM, Attack, Multi, MultiT, perturb, suite
 from bcl.config import resolve
-from bcl.envs import make_env
-from bcl.evaluation import Cell, Plan, cells, evaluate_cells
+from bcl.envs import VectorEnv, make_env
+from bcl.evaluation import Cell, Plan, cells, evaluate_cells, game_for_evaluation
+from bcl.evaluation.plan import Precision
 from bcl.evaluation.play import SearchForm
 from bcl.evaluation.speed import attack_speed, untrained_policy
 from bcl.evaluation.suite import cells_at_once, make_envs
-from bcl.games import AtariGame, Game
+from bcl.games import Game, ProcgenGame
 from bcl.policies import Policy, as_float
 
 ATTACKS: dict[str, Attack] = {"PGD-30": PGD(steps=30, step=0.1), "RI-FGSM": RIFGSM(), "Multi-T": MultiT(starts=1000)}
 REFERENCE_H200 = {"PGD-30": 15.6, "RI-FGSM": 177.0, "Multi-T": 114.0}  # agent steps/s of the public code
 EPS = 3 / 255
+WARM_UP = 4  # steps of a pass that are not measured: graphs are captured at the third
+ENDLESS = 10**6  # episodes: no cell is done before the time is up
 
 
 def one_at_a_time(policy: Policy, game: Game, attack: Attack, seconds: float) -> float:
@@ -56,40 +66,95 @@ def cells_of(name: str, game: str) -> list[Cell]:
     budgets = resolve(game).evaluation.eps
     if name == "pgd-30":
         return [Cell(ATTACKS["PGD-30"], eps) for eps in budgets]
+    if name == "levels":
+        return cells([ATTACKS["PGD-30"]], budgets)
     return cells(suite(name), budgets if name == "paper" else [10 / 255])
 
 
-def whole_evaluation(policy: Policy, game: AtariGame, wanted: list[Cell], copies: int, steps: int) -> dict[str, float]:
-    """Seconds and agent steps per second of cells one by one and side by side."""
-    game = dataclasses.replace(game, max_steps=steps)
-    device = next(policy.parameters()).device
-    plan = Plan(game, copies, num_envs=copies)
-    width = min(cells_at_once(policy, plan), len(wanted))
-    one, several = make_envs(plan, 1, device), make_envs(plan, width, device)
-
-    def play(cells: list[Cell], at_once: int) -> tuple[float, int]:
-        start = time.perf_counter()
-        played = 0
-        for first in range(0, len(cells), at_once):
-            part = cells[first : first + at_once]
-            envs = one if at_once == 1 else several
-            envs = envs if len(envs) == 1 else envs[: len(part)]
-            for _, score in evaluate_cells(policy, envs, part, plan):
-                played += sum(score.lengths)
-        return time.perf_counter() - start, played
-
-    first_of_each = [
-        cell for number, cell in enumerate(wanted) if cell.attack not in [c.attack for c in wanted[:number]]
+def plans_of(name: str, game: Game, copies: int, precision: Precision) -> list[Plan]:
+    """The games whose cells it has."""
+    games = [
+        game_for_evaluation(game, levels, 10_000) for levels in (("train", "eval") if name == "levels" else (None,))
     ]
-    play(first_of_each, 1)  # loads kernels; not measured
-    alone, alone_steps = play(wanted, 1)
-    together, steps_together = play(wanted, width)
-    for env in [*one, *several]:
-        env.close()
-    return {
-        "cells": len(wanted), "at_once": width, "one_by_one_s": alone, "side_by_side_s": together, "ratio": alone / together,
-        "one_by_one_steps_per_second": alone_steps / alone, "side_by_side_steps_per_second": steps_together / together,
+    return [Plan(one, ENDLESS, precision=precision, num_envs=copies) for one in games]
+
+
+class EnoughError(Exception):
+    """The pass was played for long enough."""
+
+
+@dataclass
+class StepClock:
+    """Seconds of a step of all copies; told after every step."""
+
+    steps: int
+    seconds: float
+    times: list[float] = field(default_factory=list)
+
+    def __call__(self, steps: int, episodes: int) -> None:
+        self.times.append(time.perf_counter())
+        if len(self.times) > WARM_UP and (
+            len(self.times) >= WARM_UP + self.steps or self.times[-1] - self.times[WARM_UP - 1] >= self.seconds
+        ):
+            raise EnoughError
+
+    @property
+    def mean(self) -> float:
+        return (self.times[-1] - self.times[WARM_UP - 1]) / (len(self.times) - WARM_UP)
+
+
+def seconds_per_step(
+    policy: Policy, envs: Sequence[VectorEnv], part: Sequence[Cell], plan: Plan, clock: StepClock
+) -> float:
+    """Of cells that are played together."""
+    try:
+        for _ in evaluate_cells(policy, envs, part, plan, progress=clock):
+            pass
+    except EnoughError:
+        return clock.mean
+    raise AssertionError("a million episodes were played")
+
+
+def as_before(cell: Cell) -> Cell:
+    """Without leaving observations alone that are settled."""
+    attack = cell.attack
+    return (
+        dataclasses.replace(cell, attack=dataclasses.replace(attack, leaves_settled=False))
+        if isinstance(attack, Multi | MultiT)
+        else cell
+    )
+
+
+def whole_evaluation(
+    policy: Policy, plans: Sequence[Plan], wanted: Sequence[Cell], steps: int, seconds: float
+) -> dict[str, float]:
+    """Seconds for a step of every cell, one by one and side by side, and agent steps per second."""
+    device = next(policy.parameters()).device
+    width = min(cells_at_once(policy, plans[0]), len(wanted))
+    one_by_one = side_by_side = 0.0
+    held: list[VectorEnv] = []
+    for plan in plans:
+        one, several = make_envs(plan, 1, device), make_envs(plan, width, device)
+        for cell in wanted:
+            one_by_one += seconds_per_step(policy, one, [as_before(cell)], plan, StepClock(steps, seconds))
+        for first in range(0, len(wanted), width):
+            part = wanted[first : first + width]
+            envs = several if len(several) == 1 else several[: len(part)]
+            side_by_side += seconds_per_step(policy, envs, part, plan, StepClock(steps, seconds))
+        held += several
+        for env in one:
+            env.close()
+    count, copies = len(wanted) * len(plans), plans[0].copies()
+    found = {
+        "cells": count, "at_once": width, "one_by_one_s": one_by_one, "side_by_side_s": side_by_side, "ratio": one_by_one / side_by_side,
+        "one_by_one_steps_per_second": count * copies / one_by_one, "side_by_side_steps_per_second": count * copies / side_by_side,
     }  # fmt: skip
+    if len(plans) > 1 and len(held) == count:  # environments of their own: cells of several games fit in one pass
+        together = seconds_per_step(policy, held, [*wanted] * len(plans), plans[0], StepClock(steps, seconds))
+        found |= {"one_pass_s": together, "one_pass_steps_per_second": count * copies / together}
+    for env in held:
+        env.close()
+    return found
 
 
 def main() -> None:
@@ -97,20 +162,29 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--game", default="pong")
-    parser.add_argument("--copies", type=int, default=20)
-    parser.add_argument("--steps", type=int, default=300, help="agent steps per episode")
-    parser.add_argument("--seconds", type=float, default=5.0, help="time per one-at-a-time row")
+    parser.add_argument("--agent", help="a run, a policy file or zoo:NAME; without it, untrained weights")
+    parser.add_argument("--copies", type=int, default=0, help="per cell; 0: 20, on Procgen 64")
+    parser.add_argument("--steps", type=int, default=300, help="agent steps per episode, and steps of a pass")
+    parser.add_argument("--seconds", type=float, default=5.0, help="time per one-at-a-time row, and per pass at most")
     parser.add_argument("--attacks", nargs="*", default=list(ATTACKS))
-    parser.add_argument("--cells", nargs="*", default=[], choices=["pgd-30", "paper", "strong"])
+    parser.add_argument("--cells", nargs="*", default=[], choices=["pgd-30", "paper", "strong", "levels"])
+    parser.add_argument("--precision", choices=["fast", "full"], default="fast", help="of cells")
+    parser.add_argument(
+        "--length", type=float, default=400.0, help="agent steps per episode, for the minutes of all episodes"
+    )
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
 
-    game = resolve(options.game).game
-    policy = untrained_policy(game, options.device)
+    config = resolve(options.game)
+    game = config.game
+    if "levels" in options.cells and not isinstance(game, ProcgenGame):
+        parser.error(f"'{options.game}' has no sets of levels")
+    policy = bcl.load(options.agent, options.device) if options.agent else untrained_policy(game, options.device)
+    copies = options.copies or (64 if isinstance(game, ProcgenGame) else 20)
     rows = []
     for name in options.attacks:
-        attack_speed(policy, game, ATTACKS[name], EPS, copies=options.copies, steps=2)  # loads kernels; not measured
-        ours = attack_speed(policy, game, ATTACKS[name], EPS, copies=options.copies, steps=options.steps)
+        attack_speed(policy, game, ATTACKS[name], EPS, copies=copies, steps=2)  # loads kernels; not measured
+        ours = attack_speed(policy, game, ATTACKS[name], EPS, copies=copies, steps=options.steps)
         single = one_at_a_time(policy, game, ATTACKS[name], options.seconds)
         rows.append({"attack": name, "together": ours, "one_at_a_time": single, "ratio": ours / single})
         if options.device == "cuda":
@@ -118,11 +192,17 @@ def main() -> None:
         print({k: v if isinstance(v, str) else round(v, 1) for k, v in rows[-1].items()}, flush=True)
     wholes = []
     for name in options.cells:
-        measured = whole_evaluation(policy, game, cells_of(name, options.game), options.copies, options.steps)
+        plans = plans_of(name, game, copies, options.precision)
+        measured = whole_evaluation(policy, plans, cells_of(name, options.game), options.steps, options.seconds)
+        rounds = config.evaluation.episodes / copies
+        measured["minutes_of_all_episodes"] = measured["side_by_side_s"] * rounds * options.length / 60
         wholes.append({"evaluation": name} | measured)
-        print({k: v if isinstance(v, str) else round(v, 1) for k, v in wholes[-1].items()}, flush=True)
+        print({k: v if isinstance(v, str) else float(f"{v:.4g}") for k, v in wholes[-1].items()}, flush=True)
     if options.out:
-        about = provenance(options.device) | {"game": options.game, "eps": "3/255", "unit": "agent steps/s"}
+        about = provenance(options.device) | {
+            "game": options.game, "agent": options.agent, "eps": "3/255", "unit": "agent steps/s",
+            "precision": options.precision, "length": options.length,
+        }  # fmt: skip
         options.out.parent.mkdir(parents=True, exist_ok=True)
         options.out.write_text(json.dumps(about | {"rows": rows, "cells": wholes}, indent=2) + "\n")
 

@@ -38,7 +38,8 @@ HEAD = """# Leaderboard
 Every agent of the paper's six games by the worst within each budget: the lowest mean return at the budgets up to it that its row has,
 and without attack. `zoo:NAME` is an agent of ours, from the scores it was published with ([the zoo](zoo.md)); *released* are weights of the
 paper's authors, evaluated by us (only what was played so far); *paper* are the rows of its main tables, the median of three runs. Rows are
-ordered by the mean over the columns; those that lack a column come last.
+ordered by the mean over the columns; those that lack a column come last. *Varied starts*: on episodes that begin with [random
+actions](attacks.md#starts-that-differ).
 
 `python benchmarks/leaderboard.py` writes this page from stored scores; a test compares the two. Nothing is played for it.
 """
@@ -66,18 +67,19 @@ def by_order(row: Row, budgets: Iterable[float]) -> tuple[bool, float]:
     return None in cells, -sum(known) / len(known)
 
 
-def of_the_zoo(game: str) -> dict[str, tuple[list[Row], str]]:
+def of_the_zoo(game: str) -> dict[str, tuple[list[Row], list[str]]]:
     """By levels, our agents and what `bcl compare` says of their attacks."""
     names = [f"{zoo.PREFIX}{name}" for name in zoo.names() if zoo.named(name).game == game]
-    found = {}
+    found: dict[str, tuple[list[Row], list[str]]] = {}
     for block in bcl.compare(*names).blocks if names else ():
-        rows = []
+        rows, said = found.setdefault(block.levels, ([], []))
+        varied = ", varied starts" if block.starts == "varied" else ""
         for row in block.rows:
             exactly = {eps: cell.exactly.mean for eps, cell in row.cells.items()}
-            rows.append(Row(f"`{row.label}`", "ours", exactly))
+            rows.append(Row(f"`{row.label}`{varied}", "ours", exactly))
         attacks = ", ".join(map(attack_label, block.usual_attacks))
         notes = "".join(f"; {note}" for note in block.notes if not note.startswith("the score is"))  # none is shown
-        found[block.levels] = (rows, f"Ours: {block.episodes} episodes, the worst of {attacks}{notes}.")
+        said.append(f"Ours{varied}: {block.episodes} episodes, the worst of {attacks}{notes}.")
     return found
 
 
@@ -97,7 +99,7 @@ def section(game: str) -> Iterator[str]:
     for levels in dict.fromkeys(row.levels for row in published):
         paper = [row for row in published if row.levels == levels]
         budgets = paper[0].eps
-        rows, said = ours.get(levels, ([], "No agent of ours is published on this game yet."))
+        rows, said = ours.get(levels, ([], ["No agent of ours is published on this game yet."]))
         rows = [*rows, *released(game, levels)]
         rows += [Row(row.method, "paper", dict(zip(row.eps, row.mean, strict=True))) for row in paper]
         yield f"\n## {TITLES[game]}{LEVELS[levels]}\n"
@@ -106,7 +108,7 @@ def section(game: str) -> Iterator[str]:
         for row in sorted(rows, key=lambda row: by_order(row, budgets)):
             cells = ["not evaluated" if cell is None else f"{cell:,.10g}" for cell in row.within(budgets)]
             yield f"| {row.agent} | {row.source} | {' | '.join(cells)} |"
-        yield f"\n{said}"
+        yield "\n" + " ".join(said)
 
 
 def page() -> str:

@@ -2,6 +2,9 @@
 
     python benchmarks/ppo.py [--device cuda|cpu] [--game fruitbot] [--num-envs 64] [--batch 512] [--seconds 30]
                              [--losses standard at radial] [--out benchmarks/results/ppo-NAME.json]
+    python benchmarks/ppo.py --tempo paper|fast [--game jumper] [--losses standard at]
+
+The second has the sizes and acceleration that `bcl train GAME --recipe vanilla|at|radial --tempo paper|fast` has: what users get.
 
 The learner is `bcl.learners.ppo.train` itself, read through its rows of metrics, one per rollout and the updates from it. The
 first updates, in which kernels are chosen, compiled and captured, are not measured. The attack is the game's own: RI-FGSM on
@@ -20,6 +23,7 @@ import json
 import os
 import shutil
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +32,7 @@ from meter import Meter, emulators_alone, process_peak
 from provenance import provenance
 
 from bcl.config import Config, PpoConfig, resolve
+from bcl.device import acceleration
 from bcl.envs import VectorEnv, make_env
 from bcl.learners.learner import Hooks, Task
 from bcl.learners.ppo import train
@@ -35,11 +40,23 @@ from bcl.policies import Policy, PolicySpec, default_kind
 from bcl.recipes import Loss
 
 PAPER = {"fruitbot": 694.0, "jumper": 204.0}  # agent steps/s of AT, RTX 2080 Ti
+RECIPES: dict[Loss, str] = {"standard": "vanilla", "at": "at", "radial": "radial"}
 LOSSES: tuple[Loss, ...] = ("standard", "at", "radial")
 START, END = 10 / 255, 11 / 255  # budgets; they change nothing about the speed
 WARM_UP = 8  # updates; graphs are captured at the third
 MIB = 2**20
 Row = dict[str, Any]
+
+
+def settings_of(loss: Loss, options: argparse.Namespace) -> PpoConfig:
+    """Of the learner, with a row for each rollout."""
+    settings = PpoConfig(
+        num_envs=options.num_envs, rollout=options.rollout, batch_size=options.batch,
+        precision=options.precision, accelerate=options.accelerate,
+    )  # fmt: skip
+    if options.tempo:
+        settings = resolve(options.game, recipe=RECIPES[loss], flags={"tempo": options.tempo}).ppo
+    return replace(settings, log_steps=1)
 
 
 def measure(env: VectorEnv, config: Config, loss: Loss, settings: PpoConfig, device: str, seconds: float) -> Row:
@@ -58,6 +75,10 @@ def measure(env: VectorEnv, config: Config, loss: Loss, settings: PpoConfig, dev
         train(policy, env, settings, config.attack, task, Hooks(log=meter.log, interrupted=meter.done))
     return {
         "loss": loss,
+        "num_envs": settings.num_envs,
+        "rollout": settings.rollout,
+        "batch_size": settings.batch_size,
+        "accelerate": acceleration(settings.accelerate, torch.device(device), settings.steps),
         "steps_per_second": meter.steps / meter.elapsed,
         "steps": meter.steps,
         "seconds": meter.elapsed,
@@ -83,6 +104,7 @@ def compare(row: Row, emulators: float, game: str, settings: PpoConfig, device: 
 def table(rows: list[Row]) -> str:
     """One column per loss."""
     lines = {
+        "copies": "num_envs", "batch": "batch_size", "accelerate": "accelerate",
         "agent steps/s": "steps_per_second", "samples per step": "samples_per_step",
         "emulators alone": "emulators_alone", "share of emulators": "share_of_emulators",
         "paper, 2080 Ti": "paper", "times paper": "times_paper",
@@ -90,9 +112,11 @@ def table(rows: list[Row]) -> str:
         "share update": "share_update", "peak MiB": "peak_mib",
     }  # fmt: skip
 
-    def cell(value: float | None) -> str:
+    def cell(value: float | str | None) -> str:
         if value is None:
             return "-"
+        if isinstance(value, int | str):
+            return str(value)
         return f"{value:,.0f}" if value >= 1000 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
 
     text = [f"{'':<22}" + "".join(f"{row['loss']:>12}" for row in rows)]
@@ -105,6 +129,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--game", choices=list(PAPER), default="fruitbot")
+    parser.add_argument("--tempo", choices=["paper", "fast"], help="instead of sizes, precision and acceleration")
     parser.add_argument("--num-envs", type=int, default=PpoConfig().num_envs)
     parser.add_argument("--rollout", type=int, default=PpoConfig().rollout)
     parser.add_argument("--batch", type=int, default=PpoConfig().batch_size)
@@ -120,23 +145,25 @@ def main() -> None:
     options = parser.parse_args()
 
     config, device = resolve(options.game, recipe="at"), options.device
-    settings = PpoConfig(
-        num_envs=options.num_envs, rollout=options.rollout, batch_size=options.batch, log_steps=1,
-        precision=options.precision, accelerate=options.accelerate,
-    )  # fmt: skip
-    env = make_env(config.game, options.num_envs, device)
-    emulators = emulators_alone(env, device, min(options.seconds, 5.0))
+    env = None
+    emulators = 0.0
     rows = []
     for loss in options.losses:
+        settings = settings_of(loss, options)
+        if env and env.num_envs != settings.num_envs:
+            env.close()
+            env = None
+        if env is None:
+            env = make_env(config.game, settings.num_envs, device)
+            emulators = emulators_alone(env, device, min(options.seconds, 5.0))
         row = measure(env, config, loss, settings, device, options.seconds)
         rows.append(compare(row, emulators, options.game, settings, device))
         print(f"{loss}: {rows[-1]['steps_per_second']:,.1f} agent steps/s", flush=True)
-    print(f"\n{options.game}, {device}, {options.num_envs} environments, batch {options.batch}\n\n{table(rows)}")
+    print(f"\n{options.game}, {device}\n\n{table(rows)}")
     if options.out:
         about = provenance(device) | {
-            "game": options.game, "attack": config.attack.kind, "num_envs": options.num_envs, "rollout": options.rollout,
-            "epochs": settings.epochs, "batch_size": options.batch, "precision": options.precision,
-            "accelerate": options.accelerate, "torch_threads": torch.get_num_threads(),
+            "game": options.game, "attack": config.attack.kind, "tempo": options.tempo, "epochs": PpoConfig().epochs,
+            "precision": options.precision, "torch_threads": torch.get_num_threads(),
             "load_average": os.getloadavg()[0], "unit": "agent steps/s",
         }  # fmt: skip
         options.out.parent.mkdir(parents=True, exist_ok=True)

@@ -104,7 +104,11 @@ def publish(options: argparse.Namespace) -> Path:
     policy, folder = load(options.file), zoo.FOLDER / options.name
     results, published_results = Results(options.results), Results(folder)
     identity, game = fingerprint(policy), policy.spec.game
-    evaluation = max(read_evaluations(results.scores, identity), key=lambda one: len(one.scores), default=None)
+    evaluation = max(
+        read_evaluations(results.scores, identity),
+        key=lambda one: (one.starts == "game", len(one.scores)),
+        default=None,
+    )
     if evaluation is None or game is None:
         raise StoreError(
             f"'{options.results}' has no scores of '{options.file}'", "evaluate it with 'bcl attack' first"

@@ -29,6 +29,8 @@ NOT_RUN = {
     r"bcl train .*--recipe paced-": "waits for whole episodes of the game; tests/experiment/test_paced.py has short ones",
     r"tensorboard ": "serves until it is stopped",
     r"python benchmarks/curriculum.py .*--recipe": "trains curricula; tests/test_benchmarks.py does so with few steps",
+    r"python benchmarks/evaluate.py .*--cells": "plays whole suites; tests/test_benchmarks.py does so with one attack",
+    r"python benchmarks/(campaign|minutes).py": "trains for minutes, and reads what that left; tests/test_benchmarks.py has both in short",
     r"python benchmarks/publish.py": "needs an agent and its results, and writes into the package; tests/test_zoo.py publishes one",
     r"python benchmarks/released.py": "needs the published weights; tests/policies imports them where they are",
 }

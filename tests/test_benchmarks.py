@@ -1,11 +1,16 @@
 """The benchmarks run, at sizes that measure nothing; the one-environment loop computes what the library does."""
 
+import argparse
+import contextlib
+import dataclasses
 import importlib
 import json
 import signal
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -46,11 +51,11 @@ def test_dqn_prints_a_table_and_stores_where_its_numbers_come_from(benchmark, mo
     dqn.main()
 
     result = json.loads(out.read_text())
-    assert {"command", "commit", "date", "machine", "torch", "game", "num_envs", "batch_size"} <= result.keys()
+    assert {"command", "commit", "date", "machine", "torch", "game", "tempo"} <= result.keys()
     rows = {row["loss"]: row for row in result["rows"]}
     assert tuple(rows) == ("at", "radial")
     for row in rows.values():
-        assert row["samples_per_step"] == 32
+        assert (row["samples_per_step"], row["num_envs"], row["batch_size"]) == (32, 2, 32)
         assert min(row["steps_per_second"], row["one_environment"], row["emulators_alone"]) > 0
         assert row["times_one_environment"] == pytest.approx(row["steps_per_second"] / row["one_environment"])
         assert 0 < row["share_update"] <= 1
@@ -63,19 +68,54 @@ def test_dqn_prints_a_table_and_stores_where_its_numbers_come_from(benchmark, mo
     assert all(f"{name} " in printed for name in ("agent steps/s", "times that loop", "share update", "peak MiB"))
 
 
-def test_evaluate_compares_cells_one_by_one_with_cells_side_by_side(benchmark, monkeypatch, tmp_path):
+def evaluated(benchmark, monkeypatch, tmp_path, words):
+    """The row that `--cells` stores, four cells side by side."""
     evaluate = benchmark("evaluate")
     monkeypatch.setattr(evaluate, "ATTACKS", {"PGD-30": CornerNoise()})
     monkeypatch.setattr(evaluate, "cells_at_once", lambda policy, plan: 4)
     out = tmp_path / "evaluate.json"
-    sizes = "--device cpu --copies 1 --steps 2 --attacks --cells pgd-30"
-    monkeypatch.setattr(sys, "argv", ["evaluate.py", *sizes.split(), "--out", str(out)])
+    sizes = ["--device", "cpu", "--copies", "1", "--steps", "2", "--length", "120", "--attacks"]
+    monkeypatch.setattr(sys, "argv", ["evaluate.py", *sizes, *words.split(), "--out", str(out)])
     evaluate.main()
     [row] = json.loads(out.read_text())["cells"]
-    assert (row["evaluation"], row["cells"], row["at_once"]) == ("pgd-30", 6, 4)
     assert row["ratio"] == pytest.approx(row["one_by_one_s"] / row["side_by_side_s"])
-    steps = [row[f"{how}_steps_per_second"] * row[f"{how}_s"] for how in ("one_by_one", "side_by_side")]
-    assert steps == pytest.approx([12, 12])
+    for how in ("one_by_one", "side_by_side"):
+        assert row[f"{how}_steps_per_second"] * row[f"{how}_s"] == pytest.approx(row["cells"])
+    return row
+
+
+def test_evaluate_compares_cells_one_by_one_with_cells_side_by_side(benchmark, monkeypatch, tmp_path):
+    row = evaluated(benchmark, monkeypatch, tmp_path, "--cells pgd-30")
+    assert (row["evaluation"], row["cells"], row["at_once"]) == ("pgd-30", 6, 4)
+    assert row["minutes_of_all_episodes"] == pytest.approx(row["side_by_side_s"] * 20 * 120 / 60)
+
+
+def test_evaluate_plays_both_sets_of_levels_also_in_one_pass(benchmark, monkeypatch, tmp_path):
+    pytest.importorskip("procgen")
+    row = evaluated(benchmark, monkeypatch, tmp_path, "--cells levels --game fruitbot")
+    assert (row["evaluation"], row["cells"], row["at_once"]) == ("levels", 8, 4)
+    assert row["one_pass_steps_per_second"] * row["one_pass_s"] == pytest.approx(8)
+
+
+def test_evaluate_does_not_measure_the_first_steps_and_ends_by_steps_or_time(benchmark, monkeypatch):
+    module = benchmark("evaluate")
+    for seconds, expected in ((100.0, 3.0), (7.0, 3.5)):
+        now = iter([0.0, 50.0, 60.0, 70.0, 73.0, 77.0, 79.0])
+        monkeypatch.setattr(module.time, "perf_counter", lambda now=now: next(now))
+        clock = module.StepClock(steps=3, seconds=seconds)
+        with contextlib.suppress(module.EnoughError):
+            for step in range(7):
+                clock(step, 0)
+            pytest.fail("it does not end")
+        assert clock.mean == expected
+
+
+def test_the_old_way_leaves_no_observation_alone(benchmark):
+    evaluate = benchmark("evaluate")
+    wanted = evaluate.cells_of("paper", "pong")
+    before = [evaluate.as_before(cell) for cell in wanted]
+    assert before == wanted, "the same attacks"
+    assert [getattr(cell.attack, "leaves_settled", None) for cell in before[:5]] == [None, None, None, False, False]
 
 
 def test_no_ratio_where_the_work_differs(benchmark):
@@ -106,9 +146,7 @@ def test_ppo_prints_a_table_and_stores_where_its_numbers_come_from(benchmark, mo
         "machine",
         "torch",
         "game",
-        "num_envs",
-        "rollout",
-        "batch_size",
+        "tempo",
     } <= result.keys()
     rows = {row["loss"]: row for row in result["rows"]}
     assert tuple(rows) == ("standard", "at")
@@ -119,6 +157,25 @@ def test_ppo_prints_a_table_and_stores_where_its_numbers_come_from(benchmark, mo
     assert rows["at"]["times_paper"] is None  # the paper's machine and sizes were others
     assert (rows["at"]["paper"], rows["standard"]["paper"]) == (694, None)
     assert "share attack" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("tempo", ["paper", "fast"])
+def test_with_a_tempo_the_learners_are_those_of_the_command(benchmark, tempo):
+    dqn, ppo = benchmark("dqn"), benchmark("ppo")
+    options = argparse.Namespace(
+        game="pong", tempo=tempo, device="cpu", num_envs=1, batch=2, rollout=2, samples_per_step=32, precision="fp32",
+        accelerate="none", fill=8, buffer=64,
+    )  # fmt: skip
+    for loss, recipe in dqn.RECIPES.items():
+        ours, attack = dqn.settings(loss, options)
+        config = resolve("pong", recipe=recipe, flags={"tempo": tempo})
+        measured = {"buffer_size": ours.buffer_size, "replay_initial": 8, "log_steps": ours.log_steps}
+        assert (ours, attack) == (dataclasses.replace(config.dqn, **measured), config.attack)
+        assert ours.log_steps * ours.samples_per_step % ours.batch_size == 0
+    options.game = "jumper"
+    for loss, recipe in ppo.RECIPES.items():
+        own = resolve("jumper", recipe=recipe, flags={"tempo": tempo}).ppo
+        assert ppo.settings_of(loss, options) == dataclasses.replace(own, log_steps=1)
 
 
 @pytest.mark.parametrize(("num_envs", "batch"), [(64, 128), (64, 4096), (8, 512), (5, 96), (1, 128)])
@@ -285,23 +342,66 @@ def test_the_leaderboard_has_the_lowest_return_up_to_each_budget(benchmark):
     assert best_first == [row, whole, half]
 
 
+def test_the_leaderboard_has_a_row_for_each_kind_of_starts(benchmark, monkeypatch):
+    leaderboard = benchmark("leaderboard")
+    game, varied = (
+        SimpleNamespace(
+            levels="", starts=starts, episodes=20, usual_attacks=[CornerNoise()], notes=(),
+            rows=[SimpleNamespace(label="zoo:a", cells={0.0: SimpleNamespace(exactly=SimpleNamespace(mean=mean))})],
+        )
+        for starts, mean in (("game", 21.0), ("varied", 12.0))
+    )  # fmt: skip
+    monkeypatch.setattr(leaderboard.bcl, "compare", lambda *names: SimpleNamespace(blocks=(game, varied)))
+    rows, said = leaderboard.of_the_zoo("pong")[""]
+    assert [(row.agent, row.returns[0.0]) for row in rows] == [("`zoo:a`", 21.0), ("`zoo:a`, varied starts", 12.0)]
+    assert [text.partition(":")[0] for text in said] == ["Ours", "Ours, varied starts"]
+
+
 def test_a_campaign_trains_side_by_side_and_keeps_the_agents(benchmark, monkeypatch, tmp_path, capsys):
     campaign = benchmark("campaign")
     monkeypatch.setattr(campaign, "STARTS", tmp_path / "none")
-    words = ["cartpole,dqn.steps=128", "no_such_game", "--recipe", "vanilla", "--minutes", "5"]
+    words = ["cartpole,dqn.steps=128,recipe=vanilla", "no_such_game", "--minutes", "5"]
     words += ["--out", str(tmp_path), "--device", "cpu"]
     monkeypatch.setattr(sys, "argv", ["campaign.py", *words, *small_flags("dqn")])
     campaign.main()
     said = capsys.readouterr().out
-    assert "cartpole-dqn.steps-128: finished" in said
+    assert "cartpole-dqn.steps-128-recipe-vanilla: finished" in said
     assert "no_such_game: not finished; bcl: " in said
     kept = tmp_path / "agents"
-    name = "cartpole-dqn.steps-128"
+    name = "cartpole-dqn.steps-128-recipe-vanilla"
     assert [path.name for path in sorted(kept.iterdir())] == [f"{name}-best.safetensors", f"{name}.json"]
     assert bcl.load(kept / f"{name}-best.safetensors").spec.game.id == "CartPole-v1"
     facts = json.loads((kept / f"{name}.json").read_text())
     assert facts["last"]["stages/1-vanilla"]["step"] == 128
     assert [row["agent"] for row in facts["scores"]] == [facts["result"]["policy"]]
+
+
+def test_minutes_tells_budgets_and_the_share_of_judging_of_stored_runs(benchmark, monkeypatch, tmp_path, capsys):
+    results = Path(__file__).parents[1] / "benchmarks" / "results"
+    names = ("pong-bcl-mos-at", "pong-further")
+    for name in names:
+        with tarfile.open(results / f"{name}.tar.xz") as archive:
+            archive.extractall(tmp_path, filter="data")
+    words = ["minutes.py", *(str(tmp_path / name) for name in names), "--every", "8"]
+    monkeypatch.setattr(sys, "argv", words)
+    benchmark("minutes").main()
+    shown = capsys.readouterr().out.splitlines()
+    # the second began where the first ended, and decided at 32, 627, 842 and 1,334 s
+    assert [line.split() for line in shown[:5]] == [
+        ["minutes", "1", "2"],
+        ["0.0", "0", "0"],
+        ["8.0", "4/255", "22/255"],
+        ["16.0", "22/255", "26/255"],
+        ["24.0", "22/255", "26/255"],
+    ]
+    assert shown[5] == "1: pong-bcl-mos-at, 1021 s, 46% of them judging while nothing trained"
+    assert shown[6] == "2: pong-further, when it trained is not stored", "its runs trained side by side"
+
+
+def test_minutes_of_a_paced_run_are_its_largest_budget_so_far(benchmark):
+    rows = [{"step": 100 * k, "steps_per_second": 50.0, "eps": eps} for k, eps in enumerate((0.1, 0.3, 0.2), 1)]
+    stage = SimpleNamespace(strategy="paced", paced_run=SimpleNamespace(metrics=lambda: rows))
+    assert [*benchmark("minutes").reached(stage)] == [(2.0, 0.1), (4.0, 0.3), (6.0, 0.3)]
 
 
 def test_a_campaign_keeps_what_held_a_budget_and_the_checkpoint_where_time_ran_out(benchmark, tmp_path):

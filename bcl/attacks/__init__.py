@@ -13,7 +13,7 @@ from bcl.attacks.objectives import (
     TargetValue,
     TowardActions,
 )
-from bcl.attacks.pgd import APGD, FGSM, PGD, WorstAction
+from bcl.attacks.pgd import APGD, FGSM, PGD, MixedPGD, WorstAction
 from bcl.attacks.records import (
     attack_from_dict,
     attack_from_repr,

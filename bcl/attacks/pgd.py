@@ -13,6 +13,7 @@ from bcl.attacks.threat import AttackedPolicy, Ball, Budget, Randomness, demand,
 from bcl.errors import ConfigError
 
 APGD_MOMENTUM = 0.75  # weight of the new step against the last one
+SQRT_2 = 1.4142135623730951  # its multiples, modulo 1, fill [0, 1) evenly, and otherwise than those by which budgets are spread
 APGD_RISES = 0.75  # share of steps since the last checkpoint that must raise the objective
 
 
@@ -57,6 +58,26 @@ class PGD:
         flipped = flips(scores, clean).view(self.restarts, -1)
         passed_over = flipped.any(dim=0) & ~flipped
         return _pick(found, values.masked_fill(passed_over, float("-inf")).argmax(dim=0))
+
+
+@dataclass(frozen=True)
+class MixedPGD:
+    """PGD on most observations; on a share of them from a random point with steps as large as eps. For training, in one pass."""
+
+    steps: int
+    step: float
+    random_start: bool
+    large_steps: float
+    objective: Objective = CrossEntropy()
+
+    def __call__(self, policy: AttackedPolicy, obs: Tensor, eps: Budget, generator: Randomness, /) -> Tensor:
+        clean = clean_scores(self.objective, policy, obs)
+        places = torch.arange(len(obs), dtype=torch.float64, device=obs.device)
+        large = per_sample((places * SQRT_2).frac() < self.large_steps, obs)
+        start = uniform(obs, eps, generator) * (large | self.random_start)
+        size = torch.where(large, 1.0, self.step).to(obs.dtype) * eps
+        ball = Ball.around(policy, obs, eps)
+        return climb(self.objective, policy, obs + start, clean, ball, self.steps, size)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from torch import Tensor
 from bcl.attacks.learned import Learned
 from bcl.attacks.noise import CornerNoise, Square, UniformNoise
 from bcl.attacks.objectives import KL, CrossEntropy, Margin, MinBest, OwnValue
-from bcl.attacks.pgd import APGD, FGSM, PGD, WorstAction
+from bcl.attacks.pgd import APGD, FGSM, PGD, MixedPGD, WorstAction
 from bcl.attacks.ri_fgsm import RIFGSM, Multi, MultiT
 from bcl.attacks.threat import Attack, AttackedPolicy, Budget, LowestScored, Randomness
 from bcl.errors import BclError, ConfigError
@@ -30,6 +30,7 @@ _ATTACKS = (
     CornerNoise,
     Learned,
     LowestScored,
+    MixedPGD,
 )
 _OBJECTIVES = (CrossEntropy, KL, Margin, MinBest, OwnValue)
 _KINDS: dict[str, type] = {kind.__name__: kind for kind in (*_ATTACKS, *_OBJECTIVES)}
@@ -40,6 +41,7 @@ _NAMES = {
     "UniformNoise": "Noise",
     "CornerNoise": "Corner noise",
     "LowestScored": "Lowest-scored action",
+    "MixedPGD": "Mixed PGD",
 }
 
 

@@ -31,6 +31,9 @@ class _ManyStarts:
     starts: int = 1000
     chunk: int = field(default=0, repr=False, compare=False)
     """Images per forward pass, though never less than 64 whole batches; bounds memory, not the result. 0: by device."""
+    leaves_settled: bool = field(default=True, repr=False, compare=False)
+    """Observations for which no later start can be chosen are left alone, which changes no result. The host waits for the
+    device to know them, so not inside a captured graph."""
 
     def __post_init__(self) -> None:
         demand("at least 1", starts=self.starts)
@@ -41,28 +44,41 @@ class _ManyStarts:
     ) -> Tensor:
         """The earliest start among those reaching the lowest-ranked action; only the best so far is kept."""
         batch, actions = clean.shape
-        ball = Ball.around(policy, obs, eps)
+        looks = self.leaves_settled and not (obs.is_cuda and torch.cuda.is_current_stream_capturing())
         chunk = self.chunk or (20_480 if obs.is_cuda else 2_048)
-        per_pass = DRAW * max(1, chunk // (DRAW * batch))
-        sample = torch.arange(batch, device=obs.device)
-        best, best_key = obs, torch.full((batch,), self.starts * actions, device=obs.device)
-        for first in range(0, self.starts, per_pass):
-            count = min(per_pass, self.starts - first)
-            # Drawn DRAW starts at a time, whatever the chunk, so that the chunk cannot change the result.
-            noise = obs.new_empty(count, *obs.shape)
-            for part in noise.split(DRAW):
-                fill_uniform(part, generator)
-            noise.mul_(eps)
-            clean_copies = clean.expand(count, batch, actions).flatten(0, 1)
-            _, _, gradient = ascent(CrossEntropy(), policy, (obs + noise).flatten(0, 1), clean_copies)
-            found = ball.project(_step(obs, noise, gradient.view_as(noise)))
-            reached = policy(found.flatten(0, 1)).argmax(dim=1).view(count, batch)
-            order = torch.arange(first, first + count, device=obs.device).unsqueeze(1)
-            key, which = (rank.gather(1, reached.T).T * self.starts + order).min(dim=0)
-            better = per_sample(key < best_key, obs)
-            best = torch.where(better, found[which, sample], best)
-            best_key = torch.minimum(key, best_key)
+        rows = torch.arange(batch, device=obs.device)  # for which a later start may be chosen
+        best = obs.clone()
+        best_key = torch.full((batch,), self.starts * actions, device=obs.device)
+        first = 0
+        while first < self.starts:
+            per_pass = DRAW * max(1, chunk // (DRAW * max(1, len(rows))))
+            count = min(DRAW if looks and first == 0 else per_pass, self.starts - first)
+            noise = _draw(obs, rows, count, generator)
+            if len(rows):
+                found, key = self._try(policy, obs[rows], clean[rows], rank[rows], _of(eps, rows), noise, first)
+                better = key < best_key[rows]
+                best[rows] = torch.where(per_sample(better, obs), found, best[rows])
+                best_key[rows] = torch.minimum(key, best_key[rows])
+            if looks and first + count < self.starts:
+                rows = rows[best_key[rows] >= self.starts]  # no start comes before one that ranks lowest
+            first += count
         return best
+
+    def _try(
+        self, policy: AttackedPolicy, obs: Tensor, clean: Tensor, rank: Tensor, eps: Budget, noise: Tensor, first: int
+    ) -> tuple[Tensor, Tensor]:
+        """Of the starts at `noise` (in shares of eps), the chosen ones (B, *shape) and by what they were chosen (B,): the rank of
+        the action reached, then the number of the start, counted from `first`."""
+        count, batch = noise.shape[:2]
+        noise.mul_(eps)
+        ball = Ball.around(policy, obs, eps)
+        clean_copies = clean.expand(count, *clean.shape).flatten(0, 1)
+        _, _, gradient = ascent(CrossEntropy(), policy, (obs + noise).flatten(0, 1), clean_copies)
+        found = ball.project(_step(obs, noise, gradient.view_as(noise)))
+        reached = policy(found.flatten(0, 1)).argmax(dim=1).view(count, batch)
+        order = torch.arange(first, first + count, device=obs.device).unsqueeze(1)
+        key, which = (rank.gather(1, reached.T).T * self.starts + order).min(dim=0)
+        return found[which, torch.arange(batch, device=obs.device)], key
 
 
 @dataclass(frozen=True)
@@ -83,6 +99,25 @@ class MultiT(_ManyStarts):
         clean = policy(obs)
         rank = clean.argsort(dim=1, stable=True).argsort(dim=1)  # 0 for the lowest score
         return self._scan(policy, obs, clean, rank, eps, generator)
+
+
+def _draw(obs: Tensor, rows: Tensor, count: int, generator: Randomness) -> Tensor:
+    """(count, len(rows), *shape) U(-1, 1) of some rows of a batch. Drawn for all of them, DRAW starts at a time, so that
+    neither the number of rows nor that of starts in a pass can change the result."""
+    noise = obs.new_empty(count, len(rows), *obs.shape[1:])
+    for part in noise.split(DRAW):
+        if len(rows) == len(obs):
+            fill_uniform(part, generator)
+        else:
+            whole = obs.new_empty(len(part), *obs.shape)
+            fill_uniform(whole, generator)
+            part.copy_(whole[:, rows])
+    return noise
+
+
+def _of(eps: Budget, rows: Tensor) -> Budget:
+    """The budgets of some rows of a batch, as `perturb` shapes them."""
+    return eps[rows] if isinstance(eps, Tensor) and eps.dim() else eps
 
 
 def _step(obs: Tensor, noise: Tensor, gradient: Tensor) -> Tensor:

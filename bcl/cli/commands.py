@@ -203,6 +203,7 @@ def _after_compare(found: "Comparison", paths: tuple[Path, ...], drawn: bool) ->
             words += ["--eps", *map(format_eps, missing.eps)] if missing.eps else []
             words += ["--episodes", str(block.episodes)]
             words += ["--env-set", block.levels] if block.levels else []
+            words += ["--starts", block.starts] if block.starts != "game" else []
             words += ["--protocol", block.protocol] if block.protocol != "fixed" else []
             return shlex.join(words)
     last = ["--format", "latex"] if drawn else ["--figure", "compare.png"]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from bcl.attacks import Attack, LowestScored, attack_label, rank
 from bcl.errors import counted
-from bcl.evaluation.plan import MEANING, Conditions
+from bcl.evaluation.plan import MEANING, Conditions, Starts
 from bcl.evaluation.score import Score, Worst, lowest, worst, worst_within
 from bcl.games import AtariGame, Game, ProcgenGame, game_to_dict
 from bcl.result import Result, Table
@@ -105,6 +105,11 @@ class Evaluation(Result):
         return levels_of(self.game)
 
     @property
+    def starts(self) -> Starts:
+        """How its episodes begin."""
+        return "varied" if self.scores[0].prefixes else "game"
+
+    @property
     def nominal(self) -> Score | None:
         """Without attack; none where that was not played."""
         return self.cells.get((None, 0.0))
@@ -134,7 +139,7 @@ class Evaluation(Result):
             own_life_reset = self.game.life_reset == (self.game.pipeline == "v1")
             facts = {name: facts[name] for name in ("id", "max_steps", "noop_max", "first_noops")}
             facts["own_life_reset"] = own_life_reset
-        return json.dumps([facts, self.protocol, self.episodes, bool(self.scores[0].prefixes), self.meaning])
+        return json.dumps([facts, self.protocol, self.episodes, self.starts == "varied", self.meaning])
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data: what `bcl attack --json` prints."""
@@ -161,7 +166,8 @@ class Evaluation(Result):
     @property
     def title(self) -> str:
         """Of a table of the scores."""
-        return f"{self.game.id}: mean return ± standard error, {counted(self.episodes, 'episode')}, seed {self.seed}"
+        starts = " with varied starts" if self.starts == "varied" else ""
+        return f"{self.game.id}: mean return ± standard error, {counted(self.episodes, 'episode')}{starts}, seed {self.seed}"
 
     def table(self) -> Table:
         """Attacks down, budgets across, the worst case below and that of the agent that training started from."""

@@ -81,7 +81,8 @@ def evaluate_cells(
     shared_envs = [SharedEnv(env, share, size, plan.seed) for env, share in zip(envs, shares, strict=False)]
     probe = Probe(policy, search, certificates or {})
     decide = functools.partial(chooser_for, policy, search)
-    groups = [Group(members, decide, probe) for members in _by_attack(slots)]
+    by_attack = sorted(_by_attack(slots), key=lambda members: _waits(members[0].cell.attack))  # others go on meanwhile
+    groups = [Group(members, decide, probe) for members in by_attack]
     left = [slot for group in groups for slot in group.slots]
     for steps in play(groups, shared_envs):
         progress(steps, sum(slot.counter.finished for slot in slots))
@@ -183,6 +184,11 @@ def _by_attack(slots: "Sequence[Slot]") -> "list[list[Slot]]":
         ours = attack is None or type(attack).__module__.startswith("bcl.attacks.")
         groups.setdefault(attack if ours else number, []).append(slot)
     return [*groups.values()]
+
+
+def _waits(attack: Attack | None) -> bool:
+    """Whether an attack looks at what the device found, so that it cannot be a graph."""
+    return getattr(attack, "leaves_settled", False)
 
 
 class Slot:
@@ -363,7 +369,7 @@ def chooser_for(policy: Policy, search: SearchForm, slots: Sequence[Slot]) -> "A
 
 
 class ActionChooser:
-    """Observations in, actions out; on a GPU one captured graph, elsewhere the same code run eagerly."""
+    """Observations in, actions out; on a GPU one captured graph, elsewhere and for attacks that wait the same code run eagerly."""
 
     def __init__(
         self, policy: Policy, searched: SearchForm, attack: Attack | None, eps: Budget, generator: Randomness
@@ -384,7 +390,7 @@ class ActionChooser:
         if self._graph is None:
             self._input = torch.empty_like(obs)  # the fixed place from which the graph reads
             generators = [self._generator] if isinstance(self._generator, Generator) else self._generator.generators
-            self._graph = Graphed(self._run, *generators, enabled=True)
+            self._graph = Graphed(self._run, *generators, enabled=not _waits(self._attack))
         self._input.copy_(obs)
         return self._graph()
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from bcl.attacks import Directed, Learned
 from bcl.attacks.suites import MYOPIC
-from bcl.config import Config, preset_for, resolve
+from bcl.config import Config, DqnConfig, preset_for, resolve
 from bcl.envs import Step, VariedStarts, VectorEnv
 from bcl.envs.vector import Seeds
 from bcl.errors import counted
@@ -123,7 +123,8 @@ def identity(victim: Policy, config: Config, starts: Starts, eps: float, device:
         "game": game_to_dict(config.game),
         "starts": starts,
         "eps": eps,
-        "dqn": dataclasses.asdict(config.dqn),
+        # Without what is as by default, so that settings of later versions change no name.
+        "dqn": {name: value for name, value in vars(config.dqn).items() if value != getattr(DqnConfig(), name)},
         "network": dataclasses.asdict(config.network),
         "seed": SEED,
         "device": device,

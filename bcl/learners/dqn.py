@@ -236,18 +236,28 @@ class DqnLearner(Learner):
             seen = self._perturbed(batch.obs, self.generators["update"]) if self.adversary.fresh else batch.seen
             with self._autocast():
                 q, q_seen = self._online(torch.cat([batch.obs, seen])).chunk(2)
-            return losses.adversarial(q, q_seen, past, kappa)
+            attacked, info = losses.adversarial(q, q_seen, past, kappa)
+            share = self.config.bound_share
+            if not share:
+                return attacked, info
+            bounded, proven = self._radial(batch.obs, q, past, self._eps.clamp(max=self.config.bound_eps))
+            loss = (1 - share) * attacked + share * bounded
+            return loss, proven | info | {"loss": loss.detach()}
         with self._autocast():
             q = self._online(batch.obs)
         if self.task.loss == "standard":
             return losses.standard(q, past)
-        box = input_box(batch.obs, self._eps, self.policy.low, self.policy.high)
         if self.task.loss == "sa":
+            box = input_box(batch.obs, self._eps, self.policy.low, self.policy.high)
             return losses.sa(q, self._mixed_margins(*box, q.argmax(dim=1)), past, kappa)
+        return self._radial(batch.obs, q, past, self._eps)
+
+    def _radial(self, obs: Tensor, q: Tensor, past: losses.Replayed, eps: Tensor) -> tuple[Tensor, losses.Info]:
+        box = input_box(obs, eps, self.policy.low, self.policy.high)
         with self._autocast():
             bounds = self._q_bounds(*box, q.detach())
         approach = losses.radial_2 if self.config.radial_approach == "2" else losses.radial_1
-        return approach(q, *bounds, past, kappa)
+        return approach(q, *bounds, past, self._kappa)
 
     def _q_bounds(self, lower: Tensor, upper: Tensor, q: Tensor) -> tuple[Tensor, Tensor]:
         """Interval bounds (B, A) whose differences between actions bound those of Q; see docs/dqn.md for approach 1."""

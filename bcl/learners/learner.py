@@ -10,7 +10,7 @@ from typing import Any, ClassVar, TypeVar
 import torch
 from torch import Generator, Tensor, nn
 
-from bcl.attacks import PGD, RIFGSM, Attack, CrossEntropy, Margin, Objective, attack_by_name
+from bcl.attacks import PGD, RIFGSM, Attack, CrossEntropy, Margin, MixedPGD, Objective, attack_by_name
 from bcl.config import AttackConfig, LearnerConfig
 from bcl.device import Graphed, acceleration, keep_freed_memory, uses_bf16
 from bcl.envs import VectorEnv
@@ -207,6 +207,8 @@ def training_attack(config: AttackConfig, value: Objective, paper: Objective | N
     objective = objectives[config.objective]
     if config.kind == "ri-fgsm":
         return RIFGSM(objective)
+    if config.kind == "pgd" and config.large_steps:
+        return MixedPGD(config.steps, config.relative_step, config.random_start, config.large_steps, objective)
     if config.kind == "pgd":
         return PGD(config.steps, config.relative_step, random_start=config.random_start, objective=objective)
     return attack_by_name(config.kind)

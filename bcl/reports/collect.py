@@ -239,7 +239,7 @@ def _compared(e: Evaluation, played: Iterable[Evaluation], name: str, file: str)
 
 
 def _episodes(score: Score) -> tuple[object, ...]:
-    return score.seed, len(score.returns), score.protocol, score.precision
+    return score.seed, len(score.returns), score.protocol, score.precision, bool(score.prefixes)
 
 
 def _shown(verdict: Verdict, first: Evaluation) -> Verdict:

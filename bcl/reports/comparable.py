@@ -9,6 +9,7 @@ from bcl.config import Config, evaluation_defaults
 from bcl.errors import ConfigError, StoreError
 from bcl.evaluation import Evaluation
 from bcl.evaluation.evaluation import Levels
+from bcl.evaluation.plan import Starts
 from bcl.experiment.verdict import Verdict
 from bcl.games import Game
 from bcl.policies.files import is_policy
@@ -29,9 +30,9 @@ class Member:
     flags: tuple[str, ...] = ()
     """Of a run's verdict."""
 
-    def on(self, levels: Levels) -> list[Evaluation]:
-        """Its evaluations on one of Procgen's sets of levels."""
-        return [one for one in self.evaluations if one.levels == levels]
+    def on(self, levels: Levels, starts: Starts | None = None) -> list[Evaluation]:
+        """Its evaluations on one of Procgen's sets of levels, with these starts or any."""
+        return [one for one in self.evaluations if one.levels == levels and starts in (None, one.starts)]
 
 
 @dataclass(frozen=True)
@@ -91,10 +92,17 @@ def _evaluations(path: Path, results: Iterable[tuple[Results, str]]) -> tuple[Ev
     return found
 
 
-def evaluated_alike(entries: Sequence[Entry], levels: Levels) -> dict[str, list[Evaluation]]:
+def common_starts(entries: Sequence[Entry], levels: Levels) -> list[Starts | None]:
+    """Both, where all that was evaluated on these levels has both: the paper's first. Else none: what is alike decides."""
+    both: list[Starts] = ["game", "varied"]
+    members = [member for entry in entries for member in entry.members if member.on(levels)]
+    return [*both] if all(member.on(levels, starts) for member in members for starts in both) else [None]
+
+
+def evaluated_alike(entries: Sequence[Entry], levels: Levels, starts: Starts | None) -> dict[str, list[Evaluation]]:
     """By entry that was evaluated on these levels, one evaluation per member, all under the same conditions, chosen by
     `_sharing`."""
-    members = [(entry.label, member.on(levels)) for entry in entries for member in entry.members]
+    members = [(entry.label, member.on(levels, starts)) for entry in entries for member in entry.members]
     absent = {label for label, evaluations in members if not evaluations}
     pools = [(label, evaluations) for label, evaluations in members if label not in absent]
     if not pools:

@@ -12,9 +12,10 @@ from bcl.errors import ConfigError
 from bcl.evaluation import Evaluation, Score, Worst, flags, lowest, worst, worst_within
 from bcl.evaluation.evaluation import Levels
 from bcl.evaluation.flags import clearly_lower
+from bcl.evaluation.plan import Starts
 from bcl.evaluation.score import shown
 from bcl.games import AtariGame
-from bcl.reports.comparable import Entry, evaluated_alike, read_entry
+from bcl.reports.comparable import Entry, common_starts, evaluated_alike, read_entry
 from bcl.reports.published import PublishedRow, result_for
 from bcl.reports.tables import as_markdown, tables
 from bcl.result import Result, Table
@@ -104,6 +105,7 @@ class Block:
 
     game: str
     levels: Levels
+    starts: Starts
     episodes: int
     protocol: str
     attacks: Attacks
@@ -164,7 +166,7 @@ class Comparison(Result):
         """One per agent and budget; `exactly` is the mean at exactly the budget, `mean` the worst within it."""
         for block in self.blocks:
             for row in block.rows:
-                about = {"game": block.game, "levels": block.levels, "agent": row.label}
+                about = {"game": block.game, "levels": block.levels, "starts": block.starts, "agent": row.label}
                 for eps, cell in row.cells.items():
                     worst = {"mean": cell.median.mean, "sem": cell.median.sem, "exactly": cell.exactly.mean}
                     yield about | {"eps": eps, **worst, "attack": attack_label(cell.median.attack)}
@@ -192,13 +194,19 @@ def _short_name(path: Path) -> str:
 
 
 def _blocks(entries: Sequence[Entry]) -> list[Block]:
-    """Of one game. The median of repeats is by the score summed over its blocks, as the paper has it."""
+    """Of one game. The median of repeats is by the score summed over its levels, as the paper has it; by the game's own starts, where
+    there is a block of varied ones too."""
     levels = {evaluation.levels for entry in entries for member in entry.members for evaluation in member.evaluations}
-    alike = [evaluated_alike(entries, one) for one in sorted(levels, reverse=True)]  # train before eval
-    found = [_Alike(entries, members) for members in alike if members]
+    found = list[_Alike]()
+    first = list[_Alike]()  # of each set of levels
+    for one in sorted(levels, reverse=True):  # train before eval
+        chosen = [evaluated_alike(entries, one, starts) for starts in common_starts(entries, one)]
+        blocks = [_Alike(entries, members) for members in chosen if members]
+        found += blocks
+        first += blocks[:1]
     medians = {}
     for label in (entry.label for entry in entries):
-        scores = [[*map(one.score, one.members[label])] for one in found if label in one.members]
+        scores = [[*map(one.score, one.members[label])] for one in first if label in one.members]
         medians[label] = stats.median_run([*map(sum, zip(*scores, strict=True))]) if scores else 0
     return [one.block(medians) for one in found]
 
@@ -250,6 +258,7 @@ class _Alike:
         return Block(
             game=self.first.game.id,
             levels=self.first.levels,
+            starts=self.first.starts,
             episodes=self.first.episodes,
             protocol=self.first.protocol,
             attacks=self.attacks,

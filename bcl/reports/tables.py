@@ -191,7 +191,8 @@ def _budgets(block: "Block") -> list[str]:
 
 def _name(block: "Block") -> str:
     levels = {"train": " on the training levels", "eval": " on unlimited levels"}
-    return block.game + levels.get(block.levels, "")
+    starts = " with varied starts" if block.starts == "varied" else ""
+    return block.game + levels.get(block.levels, "") + starts
 
 
 def _measured(score: Score) -> str:

@@ -17,6 +17,7 @@ from bcl.attacks import (
     CornerNoise,
     CrossEntropy,
     Margin,
+    MixedPGD,
     Multi,
     MultiT,
     Square,
@@ -78,6 +79,20 @@ def test_pgd_30_is_the_reference_loop(mlp, seeded, eps):
     scores, _, gradient = numpy_mlp(policy)
     for x, s in zip(found, obs.numpy(), strict=True):
         np.testing.assert_allclose(x, numpy_pgd(gradient, s, scores(s).argmax(), eps, 30, 0.1, s), atol=1e-12)
+
+
+@pytest.mark.parametrize("random_start", [False, True])
+def test_mixed_pgd_takes_large_steps_from_random_points_on_a_share_and_pgds_on_the_others(mlp, seeded, random_start):
+    policy, eps = mlp(seed=3), 0.1
+    obs = torch.rand(200, 6, generator=seeded(0))
+    found = perturb(MixedPGD(5, 0.2, random_start, large_steps=0.25), policy, obs, eps, seeded(1))
+    small, large = (perturb(PGD(5, step, random_start=True), policy, obs, eps, seeded(1)) for step in (0.2, 1.0))
+    small = small if random_start else perturb(PGD(5, 0.2), policy, obs, eps, seeded(1))
+    as_small, as_large = ((found - one).abs().amax(dim=1) < 1e-6 for one in (small, large))
+    assert (as_small | as_large).all()
+    assert not (as_small & as_large).all(), "the two differ"
+    assert (as_large & ~as_small).sum() <= 0.25 * len(obs) + 1
+    assert (~as_large).sum() <= 0.75 * len(obs) + 1
 
 
 def test_restarts_keep_a_flip_first_and_then_the_highest_value(mlp, seeded):
@@ -166,6 +181,28 @@ def test_chunks_bound_memory_and_nothing_else(cnn, seeded, attack, chunk):
     found = perturb(attack(starts=150, chunk=chunk), policy, obs, 0.05, seeded(1))
     assert max(sizes) <= max(chunk, DRAW * len(obs))
     torch.testing.assert_close(found, perturb(attack(starts=150), policy, obs, 0.05, seeded(1)), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("attack", [Multi, MultiT])
+def test_what_no_later_start_can_change_is_left_alone(cnn, seeded, attack):
+    policy = cnn(seed=2, actions=3).double()
+    obs = torch.rand(6, 1, 12, 12, generator=seeded(0), dtype=torch.float64)
+    eps = torch.tensor([0.0, 0.01, 0.05, 0.1, 0.3, 1.0], dtype=torch.float64)
+    sizes = []
+    policy.register_forward_pre_hook(lambda _, args: sizes.append(len(args[0])))
+
+    def scan(leaves):
+        sizes.clear()
+        generator = seeded(1)
+        found = perturb(attack(starts=3 * DRAW + 5, leaves_settled=leaves), policy, obs, eps, generator)
+        return found, generator.get_state(), sum(sizes)
+
+    (all_of_them, state, many), (left, state_left, few) = scan(False), scan(True)
+    torch.testing.assert_close(left, all_of_them, rtol=0, atol=0)
+    assert torch.equal(state, state_left), "what is drawn next must not depend on it"
+    assert few < many
+    settled = policy(left).argmax(dim=1) != policy(obs).argmax(dim=1)
+    assert 0 < settled.sum() < len(obs), "a case of each kind"
 
 
 def test_fgsm_is_optimal_on_linear_policies(linear, seeded):

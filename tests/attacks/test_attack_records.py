@@ -17,6 +17,7 @@ from bcl.attacks import (
     Learned,
     LowestScored,
     Margin,
+    MixedPGD,
     Multi,
     MultiT,
     OwnValue,
@@ -36,6 +37,7 @@ from bcl.errors import BclError, ConfigError
 OURS: list[Attack] = [
     *SUITES["learned"],
     *(FGSM(KL()), UniformNoise(), CornerNoise(), PGD(3, 0.5, objective=OwnValue()), LowestScored()),
+    MixedPGD(3, 0.5, random_start=False, large_steps=0.25),
 ]
 
 

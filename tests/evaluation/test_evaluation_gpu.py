@@ -49,6 +49,29 @@ def test_the_graph_repeats_what_eager_code_does(policy: Policy, attack: Attack) 
         obs = env.recv().obs
 
 
+def test_leaving_what_is_settled_alone_decides_as_the_whole_graph_does(policy: Policy) -> None:
+    env = make_env(GAME, 8, "cuda")
+    obs = env.reset(0)
+    budgets = torch.linspace(0, 0.1, 8, device="cuda")
+
+    def chooser(leaves: bool) -> ActionChooser:
+        attack = MultiT(starts=200, leaves_settled=leaves)
+        generator = torch.Generator("cuda").manual_seed(0)
+        return ActionChooser(policy, SearchForm(policy, half=False), attack, budgets, generator)
+
+    leaving, graph = chooser(True), chooser(False)
+    for _ in range(5):
+        left, whole = leaving(obs), graph(obs)
+        assert torch.equal(left.actions, whole.actions)
+        torch.testing.assert_close(left.seen, whole.seen)
+        env.send(whole.actions)
+        obs = env.recv().obs
+    assert leaving._graph
+    assert leaving._graph._graph is None
+    assert graph._graph
+    assert graph._graph._graph is not None
+
+
 def test_half_precision_search_is_as_strong_as_full(policy: Policy) -> None:
     obs = torch.rand(512, 1, 84, 84, device="cuda", generator=torch.Generator("cuda").manual_seed(1))
     with torch.no_grad():

@@ -1,5 +1,7 @@
 """A verdict compares the agent with the one that its training began from, and says where that was better."""
 
+import dataclasses
+import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -10,6 +12,8 @@ import bcl
 from bcl import experiment
 from bcl.config import Config, resolve, resolve_stages
 from bcl.envs import make_env
+from bcl.evaluation import Plan, read_evaluations
+from bcl.evaluation.evaluation import append_score
 from bcl.experiment import Dispatcher, Verdict
 from bcl.policies import Policy, PolicySpec
 from bcl.reports.collect import collect
@@ -95,6 +99,21 @@ def test_it_is_on_the_page(run: Path) -> None:
     markup = page(c)
     assert '<th scope="col">start (\N{NON-BREAKING HYPHEN}\N{NON-BREAKING HYPHEN}init), worst within</th>' in markup
     assert "start (--init), worst within" in markup  # the figure
+
+
+def test_episodes_with_varied_starts_are_not_held_against_those_of_the_game(run: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(run, tmp_path / "run")
+    results = RunDirectory(copy).results
+    [played] = read_evaluations(results.scores, "")
+    plan = Plan(played.game, played.episodes, played.seed, starts="varied")
+    for score in played.scores:
+        varied = dataclasses.replace(score, prefixes=(3,) * played.episodes)
+        append_score(results.scores, plan.conditions(played.agent, "cpu"), varied)
+    found = {one.starts: one for one in collect(copy).evaluations}
+    assert found["game"].start is not None
+    assert found["varied"].start is None
+    assert "4 episodes with varied starts, evaluation seed" in page(collect(copy))
+    assert "4 episodes with varied starts, seed" in found["varied"].title
 
 
 def test_it_is_in_the_terminal(run: Path, in_folder: Callable[..., tuple[int, str, str]]) -> None:

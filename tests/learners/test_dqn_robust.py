@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from bcl import losses
-from bcl.attacks import PGD, RIFGSM, CrossEntropy, Margin, TargetValue
+from bcl.attacks import PGD, RIFGSM, CrossEntropy, Margin, MixedPGD, TargetValue
 from bcl.bounds import input_box, margins
 from bcl.config import AttackConfig, DqnConfig, resolve_stages
 from bcl.learners.dqn import DqnLearner, learning_rate
@@ -38,6 +38,8 @@ def test_the_configured_attack_is_taken():
     config = AttackConfig(kind="pgd", steps=7, relative_step=0.3, random_start=True, objective="margin")
     assert training_attack(config, values) == PGD(7, 0.3, random_start=True, objective=Margin())
     assert training_attack(AttackConfig(kind="pgd"), values) == PGD(10, 0.2, objective=values)
+    mixed = dataclasses.replace(config, large_steps=0.5)
+    assert training_attack(mixed, values) == MixedPGD(7, 0.3, True, 0.5, Margin())
 
 
 def test_the_papers_attack_by_hand(make, play):
@@ -158,6 +160,23 @@ def test_radial_losses_by_hand(bounded, approach):
     given, by_hand = (torch.autograd.grad(x, list(learner.policy.parameters())) for x in (loss, expected))
     for one, other in zip(given, by_hand, strict=True):
         torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
+def test_adversarial_training_may_take_a_share_of_radials_bounds_at_a_budget_of_their_own(bounded, share):
+    learner = bounded("at", bound_share=share, bound_eps=0.02, kappa=0.7)
+    batch, goal = learner.replay.sample(64, seeded()), torch.linspace(-1, 1, 64)
+    loss, info = learner._loss(batch, goal)
+    past = losses.Replayed(batch.actions, goal, batch.weights, "min")
+    q, q_seen = learner.policy(batch.obs), learner.policy(batch.seen)
+    attacked, _ = losses.adversarial(q, q_seen, past, 0.7)
+    network = learner.policy.network
+    body = intervals(network.cnn, (batch.obs - 0.02).clamp(0, 1), (batch.obs + 0.02).clamp(0, 1))
+    proven, about = losses.radial_2(q, *intervals(network.advantage, *body, centred=True), past, 0.7)
+    torch.testing.assert_close(loss, (1 - share) * attacked + share * proven)
+    torch.testing.assert_close(info["loss"], loss.detach())
+    assert "fooled" in info
+    assert info.get("certified") == (about["certified"] if share else None)
 
 
 def conv_intervals(layer, low, high):

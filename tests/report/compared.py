@@ -9,6 +9,7 @@ from bcl.attacks import PGD, RIFGSM, Attack
 from bcl.config import resolve_stages
 from bcl.evaluation import Plan, Score, game_for_evaluation
 from bcl.evaluation.evaluation import append_score
+from bcl.evaluation.plan import Starts
 from bcl.games import Game
 from bcl.reports.compare import Block, compare_agents
 from bcl.runs import store
@@ -19,13 +20,15 @@ PGD30, RI = PGD(steps=30, step=0.1), RIFGSM()
 Cells = Mapping[tuple[Attack | None, float], list[float]]
 
 
-def judge(folder: Path, game: Game, cells: Cells, policy: str = "p", seed: int = 1) -> None:
+def judge(folder: Path, game: Game, cells: Cells, policy: str = "p", seed: int = 1, starts: Starts = "game") -> None:
     """Scores as `bcl attack` stores them."""
     game = game_for_evaluation(game, None, 10_000)
     for (attack, eps), returns in cells.items():
         count = len(returns)
-        score = Score(attack, eps, tuple(returns), (1,) * count, 0.0, eps, 0.0, seed, "fixed")
-        append_score(Results(folder).scores, Plan(game, count, seed).conditions(policy, "cpu"), score)
+        prefixes = (5,) * count if starts == "varied" else ()
+        score = Score(attack, eps, tuple(returns), (1,) * count, 0.0, eps, 0.0, seed, "fixed", prefixes=prefixes)
+        plan = Plan(game, count, seed, starts=starts)
+        append_score(Results(folder).scores, plan.conditions(policy, "cpu"), score)
 
 
 def finished(

@@ -316,6 +316,24 @@ def test_procgens_levels_are_blocks_and_the_median_is_by_their_sum(tmp_path: Pat
     assert (second.rows[0].published.method, second.rows[0].published.levels) == ("BCL-MOS(V)-AT-PPO", "eval")
 
 
+def test_varied_starts_are_a_block_of_their_own_and_do_not_choose_the_median(tmp_path: Path) -> None:
+    game = resolve("pong").game
+    path = repeated(tmp_path / "b", "pong", "bcl-mos-at", [pong(20, 15, 10, 5), pong(19, 12, 1, -2), pong(0, 0, 0, 0)])
+    other = finished(tmp_path / "other", "pong", "bcl-mos-at", pong(21, 9, 9, 9))
+    for number in range(3):
+        judge(path / f"seed{number}", game, pong(-number, -number, -number, -number), seed=number, starts="varied")
+    assert [block.starts for block in compare_agents([path, other]).blocks] == ["game"]
+    judge(other, game, pong(7, 7, 7, 7), starts="varied")
+    found = compare_agents([path, other])
+    first, varied = found.blocks
+    assert (first.starts, varied.starts) == ("game", "varied")
+    assert [row.median for row in (first.rows[0], varied.rows[0])] == ["seed1", "seed1"]
+    assert [row.cells[0.0].median.mean for row in varied.rows] == [-1, 7]
+    shown = str(found)
+    assert shown.count("pong: mean return") == 1
+    assert shown.count("pong with varied starts: mean return") == 1
+
+
 def test_every_game_is_a_block(tmp_path: Path) -> None:
     nominal = {(None, 0.0): [1.0, 2.0, 3.0]}
     paths = [finished(tmp_path / name, name, "vanilla", nominal) for name in ("pong", "cartpole")]
