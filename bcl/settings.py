@@ -166,6 +166,15 @@ def setting_line(config: Any, wanted: str) -> str:
     return f"{wanted} = {'none' if value is None else _toml_value(value, hint)}"
 
 
+def setting_rows(config: Any) -> list[dict[str, str]]:
+    """Dotted name, value as TOML writes it, and help of every setting that has a value."""
+    return [
+        {"setting": name, "value": _toml_value(value, hint), "help": documented(owner).get(name.rpartition(".")[2], "")}
+        for name, value, hint, owner in _leaves(config)
+        if value is not None
+    ]
+
+
 def _leaves(config: Any, where: str = "") -> Iterator[tuple[str, Any, Any, type]]:
     """Dotted name, value, type and class of every setting, in the order of the fields."""
     kind = type(config)

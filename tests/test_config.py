@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bcl.cli import commands
+import bcl
 from bcl.config import (
     AttackConfig,
     Config,
@@ -295,9 +295,8 @@ def test_a_printed_configuration_changes_no_stage(name: str, recipe: str, tmp_pa
     assert resolve_stages(name, file=file) == resolve_stages(name, recipe=recipe)
 
 
-def test_presets_names_earlier_stages_in_comments(capsys: pytest.CaptureFixture[str]) -> None:
-    commands.presets("pong", recipe="bcl-mos-at")
-    out = capsys.readouterr().out
+def test_presets_names_earlier_stages_in_comments() -> None:
+    out = str(bcl.presets("pong", recipe="bcl-mos-at"))
     assert "# stage 1 of 3, loss standard, strategy none:" in out
     assert "#   dqn.steps = 1200000\n" in out
     assert '#   curriculum.target = "1/255"\n' in out

@@ -63,7 +63,7 @@ class Certification(Result):
         return Table(title, header, tuple(rows))
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data; `certificates` is what `bcl certify --json` prints."""
+        """Plain data, as `bcl certify --json` prints it."""
         from bcl.games import game_to_dict
 
         about = {"policy": self.agent, "game": game_to_dict(self.game), "method": self.method}

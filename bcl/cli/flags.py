@@ -22,7 +22,7 @@ AGENT = "RUN|FILE|zoo:NAME"
 METAVARS = {"agent": AGENT, "run": AGENT, "runs": AGENT, "folder": "RUN", "path": "FILE", "games": "GAME"}
 SINGULAR = {"attacks": "attack"}  # parameter -> flag
 # Parameters that are no flags: the console gives them, or they have flags of their own.
-NO_FLAGS = {"call", "settings", "workers", "listener", "say", "progress", "on_row", "as_command", "tell"}
+NO_FLAGS = {"call", "settings", "workers", "listener", "say", "progress", "on_row", "as_command"}
 OFTEN = (
     *("algo", "bootstrap", "tempo", "network.hidden"),
     *("dqn.steps", "ppo.steps", "dqn.learning_rate", "ppo.learning_rate"),

@@ -17,20 +17,20 @@ import bcl
 from bcl.api import INTERRUPTED
 from bcl.errors import BclError, ConfigError, did_you_mean
 
-# Command -> the function of `bcl` that it calls; empty: it is a function of bcl.cli.commands alone.
+# Command -> the function of `bcl` that it calls.
 COMMANDS = {
     "train": "train",
     "resume": "resume",
-    "status": "",
+    "status": "status",
     "attack": "evaluate",
     "certify": "certify",
     "report": "report",
     "compare": "compare",
     "video": "video",
-    "zoo": "",
-    "presets": "",
+    "zoo": "zoo_agents",
+    "presets": "presets",
     "import": "import_policy",
-    "bench": "",
+    "bench": "bench",
 }
 USER_MISTAKE = 2
 SHELLS = ("bash", "zsh", "fish")
@@ -121,8 +121,6 @@ def functions_of(name: str) -> list[Callable[..., Any]]:
     from bcl.cli import commands
 
     own = getattr(commands, "import_" if name == "import" else name)
-    if not COMMANDS[name]:
-        return [own]
     verb = getattr(bcl, COMMANDS[name])
     return [verb, bcl.Workers, own] if "workers" in inspect.signature(verb).parameters else [verb, own]
 
@@ -164,7 +162,7 @@ def _command(name: str, words: list[str]) -> Callable[[], object]:
     bound = inspect.signature(functions[0]).bind_partial()
     bound.arguments.update(arguments[0])
     call = partial(functions[0], *bound.args, **bound.kwargs)
-    return partial(functions[-1], call, **arguments[-1]) if COMMANDS[name] else call
+    return partial(functions[-1], call, **arguments[-1])
 
 
 def _help() -> str:

@@ -29,7 +29,7 @@ CLOSING = 10.0  # seconds for a machine to delete its temporary folder
 RETRIES = 5
 AGAIN = "run the same command again; it continues from the last checkpoints"
 
-Listing = dict[str, tuple[int, int, int]]
+FolderListing = dict[str, tuple[int, int, int]]
 """By file: inode, mtime, size."""
 Changes = list[tuple[str, bytes | None]]
 """New contents, None for deleted files, in the order in which to write them."""
@@ -262,7 +262,7 @@ def _temporary_folder() -> Iterator[Path]:
         shutil.rmtree(mine, ignore_errors=True)
 
 
-def _listing(folder: Path) -> Listing:
+def _listing(folder: Path) -> FolderListing:
     found = {}
     for path in folder.rglob("*"):
         with contextlib.suppress(FileNotFoundError):  # replaced or deleted since
@@ -273,7 +273,7 @@ def _listing(folder: Path) -> Listing:
     return found
 
 
-def _changes(folder: Path, sent: Listing) -> tuple[Changes, Listing]:
+def _changes(folder: Path, sent: FolderListing) -> tuple[Changes, FolderListing]:
     """What changed since `sent`, as it was at one moment: a checkpoint never comes without the metrics before it."""
     with contextlib.ExitStack() as files:
         while True:
@@ -291,7 +291,7 @@ def _changes(folder: Path, sent: Listing) -> tuple[Changes, Listing]:
     return changes + [(name, None) for name in sent if name not in found], found
 
 
-def _inodes(listing: Listing) -> dict[str, int]:
+def _inodes(listing: FolderListing) -> dict[str, int]:
     return {name: inode for name, (inode, _, _) in listing.items()}
 
 

@@ -109,7 +109,7 @@ def test_certify_prints_a_table(bcl, tmp_path: Path, method: str) -> None:
     assert (about["agent"], about["device"]) == (fingerprint(load(tmp_path / "p.safetensors")), "cpu")
     assert about["game"]["id"] == "CartPole-v1"
     code, out, _ = bcl("certify", "p.safetensors", "--eps", "0.01", "--method", method, "--episodes", "2", "--json")
-    assert json.loads(out)[0]["method"] == method
+    assert json.loads(out)["certificates"][0]["method"] == method
 
 
 def test_the_tightest_method_that_is_affordable_is_the_default(bcl) -> None:

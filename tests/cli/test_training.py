@@ -225,7 +225,8 @@ def test_a_finished_run(bcl) -> None:
     assert code == 0
     assert [score["episodes"] for score in json.loads(out)["scores"]] == [2, 2]
     code, out, _ = bcl("certify", "run", "--device", "cpu", "--json")
-    assert [(proof["eps"], proof["episodes"]) for proof in json.loads(out)] == [(0.03, 2), (0.06, 2), (0.1, 2)]
+    proofs = json.loads(out)["certificates"]
+    assert [(proof["eps"], proof["episodes"]) for proof in proofs] == [(0.03, 2), (0.06, 2), (0.1, 2)]
 
 
 def test_a_second_process_is_refused(bcl) -> None:

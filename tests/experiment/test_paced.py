@@ -55,7 +55,7 @@ def test_the_budget_of_the_rows_rises_and_report_and_status_open(run: Path):
     budgets = [row["eps"] for row in rows]
     assert budgets[0] == 0
     assert 0.01 < max(budgets) <= 0.1 + 1e-6  # float32
-    assert bcl.report(run).exists()
+    assert bcl.report(run).file.exists()
     assert any(line.startswith("at: paced, it is the") for line in status(run).lines)
     assert effort(run).runs == 1
     assert effort(run).steps == 1_000

@@ -28,7 +28,7 @@ from bcl.reports.page import page
 from bcl.reports.published import result_for
 from bcl.runs import store
 from bcl.runs.directory import Repeats, RunDirectory
-from tests.report.conftest import AGENT, played, rewritten
+from tests.reports.conftest import AGENT, played, rewritten
 
 
 def levels(*whole: int) -> list[float]:

@@ -21,8 +21,8 @@ from bcl.reports.history import Effort, effort
 from bcl.reports.tables import tables
 from bcl.runs import store
 from bcl.runs.directory import PhaseFolder
-from tests.report.compared import PGD30, RI, Cells, finished, judge, only_block, pong, repeated
-from tests.report.conftest import rewritten
+from tests.reports.compared import PGD30, RI, Cells, finished, judge, only_block, pong, repeated
+from tests.reports.conftest import rewritten
 
 Change = Callable[[dict[str, Any]], dict[str, Any]]
 

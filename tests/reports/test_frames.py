@@ -20,7 +20,7 @@ from bcl.reports import frames
 from bcl.reports.collect import collect, results_of
 from bcl.reports.frames import choose, play_frames, worst_budget
 from bcl.runs.directory import RunDirectory
-from tests.report.conftest import played
+from tests.reports.conftest import played
 
 
 @pytest.fixture(autouse=True)
