@@ -543,7 +543,8 @@ def override(settings: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, A
     """A user's settings over others. If they change `evaluation.eps` alone, `score_eps` keeps those of its budgets that
     are still evaluated; if that leaves none, the score is over all of `eps`."""
     merged = merge(settings, own)
-    given, evaluation = own.get("evaluation"), merged.get("evaluation")
+    given = own.get("evaluation")
+    evaluation = merged.get("evaluation")
     eps_alone = isinstance(given, Mapping) and "eps" in given and "score_eps" not in given
     if eps_alone and isinstance(evaluation, dict) and evaluation.get("score_eps"):
         evaluated = build(EvaluationConfig, {"eps": evaluation["eps"]}, "evaluation").eps
@@ -555,7 +556,9 @@ def override(settings: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, A
 def small(config: Config) -> Config:
     """The same for a quick look: at most 10,000 steps a run, 2 runs a phase, 8 in all, 3 short episodes a score under the
     suite `quick`."""
-    d, c, e = config.dqn, config.curriculum, config.evaluation
+    d = config.dqn
+    c = config.curriculum
+    e = config.evaluation
     share = min(1.0, 10_000 / d.steps)
     names = [
         "steps",
@@ -622,7 +625,8 @@ def _refuse_other_game(name: str, known: Mapping[str, Any], given: Any) -> None:
 
 
 def _check_last(game: str, stage: recipes.Stage, config: Config) -> None:
-    start, target = config.curriculum.start, config.curriculum.target
+    start = config.curriculum.start
+    target = config.curriculum.target
     if start >= target and stage.loss != "standard" and stage.strategy != "open":  # those have no target
         what = f"curriculum.start {format_eps(start)} is not below curriculum.target {format_eps(target)}"
         raise ConfigError(what, "give a start below the target")

@@ -31,7 +31,9 @@ err = Console(stderr=True, soft_wrap=True)
 SECONDS_PER_LOOK = 1.0
 SECONDS_PER_LINE = 30.0
 WHOLE = "all training"
-NAME, BAR = 32, 10  # columns of a terminal
+# columns of a terminal
+NAME = 32
+BAR = 10
 GRACE = 2.0  # seconds for work that was interrupted to end by itself
 
 

@@ -45,7 +45,8 @@ class _ManyStarts:
         chunk = self.chunk or (20_480 if obs.is_cuda else 2_048)
         per_pass = DRAW * max(1, chunk // (DRAW * batch))
         sample = torch.arange(batch, device=obs.device)
-        best, best_key = obs, torch.full((batch,), self.starts * actions, device=obs.device)
+        best = obs
+        best_key = torch.full((batch,), self.starts * actions, device=obs.device)
         for first in range(0, self.starts, per_pass):
             count = min(per_pass, self.starts - first)
             # Drawn DRAW starts at a time, whatever the chunk, so that the chunk cannot change the result.

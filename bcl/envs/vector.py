@@ -158,8 +158,10 @@ class VariedStarts:
         self.game = env.game
         self.num_envs = env.num_envs
         self.num_actions = env.num_actions
-        self.action_names, self.obs_shape = env.action_names, env.obs_shape
-        self.low, self.high = env.low, env.high
+        self.action_names = env.action_names
+        self.obs_shape = env.obs_shape
+        self.low = env.low
+        self.high = env.high
         self._lengths = ATARI_PREFIXES if isinstance(env.game, AtariGame) else PREFIXES
         self.prefixes = np.zeros(self.num_envs, dtype=np.int64)
         """Random actions with which each copy's episode began."""
@@ -184,7 +186,8 @@ class VariedStarts:
         """The result of the step; what happened to copies that begin is hidden, and one that ended there begins again."""
         step = self._env.recv()
         begins = self._left > 0
-        ended, playing = step.ended.cpu().numpy(), step.playing.cpu().numpy()
+        ended = step.ended.cpu().numpy()
+        playing = step.playing.cpu().numpy()
         self._left -= begins & playing  # not in moves of the game's own
         self._in_vain = np.where(begins, self._in_vain + ended, 0)
         self._begin(ended)

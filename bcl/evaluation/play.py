@@ -251,7 +251,8 @@ class SharedEnv:
         step = self._env.recv()
         facts = torch.stack([step.reward.double(), step.playing.double(), step.ended.double()]).cpu().numpy()
         for number, (slot, part) in enumerate(zip(self.slots, step.split(self._size), strict=False)):
-            slot.step, slot.obs = part, part.obs
+            slot.step = part
+            slot.obs = part.obs
             rows = slice(number * self._size, (number + 1) * self._size)
             if not slot.counter.complete:
                 noted = slot.decided.noted.numpy()
@@ -339,7 +340,8 @@ class SearchForm(nn.Module):
         if half:
             self._chain = copy.deepcopy(self._chain).half()
             nn.utils.convert_conv2d_weight_memory_format(self._chain, torch.channels_last)
-        self.low, self.high = policy.low, policy.high
+        self.low = policy.low
+        self.high = policy.high
 
     @classmethod
     def of(cls, policy: Policy, precision: Precision) -> "SearchForm":
@@ -429,7 +431,8 @@ class Probe:
         actions = torch.cat([slot.decided.actions[own] for slot, own in zip(slots, counting, strict=True)])
         actions = actions.to(obs.device)
         with torch.no_grad():
-            scores, again = self._policy(obs), self._policy(obs)
+            scores = self._policy(obs)
+            again = self._policy(obs)
             searched = self._searched(obs)
         if not scores.isfinite().all():
             raise BclError("the policy's scores are not finite", "its training broke, or its weights were damaged")

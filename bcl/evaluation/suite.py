@@ -79,7 +79,8 @@ class SuiteProgress:
     """How far all cells together are: by what each costs, and inside a pass by steps, since episodes can be long."""
 
     def __init__(self, cells: Sequence[Cell], plan: Plan, progress: Begin, lengths: Sequence[int]) -> None:
-        self._plan, self._begin = plan, progress
+        self._plan = plan
+        self._begin = progress
         self._all = sum(network_passes(cell.attack) for cell in cells)
         self._done = 0.0
         self._length = max(lengths, default=USUAL_LENGTH)

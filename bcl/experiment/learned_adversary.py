@@ -54,8 +54,11 @@ class AdversaryEnvs:
 
     def __init__(self, env: VectorEnv, victim: Policy, eps: float) -> None:
         self._env = env
-        self.game, self.num_envs, self.obs_shape = env.game, env.num_envs, env.obs_shape
-        self.low, self.high = env.low, env.high
+        self.game = env.game
+        self.num_envs = env.num_envs
+        self.obs_shape = env.obs_shape
+        self.low = env.low
+        self.high = env.high
         self.num_actions = env.num_actions + 1
         self.action_names = ("truth", *env.action_names)
         device = next(victim.parameters()).device

@@ -203,7 +203,8 @@ def _train_curriculum(
 
 def _median(run: RunDirectory, stage: StageFolder, dispatcher: Dispatcher) -> tuple[Agent, Json] | None:
     """The median of the repeats' agents of a stage, and what that stage's result says; none: there are no repeats."""
-    number, median = stage.number, stage.median
+    number = stage.number
+    median = stage.median
     if run.repeats is None:
         dispatcher.say(
             f"stage {number}: goes on from this one run's agent; the paper's from the median of three (--repeats 3)"

@@ -354,7 +354,9 @@ def _threads_for(env: VectorEnv) -> contextlib.AbstractContextManager[None]:
 
 def check_fits(policy: Policy, config: Config, env: VectorEnv) -> None:
     """Refuse to train on from an agent that is not one of this game, learner and network."""
-    spec, game, network = policy.spec, policy.spec.game, config.network
+    spec = policy.spec
+    game = policy.spec.game
+    network = config.network
     hidden = ",".join(map(str, spec.hidden))
     other = f"give one made for '{config.game.id}' with these [game] settings"
     for fits, what, hint in (

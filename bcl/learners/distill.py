@@ -60,7 +60,8 @@ def load_teacher(name: str, student: Policy) -> Policy | None:
     if not name:
         return None
     teacher = load(name, next(student.parameters()).device)
-    its, own = teacher.spec, student.spec
+    its = teacher.spec
+    own = student.spec
     for what, fits in (
         ("plays another game", not (its.game and own.game) or its.game.id == own.game.id),
         ("has other actions", its.num_actions == own.num_actions),

@@ -177,7 +177,8 @@ class DqnLearner(ReplayLearner):
         else it is computed while the emulators step.
         """
         self.set_schedules()
-        seen, shown = None, obs
+        seen = None
+        shown = obs
         if self._drives:
             seen = self.attack(obs)
             shown = torch.where(self._driven.view(-1, *[1] * (obs.dim() - 1)), seen, as_float(obs))
@@ -189,7 +190,8 @@ class DqnLearner(ReplayLearner):
 
     def set_schedules(self) -> None:
         """Budget and kappa of this step."""
-        c, task = self.config, self.task
+        c = self.config
+        task = self.task
         begin = c.ramp_start or c.replay_initial
         ramp = schedules.budget(self.step, task.start, task.end, begin, c.ramp_steps, c.ramp)
         eps = self.pacer.eps if self.pacer else ramp
@@ -298,7 +300,8 @@ class DqnLearner(ReplayLearner):
 
     def _q_bounds(self, lower: Tensor, upper: Tensor, q: Tensor) -> tuple[Tensor, Tensor]:
         """Interval bounds (B, A) whose differences between actions bound those of Q; see docs/dqn.md for approach 1."""
-        network, approach = self.policy.network, self.config.radial_approach
+        network = self.policy.network
+        approach = self.config.radial_approach
         if not isinstance(network, Dueling):
             return self._score_bounds(self.policy.chain(), lower, upper, "ibp")
         low, high = self._score_bounds(self.policy.chain(), lower, upper, "ibp", centred=True)

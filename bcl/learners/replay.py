@@ -36,8 +36,10 @@ class Replay:
     def __init__(self, capacity: int, like: Tensor, *, n_step: int, gamma: float, perturbations: bool) -> None:
         """`like`: observations (N, *obs_shape) of all copies."""
         rows = max(capacity // len(like), n_step)
-        shape, device = (rows, len(like)), like.device
-        self._n_step, self._gamma = n_step, gamma
+        shape = (rows, len(like))
+        device = like.device
+        self._n_step = n_step
+        self._gamma = gamma
         self._rows = rows
         self._added = 0
         self._span = torch.zeros((), dtype=torch.long, device=device)  # rows that have n_step - 1 rows after them

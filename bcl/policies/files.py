@@ -157,7 +157,8 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
 
 def _spec(path: Path, about: dict[str, Any]) -> PolicySpec:
     hint = "it was written by another version of bcl, or damaged"
-    kind, format = about.get("kind"), about.get("format")
+    kind = about.get("kind")
+    format = about.get("format")
     if format != FORMAT or kind not in (*KINDS, CUSTOM) or about.get("activation") not in ACTIVATIONS:
         raise WeightsError(f"'{path}' describes a policy of unknown kind '{kind}', format {format}", hint)
     try:

@@ -154,7 +154,8 @@ class TrainingFolder(WorkFolder):
 def times(rows: Sequence[Json]) -> list[float]:
     """Seconds of training up to each row of metrics."""
     found = list[float]()
-    seconds, step = 0.0, 0.0
+    seconds = 0.0
+    step = 0.0
     for row in rows:
         rate = row.get("steps_per_second")
         seconds += (row["step"] - step) / rate if rate else 0.0
@@ -249,7 +250,8 @@ class StageFolder(TrainingFolder):
     def kept_by(self, phase: int) -> TrainingFolder:
         """Where the agent lies that a phase handed on; the stage's own folder is the bootstrap's."""
         for made in reversed(self.decisions()):
-            index, kept = made.decision.phase.index, made.decision.kept
+            index = made.decision.phase.index
+            kept = made.decision.kept
             if index <= phase and kept != INCUMBENT:
                 return self.phase(index).run(kept)
         return self

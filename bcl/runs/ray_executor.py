@@ -237,7 +237,8 @@ class _Site:
     def _error(self) -> BaseException | None:
         """With the folder that the user knows."""
         error = self._child.error()
-        here, there = str(self._folder), str(self._job.folder)
+        here = str(self._folder)
+        there = str(self._job.folder)
         if isinstance(error, BclError):
             error.message = error.message.replace(here, there)
             error.hint = error.hint.replace(here, there)
@@ -277,7 +278,8 @@ def _changes(folder: Path, sent: FolderListing) -> tuple[Changes, FolderListing]
     """What changed since `sent`, as it was at one moment: a checkpoint never comes without the metrics before it."""
     with contextlib.ExitStack() as files:
         while True:
-            found, opened = _listing(folder), dict[str, BinaryIO]()
+            found = _listing(folder)
+            opened = dict[str, BinaryIO]()
             with contextlib.suppress(FileNotFoundError):
                 for name in (name for name in found if found[name] != sent.get(name)):
                     opened[name] = files.enter_context(open(folder / name, "rb"))
