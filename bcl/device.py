@@ -156,7 +156,7 @@ def keep_freed_memory() -> None:
 
 @contextmanager
 def enough_memory(*settings: str) -> Iterator[None]:
-    """Name the settings that memory goes by, where it runs out."""
+    """Where memory runs out, name the settings that decide how much is needed."""
     try:
         yield
     except RuntimeError as error:

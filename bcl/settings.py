@@ -1,4 +1,4 @@
-"""Plain data to frozen dataclasses and back: flags, TOML, type checks and did-you-mean.
+"""Plain data to frozen dataclasses and back: the command line, TOML, type checks and did-you-mean.
 
 Budgets (eps) are in observation units: images live in [0, 1], so people write `3/255`.
 """
@@ -58,7 +58,7 @@ def format_eps(eps: float) -> str:
     return f"{levels}/255" if len(decimal) > 6 and eps == levels / 255 else decimal
 
 
-def parse_flags(arguments: list[str]) -> dict[str, Any]:
+def parse_settings(arguments: list[str]) -> dict[str, Any]:
     """Nested settings from `--section.key value` and `--section.key=value`; values stay text until they are typed."""
     settings: dict[str, Any] = {}
     words = iter(arguments)
@@ -219,7 +219,7 @@ def _closest_setting(key: str, where: str, hints: Mapping[str, Any]) -> str:
 
 
 def typed(hint: Any, value: Any, where: str, shown: str = "") -> Any:
-    """`value` as the type of its field or flag; text is parsed, everything else must already fit. `shown`: how it is written on the
+    """`value` as the type of its field or option; text is parsed, everything else must already fit. `shown`: how it is written on the
     command line, where that is not `--where`."""
     if any(dataclasses.is_dataclass(kind) for kind in (hint, *typing.get_args(hint))):
         return build(hint, value, where)

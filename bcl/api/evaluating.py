@@ -20,17 +20,17 @@ if TYPE_CHECKING:
 
 
 class ProgressListener:
-    """Is told how far an evaluation is; this one ignores it."""
+    """Receives the progress of an evaluation; this one ignores it."""
 
     def start(self, units: int) -> None:
-        """So many scores or certificates will be made."""
+        """`units` scores or certificates will be made."""
 
     def begin(self, label: str) -> Callable[[int, int], None]:
-        """One begins; the result is told how much of how much is done, of the whole work."""
+        """One begins; the function that is returned is called with the work done and the work in all."""
         return lambda done, of: None
 
     def finished(self, line: str) -> None:
-        """One is done, and this is what came out."""
+        """One is done; `line` describes its result."""
 
 
 NO_LISTENER = ProgressListener()
@@ -195,7 +195,7 @@ def certify(
         agent: A run directory, a policy file or an agent of `bcl zoo`.
         eps: Budgets, such as 1/255; by default those of the run, or of the game's preset.
         method: Interval bounds, CROWN on intervals, or CROWN throughout: each tighter and slower than the one before. auto:
-            the tightest that the network leaves affordable.
+            the tightest that this network can be certified with in reasonable time.
         episodes: Episodes, all played at once; by default as the run or the game's preset says.
         seed: Seed of the games.
         env_set: Procgen: the training levels, or the unlimited set.

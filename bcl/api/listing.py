@@ -67,7 +67,7 @@ def presets(game: str | None = None, *, recipe: str | None = None, **settings: A
 def _configuration(game: str, recipe: str | None, settings: dict[str, Any]) -> Listing:
     if recipe is not None:
         text("recipe", recipe, "give its name, such as 'at'")
-    *earlier, (stage, config) = resolve_stages(named_game(game), recipe=recipe, flags=settings)
+    *earlier, (stage, config) = resolve_stages(named_game(game), recipe=recipe, settings=settings)
     unused = "dqn" if config.algo == "ppo" else "ppo"
     lines = []
     for number, (before, other) in enumerate(earlier, 1):  # comments: the output is a configuration file

@@ -1,6 +1,6 @@
 """The commands. Each is a function of the Python API and what the console adds to it: what is printed, in which form.
 
-A command's flags are the parameters of the API's function and of its own function here. `call` is the API's function with
+A command's options are the parameters of the API's function and of its own function here. `call` is the API's function with
 the arguments that were given. Nothing heavy is imported at the top.
 """
 
@@ -99,7 +99,7 @@ def certify(call: Call, *, json: bool = False) -> None:
 
 
 def _played(call: Call, quiet: bool) -> Any:
-    """What an evaluation gives; where it is stopped, what becomes of what is done is said."""
+    """The result of an evaluation; where it is interrupted, the message says that finished scores are kept."""
     try:
         with console.progress(quiet=quiet) as bar:
             return call(listener=bar)
@@ -217,7 +217,7 @@ def import_(call: Call, *, out: Path, settings: Settings = NONE) -> None:
     if os.path.lexists(out):
         raise StoreError(f"'{out}' exists already", "give another --out")
     file, format, game = call.args
-    config = resolve(game, flags=settings)  # before PyTorch is imported
+    config = resolve(game, settings=settings)  # before PyTorch is imported
     policy = call.func(file, format, config.game, **call.keywords)
     bcl.save(policy, out)
     parameters = counted(sum(p.numel() for p in policy.parameters()), "parameter")

@@ -261,7 +261,7 @@ class Guard(gymnasium.Wrapper[Any, Any, Any, Any]):
             return self._nothing(), 0.0, False, False, {FAILURE: _failure(self._id, "step", error)}
 
     def close(self) -> None:
-        """Close it; what comes of that changes no result."""
+        """Close it; an error of that changes no result."""
         with contextlib.suppress(Exception):
             super().close()
 

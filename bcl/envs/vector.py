@@ -121,7 +121,7 @@ def _index(seed: int) -> int:
 
 
 def host_actions(actions: Tensor, num_envs: int, num_actions: int) -> np.ndarray:
-    """Actions as the engines take them, checked: an engine given a wrong index plays something else in silence."""
+    """Actions as the engines take them, checked: an engine given a wrong index plays something else without an error."""
     kind = actions.dtype
     if actions.shape != (num_envs,) or kind.is_floating_point or kind.is_complex or kind == torch.bool:
         given = f"actions of shape {tuple(actions.shape)} and type {kind} do not fit"
@@ -166,12 +166,12 @@ class VariedStarts:
         self.prefixes = np.zeros(self.num_envs, dtype=np.int64)
         """Random actions with which each copy's episode began."""
         self._left = np.zeros(self.num_envs, dtype=np.int64)
-        self._in_vain = np.zeros(self.num_envs, dtype=np.int64)  # beginnings in a row that ended the episode
+        self._ended_early = np.zeros(self.num_envs, dtype=np.int64)  # beginnings in a row that ended the episode
 
     def reset(self, seed: Seeds) -> Tensor:
         """Start every copy anew; its seed decides its random actions too."""
         self._draws = [np.random.default_rng([one, PREFIX_STREAM]) for one in seed_list(seed, self.num_envs)]
-        self._in_vain[:] = 0
+        self._ended_early[:] = 0
         self._begin(np.ones(self.num_envs, dtype=bool))
         return self._env.reset(seed)
 
@@ -189,7 +189,7 @@ class VariedStarts:
         ended = step.ended.cpu().numpy()
         playing = step.playing.cpu().numpy()
         self._left -= begins & playing  # not in moves of the game's own
-        self._in_vain = np.where(begins, self._in_vain + ended, 0)
+        self._ended_early = np.where(begins, self._ended_early + ended, 0)
         self._begin(ended)
         if not begins.any():
             return step
@@ -213,4 +213,4 @@ class VariedStarts:
         for i in np.flatnonzero(which):
             drawn = int(self._draws[i].integers(*self._lengths, endpoint=True))
             # Halved again and again where episodes are shorter than it: else the agent would never play.
-            self._left[i] = self.prefixes[i] = drawn >> max(0, self._in_vain[i] - PREFIX_TRIES)
+            self._left[i] = self.prefixes[i] = drawn >> max(0, self._ended_early[i] - PREFIX_TRIES)

@@ -61,7 +61,7 @@ class EpisodeCounter:
     def add(
         self, step: Step, facts: np.ndarray, noted: np.ndarray, distance: np.ndarray, prefixes: np.ndarray | None
     ) -> None:
-        """What came of a step; `facts` (3, N): rewards, who played, whose episode ended. `noted` and `distance` (N,): see
+        """Count a step; `facts` (3, N): rewards, who played, whose episode ended. `noted` and `distance` (N,): see
         `Decided`; `prefixes` (N,): random actions with which episodes began. All on the host."""
         reward = facts[0]
         playing = facts[1] > 0

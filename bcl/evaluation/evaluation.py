@@ -42,7 +42,7 @@ class Start:
 
 @dataclass(frozen=True, repr=False)
 class Evaluation(Result):
-    """How an agent does under every attack at every budget, and what to think of it."""
+    """The scores of an agent under every attack at every budget, and the reasons to distrust them."""
 
     game: Game = field(compare=False)  # as it was played; a verdict without its file of scores knows only the run's
     scores: Sequence[Score]

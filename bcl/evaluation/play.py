@@ -246,7 +246,7 @@ class SharedEnv:
         self._env.send(torch.cat([*(slot.decided.actions for slot in self.slots), *self._idle]))
 
     def receive(self) -> None:
-        """Wait for the step, and note what came of it."""
+        """Wait for the step, and count it."""
         prefixes = self._env.prefixes.copy() if isinstance(self._env, VariedStarts) else None
         step = self._env.recv()
         facts = torch.stack([step.reward.double(), step.playing.double(), step.ended.double()]).cpu().numpy()
@@ -435,7 +435,7 @@ class Probe:
             again = self._policy(obs)
             searched = self._searched(obs)
         if not scores.isfinite().all():
-            raise BclError("the policy's scores are not finite", "its training broke, or its weights were damaged")
+            raise BclError("the policy's scores are not finite", "its training diverged, or its weights are damaged")
         if not searched.isfinite().all():
             raise BclError("the policy's scores overflow in half precision", "evaluate with precision full")
         stochastic = not torch.equal(scores, again)
@@ -451,7 +451,7 @@ class Probe:
             slot.stochastic |= stochastic
 
     def certificates_hold(self, slots: Sequence[Slot]) -> None:
-        """Only whether a certified action was changed, where certificates are at hand, by their method."""
+        """Only whether a certified action was changed, by the method of the certificates that are stored."""
         for slot in slots:
             method = self._certificates.get(slot.cell.eps)
             if method is None or slot.stochastic:

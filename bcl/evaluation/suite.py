@@ -23,7 +23,7 @@ from bcl.runs.results import CertificatesFolder, ScoresFolder
 from bcl.settings import format_eps
 
 Begin = Callable[[str], Progress]
-"""Told what begins; the result is told how much of how much is done, of all that is missing."""
+"""Called with what begins; the function it returns is called with the work done and the work in all."""
 # Copies of a game that are played at once, over all cells of a pass.
 GPU_COPIES = 512
 ATARI_COPIES = 160  # ale-py makes emulators one after the other, 0.15 s each

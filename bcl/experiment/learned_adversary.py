@@ -139,7 +139,7 @@ def director_config(victim: Policy, plan: Plan, attack: Learned) -> Config:
     """How a director is trained: the game's rewards and horizon, settings of our own for the rest."""
     image = len(victim.spec.obs_shape) == 3
     steps = attack.training * (IMAGE_FACTOR if image else 1)
-    config = resolve(preset_for(plan.game) or plan.game.id, recipe="vanilla", flags={"algo": "dqn"})
+    config = resolve(preset_for(plan.game) or plan.game.id, recipe="vanilla", settings={"algo": "dqn"})
     dqn = dataclasses.replace(
         config.dqn, **(IMAGES if image else VECTORS), steps=steps, learning_rate_end=0.05, n_step=3, gamma=0.99,
         exploration_start=0.5, exploration_end=0.05, exploration_hold=0, exploration_steps=max(steps // 2, 1),

@@ -261,7 +261,7 @@ def summary(runs: Sequence[RunDirectory], verdicts: Sequence[Verdict]) -> dict[s
 def commit_here() -> str | None:
     """Of the checkout that this package runs from; none where it was installed."""
     root = Path(bcl.__file__).parents[1]
-    if (root / ".git").exists():  # not that of a repository which merely contains an installation
+    if (root / ".git").exists():  # not the commit of another repository that contains this installation
         with contextlib.suppress(OSError):
             git = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
             return subprocess.run(git, capture_output=True, text=True).stdout.strip() or None

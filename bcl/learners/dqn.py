@@ -391,7 +391,7 @@ class Player:
         return actions
 
     def wait(self) -> Step:
-        """What came of the step."""
+        """The result of the step."""
         with on_stream(self._stream):
             step = self._env.recv()
         self._use_on_stream(step.obs, step.reward, step.terminated, step.truncated, step.playing, step.final_obs)

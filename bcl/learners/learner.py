@@ -121,7 +121,7 @@ class Learner(ABC):
         self.meter.start_at(self.step)
 
     def _row(self, schedules: Metrics) -> tuple[Metrics, bool]:
-        """The row of metrics, and whether a paced budget stepped back upon it."""
+        """The row of metrics, and whether a paced budget stepped back after it."""
         self._refuse_divergence(self.meter.means())
         row = self.meter.row(self.step, schedules)
         if not self.pacer:
@@ -233,7 +233,7 @@ class Reporter:
         self._saved_at = self._began_at = time.monotonic()
 
     def report(self) -> bool:
-        """After each pass; whether a checkpoint was kept, upon which the games have to start anew."""
+        """After each pass; whether a checkpoint was kept, after which the games have to start anew."""
         learner = self._learner
         config = self._config
         hooks = self._hooks

@@ -81,12 +81,12 @@ class Rollout:
             return torch.zeros(steps, len(like), dtype=dtype, device=like.device)
 
         numbers = ("log_probs", "values", "next_values", "rewards", "advantages", "targets")
-        flags = ("terminated", "ended", "playing")
+        marks = ("terminated", "ended", "playing")
         return cls(
             obs=_laid_out(like.new_zeros(steps * len(like), *like.shape[1:])).unflatten(0, (steps, len(like))),
             actions=zeros(torch.long),
             **{name: zeros(torch.float32) for name in numbers},
-            **{name: zeros(torch.bool) for name in flags},
+            **{name: zeros(torch.bool) for name in marks},
         )
 
 

@@ -71,7 +71,7 @@ class Replay:
     def add(
         self, obs: Tensor, actions: Tensor, rewards: Tensor, step: Step, perturbed: Tensor | None, budget: Tensor
     ) -> None:
-        """One vector step: what was seen and done, the rewards to learn from, and what came of it."""
+        """One vector step: what was seen and done, the rewards to learn from, and its result."""
         next_obs = step.obs
         if len(step.final_obs):  # of episodes that ended, the last observation and not the next one's first
             ended = step.ended.view(-1, *[1] * (obs.dim() - 1)).expand_as(obs)

@@ -30,7 +30,7 @@ from bcl.policies.policy import Activation, Kind, Policy, PolicySpec
 
 Weights = dict[str, Tensor]
 FORMATS = ("radial-dqn", "radial-dqn-v1", "radial-ppo", "sb3")
-MAX_BYTES = 1 << 28  # of one member, and of all weights: far above any MLP, far below any memory
+MAX_BYTES = 1 << 28  # of one member, and of all weights: far more than any MLP has, far less than any machine's memory
 SUPPORTED = "only DQN, PPO and A2C agents with the MlpPolicy of Stable-Baselines3 and discrete actions can be rebuilt; bcl.wrap takes any PyTorch module"
 ACTOR_HEAD = "action_net"  # of PPO and A2C
 EPSILON = 1e-8  # that VecNormalize adds to variances, unless told otherwise
@@ -146,7 +146,7 @@ def _read_checkpoint(path: Path) -> Weights:
 
 def _finite(policy: Policy, path: Path) -> Policy:
     if not all(bool(torch.isfinite(w).all()) for w in policy.network.state_dict().values()):
-        raise WeightsError(f"'{path}' has weights that are not finite", "it comes from a training that broke")
+        raise WeightsError(f"'{path}' has weights that are not finite", "the training that wrote it diverged")
     return policy.eval()
 
 

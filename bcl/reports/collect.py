@@ -285,9 +285,9 @@ def _settings(run: RunDirectory, config: Config) -> Iterator[tuple[str, str, str
     """Settings of every stage that are not as the preset and the recipe have them."""
     same = {name: getattr(config, name) for name in ("algo", "bootstrap", "tempo", "size", "seed")}
     # Without a preset the game's own id is known to have defaults.
-    flags: dict[str, Any] = {**same, "curriculum": {"target": config.curriculum.target}}
+    settings: dict[str, Any] = {**same, "curriculum": {"target": config.curriculum.target}}
     name = preset_for(config.game)
-    preset = resolve_stages(name or config.game.id, recipe=config.recipe, flags=same if name else flags)
+    preset = resolve_stages(name or config.game.id, recipe=config.recipe, settings=same if name else settings)
     learner = "dqn." if config.algo == "ppo" else "ppo."
     for stage in run.stages():
         own = stage.config
@@ -299,7 +299,7 @@ def _settings(run: RunDirectory, config: Config) -> Iterator[tuple[str, str, str
 
 
 def _started_with(run: RunDirectory) -> str:
-    """The version that a run was started with; empty where it is the one at hand."""
+    """The version that a run was started with; empty where it is the installed one."""
     about = run.about()
     here = commit_here()
     version = about.get("version")

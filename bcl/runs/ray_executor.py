@@ -87,7 +87,7 @@ class RayCluster(Executor):
             signal.signal(signal.SIGTERM, handler)  # Ray takes it for itself
 
     def _reach(self) -> None:
-        """Refuse an address where nobody listens: Ray would try for minutes."""
+        """Refuse an address that accepts no connection: Ray would retry for minutes."""
         host, _, port = (self.address or "").removeprefix("ray://").rpartition(":")
         if host and port.isdigit():
             try:

@@ -110,7 +110,7 @@ def test_the_pace_of_radial_does_not_wait_for_attacked_copies():
     assert pace_of(radial, "radial", 0.0).attacked_threshold is None
     assert pace_of(at, "at", 0.0).attacked_threshold == at.curriculum.attacked_threshold
     assert pace_of(radial, "radial", 0.0).gentle_below == pytest.approx(1 / 255)
-    ppo = resolve("cartpole", recipe="paced-at", flags={"algo": "ppo", "curriculum": {"target": 0.1}})
+    ppo = resolve("cartpole", recipe="paced-at", settings={"algo": "ppo", "curriculum": {"target": 0.1}})
     assert pace_of(ppo, "at", 0.0).attacked_threshold is None
     driven = dataclasses.replace(ppo, ppo=dataclasses.replace(ppo.ppo, in_play=0.5))
     assert pace_of(driven, "at", 0.0).attacked_threshold == ppo.curriculum.attacked_threshold
