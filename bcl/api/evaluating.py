@@ -105,7 +105,8 @@ def evaluate(
     threshold: float | None = None,
     listener: ProgressListener = NO_LISTENER,
 ) -> "Evaluation":
-    """Evaluate an agent under attack: mean return for every attack and budget, the worst case, and reasons for doubt.
+    """Evaluate an agent under attack: mean return for every attack and budget, the worst case, and flags, which are
+    reasons to distrust the numbers.
 
     The agent is a run, a policy file or a policy. Attacks may be given by name or as they are. Of a run, the agent that its
     training began from is evaluated too; of a policy file, that file alone. With `find_eps` only budgets that are given are
@@ -126,7 +127,7 @@ def evaluate(
             Procgen.
         precision: How attacks search on a GPU: fast is half precision for images; actions are always decided in full
             precision.
-        num_envs: Copies of the game at once; 0 chooses.
+        num_envs: Copies of the game played at once; 0: chosen by the number of episodes.
         starts: game: as the game has them, on Atari with the paper's no-ops; varied: then a few random actions, so that no
             two episodes are the same; by default as evaluation.starts says, which is game.
         device: auto, cpu or cuda.

@@ -20,7 +20,7 @@ WITHIN = (
 
 
 def zoo_agents(name: str | None = None) -> Listing:
-    """List the published agents with their returns, or tell all about one: how it was trained, and its checksum.
+    """List the published agents with their returns, or show all about one: how it was trained, and its checksum.
 
     Args:
         name: An agent of the list.

@@ -36,7 +36,7 @@ def bench(
         games: Games to measure; by default all presets for env, pong for attack.
         num_envs: Copies stepped together.
         threads: Emulator threads for env; 0 lets the engine choose.
-        seconds: Time per row, about.
+        seconds: How long each row is measured, about.
         device: Where attacks run: auto, cpu or cuda.
     """
     choice("what", what, ("env", "attack"))

@@ -108,7 +108,7 @@ def report(
 
 
 def status(folder: Where) -> RunStatus:
-    """Tell where a run stands, also while another process works on it.
+    """Show where a run stands, also while another process works on it.
 
     Args:
         folder: The run directory.
@@ -149,14 +149,14 @@ def _status(run: RunDirectory, repeats: Repeats) -> tuple[dict[str, Any], list[s
 
 
 def compare(*runs: Where) -> "Comparison":
-    """Set agents side by side: the worst return within each budget with intervals, how probably each does better than the
-    first, what training took, and the paper's numbers beside. Plays nothing: what is missing, `bcl attack` plays.
+    """Compare agents: the worst return within each budget with intervals, the probability that each does better than the
+    first, what training took, and the paper's numbers. Nothing is played; `bcl attack` plays what is missing.
 
-    Gives a block per game. Printed it is Markdown, `to_dict` is plain data; `bcl.reports.tables` also writes LaTeX.
+    Returns a block per game. Printed it is Markdown, `to_dict` is plain data; `bcl.reports.tables` also writes LaTeX.
 
     Args:
-        runs: Run directories, directories of repeats, policy files that were evaluated, agents of `bcl zoo`; the first is
-            the one to improve on.
+        runs: Run directories, directories of repeats, policy files that were evaluated, agents of `bcl zoo`; the others
+            are compared with the first.
     """
     if not runs:
         raise ConfigError("there is nothing to compare", "give runs or policy files")

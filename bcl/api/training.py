@@ -237,13 +237,13 @@ def train(
 
     Args:
         game: A preset (`bcl presets`), an Atari or Procgen game, or a Gymnasium id.
-        recipe: A row of the paper's tables (`bcl presets` lists them), or a TOML file; vanilla where nothing says otherwise.
+        recipe: A row of the paper's tables (`bcl presets` lists them), or a TOML file; by default vanilla.
         out: Run directory; by default runs/GAME-RECIPE-sSEED.
         seed: Root of every random draw (0).
         size: small: a quick look; the result is not the paper's protocol.
         init: A policy file, a run or an agent of `bcl zoo` to start from, in place of the stages before the recipe's own.
-        config: A TOML file of settings, above the preset and below options.
-        repeats: Whole independent runs, with this seed and the following ones, in folders of their own.
+        config: A TOML file of settings: it overrides the preset, options override it.
+        repeats: How many whole runs to train, with this seed and the following ones, each in a folder of its own.
     """
     _refuse_options("train", settings)
     finisher = Finisher(workers, say, progress, on_row, as_command)

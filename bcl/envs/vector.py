@@ -149,9 +149,8 @@ def to_device(array: np.ndarray, device: torch.device) -> Tensor:
     return pinned.to(device, non_blocking=True)
 
 
-class VariedStarts:
-    """A game whose episodes begin with random actions, which are no steps of the agent's: else a deterministic agent in a
-    deterministic game takes few courses."""
+class WrappedEnv:
+    """A game with something changed: a subclass changes `reset`, `send` or `recv`, the rest is the game's."""
 
     def __init__(self, env: VectorEnv) -> None:
         self._env = env
@@ -162,6 +161,20 @@ class VariedStarts:
         self.obs_shape = env.obs_shape
         self.low = env.low
         self.high = env.high
+
+    def screen(self) -> np.ndarray | None:
+        return self._env.screen()
+
+    def close(self) -> None:
+        self._env.close()
+
+
+class VariedStarts(WrappedEnv):
+    """A game whose episodes begin with random actions, which are no steps of the agent's: else a deterministic agent in a
+    deterministic game takes few courses."""
+
+    def __init__(self, env: VectorEnv) -> None:
+        super().__init__(env)
         self._lengths = ATARI_PREFIXES if isinstance(env.game, AtariGame) else PREFIXES
         self.prefixes = np.zeros(self.num_envs, dtype=np.int64)
         """Random actions with which each copy's episode began."""
@@ -202,12 +215,6 @@ class VariedStarts:
             playing=step.playing & shown,
             final_obs=step.final_obs[shown[step.ended]],
         )
-
-    def screen(self) -> np.ndarray | None:
-        return self._env.screen()
-
-    def close(self) -> None:
-        self._env.close()
 
     def _begin(self, which: np.ndarray) -> None:
         for i in np.flatnonzero(which):

@@ -52,7 +52,7 @@ class Evaluation(Result):
     flags: "Sequence[Flag]" = ()
     """Reasons to distrust the scores (docs/flags.md)."""
     floor: Score | None = None
-    """With `sanity`: play in which every action is the one the policy scores lowest."""
+    """With `sanity`: play in which every action is the one with the lowest action score."""
     folder: Path | None = None
     """Where the scores lie, so that asking again plays only what is missing; none for an agent in memory."""
     start: Start | None = None

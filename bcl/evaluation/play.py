@@ -312,7 +312,7 @@ class Group:
                 slot.decided = Decided(*part)
                 if not slot.decided.distance.isfinite().all():
                     refuse_not_finite(as_float(slot.obs))
-                    hint = "the policy's scores or gradients are not finite"
+                    hint = "the policy's action scores or gradients are not finite"
                     raise BclError(f"{slot.cell.attack} made NaN observations", hint)
                 if probing:
                     refuse_over_budget(slot.decided.distance.amax(), slot.cell)
@@ -435,9 +435,11 @@ class Probe:
             again = self._policy(obs)
             searched = self._searched(obs)
         if not scores.isfinite().all():
-            raise BclError("the policy's scores are not finite", "its training diverged, or its weights are damaged")
+            raise BclError(
+                "the policy's action scores are not finite", "its training diverged, or its weights are damaged"
+            )
         if not searched.isfinite().all():
-            raise BclError("the policy's scores overflow in half precision", "evaluate with precision full")
+            raise BclError("the policy's action scores overflow in half precision", "evaluate with precision full")
         stochastic = not torch.equal(scores, again)
         if not stochastic:  # else the action was another draw's than the scores
             # Others take seconds a state on IMPALA.

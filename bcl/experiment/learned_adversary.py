@@ -10,7 +10,6 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -18,7 +17,7 @@ from bcl.attacks import Directed, Learned
 from bcl.attacks.suites import MYOPIC
 from bcl.config import Config, preset_for, resolve
 from bcl.envs import Step, VariedStarts, VectorEnv
-from bcl.envs.vector import Seeds
+from bcl.envs.vector import Seeds, WrappedEnv
 from bcl.errors import counted
 from bcl.evaluation import Cell, Plan, run_suite
 from bcl.evaluation.plan import Starts
@@ -49,16 +48,11 @@ IMAGES: dict[str, Any] = {
 }  # fmt: skip
 
 
-class AdversaryEnvs:
+class AdversaryEnvs(WrappedEnv):
     """N copies of a game, played by the adversary of a victim that plays it."""
 
     def __init__(self, env: VectorEnv, victim: Policy, eps: float) -> None:
-        self._env = env
-        self.game = env.game
-        self.num_envs = env.num_envs
-        self.obs_shape = env.obs_shape
-        self.low = env.low
-        self.high = env.high
+        super().__init__(env)
         self.num_actions = env.num_actions + 1
         self.action_names = ("truth", *env.action_names)
         device = next(victim.parameters()).device
@@ -82,12 +76,6 @@ class AdversaryEnvs:
         step = self._env.recv()
         self._obs = step.obs
         return dataclasses.replace(step, reward=-step.reward)
-
-    def screen(self) -> np.ndarray | None:
-        return self._env.screen()
-
-    def close(self) -> None:
-        self._env.close()
 
 
 def ready(

@@ -169,7 +169,7 @@ class DistillLearner(ReplayLearner):
             found.append(losses.leads(scores, scores.argmax(dim=1)).sum(dim=1).mean() / (scores.shape[1] - 1))
         self._scale.copy_(torch.stack(found).mean())
         if not self._scale > 0:
-            raise ConfigError("the teacher gives all actions the same score", "give a trained agent")
+            raise ConfigError("the teacher gives all actions the same action score", "give a trained agent")
 
     def _teach(self, obs: Tensor) -> Tensor:
         with torch.no_grad(), self._autocast():

@@ -281,7 +281,7 @@ def test_what_cannot_be_wrapped_or_certified_is_refused(tmp_path: Path) -> None:
     with pytest.raises(bcl.BclError, match="state_dict"):
         bcl.save(odd, tmp_path / "p.safetensors")
     for network, complaint in (
-        (nn.Linear(4, 3), "one score for each of 2 actions"),
+        (nn.Linear(4, 3), "one action score for each of 2 actions"),
         (nn.Linear(5, 2), r"observations of shape \(4,\)"),
         (Doubled(), "no weights"),
     ):
@@ -408,7 +408,7 @@ def test_repeats_are_those_of_the_train_command(
 def test_a_network_without_finite_scores_is_told_as_that() -> None:
     network = nn.Linear(4, 2)
     nn.init.constant_(network.weight, torch.nan)
-    with pytest.raises(bcl.BclError, match="the policy's scores are not finite"):
+    with pytest.raises(bcl.BclError, match="the policy's action scores are not finite"):
         bcl.evaluate(bcl.wrap(network, "CartPole-v1"), attacks="noise", eps=0.1, episodes=1)
 
 

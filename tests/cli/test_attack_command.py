@@ -161,7 +161,7 @@ def test_results_that_cannot_be_written_are_refused_before_the_work(bcl, tmp_pat
     (tmp_path / "p.results").touch()  # in the way, as permissions would be
     code, _, err = bcl(command, "p.safetensors", "--eps", "0.1", "--episodes", "2")
     assert (code, err.count("\n")) == (2, 1)
-    assert "copy it to where you may write" in err
+    assert "copy it to a folder that you may write to" in err
     assert "--out" not in err
 
 

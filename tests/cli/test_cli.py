@@ -30,7 +30,7 @@ def test_help_lists_every_command(bcl) -> None:
     assert [line.split()[1] for line in out.splitlines() if line.startswith("  bcl ")] == [*COMMANDS, "COMMAND"]
     assert "  bcl import FILE --format FORMAT --game GAME --out PATH [options] [--section.key value]\n" in out
     assert "  bcl bench {env,attack} [GAME ...] [options]\n      Measure this machine: " in out
-    assert "  bcl status RUN\n      Tell where a run stands" in out
+    assert "  bcl status RUN\n      Show where a run stands" in out
     assert bcl()[1] == out
 
 
