@@ -10,24 +10,30 @@ if TYPE_CHECKING:
     from bcl.api.evaluating import Certification, certify, evaluate
     from bcl.api.filming import Video, video
     from bcl.api.importing import import_policy
-    from bcl.api.reporting import compare, report
+    from bcl.api.listing import presets, zoo_agents
+    from bcl.api.measuring import bench
+    from bcl.api.reporting import Report, RunStatus, compare, report, status
     from bcl.api.training import RepeatedRun, Run, resume, train
     from bcl.api.workers import Workers
     from bcl.errors import BclError
     from bcl.evaluation import Evaluation
     from bcl.policies import Policy
+    from bcl.result import Listing
 
 _MODULES = {
     "bcl.api.agents": ("load", "make_env", "save", "wrap"),
     "bcl.api.evaluating": ("Certification", "certify", "evaluate"),
     "bcl.api.filming": ("Video", "video"),
     "bcl.api.importing": ("import_policy",),
-    "bcl.api.reporting": ("compare", "report"),
+    "bcl.api.listing": ("presets", "zoo_agents"),
+    "bcl.api.measuring": ("bench",),
+    "bcl.api.reporting": ("Report", "RunStatus", "compare", "report", "status"),
     "bcl.api.training": ("RepeatedRun", "Run", "resume", "train"),
     "bcl.api.workers": ("Workers",),
     "bcl.errors": ("BclError",),
     "bcl.evaluation": ("Evaluation",),
     "bcl.policies": ("Policy",),
+    "bcl.result": ("Listing",),
 }
 __all__ = ["__version__", *(name for names in _MODULES.values() for name in names)]
 

@@ -1,7 +1,7 @@
 """Every setting of a run: its default, its check and its help text in one field; and where settings come from.
 
 Order of precedence: defaults < the stage's own settings < preset of the game < learner and layers of `--init` < the
-recipe's rows for that game and stage < `--config FILE` < flags.
+recipe's rows for that game and stage < `--config FILE` < the command line.
 """
 
 import copy
@@ -101,7 +101,7 @@ class DqnConfig:
     radial_approach: Literal["1", "1-reference", "2"] = "2"
     """RADIAL's loss: 2 weighs overlaps of action bounds; 1 bounds the loss; `1-reference` leaves out the value stream."""
     kappa: Share = 0.8
-    """Weight of the standard loss, the robust one has the rest (in the end if `kappa_linear`); `sa`: of the robust."""
+    """Weight of the standard loss, the robust one has the rest (at the last step if `kappa_linear`); `sa`: of the robust."""
     kappa_linear: bool = False
     """Fall linearly from 1 to `kappa` instead of staying constant."""
     bound_share: Share = 0.0
@@ -190,8 +190,8 @@ class PpoConfig:
     """Adversarial training: share of the copies that act on what the adversary shows, so that the agent knows where it gets driven
     to; 0: all act on clean observations, as in the paper."""
     temperature: Positive = 1.0
-    """Logits are divided by this in acting and learning: below 1 the policy that learns is nearer to the greedy one, which is judged
-    and may hover for ever where drawn actions land; 1: as in the paper."""
+    """Logits are divided by this in acting and learning: below 1 the policy that learns is nearer to the greedy one, which is evaluated
+    and may never land where sampled actions do; 1: as in the paper."""
     exploration_start: Share = 0.0
     """Share of random actions begun at the first step, learned from as if the policy had drawn them; 0: none, as in the paper."""
     exploration_steps: Count = 1
@@ -495,10 +495,10 @@ def evaluation_defaults(game: Game) -> EvaluationConfig:
 
 
 def resolve(
-    game: str, *, recipe: str | None = None, file: Path | None = None, flags: Mapping[str, Any] | None = None
+    game: str, *, recipe: str | None = None, file: Path | None = None, settings: Mapping[str, Any] | None = None
 ) -> Config:
     """The complete configuration of a recipe's last stage on a game."""
-    return resolve_stages(game, recipe=recipe, file=file, flags=flags)[-1][1]
+    return resolve_stages(game, recipe=recipe, file=file, settings=settings)[-1][1]
 
 
 def resolve_stages(
@@ -506,14 +506,14 @@ def resolve_stages(
     *,
     recipe: str | None = None,
     file: Path | None = None,
-    flags: Mapping[str, Any] | None = None,
+    settings: Mapping[str, Any] | None = None,
     agent: Mapping[str, Any] | None = None,
 ) -> Stages:
     """Every stage of a recipe on a game with its complete configuration; `agent`: what the one to start from decides."""
     preset = merge(_preset(game), agent or {})
     written = current_names(Config, read_toml(file)) if file else {}
-    flags = current_names(Config, flags or {})
-    top = merge(merge(preset, written), flags)
+    settings = current_names(Config, settings or {})
+    top = merge(merge(preset, written), settings)
     _refuse_other_game(game, preset["game"], top["game"])
     algo = str(top.get("algo", "dqn"))
     name = recipe or str(top.get("recipe", "vanilla"))
@@ -529,16 +529,22 @@ def resolve_stages(
         if top.get("size") == "small":
             short = small(config_from_dict(merged))
             merged = asdict(short) | {"game": game_to_dict(short.game)}
-        if algo == "ppo":  # DQN's ways, which a game's own rows may have
+        if algo == "ppo":  # settings of DQN's attack, which the rows of a game may have
             merged = merge(merged, {"attack": NOT_PPO})
         return config_from_dict(functools.reduce(override, (*own, {"recipe": name}), merged))
 
-    _refuse_other_learner(algo, flags)
-    if "distill" in flags and last_stage.loss != "distill":
+    _refuse_other_learner(algo, settings)
+    if "distill" in settings and last_stage.loss != "distill":
         what = f"distill.* changes nothing, recipe '{name}' does not distill"
         raise ConfigError(what, "leave it out, or take --recipe distilled")
-    last = config(last_stage, last_rows, written, flags)
-    layers = (preset, *last_rows, written, flags)
+    try:
+        last = config(last_stage, last_rows, written, settings)
+    except ConfigError as error:
+        if not file:
+            raise
+        config(last_stage, last_rows, settings)  # raises where the file is not the cause
+        raise ConfigError(f"{error.message} (in '{file}')", error.hint) from None
+    layers = (preset, *last_rows, written, settings)
     targeted = any("target" in layer.get("curriculum", {}) for layer in layers)
     if last_stage.strategy in ("next", "skip", "paced") and not targeted:
         raise ConfigError(f"'{game}' has no target for a curriculum", "give one such as --curriculum.target 10/255")
@@ -546,7 +552,7 @@ def resolve_stages(
     # A printed configuration holds all of the last stage: only what was changed in it is meant for the others too.
     changes = _only(difference(config(last_stage, last_rows), last), written)
     _refuse_other_learner(algo, changes)
-    before = [(s, config(s, rows, _earlier(s, changes), _earlier(s, flags))) for s, rows in earlier]
+    before = [(s, config(s, rows, _earlier(s, changes), _earlier(s, settings))) for s, rows in earlier]
     return [*before, (last_stage, last)]
 
 
@@ -554,7 +560,8 @@ def override(settings: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, A
     """A user's settings over others. If they change `evaluation.eps` alone, `score_eps` keeps those of its budgets that
     are still evaluated; if that leaves none, the score is over all of `eps`."""
     merged = merge(settings, own)
-    given, evaluation = own.get("evaluation"), merged.get("evaluation")
+    given = own.get("evaluation")
+    evaluation = merged.get("evaluation")
     eps_alone = isinstance(given, Mapping) and "eps" in given and "score_eps" not in given
     if eps_alone and isinstance(evaluation, dict) and evaluation.get("score_eps"):
         evaluated = build(EvaluationConfig, {"eps": evaluation["eps"]}, "evaluation").eps
@@ -566,7 +573,9 @@ def override(settings: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, A
 def small(config: Config) -> Config:
     """The same for a quick look: at most 10,000 steps a run, 2 runs a phase, 8 in all, 3 short episodes a score under the
     suite `quick`."""
-    d, c, e = config.dqn, config.curriculum, config.evaluation
+    d = config.dqn
+    c = config.curriculum
+    e = config.evaluation
     share = min(1.0, 10_000 / d.steps)
     names = [
         "steps",
@@ -633,7 +642,8 @@ def _refuse_other_game(name: str, known: Mapping[str, Any], given: Any) -> None:
 
 
 def _check_last(game: str, stage: recipes.Stage, config: Config) -> None:
-    start, target = config.curriculum.start, config.curriculum.target
+    start = config.curriculum.start
+    target = config.curriculum.target
     if start >= target and stage.loss != "standard" and stage.strategy != "open":  # those have no target
         what = f"curriculum.start {format_eps(start)} is not below curriculum.target {format_eps(target)}"
         raise ConfigError(what, "give a start below the target")

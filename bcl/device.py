@@ -22,7 +22,10 @@ SHARE = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"  # of a GPU, which MPS lends to a pr
 Accelerate = Literal["auto", "none", "graphs", "full"]
 WORTH_COMPILING = 1_000_000  # agent steps: compiling takes about a minute
 FEW_IMAGES = 8  # a batch below it gains nothing from a second thread
-M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_MAX = -1, -2, -4  # of glibc's malloc.h
+# of glibc's malloc.h
+M_TRIM_THRESHOLD = -1
+M_TOP_PAD = -2
+M_MMAP_MAX = -4
 _BEGAN = time.monotonic()
 
 
@@ -109,9 +112,11 @@ def _on_a_share() -> bool:
 def quick_kernels(enabled: bool) -> Iterator[None]:
     """Where `enabled`: TF32 for matrix products too (PyTorch's convolutions have it anyway), and for every convolution the
     kernel that was fastest on its first call. Certificates have their own rule (`bounds.full_precision`)."""
-    products, convolutions = torch.backends.cuda.matmul, torch.backends.cudnn
+    products = torch.backends.cuda.matmul
+    convolutions = torch.backends.cudnn
     before = products.allow_tf32, convolutions.benchmark
-    products.allow_tf32, convolutions.benchmark = before[0] or enabled, before[1] or enabled
+    products.allow_tf32 = before[0] or enabled
+    convolutions.benchmark = before[1] or enabled
     try:
         yield
     finally:
@@ -151,7 +156,7 @@ def keep_freed_memory() -> None:
 
 @contextmanager
 def enough_memory(*settings: str) -> Iterator[None]:
-    """Name the settings that memory goes by, where it runs out."""
+    """Where memory runs out, name the settings that decide how much is needed."""
     try:
         yield
     except RuntimeError as error:

@@ -1,4 +1,4 @@
-"""Errors a user can act on: what is wrong, and the way out. Anything else that escapes is a bug of ours.
+"""Errors a user can act on: what is wrong, and what to do. Any other exception is a bug of this package.
 
 Below them, what their sentences are made of.
 """

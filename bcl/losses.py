@@ -59,7 +59,9 @@ def radial_2(q: Tensor, lower: Tensor, upper: Tensor, past: Replayed, kappa: Sca
     Gradient: `standard`'s; upper where g_y > 0 and o_y > 0; lower at the actions.
     """
     td, info = standard(q, past)
-    q, lower, upper = _wide(q).detach(), _wide(lower), _wide(upper)
+    q = _wide(q).detach()
+    lower = _wide(lower)
+    upper = _wide(upper)
     lead = (_at(q, past.actions).unsqueeze(1) - q).clamp(min=0)
     overlap = (upper - _at(lower, past.actions).unsqueeze(1) + lead / 2).clamp(min=0)
     certified = _mean(proves_best(q, lower, upper), past.weight)
@@ -120,7 +122,8 @@ def distilled(clean: Tensor, worst: Tensor, mistakes: Tensor, weight: Tensor, ka
     smallest within the budget. `mistakes` (B, A): c_y in [0, 1], how bad y would be; 0 for the teacher's action and for those as
     good. With all c_y = 1, l is the cross-entropy. Gradient: clean and worst.
     """
-    clean, worst = _wide(clean), _wide(worst)
+    clean = _wide(clean)
+    worst = _wide(worst)
     plain = _mean(_mistake_loss(clean, mistakes), weight)
     robust = _mean(_mistake_loss(worst, mistakes), weight)
     real = mistakes > 0.5
@@ -208,7 +211,8 @@ def ppo(logits: Tensor, values: Tensor, past: Past, weights: LossWeights) -> tup
     surrogate = -mean min(r A, clip(r) A) with r = pi(a) / pi_old(a); value = mean max((V - t)^2, (V_clipped - t)^2) / 2.
     Gradient: logits and values.
     """
-    logits, values = _wide(logits), _wide(values)
+    logits = _wide(logits)
+    values = _wide(values)
     surrogate = -_mean(_clipped_gain(logits, past, weights.clip), past.weight)
     rest, info = _value_and_entropy(logits, values, past, weights)
     loss = surrogate + rest
@@ -242,7 +246,8 @@ def ppo_radial(
 def _ppo_robust(
     logits: Tensor, values: Tensor, one: Tensor, other: Tensor, past: Past, weights: LossWeights, kappa: Scalar
 ) -> tuple[Tensor, Info]:
-    logits, values = _wide(logits), _wide(values)
+    logits = _wide(logits)
+    values = _wide(values)
     taken = past.actions.unsqueeze(1) == torch.arange(logits.shape[1], device=logits.device)
     mixed = torch.where(taken, one, other), torch.where(taken, other, one)
     gains = [_clipped_gain(scores, past, weights.clip) for scores in mixed]

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 
 def die_with_parent() -> None:
-    """From here on this process ends when the one that it works for does, however that one ends."""
+    """Make this process end when its parent does, however the parent ends."""
 
     def wait() -> None:
         if parent := multiprocessing.parent_process():

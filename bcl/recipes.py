@@ -103,7 +103,7 @@ def take_recipe(file: Path) -> str:
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ConfigError(f"'{file}' is no recipe ({' '.join(str(error).split())})", hint) from None
     if file.stem in RECIPES:
-        raise ConfigError(f"'{file.stem}' is a recipe of bcl's", "give the file another name")
+        raise ConfigError(f"'{file.stem}' is the name of a built-in recipe", "give the file another name")
     bootstrap = data.get("bootstrap", "none")
     unknown = data.keys() - {"summary", "bootstrap", "stages"}
     if unknown or bootstrap not in get_args(Bootstrap) or not stages:

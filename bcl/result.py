@@ -1,7 +1,7 @@
 """What the functions of `bcl` return: results that print, and turn into plain data, a data frame and HTML for notebooks."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import Any
@@ -57,3 +57,31 @@ class Result(ABC):
 
     def _repr_html_(self) -> str:
         return "".join(table.to_html() for table in self._tables())
+
+
+@dataclass(frozen=True, repr=False)
+class Listing(Result):
+    """Rows of a list, and the text that the command prints."""
+
+    title: str
+    rows: Sequence[Mapping[str, Any]]
+    text: str
+    data: Mapping[str, Any]
+    """What `to_dict` returns."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, as JSON has it."""
+        return dict(self.data)
+
+    def _rows(self) -> Iterable[dict[str, Any]]:
+        return map(dict, self.rows)
+
+    def _tables(self) -> Iterable[Table]:
+        header = tuple(self.rows[0]) if self.rows else ()
+        yield Table(self.title, header, tuple(tuple(str(row[name]) for name in header) for row in self.rows))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.title})"
+
+    def __str__(self) -> str:
+        return self.text

@@ -20,7 +20,8 @@ def ramp(step: int, begin: int, finish: int, kind: Ramp) -> float:
 
     `smooth`: quartic over the first quarter of the way, then linear, meeting with equal slopes.
     """
-    length, done = finish - begin, step - begin
+    length = finish - begin
+    done = step - begin
     if length <= 0:
         return float(done > 0)
     if kind == "linear":

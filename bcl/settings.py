@@ -1,4 +1,4 @@
-"""Plain data to frozen dataclasses and back: flags, TOML, type checks and did-you-mean.
+"""Plain data to frozen dataclasses and back: the command line, TOML, type checks and did-you-mean.
 
 Budgets (eps) are in observation units: images live in [0, 1], so people write `3/255`.
 """
@@ -58,7 +58,7 @@ def format_eps(eps: float) -> str:
     return f"{levels}/255" if len(decimal) > 6 and eps == levels / 255 else decimal
 
 
-def parse_flags(arguments: list[str]) -> dict[str, Any]:
+def parse_settings(arguments: list[str]) -> dict[str, Any]:
     """Nested settings from `--section.key value` and `--section.key=value`; values stay text until they are typed."""
     settings: dict[str, Any] = {}
     words = iter(arguments)
@@ -166,6 +166,15 @@ def setting_line(config: Any, wanted: str) -> str:
     return f"{wanted} = {'none' if value is None else _toml_value(value, hint)}"
 
 
+def setting_rows(config: Any) -> list[dict[str, str]]:
+    """Dotted name, value as TOML writes it, and help of every setting that has a value."""
+    return [
+        {"setting": name, "value": _toml_value(value, hint), "help": documented(owner).get(name.rpartition(".")[2], "")}
+        for name, value, hint, owner in _leaves(config)
+        if value is not None
+    ]
+
+
 def _leaves(config: Any, where: str = "") -> Iterator[tuple[str, Any, Any, type]]:
     """Dotted name, value, type and class of every setting, in the order of the fields."""
     kind = type(config)
@@ -210,7 +219,7 @@ def _closest_setting(key: str, where: str, hints: Mapping[str, Any]) -> str:
 
 
 def typed(hint: Any, value: Any, where: str, shown: str = "") -> Any:
-    """`value` as the type of its field or flag; text is parsed, everything else must already fit. `shown`: how it is written on the
+    """`value` as the type of its field or option; text is parsed, everything else must already fit. `shown`: how it is written on the
     command line, where that is not `--where`."""
     if any(dataclasses.is_dataclass(kind) for kind in (hint, *typing.get_args(hint))):
         return build(hint, value, where)

@@ -39,12 +39,12 @@ from bcl.policies import Policy
 from bcl.policies.files import to_bytes
 from bcl.runs.directory import Agent, RunDirectory, TrainingFolder
 from bcl.runs.executors import Executor, InThisProcess, JudgeBeside, Processes
-from bcl.settings import parse_flags
+from bcl.settings import parse_settings
 
 
 def phase(folder: Path, options: argparse.Namespace, executor: Executor) -> tuple[float, list[Agent]]:
     """Seconds that the runs of a phase take, and what came out."""
-    config = resolve(options.game, recipe="ncl-at", flags=parse_flags(options.settings))
+    config = resolve(options.game, recipe="ncl-at", settings=parse_settings(options.settings))
     with contextlib.closing(make_env(config.game, 1)) as env:
         torch.manual_seed(0)
         parent = to_bytes(Policy(spec_of(config, env)))
@@ -62,7 +62,7 @@ def phase(folder: Path, options: argparse.Namespace, executor: Executor) -> tupl
 
 def curriculum(folder: Path, options: argparse.Namespace, beside: JudgeBeside, init: Policy | None) -> RunDirectory:
     """A run whose stages were trained; without its verdict, which has nothing to do with the curriculum."""
-    stages = resolve_stages(options.game, recipe=options.recipe, flags=parse_flags(options.settings))
+    stages = resolve_stages(options.game, recipe=options.recipe, settings=parse_settings(options.settings))
     experiment.create(folder, stages, options.device, init)
     dispatcher = Dispatcher(
         device=options.device, judge_beside=beside, say=lambda line: print(f"{folder.name}: {line}")

@@ -137,7 +137,7 @@ def main() -> None:
     print(f"actions proven, whatever the attack: {shares}")
     print(f"next: bcl attack {out} --suite paper")
     report = bcl.report(out, device="cpu")
-    print(f"report: {report}")
+    print(f"report: {report.file}")
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bcl.cli import commands
+import bcl
 from bcl.config import (
     AttackConfig,
     Config,
@@ -21,7 +21,7 @@ from bcl.config import (
 from bcl.errors import BclError, ConfigError, GameError, counted
 from bcl.games import AtariGame, GymnasiumGame, ProcgenGame
 from bcl.recipes import RECIPES, check_trainable
-from bcl.settings import difference, format_eps, parse_eps, parse_flags, to_toml
+from bcl.settings import difference, format_eps, parse_eps, parse_settings, to_toml
 
 PRESETS = Path(__file__).parents[1] / "bcl" / "presets"
 
@@ -29,7 +29,7 @@ PRESETS = Path(__file__).parents[1] / "bcl" / "presets"
 def test_precedence_is_defaults_preset_recipe_file_flags(tmp_path: Path) -> None:
     file = tmp_path / "mine.toml"
     file.write_text("[curriculum]\nruns = 7\nmin_runs = 6\n")
-    config = resolve("pong", recipe="bcl-mos-at", file=file, flags=parse_flags(["--curriculum.min-runs", "2"]))
+    config = resolve("pong", recipe="bcl-mos-at", file=file, settings=parse_settings(["--curriculum.min-runs", "2"]))
     assert config.dqn.gamma == 0.99  # default
     assert config.game == AtariGame("pong", crop_shift=10, num_actions=4)  # preset
     assert config.curriculum.nominal_threshold == 20  # recipe
@@ -119,7 +119,7 @@ PPO_ROWS = [  # recipe, game, bootstrap, eps_0, target, V_attacked, losses of th
 @pytest.mark.parametrize("row", PPO_ROWS, ids=lambda r: "-".join(r[:3]))
 def test_ppo_rows_of_the_paper(row: tuple) -> None:
     recipe, game, bootstrap, start, target, attacked, losses = row
-    stages = resolve_stages(game, recipe=recipe, flags={} if bootstrap == "auto" else {"bootstrap": bootstrap})
+    stages = resolve_stages(game, recipe=recipe, settings={} if bootstrap == "auto" else {"bootstrap": bootstrap})
     assert [stage.loss for stage, _ in stages] == losses
     config = stages[-1][1]
     assert curriculum_of(config) == (start / 255, target / 255, 1, 1, None, attacked)
@@ -173,7 +173,7 @@ PAPER_DQN = {
 @pytest.mark.parametrize("recipe", ["at", "ncl-at", "bcl-c-at", "bcl-mos-at", "bcl-radial", "radial", "vanilla"])
 def test_the_papers_tempo_has_its_numbers_in_every_stage(recipe: str, game: str) -> None:
     names = "steps buffer_size replay_initial batch_size samples_per_step learning_rate learning_rate_end n_step target_sync"
-    for stage, config in resolve_stages(game, recipe=recipe, flags={"tempo": "paper"}):
+    for stage, config in resolve_stages(game, recipe=recipe, settings={"tempo": "paper"}):
         numbers = list(PAPER_DQN[stage.loss])
         if stage.loss == "radial" and config.game.pipeline == "v1":
             numbers[2] = 256  # radial_rl's first version
@@ -188,7 +188,7 @@ def test_the_papers_tempo_has_its_numbers_in_every_stage(recipe: str, game: str)
 @pytest.mark.parametrize("game", ["fruitbot", "jumper"])
 @pytest.mark.parametrize("recipe", ["vanilla", "radial", "at", "bcl-mos-at"])
 def test_the_papers_tempo_is_the_usual_one_of_ppo(recipe: str, game: str) -> None:
-    stages = resolve_stages(game, recipe=recipe, flags={"tempo": "paper"})
+    stages = resolve_stages(game, recipe=recipe, settings={"tempo": "paper"})
     assert [config.ppo for _, config in stages] == [PpoConfig()] * len(stages)
     assert [dataclasses.replace(config, tempo="auto") for _, config in stages] == [
         config for _, config in resolve_stages(game, recipe=recipe)
@@ -201,8 +201,8 @@ def test_the_fast_tempo_shortens_every_stage_and_keeps_the_method(recipe: str, g
     if game == "fruitbot" and "ppo" not in RECIPES[recipe].algos:
         return
     target = {"curriculum": {"target": "10/255"}} if game == "breakout" else {}
-    usual = resolve_stages(game, recipe=recipe, flags={"tempo": "paper"} | target)
-    fast = resolve_stages(game, recipe=recipe, flags={"tempo": "fast"} | target)
+    usual = resolve_stages(game, recipe=recipe, settings={"tempo": "paper"} | target)
+    fast = resolve_stages(game, recipe=recipe, settings={"tempo": "fast"} | target)
     method = ("kappa", "kappa_linear", "td_loss", "radial_approach", "ramp", "gamma")
     for (stage, before), (_, after) in zip(usual, fast, strict=True):
         assert (before.curriculum, before.attack, before.game) == (after.curriculum, after.attack, after.game)
@@ -216,21 +216,21 @@ def test_the_fast_tempo_shortens_every_stage_and_keeps_the_method(recipe: str, g
 
 def test_the_fast_tempo_by_hand() -> None:
     vanilla, radial, at = (
-        config.dqn for _, config in resolve_stages("freeway", recipe="bcl-mos-at", flags={"tempo": "fast"})
+        config.dqn for _, config in resolve_stages("freeway", recipe="bcl-mos-at", settings={"tempo": "fast"})
     )
     assert (vanilla.steps, vanilla.batch_size, vanilla.exploration_repeat) == (2_000_000, 1024, 64)
     assert (radial.steps, radial.ramp_steps, radial.n_step) == (1_000_000, 800_000, 3)
     assert (at.steps, at.ramp_steps, at.batch_size, at.n_step, at.kappa) == (500_000, 400_000, 1024, 3, 0.8)
-    last = resolve("road_runner", recipe="bcl-radial+at", flags={"tempo": "fast"}).dqn
+    last = resolve("road_runner", recipe="bcl-radial+at", settings={"tempo": "fast"}).dqn
     assert (last.steps, last.learning_rate) == (500_000, 1.25e-7)
-    ppo = resolve("fruitbot", recipe="at", flags={"tempo": "fast"}).ppo
+    ppo = resolve("fruitbot", recipe="at", settings={"tempo": "fast"}).ppo
     assert (ppo.steps, ppo.batch_size, ppo.learning_rate_end) == (5_000_000, 2048, 0.1)
-    assert resolve("fruitbot", recipe="at", flags={"tempo": "fast", "ppo": {"steps": 9}}).ppo.steps == 9
+    assert resolve("fruitbot", recipe="at", settings={"tempo": "fast", "ppo": {"steps": 9}}).ppo.steps == 9
 
 
 def test_small_games_have_one_tempo() -> None:
     with pytest.raises(ConfigError, match="'cartpole' has no other tempo; leave out --tempo"):
-        resolve("cartpole", recipe="at", flags={"tempo": "fast"})
+        resolve("cartpole", recipe="at", settings={"tempo": "fast"})
 
 
 def test_a_configuration_of_before_there_were_tempos_is_read_as_it_was() -> None:
@@ -243,9 +243,9 @@ def test_a_configuration_of_before_there_were_tempos_is_read_as_it_was() -> None
 def test_settings_by_their_names_of_version_0_1(tmp_path: Path) -> None:
     old = {"budget": "small", "curriculum": {"toothless": 0.5}}
     new = {"size": "small", "curriculum": {"weak_attack_share": 0.5}}
-    wanted = resolve("cartpole", recipe="bcl-mos-at", flags=new)
+    wanted = resolve("cartpole", recipe="bcl-mos-at", settings=new)
     assert (wanted.size, wanted.curriculum.weak_attack_share) == ("small", 0.5)
-    assert resolve("cartpole", recipe="bcl-mos-at", flags=old) == wanted
+    assert resolve("cartpole", recipe="bcl-mos-at", settings=old) == wanted
     file = tmp_path / "old.toml"
     file.write_text('budget = "small"\n[curriculum]\ntoothless = 0.5\n')
     assert resolve("cartpole", recipe="bcl-mos-at", file=file) == wanted
@@ -280,11 +280,11 @@ def test_road_runner_at_rows_use_v1_in_every_stage(recipe: str) -> None:
 def test_bootstrap_chooses_the_stages_of_bcl_recipes_only() -> None:
     auto = resolve_stages("pong", recipe="bcl-mos-at")
     assert [stage.loss for stage, _ in auto] == ["standard", "radial", "at"]
-    stages = resolve_stages("pong", recipe="bcl-mos-at", flags={"bootstrap": "vanilla"})
+    stages = resolve_stages("pong", recipe="bcl-mos-at", settings={"bootstrap": "vanilla"})
     assert [stage.loss for stage, _ in stages] == ["standard", "at"]
     assert stages[-1][1].curriculum.start == 0
     with pytest.raises(ConfigError, match="no choice of bootstrap"):
-        resolve("pong", recipe="bcl-radial", flags={"bootstrap": "vanilla"})
+        resolve("pong", recipe="bcl-radial", settings={"bootstrap": "vanilla"})
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
@@ -295,9 +295,8 @@ def test_a_printed_configuration_changes_no_stage(name: str, recipe: str, tmp_pa
     assert resolve_stages(name, file=file) == resolve_stages(name, recipe=recipe)
 
 
-def test_presets_names_earlier_stages_in_comments(capsys: pytest.CaptureFixture[str]) -> None:
-    commands.presets("pong", recipe="bcl-mos-at")
-    out = capsys.readouterr().out
+def test_presets_names_earlier_stages_in_comments() -> None:
+    out = str(bcl.presets("pong", recipe="bcl-mos-at"))
     assert "# stage 1 of 3, loss standard, strategy none:" in out
     assert "#   dqn.steps = 1200000\n" in out
     assert '#   curriculum.target = "1/255"\n' in out
@@ -306,7 +305,7 @@ def test_presets_names_earlier_stages_in_comments(capsys: pytest.CaptureFixture[
 
 def test_own_settings_reach_earlier_stages() -> None:
     flags = {"dqn": {"steps": 9}, "curriculum": {"start": 5 / 255, "runs": 4, "min_runs": 2}}
-    *_, radial, opened, at = [c for _, c in resolve_stages("bank_heist", recipe="bcl-radial+at", flags=flags)]
+    *_, radial, opened, at = [c for _, c in resolve_stages("bank_heist", recipe="bcl-radial+at", settings=flags)]
     assert [c.dqn.steps for c in (radial, opened, at)] == [9, 9, 9]
     assert [c.curriculum.start * 255 for c in (radial, opened, at)] == [0, 1, 5]
     assert [c.curriculum.runs for c in (radial, opened, at)] == [1, 4, 4]
@@ -315,7 +314,7 @@ def test_own_settings_reach_earlier_stages() -> None:
 def test_the_learner_in_use() -> None:
     assert resolve("pong").learner("at") == resolve("pong").dqn
     assert resolve("fruitbot").learner("at") == resolve("fruitbot").ppo
-    assert resolve("pong", flags=parse_flags(["--algo", "ppo"])).learner("at") == PpoConfig()
+    assert resolve("pong", settings=parse_settings(["--algo", "ppo"])).learner("at") == PpoConfig()
     assert resolve("fruitbot").learner("distill") == resolve("fruitbot").distill
 
 
@@ -375,7 +374,7 @@ def test_games_without_a_preset() -> None:
 )
 def test_a_wrong_setting_is_one_sentence_with_a_way_out(flags: list[str], words: tuple[str, ...]) -> None:
     with pytest.raises(ConfigError) as caught:
-        resolve("pong", flags=parse_flags(flags))
+        resolve("pong", settings=parse_settings(flags))
     assert "\n" not in str(caught.value)
     assert caught.value.hint
     assert all(word in str(caught.value) for word in words), str(caught.value)
@@ -443,7 +442,7 @@ def test_one_is_singular() -> None:
 
 
 def test_difference_names_the_fields() -> None:
-    old, new = resolve("pong"), resolve("pong", flags=parse_flags(["--dqn.steps", "5", "--game.pool", "rgb"]))
+    old, new = resolve("pong"), resolve("pong", settings=parse_settings(["--dqn.steps", "5", "--game.pool", "rgb"]))
     assert difference(old, new) == ["dqn.steps", "game.pool"]
     assert difference(old, old) == []
 
@@ -473,19 +472,30 @@ def test_any_text_survives_toml(text: str) -> None:
 @pytest.mark.parametrize("flag", ["--attack.in_play=0.5", "--attack.fresh=true"])
 def test_ppo_refuses_what_only_dqn_has(flag: str) -> None:
     assert resolve("acrobot", recipe="at").attack.in_play > 0
-    assert resolve("acrobot", recipe="at", flags=parse_flags(["--algo", "ppo"])).attack.in_play == 0
+    assert resolve("acrobot", recipe="at", settings=parse_settings(["--algo", "ppo"])).attack.in_play == 0
     with pytest.raises(ConfigError, match="PPO has no attack"):
-        resolve("cartpole", recipe="at", flags=parse_flags(["--algo", "ppo", flag]))
+        resolve("cartpole", recipe="at", settings=parse_settings(["--algo", "ppo", flag]))
 
 
 def test_a_game_may_have_settings_for_one_learner_alone() -> None:
-    targets = [resolve("acrobot", recipe="at", flags={"algo": algo}).curriculum.target for algo in ("dqn", "ppo")]
+    targets = [resolve("acrobot", recipe="at", settings={"algo": algo}).curriculum.target for algo in ("dqn", "ppo")]
     assert targets == [0.06, 0.05]
 
 
 @pytest.mark.parametrize("game", ["acrobot", "lunar_lander"])
 def test_ppo_plays_under_attack_where_it_is_made_robust(game: str) -> None:
-    vanilla, robust = (c.ppo for _, c in resolve_stages(game, recipe="at", flags=parse_flags(["--algo", "ppo"])))
+    vanilla, robust = (c.ppo for _, c in resolve_stages(game, recipe="at", settings=parse_settings(["--algo", "ppo"])))
     assert (vanilla.in_play, vanilla.temperature) == (0, 1)
     assert (robust.in_play, robust.temperature, robust.exploration_start) == (0.5, 0.3, 0)
     assert robust.steps < vanilla.steps
+
+
+@pytest.mark.parametrize("text", ["[dqn]\nstepz = 3", "[dqn]\nsteps = 'x'", "dqn = 3", "[dqn]\nsteps = -5"])
+def test_a_mistake_in_a_file_of_settings_names_the_file(text: str, tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text(text)
+    with pytest.raises(ConfigError, match=r"dqn.*\(in '.*mine\.toml'\)"):
+        resolve("cartpole", file=file)
+    with pytest.raises(ConfigError) as caught:
+        resolve("cartpole", file=file, settings={"ppo": {"stepz": 1}})
+    assert "mine.toml" not in str(caught.value)  # the option is a mistake too

@@ -56,7 +56,7 @@ class Ahead:
         self.guessed: tuple[Fake, int, int] | None = None
         self.succeeds = True
         self.right = 0
-        self.in_vain = 0
+        self.unused = 0
 
     def agent(self, parent: Fake, phase: int, k: int) -> Fake:
         draw = random.Random(f"{self.seed} {parent} {phase} {k}")
@@ -68,7 +68,7 @@ class Ahead:
             if self.guessed:
                 hit = self.guessed == (parent, phase.index, k)
                 self.right += hit
-                self.in_vain += not hit
+                self.unused += not hit
                 self.guessed = None
             agent = self.agent(parent, phase.index, k)
             if found := likely_next(phase, k, self.rules, self.succeeds):
@@ -85,7 +85,7 @@ class Ahead:
 @pytest.mark.parametrize("settings", [{}, C, MOS, MOS | {"skip": 0.0}, MOS | {"ratchet": True}], ids=str)
 def test_guesses_change_no_decision_and_wrong_ones_are_counted(settings: dict[str, Any]) -> None:
     rules = Rules(eps=LEVELS, **settings)
-    right = in_vain = 0
+    right = unused = 0
     for seed in range(50):
         world = Ahead(rules, seed)
 
@@ -97,7 +97,7 @@ def test_guesses_change_no_decision_and_wrong_ones_are_counted(settings: dict[st
 
         assert run(world.train) == run(world.plain)
         right += world.right
-        in_vain += world.in_vain + (world.guessed is not None)
+        unused += world.unused + (world.guessed is not None)
     assert right > 0
     certain = settings in ({}, C)
-    assert (in_vain == 0) == certain
+    assert (unused == 0) == certain

@@ -15,7 +15,7 @@ from bcl.cli.main import COMMANDS, parse
 from bcl.config import Config, resolve_stages
 from bcl.games import Game
 from bcl.recipes import RECIPES, check_trainable
-from bcl.settings import parse_eps, parse_flags
+from bcl.settings import parse_eps, parse_settings
 
 sys.path.insert(0, str(Path(__file__).parent))
 from docs_commands import (
@@ -42,7 +42,7 @@ def refuse_unknown(words: list[str]) -> None:
     """Parse a `bcl` command line, and look up every name in it."""
     [given, *_], settings = parse(words[1], words[2:])
     if words[1] in ("train", "presets") and "game" in given:
-        config = resolve_stages(given["game"], recipe=given.get("recipe"), flags=parse_flags(settings))[-1][1]
+        config = resolve_stages(given["game"], recipe=given.get("recipe"), settings=parse_settings(settings))[-1][1]
         check_trainable(config.recipe, config.algo)
     elif words[1] == "attack":
         if "suite" in given:

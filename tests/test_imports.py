@@ -10,7 +10,7 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "bcl"
 FACTS = {"errors", "settings", "layers", "games"}
 ALLOWED = {
-    "__init__": {"api", "policies", "envs", "errors", "evaluation"},
+    "__init__": {"api", "policies", "envs", "errors", "evaluation", "result"},
     "__main__": {"cli"},
     "errors": set(),
     "layers": set(),

@@ -7,7 +7,7 @@ import pytest
 from bcl.config import config_from_toml, resolve, resolve_stages
 from bcl.errors import ConfigError
 from bcl.experiment.phases import rules_of
-from bcl.settings import parse_flags, to_toml
+from bcl.settings import parse_settings, to_toml
 
 
 def test_radial_is_approach_2_wherever_it_is_not_v1() -> None:
@@ -32,21 +32,21 @@ def test_agents_are_judged_as_in_the_papers_tables() -> None:
     for game in ("fruitbot", "jumper"):
         evaluation = resolve(game, recipe="bcl-mos-at").evaluation
         assert (evaluation.suite, evaluation.levels, len(evaluation.scored)) == ("pgd-30", "both", 3)
-        look = resolve(game, flags={"size": "small"}).evaluation
+        look = resolve(game, settings={"size": "small"}).evaluation
         assert (look.suite, look.levels) == ("quick", "train")
     with pytest.raises(ConfigError, match="'pong' has no sets of levels"):
-        resolve("pong", flags=parse_flags(["--evaluation.levels", "both"]))
+        resolve("pong", settings=parse_settings(["--evaluation.levels", "both"]))
 
 
 @pytest.mark.parametrize(
     ("eps", "scored"), [("10/255", [10]), ("10/255,5/255,25/255", [10, 25]), ("5/255", []), ("2/255,4/255", [])]
 )
 def test_budgets_alone_can_be_overridden(eps: str, scored: list[int], tmp_path: Path) -> None:
-    flags = parse_flags(["--evaluation.eps", eps])
+    flags = parse_settings(["--evaluation.eps", eps])
     printed = tmp_path / "printed.toml"
     printed.write_text(to_toml(resolve("pong", recipe="bcl-mos-at")))
     for file in (None, printed):
-        for _, config in resolve_stages("pong", recipe="bcl-mos-at", file=file, flags=flags):
+        for _, config in resolve_stages("pong", recipe="bcl-mos-at", file=file, settings=flags):
             assert config.evaluation.score_eps == tuple(level / 255 for level in scored)
             assert config.evaluation.scored == (config.evaluation.score_eps or config.evaluation.eps)
             assert config_from_toml(to_toml(config)) == config
@@ -54,6 +54,6 @@ def test_budgets_alone_can_be_overridden(eps: str, scored: list[int], tmp_path: 
 
 def test_a_score_over_budgets_that_are_not_judged_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"score_eps has 7/255, which evaluation\.eps has not"):
-        resolve("pong", flags=parse_flags(["--evaluation.score_eps", "10/255,7/255"]))
+        resolve("pong", settings=parse_settings(["--evaluation.score_eps", "10/255,7/255"]))
     with pytest.raises(ConfigError, match="score_eps has 10/255, which"):
-        resolve("pong", flags=parse_flags(["--evaluation.eps", "7/255", "--evaluation.score_eps", "10/255"]))
+        resolve("pong", settings=parse_settings(["--evaluation.eps", "7/255", "--evaluation.score_eps", "10/255"]))

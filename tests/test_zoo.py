@@ -25,7 +25,7 @@ from bcl.policies import Policy, PolicySpec
 from bcl.policies.files import fingerprint
 from bcl.runs import store
 from bcl.runs.directory import CONFIG, POLICY, RunDirectory
-from bcl.settings import difference, parse_flags, to_toml
+from bcl.settings import difference, parse_settings, to_toml
 
 Cli = Callable[..., tuple[int, str, str]]
 # The scores of two actions, from a unit that is 0 and one that is not; the second action is the better one in each.
@@ -63,7 +63,7 @@ def publish(publishing, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Call
     def call(head: list[list[float]], *more: str) -> Policy:
         policy = save_with_head(head, tmp_path / "p.safetensors")
         bcl.evaluate(tmp_path / "p.safetensors", suite="quick", eps=[0.1], episodes=2)
-        (tmp_path / "config.toml").write_text(to_toml(resolve("cartpole", flags={"seed": 3})))
+        (tmp_path / "config.toml").write_text(to_toml(resolve("cartpole", settings={"seed": 3})))
         words = (
             f"mine {tmp_path / 'p.safetensors'} --results {tmp_path / 'p.results'} --config {tmp_path / 'config.toml'}"
         )
@@ -118,8 +118,8 @@ def test_the_command_of_a_shipped_agent_makes_one_like_it_from_scratch(name: str
         [given, *_], settings = parse("train", shlex.split(line)[2:])
         assert given.get("init") in made  # by a command before it, or by that of another agent
         made.add(given.get("out"))
-        flags = parse_flags([*settings, f"--seed={given.get('seed', 0)}"])
-        config = resolve(given["game"], recipe=given.get("recipe"), flags=flags)
+        flags = parse_settings([*settings, f"--seed={given.get('seed', 0)}"])
+        config = resolve(given["game"], recipe=given.get("recipe"), settings=flags)
     trained = config_from_toml((agent.folder / CONFIG).read_text())
     # The verdict's suite, where the zoo has its own; defaults that came later and change nothing about the method.
     assert {*difference(config, trained)} <= {"evaluation.suite", *LATER_DEFAULTS}

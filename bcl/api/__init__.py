@@ -27,7 +27,7 @@ Budgets = float | str | Sequence[float | str]
 def named_game(game: object) -> str:
     """The name of a game; environments may be given as classes, or as functions that make one."""
     hint = "give its name, such as 'cartpole', or a Gymnasium environment's class or a function that makes one"
-    if callable(game) and hasattr(game, "__name__"):  # which a functools.partial has not
+    if callable(game) and hasattr(game, "__name__"):  # a functools.partial has none
         return name_of_environment(game)
     return text("game", game, hint)
 
@@ -38,7 +38,7 @@ def game_of(game: object) -> Game:
 
 
 def given(name: str, value: Any, kinds: type | tuple[type, ...], hint: str) -> Any:
-    """An argument of one of these kinds; another is refused in one sentence."""
+    """The argument, if it is of one of these kinds; else a ConfigError."""
     if not isinstance(value, kinds) or isinstance(value, bool):
         raise misfit(name, value, hint)
     return value
@@ -101,7 +101,7 @@ def path_of(name: str, value: object, hint: str = "give a path") -> Path:
 
 
 def several(name: str, value: object) -> list[Any]:
-    """The members of a sequence, of which there is one at least; one number, word or attack stands for itself."""
+    """The members of a sequence, which must not be empty; one number, word or attack is taken as a list of one."""
     if isinstance(value, str | Real) or callable(value):
         return [value]
     hint = "give one or a list"

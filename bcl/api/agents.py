@@ -88,7 +88,7 @@ def wrap(network: nn.Module, game: str | Game | Callable[..., Any]) -> Policy:
     """A module of your own as a policy of a game, for `bcl.evaluate`, `bcl.certify` and, if it is a `Sequential` of plain
     layers, `bcl.save`, after which commands take its file.
 
-    It gets observations (B, *shape) as `bcl.make_env` gives them, bytes divided by 255, and returns one score per action.
+    It gets observations (B, *shape) as `bcl.make_env` gives them, bytes divided by 255, and returns one action score per action.
     Certificates need a `Sequential` of layers that have bounds.
     """
     given("network", network, nn.Module, "give a PyTorch module")
@@ -116,7 +116,7 @@ def wrap(network: nn.Module, game: str | Game | Callable[..., Any]) -> Policy:
     if scores != (2, actions):
         raise WeightsError(
             f"this network gives {scores} for 2 observations",
-            f"'{game.id}' needs one score for each of {actions} actions",
+            f"'{game.id}' needs one action score for each of {actions} actions",
         )
     return policy
 

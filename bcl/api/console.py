@@ -31,7 +31,9 @@ err = Console(stderr=True, soft_wrap=True)
 SECONDS_PER_LOOK = 1.0
 SECONDS_PER_LINE = 30.0
 WHOLE = "all training"
-NAME, BAR = 32, 10  # columns of a terminal
+# columns of a terminal
+NAME = 32
+BAR = 10
 GRACE = 2.0  # seconds for work that was interrupted to end by itself
 
 
@@ -110,7 +112,7 @@ def _head(piece: Shown, left: str) -> str:
 
 
 def _cut(numbers: str) -> str:
-    """As much as has room behind the bar."""
+    """As much as fits behind the bar."""
     room = err.width - NAME - BAR - 22  # percent, time left and gaps
     return escape(numbers if len(numbers) <= room else f"{numbers[: max(0, room - 1)]}\N{HORIZONTAL ELLIPSIS}")
 
@@ -180,7 +182,7 @@ class live(Bars):
         self._looked = time.monotonic()
         self._tell_rows()
         if self._watched:
-            with contextlib.suppress(StoreError):  # a damaged file must not end the work of those who do not need it
+            with contextlib.suppress(StoreError):  # the bars are not worth ending the training for a damaged file
                 self.show(self._under_way())
 
     def _under_way(self) -> list[Shown]:
@@ -260,7 +262,7 @@ def stop_requests(message: str = "") -> Iterator[Callable[[], bool]]:
 
 
 def _end_all(message: str) -> None:
-    """For work that does not end when it is interrupted, such as a game that hangs. Files are whole at any moment."""
+    """End this process and its children, where work ignores the interrupt, such as a game that hangs. Files stay whole: writes are atomic."""
     for child in multiprocessing.active_children():
         child.kill()
     with contextlib.suppress(OSError):

@@ -20,17 +20,17 @@ if TYPE_CHECKING:
 
 
 class ProgressListener:
-    """Is told how far an evaluation is; this one ignores it."""
+    """Receives the progress of an evaluation; this one ignores it."""
 
     def start(self, units: int) -> None:
-        """So many scores or certificates will be made."""
+        """`units` scores or certificates will be made."""
 
     def begin(self, label: str) -> Callable[[int, int], None]:
-        """One begins; the result is told how much of how much is done, of the whole work."""
+        """One begins; the function that is returned is called with the work done and the work in all."""
         return lambda done, of: None
 
     def finished(self, line: str) -> None:
-        """One is done, and this is what came out."""
+        """One is done; `line` describes its result."""
 
 
 NO_LISTENER = ProgressListener()
@@ -63,7 +63,7 @@ class Certification(Result):
         return Table(title, header, tuple(rows))
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data; `certificates` is what `bcl certify --json` prints."""
+        """Plain data, as `bcl certify --json` prints it."""
         from bcl.games import game_to_dict
 
         about = {"policy": self.agent, "game": game_to_dict(self.game), "method": self.method}
@@ -105,7 +105,8 @@ def evaluate(
     threshold: float | None = None,
     listener: ProgressListener = NO_LISTENER,
 ) -> "Evaluation":
-    """Evaluate an agent under attack: mean return for every attack and budget, the worst case, and reasons for doubt.
+    """Evaluate an agent under attack: mean return for every attack and budget, the worst case, and flags, which are
+    reasons to distrust the numbers.
 
     The agent is a run, a policy file or a policy. Attacks may be given by name or as they are. Of a run, the agent that its
     training began from is evaluated too; of a policy file, that file alone. With `find_eps` only budgets that are given are
@@ -126,7 +127,7 @@ def evaluate(
             Procgen.
         precision: How attacks search on a GPU: fast is half precision for images; actions are always decided in full
             precision.
-        num_envs: Copies of the game at once; 0 chooses.
+        num_envs: Copies of the game played at once; 0: chosen by the number of episodes.
         starts: game: as the game has them, on Atari with the paper's no-ops; varied: then a few random actions, so that no
             two episodes are the same; by default as evaluation.starts says, which is game.
         device: auto, cpu or cuda.
@@ -195,7 +196,7 @@ def certify(
         agent: A run directory, a policy file or an agent of `bcl zoo`.
         eps: Budgets, such as 1/255; by default those of the run, or of the game's preset.
         method: Interval bounds, CROWN on intervals, or CROWN throughout: each tighter and slower than the one before. auto:
-            the tightest that the network leaves affordable.
+            the tightest that this network can be certified with in reasonable time.
         episodes: Episodes, all played at once; by default as the run or the game's preset says.
         seed: Seed of the games.
         env_set: Procgen: the training levels, or the unlimited set.

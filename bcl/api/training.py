@@ -132,7 +132,7 @@ class RepeatedRun(Run):
 
 @dataclass(frozen=True)
 class Finisher:
-    """How the rest of a run that this process has locked is done: who works, who is told, and what Ctrl-C does."""
+    """Does the rest of a run that this process has locked: with which workers and callbacks, and what Ctrl-C does."""
 
     workers: Workers
     say: Say
@@ -175,11 +175,11 @@ class Finisher:
 
     @contextlib.contextmanager
     def at_work(self, run: Path, resumed: Path, until: str = "") -> "Iterator[Dispatcher]":
-        """Gives out the work on a run, which is shown; where it stops, the error says how to continue with `resumed`, the run
+        """A dispatcher for the work on a run, with its progress shown; where it stops, the error says how to continue with `resumed`, the run
         or its repeats."""
         from bcl.api import console
 
-        resume = shlex.join(["bcl", "resume", str(resumed), *self.workers.flags()])
+        resume = shlex.join(["bcl", "resume", str(resumed), *self.workers.options()])
         continue_with = f"continue with: {resume}"
         stops = console.stop_requests(continue_with) if self.as_command else contextlib.nullcontext(lambda: False)
         try:
@@ -200,7 +200,7 @@ class Finisher:
 
 
 def _resume_warning(run: Path) -> str:
-    """A warning where a run that was stopped does not end as one that was not; else nothing."""
+    """A warning where a resumed run differs from an uninterrupted one; else empty."""
     stage = RunDirectory(run).stages()[-1]
     section = "distill" if stage.loss == "distill" else stage.config.algo
     learner = stage.config.learner(stage.loss)
@@ -237,13 +237,13 @@ def train(
 
     Args:
         game: A preset (`bcl presets`), an Atari or Procgen game, or a Gymnasium id.
-        recipe: A row of the paper's tables (`bcl presets` lists them), or a TOML file; vanilla where nothing says otherwise.
+        recipe: A row of the paper's tables (`bcl presets` lists them), or a TOML file; by default vanilla.
         out: Run directory; by default runs/GAME-RECIPE-sSEED.
         seed: Root of every random draw (0).
         size: small: a quick look; the result is not the paper's protocol.
         init: A policy file, a run or an agent of `bcl zoo` to start from, in place of the stages before the recipe's own.
-        config: A TOML file of settings, above the preset and below flags.
-        repeats: Whole independent runs, with this seed and the following ones, in folders of their own.
+        config: A TOML file of settings: it overrides the preset, options override it.
+        repeats: How many whole runs to train, with this seed and the following ones, each in a folder of its own.
     """
     _refuse_options("train", settings)
     finisher = Finisher(workers, say, progress, on_row, as_command)
@@ -253,13 +253,13 @@ def train(
         text("recipe", recipe, "give its name, such as 'at'")
     start = _agent(init)
     file = None if config is None else path_of("config", config)
-    flags = settings | {key: value for key, value in (("seed", seed), ("size", size)) if value is not None}
-    stages = resolve_stages(name, recipe=recipe, file=file, flags=flags, agent=_decided_by(start))
+    own = settings | {key: value for key, value in (("seed", seed), ("size", size)) if value is not None}
+    stages = resolve_stages(name, recipe=recipe, file=file, settings=own, agent=_decided_by(start))
     last = stages[-1][1]
     usual = Path("runs") / f"{name}-{last.recipe}-s{last.seed}".replace("/", "-")
     folder = usual if out is None else path_of("out", out)
     each = _seeded(stages, repeats)
-    begun = _check(folder, each, flags, start)
+    begun = _check(folder, each, own, start)
     from bcl import experiment  # after all that can be refused without PyTorch
 
     device = workers.worker_device()
@@ -347,12 +347,12 @@ def _name(game: str | Callable[..., Any], workers: Workers) -> str:
     return name
 
 
-def _check(folder: Path, repeats: list[Stages], flags: Mapping[str, Any], init: Policy | None) -> bool:
+def _check(folder: Path, repeats: list[Stages], settings: Mapping[str, Any], init: Policy | None) -> bool:
     """Whether the folder holds this run already, or these repeats; anything else that cannot be trained there is refused."""
     stage, config = repeats[0][-1]
     if str(folder).startswith(zoo.PREFIX):
         raise ConfigError(f"--out '{folder}' would be taken for an agent of the zoo", "give it another name")
-    if stage.strategy == "open" and "target" in flags.get("curriculum", {}):
+    if stage.strategy == "open" and "target" in settings.get("curriculum", {}):
         what = "an open-ended curriculum has no target"
         raise ConfigError(what, "leave --curriculum.target out, or stop it with --curriculum.max_runs")
     recipes.check_trainable(config.recipe, config.algo)

@@ -1,4 +1,4 @@
-"""The options of commands that train: who does the work, and on what."""
+"""The options of commands that train: which processes or machines do the work, and on which device."""
 
 import dataclasses
 from collections.abc import Callable
@@ -68,10 +68,10 @@ class Workers:
         if self.ray_cpus < 0 or self.ray_gpus < 0:
             raise ConfigError("--ray-cpus and --ray-gpus cannot be negative", "say what one run needs")
         if self.local and (self.ray_address or self.ray_gpus):
-            raise ConfigError("a Ray cluster was described but not asked for", "add --executor ray")
+            raise ConfigError("options of a Ray cluster were given without --executor ray", "add --executor ray")
         if self.parallel < 1 or (self.parallel > 1 and not self.local):
             raise ConfigError(
-                f"--parallel {self.parallel} is not possible here", "1 or more; a cluster decides by itself"
+                f"--parallel {self.parallel} is not possible here", "give 1 or more; with --executor ray leave it out"
             )
         if self.judge_beside == "on" and (self.parallel > 1 or not self.local):
             raise ConfigError(
@@ -84,7 +84,7 @@ class Workers:
             raise ConfigError(f"--device {self.device} does not fit --ray-gpus {self.ray_gpus:g}", "leave one out")
         return wanted
 
-    def flags(self) -> list[str]:
+    def options(self) -> list[str]:
         """What was chosen, as words of a command line."""
         chosen = []
         for field in dataclasses.fields(Workers):
@@ -104,7 +104,7 @@ class Workers:
         return Dispatcher(self.make_executor(), device, interrupted, tick, say, self.trackers(), self.judge_beside)
 
     def trackers(self) -> "Trackers":
-        """Who shows the metrics besides their file."""
+        """Where metrics are shown besides their file."""
         from bcl.experiment.trackers import Trackers
 
         return Trackers(self.tensorboard, self.wandb)

@@ -44,7 +44,7 @@ class Learned:
 
     def __post_init__(self) -> None:
         if self.training < SHORTEST:
-            raise ConfigError(f"{self.training} steps train no adversary", f"give {SHORTEST:,} or more")
+            raise ConfigError(f"{self.training} steps are too few to train an adversary", f"give {SHORTEST:,} or more")
 
     def __call__(self, policy: AttackedPolicy, obs: Tensor, eps: Budget, generator: Randomness, /) -> Tensor:
         if self.found is None:

@@ -1,4 +1,4 @@
-"""Attacks that draw and follow no gradient, and the draws that other attacks start from."""
+"""Attacks that draw at random and follow no gradient, and the draws that other attacks start from."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

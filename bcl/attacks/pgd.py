@@ -42,12 +42,15 @@ class PGD:
         demand("at least 1", steps=self.steps, restarts=self.restarts)
         demand("above 0", step=self.step)
         if self.restarts > 1 and not self.random_start:
-            raise ConfigError(f"{self.restarts} restarts from the clean point are all one", "set random_start=True")
+            raise ConfigError(
+                f"{self.restarts} restarts from the clean point are all the same", "set random_start=True"
+            )
 
     def __call__(self, policy: AttackedPolicy, obs: Tensor, eps: Budget, generator: Randomness, /) -> Tensor:
         chooses = self.restarts > 1  # by what the clean action was
         clean = _copies(policy(obs) if chooses else clean_scores(self.objective, policy, obs), self.restarts)
-        obs, eps = _copies(obs, self.restarts), per_copy(eps, self.restarts)
+        obs = _copies(obs, self.restarts)
+        eps = per_copy(eps, self.restarts)
         start = uniform(obs, eps, generator, self.restarts) if self.random_start else 0
         ball = Ball.around(policy, obs, eps)
         found = climb(self.objective, policy, obs + start, clean, ball, self.steps, self.step * eps)
@@ -124,7 +127,9 @@ class APGD:
 
         x = last = best = ball.project(obs + uniform(obs, eps, generator))
         scores, value, gradient = ascent(self.objective, policy, x, clean)
-        best_value, best_gradient, best_flips = value, gradient, flips(scores, clean)
+        best_value = value
+        best_gradient = gradient
+        best_flips = flips(scores, clean)
         size = per_sample(torch.ones_like(value), obs) * 2 * eps
         rises = torch.zeros_like(value)
         improved = torch.zeros_like(best_flips)

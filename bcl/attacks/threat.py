@@ -56,7 +56,7 @@ class Attack(Protocol):
 
 @dataclass(frozen=True)
 class LowestScored:
-    """Observations stay as they are, and `bcl.evaluation` plays the action that the policy scores lowest."""
+    """Observations stay as they are, and `bcl.evaluation` plays the action with the lowest action score."""
 
     def __call__(self, policy: AttackedPolicy, obs: Tensor, eps: Budget, generator: Randomness, /) -> Tensor:
         return obs
@@ -98,7 +98,7 @@ def perturb(
         found = _run_attack(attack, policy, obs, eps, generator)
         perturbed = Ball.around(policy, obs, eps).project(found)
     if check and not perturbed.isfinite().all():
-        raise BclError(f"{attack} made NaN observations", "the policy's scores or gradients are not finite")
+        raise BclError(f"{attack} made NaN observations", "the policy's action scores or gradients are not finite")
     return perturbed
 
 

@@ -27,7 +27,8 @@ def input_box(obs: Tensor, eps: float | Tensor, low: Tensor, high: Tensor) -> tu
 
     Where an environment leaves its own box and the two do not meet, the ball's nearest point is left, as for attacks.
     """
-    below, above = obs - eps, obs + eps
+    below = obs - eps
+    above = obs + eps
     return torch.clamp(low.to(obs), below, above), torch.clamp(high.to(obs), below, above)
 
 
@@ -67,7 +68,8 @@ def training_margins(chain: nn.Sequential, lower: Tensor, upper: Tensor, actions
     head = _head(chain)
     middle, radius = intervals(list(chain)[:-1], *middle_and_radius(lower, upper))
     with torch.autocast(lower.device.type, enabled=False):
-        middle, radius = middle.to(head.weight.dtype), radius.to(head.weight.dtype)
+        middle = middle.to(head.weight.dtype)
+        radius = radius.to(head.weight.dtype)
         scores = F.linear(middle, head.weight, head.bias)
         widths = (head.weight[actions].unsqueeze(1) - head.weight).abs()  # (B, A, features)
         return scores.gather(1, actions.unsqueeze(1)) - scores - torch.einsum("baf,bf->ba", widths, radius)
@@ -97,12 +99,14 @@ def impossible(pair_margin: Tensor, scores: Tensor) -> Tensor:
 @contextmanager
 def full_precision() -> Iterator[None]:
     """Switches TF32 off: its rounding, a thousand times float32's, would void a certificate."""
-    matmul, cudnn = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+    matmul = torch.backends.cuda.matmul.allow_tf32
+    cudnn = torch.backends.cudnn.allow_tf32
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     try:
         yield
     finally:
-        torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = matmul, cudnn
+        torch.backends.cuda.matmul.allow_tf32 = matmul
+        torch.backends.cudnn.allow_tf32 = cudnn
 
 
 def _bound_rows(
@@ -110,7 +114,8 @@ def _bound_rows(
 ) -> Tensor:  # rows (B or 1, S, A) -> (B, S)
     if method not in METHODS:
         raise ConfigError(f"unknown method '{method}'", did_you_mean(method, METHODS, f"one of {', '.join(METHODS)}"))
-    head, body = _head(chain), list(chain)[:-1]
+    head = _head(chain)
+    body = list(chain)[:-1]
     weight = (rows @ head.weight).expand(len(lower), -1, -1)
     bias = lower.new_zeros(weight.shape[:2]) if head.bias is None else (rows @ head.bias).expand(len(lower), -1)
     question = crown.Question(weight, bias)

@@ -42,7 +42,8 @@ class Question:
 
 def lower_bounds(steps: Sequence[LayerBounds], question: Question, lower: Tensor, upper: Tensor) -> Tensor:
     """Lower bounds (B, S) of a question about what leaves the last step, over inputs between `lower` and `upper`."""
-    rows, elements = question.constants.shape[1], question.coefficients.numel()
+    rows = question.constants.shape[1]
+    elements = question.coefficients.numel()
     if rows > 1 and elements > ELEMENTS_AT_ONCE:
         parts = question.split(max(1, rows * ELEMENTS_AT_ONCE // elements))
         return torch.cat([lower_bounds(steps, part, lower, upper) for part in parts], dim=1)
@@ -63,7 +64,8 @@ class Tightener:
         undecided = ((lower < 0) & (upper > 0)).float() if isinstance(layer, nn.ReLU) else torch.ones_like(lower)
         if _intervals_are_exact(before) or not undecided.any():
             return lower, upper
-        tight_lower, tight_upper = lower.clone(), upper.clone()
+        tight_lower = lower.clone()
+        tight_upper = upper.clone()
         for corner, tile in _tiles(lower.shape):
             if undecided[tile].any():
                 part = self._tighten(before, corner, undecided[tile], lower[tile], upper[tile])
@@ -73,7 +75,8 @@ class Tightener:
     def _tighten(
         self, before: Sequence[LayerBounds], corner: tuple[int, int], undecided: Tensor, lower: Tensor, upper: Tensor
     ) -> Pair:
-        shape, (undecided, lower, upper) = lower.shape, (x.flatten(1) for x in (undecided, lower, upper))
+        shape = lower.shape
+        undecided, lower, upper = (x.flatten(1) for x in (undecided, lower, upper))
         # States with fewer undecided neurons than others fill up with decided ones, which does no harm.
         neurons = undecided.argsort(dim=1, descending=True)[:, : int(undecided.sum(dim=1).max())]
         for some in neurons.split(max(1, ELEMENTS_AT_ONCE // (2 * lower.numel())), dim=1):
@@ -141,8 +144,10 @@ def _transposed(layer: nn.Conv2d, x: Tensor) -> Tensor:
 
 def _relu(step: LayerBounds, question: Question) -> Question:
     # Below: 0 or z, whichever leaves less area. Above: the chord from (lower, 0) to (upper, upper).
-    lower, upper = question.window(step.lower), question.window(step.upper)
-    up, down = upper.clamp(min=0), (-lower).clamp(min=0)
+    lower = question.window(step.lower)
+    upper = question.window(step.upper)
+    up = upper.clamp(min=0)
+    down = (-lower).clamp(min=0)
     chord = up / (up + down).clamp(min=TINY)
     below = (upper > -lower).to(chord.dtype)
     coefficients = question.coefficients
@@ -157,7 +162,8 @@ def _tanh(step: LayerBounds, question: Question) -> Question:
     upper = question.window(step.upper)
     coefficients = question.coefficients
     slope = 1 - torch.maximum(lower.tanh() ** 2, upper.tanh() ** 2)
-    below, above = lower.tanh() - slope * lower, upper.tanh() - slope * upper
+    below = lower.tanh() - slope * lower
+    above = upper.tanh() - slope * upper
     offsets = _dot(coefficients.clamp(min=0), below) + _dot(coefficients.clamp(max=0), above)
     return Question(coefficients * slope.unsqueeze(1), question.constants + offsets, question.corner)
 
@@ -165,9 +171,11 @@ def _tanh(step: LayerBounds, question: Question) -> Question:
 def _max_pool(step: LayerBounds, question: Question) -> Question:
     # In each window a likely winner x lies in [low, high] and no other exceeds `rival`. Below: x itself.
     # Above: max(x, rival), and over that its chord on [low, high].
-    layer, coefficients = step.layer, question.coefficients
+    layer = step.layer
+    coefficients = question.coefficients
     assert isinstance(layer, nn.MaxPool2d)
-    kernel, stride = _pair(layer.kernel_size), _pair(layer.stride)
+    kernel = _pair(layer.kernel_size)
+    stride = _pair(layer.stride)
     corner = _corner_before(question, stride, layer.padding)
     size = [(n - 1) * s + k for n, s, k in zip(coefficients.shape[3:], stride, kernel, strict=True)]
     lower, upper = (_window(x, (0, 0), corner, size, outside=-torch.inf) for x in (step.lower, step.upper))
@@ -203,14 +211,17 @@ def _residual(step: LayerBounds, question: Question) -> Question:
 
 
 def _corner_before(question: Question, stride: Size, padding: Size) -> tuple[int, int]:
-    (top, left), (down, right), (above, beside) = question.corner, _pair(stride), _pair(padding)
+    top, left = question.corner
+    down, right = _pair(stride)
+    above, beside = _pair(padding)
     return top * down - above, left * right - beside
 
 
 def _inside(step: LayerBounds, question: Question) -> Question:
     # What lies on the padding is dropped: it is 0, or never wins a maximum.
     height, width = step.lower.shape[2:]
-    (top, left), (rows, columns) = question.corner, question.coefficients.shape[3:]
+    top, left = question.corner
+    rows, columns = question.coefficients.shape[3:]
     corner = max(top, 0), max(left, 0)
     size = min(top + rows, height) - corner[0], min(left + columns, width) - corner[1]
     return Question(_window(question.coefficients, question.corner, corner, size), question.constants, corner)
@@ -219,8 +230,10 @@ def _inside(step: LayerBounds, question: Question) -> Question:
 def _window(
     x: Tensor, x_corner: tuple[int, int], corner: tuple[int, int], size: Sequence[int], outside: float = 0.0
 ) -> Tensor:
-    above, beside = x_corner[0] - corner[0], x_corner[1] - corner[1]
-    below, behind = size[0] - x.shape[-2] - above, size[1] - x.shape[-1] - beside
+    above = x_corner[0] - corner[0]
+    beside = x_corner[1] - corner[1]
+    below = size[0] - x.shape[-2] - above
+    behind = size[1] - x.shape[-1] - beside
     return F.pad(x, (beside, behind, above, below), value=outside)  # negative padding crops
 
 

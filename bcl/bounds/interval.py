@@ -50,16 +50,19 @@ def propagate(
         elif isinstance(layer, Residual):
             path, path_lower, path_upper = propagate(layer.path, lower, upper, tighten, (*before, *steps))
             steps += (LayerBounds(layer, lower, upper, path),)
-            lower, upper = lower + path_lower, upper + path_upper
+            lower = lower + path_lower
+            upper = upper + path_upper
         else:
             if tighten and isinstance(layer, nn.ReLU | nn.Tanh | nn.MaxPool2d):
                 lower, upper = tighten((*before, *steps), layer, lower, upper)
             steps += (LayerBounds(layer, lower, upper),)
             if rule := _AFFINE.get(type(layer)):
                 middle, radius = rule(layer, *middle_and_radius(lower, upper))
-                lower, upper = middle - radius, middle + radius
+                lower = middle - radius
+                upper = middle + radius
             else:
-                lower, upper = layer(lower), layer(upper)
+                lower = layer(lower)
+                upper = layer(upper)
     return steps, lower, upper
 
 
@@ -85,12 +88,14 @@ def intervals(layers: Iterable[nn.Module], middle: Tensor, radius: Tensor) -> Pa
         elif type(layer) in _AFFINE:
             middle, radius = _AFFINE[type(layer)](layer, middle, radius)
         elif isinstance(layer, nn.Flatten | nn.Identity):
-            middle, radius = layer(middle), layer(radius)
+            middle = layer(middle)
+            radius = layer(radius)
         else:
             narrow = middle.dtype
             middle, radius = (x.to(torch.promote_types(narrow, torch.float32)) for x in (middle, radius))
             middle, radius = middle_and_radius(layer(middle - radius), layer(middle + radius))
-            middle, radius = middle.to(narrow), radius.to(narrow)
+            middle = middle.to(narrow)
+            radius = radius.to(narrow)
     return middle, radius
 
 

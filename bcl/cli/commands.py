@@ -1,28 +1,24 @@
 """The commands. Each is a function of the Python API and what the console adds to it: what is printed, in which form.
 
-A command's flags are the parameters of the API's function and of its own function here. `call` is the API's function with
+A command's options are the parameters of the API's function and of its own function here. `call` is the API's function with
 the arguments that were given. Nothing heavy is imported at the top.
 """
 
-import dataclasses
 import json as to_json
 import os
 import shlex
-import time
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import bcl
 from bcl.api import Where, console
-from bcl.errors import ConfigError, MissingExtra, StoreError, WeightsError, counted
+from bcl.errors import StoreError, counted
 from bcl.recipes import Settings
 from bcl.runs.directory import Repeats, RunDirectory
 from bcl.settings import format_eps
 
 if TYPE_CHECKING:
-    from bcl.games import Game
     from bcl.reports.compare import Comparison
     from bcl.reports.data import Collected
 
@@ -47,36 +43,11 @@ def resume(call: Call) -> None:
     train(call)
 
 
-def status(folder: Path) -> None:
-    """Tell where a run stands, also while another process works on it.
-
-    Args:
-        folder: The run directory.
-    """
-    repeats = Repeats(folder)
-    runs = repeats.runs()
-    states = [_print_status(run, repeats) for run in runs or [RunDirectory(folder)]]
-    state = next((s for s in ("at work", "stopped") if s in states), "finished")
-    if runs and state == "finished" and (found := repeats.result()):
-        print(f"final scores {found.get('final_scores')}, median {found.get('median')}, IQM {found.get('iqm')}")
-    word = {"finished": "report", "stopped": "resume", "at work": "status"}[state]
-    _print_next(word, folder)
-
-
-def _print_status(run: RunDirectory, repeats: Repeats) -> str:
-    from bcl.experiment.status import incumbent, status
-
-    now = status(run.path)
-    print(f"{run.path}: {now.config.recipe} on {now.config.game.id}, seed {now.config.seed}")
-    for line in now.lines:
-        print(f"  {line}")
-    if best := incumbent(run.path):
-        print(f"  best so far: {best}")
-    for piece in now.pieces:
-        print(f"  {console.piece_line(piece)}")
-    waits = now.state == "stopped" and repeats.exists and repeats.owner()
-    print(f"  {'waiting' if waits else now.state}{f' ({now.owner})' if now.owner else ''}")
-    return "at work" if waits else now.state
+def status(call: Call) -> None:
+    """Tell."""
+    found = call()
+    print(found)
+    _print_next({"finished": "report", "stopped": "resume", "at work": "status"}[found.state], call.args[0])
 
 
 def attack(call: Call, *, json: bool = False) -> None:
@@ -116,7 +87,7 @@ def certify(call: Call, *, json: bool = False) -> None:
 
     found = _played(call, quiet=json)
     if json:
-        print(to_json.dumps([proof.to_dict() for proof in found.certificates]))
+        print(to_json.dumps(found.to_dict()))
         return
     print_table(found.table(), console.out)
     print(f"results: {found.folder}")
@@ -128,7 +99,7 @@ def certify(call: Call, *, json: bool = False) -> None:
 
 
 def _played(call: Call, quiet: bool) -> Any:
-    """What an evaluation gives; where it is stopped, what becomes of what is done is said."""
+    """The result of an evaluation; where it is interrupted, the message says that finished scores are kept."""
     try:
         with console.progress(quiet=quiet) as bar:
             return call(listener=bar)
@@ -138,11 +109,9 @@ def _played(call: Call, quiet: bool) -> Any:
 
 def report(call: Call) -> None:
     """Report."""
-    told: list[Collected] = []
-    out = call(say=console.say, tell=told.append)
-    print(f"verdict: {told[0].verdict}")
-    print(f"report: {out}")
-    print(f"next: {_after_report(told[0])}")
+    found = call(say=console.say)
+    print(found)
+    print(f"next: {_after_report(found.collected)}")
 
 
 def _after_report(collected: "Collected") -> str:
@@ -221,67 +190,21 @@ def video(call: Call) -> None:
     _print_next("attack", call.args[0], *words)
 
 
-def zoo(name: str | None = None) -> None:
-    """List the published agents with their returns, or tell all about one: how it was trained, and its checksum.
-
-    Args:
-        name: An agent of the list.
-    """
-    from bcl import zoo
-
-    if name is not None:
-        agent = zoo.named(name.removeprefix(zoo.PREFIX))
-        print((agent.folder / zoo.ABOUT).read_text(), end="")
-        return
-    names = zoo.names()
-    if not names:
-        raise WeightsError("the zoo of this installation is empty", zoo.RESTORE)
-    within = "the worst within each budget at which all attacks of a suite were played"
-    print(f"mean return by budget (0: no attack), {within}:")
-    for agent in map(zoo.named, names):
-        returns = ", ".join(f"{eps}: {mean:.4g}" for eps, mean in agent.within.items())
-        print(f"  {agent.folder.name:<20}{agent.game:<14}{agent.recipe:<14}{returns} ({agent.suite})")
-    print()
-    _print_next("attack", zoo.PREFIX + names[0], "--suite", "quick", "--eps", "10/255", "--episodes", "1")
+def zoo(call: Call) -> None:
+    """List."""
+    found = call()
+    print(found)
+    if not call.args:
+        first = f"zoo:{found.rows[0]['name']}"
+        print()
+        _print_next("attack", first, "--suite", "quick", "--eps", "10/255", "--episodes", "1")
 
 
-def presets(game: str | None = None, *, recipe: str | None = None, settings: Settings = NONE) -> None:
-    """List the games with a preset and the recipes, or print the whole configuration of one game with help.
-
-    Args:
-        game: A preset, an Atari or Procgen game, or a Gymnasium id.
-        recipe: Print the configuration as this recipe sets it.
-    """
-    from bcl import recipes
-    from bcl.config import preset_names, resolve
-
-    if game is not None:
-        _print_configuration(game, recipe, settings)
-        return
-    print("games with a preset (any other Atari, Procgen or Gymnasium game takes the defaults):")
-    for name in preset_names():
-        config = resolve(name)
-        print(f"  {name:<14}{config.game.engine:<11}{config.algo}")
-    print("\nrecipes:")
-    for name, known in recipes.RECIPES.items():
-        print(f"  {name:<16}{known.summary}{' (ours)' if known.ours else ''}")
-    print("\nnext: bcl presets pong --recipe bcl-mos-at")
-
-
-def _print_configuration(game: str, recipe: str | None, settings: Settings) -> None:
-    from bcl.config import resolve_stages
-    from bcl.settings import difference, setting_line, to_toml
-
-    *earlier, (stage, config) = resolve_stages(game, recipe=recipe, flags=settings)
-    unused = "dqn" if config.algo == "ppo" else "ppo"
-    for number, (before, other) in enumerate(earlier, 1):  # comments: the output is a configuration file
-        print(f"# stage {number} of {len(earlier) + 1}, loss {before.loss}, strategy {before.strategy}:")
-        for key in difference(other, config):
-            if not key.startswith(f"{unused}."):
-                print(f"#   {setting_line(other, key)}")
-    if earlier:
-        print(f"# stage {len(earlier) + 1}, loss {stage.loss}, strategy {stage.strategy}: what follows")
-    print(to_toml(config, comments=True, without=unused), end="")
+def presets(call: Call) -> None:
+    """List."""
+    print(call())
+    if not call.args:
+        print("\nnext: bcl presets pong --recipe bcl-mos-at")
 
 
 def import_(call: Call, *, out: Path, settings: Settings = NONE) -> None:
@@ -295,7 +218,7 @@ def import_(call: Call, *, out: Path, settings: Settings = NONE) -> None:
     if os.path.lexists(out):
         raise StoreError(f"'{out}' exists already", "give another --out")
     file, format, game = call.args
-    config = resolve(game, flags=settings)  # before PyTorch is imported
+    config = resolve(game, settings=settings)  # before PyTorch is imported
     policy = call.func(file, format, config.game, **call.keywords)
     bcl.save(policy, out)
     parameters = counted(sum(p.numel() for p in policy.parameters()), "parameter")
@@ -304,98 +227,6 @@ def import_(call: Call, *, out: Path, settings: Settings = NONE) -> None:
     _print_next("attack", out)
 
 
-def bench(
-    what: Literal["env", "attack"],
-    *games: str,
-    num_envs: int = 32,
-    threads: int = 0,
-    seconds: float = 2.0,
-    device: str = "auto",
-) -> None:
-    """Measure this machine: agent steps per second of games under random play, or of play under attack.
-
-    Args:
-        what: Games alone (env), or PGD-30, RI-FGSM and Multi-T on an untrained network (attack).
-        games: Games to measure; by default all presets for env, pong for attack.
-        num_envs: Copies stepped together.
-        threads: Emulator threads for env; 0 lets the engine choose.
-        seconds: Time per row, about.
-        device: Where attacks run: auto, cpu or cuda.
-    """
-    if not 0 < seconds < 3600 or num_envs < 1 or threads < 0:
-        raise ConfigError("cannot measure that", "seconds lie in (0, 3600), copies from 1, threads from 0")
-    if what == "attack":
-        _bench_attacks(games or ("pong",), num_envs, seconds, device)
-    else:
-        _bench_games(games, num_envs, threads, seconds)
-
-
-def _bench_attacks(games: tuple[str, ...], num_envs: int, seconds: float, device: str) -> None:
-    from bcl.api.agents import pick_device
-    from bcl.attacks import attack_by_name
-    from bcl.config import resolve
-    from bcl.evaluation.speed import attack_speed, untrained_policy
-
-    device = pick_device(device)
-    copies = counted(num_envs, "copy", "copies")
-    print(f"agent steps/s under attack at 3/255, {copies}, untrained network, {device}")
-    for name in games:
-        game = resolve(name).game
-        policy = untrained_policy(game, device)
-        for attack in map(attack_by_name, ("pgd-30", "ri-fgsm", "multi-t")):
-            first = attack_speed(policy, game, attack, 3 / 255, copies=num_envs, steps=1)
-            steps = max(1, min(1000, int(first * seconds / num_envs)))
-            rate = attack_speed(policy, game, attack, 3 / 255, copies=num_envs, steps=steps)
-            print(f"  {name:<14}{attack!r:<90}{rate:>10,.1f}", flush=True)
-
-
-def _bench_games(games: tuple[str, ...], num_envs: int, threads: int, seconds: float) -> None:
-    from bcl.config import preset_names, resolve
-
-    copies = counted(num_envs, "copy", "copies")
-    print(f"agent steps/s, {copies}, random actions, {counted(os.cpu_count() or 1, 'core')}")
-    for name in games or preset_names():
-        for label, game in _pipelines(resolve(name).game):
-            try:
-                rate = f"{_steps_per_second(game, num_envs, threads, seconds):>10,.0f}"
-            except MissingExtra as error:
-                if games:  # asked for by name
-                    raise
-                rate = f"  skipped: {error}"
-            print(f"  {name:<14}{game.engine:<11}{label:<10}{rate}", flush=True)
-
-
-def _pipelines(game: "Game") -> Iterator[tuple[str, "Game"]]:
-    """The ways in which a game can be seen."""
-    from bcl.games import AtariGame
-
-    if not isinstance(game, AtariGame):
-        yield "", game
-        return
-    for pool in ("gray", "rgb"):
-        yield pool, dataclasses.replace(game, pool=pool)
-    if game.id == "road_runner":
-        yield "v1", dataclasses.replace(game, pipeline="v1", num_actions=0)
-
-
-def _steps_per_second(game: "Game", num_envs: int, threads: int, seconds: float) -> float:
-    """Agent steps of all copies together per second, start-up excluded."""
-    import torch
-
-    from bcl.envs import make_env
-
-    warm_up = 5
-    envs = make_env(game, num_envs, threads=threads)
-    envs.reset(0)
-    draws = torch.Generator().manual_seed(0)
-    vector_steps = 0
-    start = time.perf_counter()
-    while vector_steps < 20 or time.perf_counter() - start < seconds:
-        envs.send(torch.randint(envs.num_actions, (num_envs,), generator=draws))
-        envs.recv()
-        vector_steps += 1
-        if vector_steps == warm_up:
-            start = time.perf_counter()
-    elapsed = time.perf_counter() - start
-    envs.close()
-    return (vector_steps - warm_up) * num_envs / elapsed
+def bench(call: Call) -> None:
+    """Measure."""
+    call(say=partial(print, flush=True))

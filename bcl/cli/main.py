@@ -17,20 +17,20 @@ import bcl
 from bcl.api import INTERRUPTED
 from bcl.errors import BclError, ConfigError, did_you_mean
 
-# Command -> the function of `bcl` that it calls; empty: it is a function of bcl.cli.commands alone.
+# Command -> the function of `bcl` that it calls.
 COMMANDS = {
     "train": "train",
     "resume": "resume",
-    "status": "",
+    "status": "status",
     "attack": "evaluate",
     "certify": "certify",
     "report": "report",
     "compare": "compare",
     "video": "video",
-    "zoo": "",
-    "presets": "",
+    "zoo": "zoo_agents",
+    "presets": "presets",
     "import": "import_policy",
-    "bench": "",
+    "bench": "bench",
 }
 USER_MISTAKE = 2
 SHELLS = ("bash", "zsh", "fish")
@@ -109,68 +109,66 @@ def chosen(words: list[str]) -> Callable[[], object]:
 
 
 def _completion(words: list[str]) -> Callable[[], object]:
-    from bcl.cli import flags
+    from bcl.cli import options
 
     if len(words) != 1 or words[0] not in SHELLS:
         raise ConfigError(f"no completion for '{' '.join(words)}'", f"one of {', '.join(SHELLS)}")
-    return partial(flags.print_completion, {name: functions_of(name) for name in COMMANDS}, words[0])
+    return partial(options.print_completion, {name: functions_of(name) for name in COMMANDS}, words[0])
 
 
 def functions_of(name: str) -> list[Callable[..., Any]]:
-    """Those whose parameters are the flags of a command: the API's, `Workers`, and the console's, which calls the first."""
+    """Those whose parameters are the options of a command: the API's, `Workers`, and the console's, which calls the first."""
     from bcl.cli import commands
 
     own = getattr(commands, "import_" if name == "import" else name)
-    if not COMMANDS[name]:
-        return [own]
     verb = getattr(bcl, COMMANDS[name])
     return [verb, bcl.Workers, own] if "workers" in inspect.signature(verb).parameters else [verb, own]
 
 
 def parse(name: str, words: list[str]) -> tuple[list[dict[str, Any]], list[str]]:
     """The arguments of a command's functions that the words after its name give, and those words that are settings."""
-    from bcl.cli import flags
+    from bcl.cli import options
 
     functions = functions_of(name)
     try:
-        arguments, rest = flags.parse(functions, name, words)
+        arguments, rest = options.parse(functions, name, words)
     except SystemExit:  # tyro has printed the help
         if name == "train":
-            print(flags.settings_help())
+            print(options.settings_help())
         raise
     except ConfigError as error:
         raise ConfigError(error.message, error.hint or f"see 'bcl {name} --help'") from None
-    takes_settings = flags.take_settings(functions)
+    takes_settings = options.take_settings(functions)
     if takes_settings and words and words[0] in rest:
-        usage = flags.usage(name, functions)
+        usage = options.usage(name, functions)
         raise ConfigError(f"the setting '{words[0]}' stands first", f"write the name first: {usage}")
     for word in rest:
-        if not takes_settings or word.removeprefix("--").partition("=")[0] in flags.NO_FLAGS:
+        if not takes_settings or word.removeprefix("--").partition("=")[0] in options.NO_OPTIONS:
             raise ConfigError(f"unknown argument '{word}'", f"see 'bcl {name} --help'")
     return arguments, rest
 
 
 def _command(name: str, words: list[str]) -> Callable[[], object]:
-    from bcl.settings import parse_flags
+    from bcl.settings import parse_settings
 
     functions = functions_of(name)
     arguments, rest = parse(name, words)
     for function, given in zip(functions, arguments, strict=True):
         parameters = inspect.signature(function).parameters
         if "settings" in parameters:
-            given["settings"] = parse_flags(rest)
+            given["settings"] = parse_settings(rest)
         if "workers" in parameters:
             given["workers"] = bcl.Workers(**arguments[1])
     bound = inspect.signature(functions[0]).bind_partial()
     bound.arguments.update(arguments[0])
     call = partial(functions[0], *bound.args, **bound.kwargs)
-    return partial(functions[-1], call, **arguments[-1]) if COMMANDS[name] else call
+    return partial(functions[-1], call, **arguments[-1])
 
 
 def _help() -> str:
-    from bcl.cli import flags
+    from bcl.cli import options
 
-    commands = "\n".join(flags.summary(name, functions_of(name)) for name in COMMANDS)
+    commands = "\n".join(options.summary(name, functions_of(name)) for name in COMMANDS)
     return f"""bcl {bcl.__version__}: deep-RL agents that keep playing well when an adversary tampers with what they see
 
 commands:

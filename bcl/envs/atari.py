@@ -18,7 +18,8 @@ from bcl.envs.vector import Seeds, Step, expect_sent, host_actions, seed_list, t
 from bcl.errors import GameError, MissingExtra, counted
 from bcl.games import AtariGame
 
-HEIGHT, WIDTH = 210, 160
+HEIGHT = 210
+WIDTH = 160
 MARGIN = (HEIGHT - 168) // 2  # rows above and below v2's crop window
 SKIP = 4  # raw frames per agent step
 SPARES = 2  # a curriculum alternates between training and evaluation
@@ -34,8 +35,10 @@ class AtariEnvs:
     def __init__(
         self, game: AtariGame, num_envs: int, device: torch.device, threads: int = 0, render: bool = False
     ) -> None:
-        self.game, self.num_envs = game, num_envs
-        self._device, self._render = device, render
+        self.game = game
+        self.num_envs = num_envs
+        self._device = device
+        self._render = render
         self._v1 = game.pipeline == "v1"
         self._ale, self._settings = _emulators(game, num_envs, threads)
         actions = [action.name for action in self._ale.ale.get_action_set()]

@@ -40,7 +40,8 @@ class GymnasiumEnvs:
     def __init__(
         self, game: GymnasiumGame, num_envs: int, device: torch.device, threads: int = 0, render: bool = False
     ) -> None:
-        self.game, self.num_envs = game, num_envs
+        self.game = game
+        self.num_envs = num_envs
         self._render = render
         self._device = device
         self._pending: Literal["", "reset", "step"] = ""  # the call that the copies have not answered
@@ -76,7 +77,8 @@ class GymnasiumEnvs:
         if self._image:
             height, width, channels = space.shape
             self.obs_shape: tuple[int, ...] = (channels, height, width)
-            self.low, self.high = (0.0,), (1.0,)
+            self.low = (0.0,)
+            self.high = (1.0,)
         else:
             self.obs_shape = (int(np.prod(space.shape)),)
             low = space.low.astype(np.float64).ravel()
@@ -259,12 +261,13 @@ class Guard(gymnasium.Wrapper[Any, Any, Any, Any]):
             return self._nothing(), 0.0, False, False, {FAILURE: _failure(self._id, "step", error)}
 
     def close(self) -> None:
-        """Close it; what comes of that changes no result."""
+        """Close it; an error of that changes no result."""
         with contextlib.suppress(Exception):
             super().close()
 
     def _array(self, obs: Any, call: str) -> np.ndarray:
-        array, space = np.asarray(obs), self._space
+        array = np.asarray(obs)
+        space = self._space
         if array.shape == space.shape and array.dtype == space.dtype:
             return array
         if array.shape != space.shape or not np.can_cast(array.dtype, space.dtype, "same_kind"):

@@ -49,8 +49,10 @@ class ProcgenEnvs:
                 f"{game.num_levels} levels from {game.start_level} on leave the range",
                 f"levels lie between 0 and {MAX_SEED}",
             )
-        self.game, self.num_envs = game, num_envs
-        self._device, self._render = device, render
+        self.game = game
+        self.num_envs = num_envs
+        self._device = device
+        self._render = render
         wanted = threads or os.cpu_count() or 1
         self._threads = wanted if wanted > 1 else 0  # one thread is slower than none
         self._timeout = TIMEOUTS.get(game.id, 1000)

@@ -121,7 +121,7 @@ def _index(seed: int) -> int:
 
 
 def host_actions(actions: Tensor, num_envs: int, num_actions: int) -> np.ndarray:
-    """Actions as the engines take them, checked: an engine given a wrong index plays something else in silence."""
+    """Actions as the engines take them, checked: an engine given a wrong index plays something else without an error."""
     kind = actions.dtype
     if actions.shape != (num_envs,) or kind.is_floating_point or kind.is_complex or kind == torch.bool:
         given = f"actions of shape {tuple(actions.shape)} and type {kind} do not fit"
@@ -149,27 +149,42 @@ def to_device(array: np.ndarray, device: torch.device) -> Tensor:
     return pinned.to(device, non_blocking=True)
 
 
-class VariedStarts:
-    """A game whose episodes begin with random actions, which are no steps of the agent's: else a deterministic agent in a
-    deterministic game takes few courses."""
+class WrappedEnv:
+    """A game with something changed: a subclass changes `reset`, `send` or `recv`, the rest is the game's."""
 
     def __init__(self, env: VectorEnv) -> None:
         self._env = env
         self.game = env.game
         self.num_envs = env.num_envs
         self.num_actions = env.num_actions
-        self.action_names, self.obs_shape = env.action_names, env.obs_shape
-        self.low, self.high = env.low, env.high
+        self.action_names = env.action_names
+        self.obs_shape = env.obs_shape
+        self.low = env.low
+        self.high = env.high
+
+    def screen(self) -> np.ndarray | None:
+        return self._env.screen()
+
+    def close(self) -> None:
+        self._env.close()
+
+
+class VariedStarts(WrappedEnv):
+    """A game whose episodes begin with random actions, which are no steps of the agent's: else a deterministic agent in a
+    deterministic game takes few courses."""
+
+    def __init__(self, env: VectorEnv) -> None:
+        super().__init__(env)
         self._lengths = ATARI_PREFIXES if isinstance(env.game, AtariGame) else PREFIXES
         self.prefixes = np.zeros(self.num_envs, dtype=np.int64)
         """Random actions with which each copy's episode began."""
         self._left = np.zeros(self.num_envs, dtype=np.int64)
-        self._in_vain = np.zeros(self.num_envs, dtype=np.int64)  # beginnings in a row that ended the episode
+        self._ended_early = np.zeros(self.num_envs, dtype=np.int64)  # beginnings in a row that ended the episode
 
     def reset(self, seed: Seeds) -> Tensor:
         """Start every copy anew; its seed decides its random actions too."""
         self._draws = [np.random.default_rng([one, PREFIX_STREAM]) for one in seed_list(seed, self.num_envs)]
-        self._in_vain[:] = 0
+        self._ended_early[:] = 0
         self._begin(np.ones(self.num_envs, dtype=bool))
         return self._env.reset(seed)
 
@@ -184,9 +199,10 @@ class VariedStarts:
         """The result of the step; what happened to copies that begin is hidden, and one that ended there begins again."""
         step = self._env.recv()
         begins = self._left > 0
-        ended, playing = step.ended.cpu().numpy(), step.playing.cpu().numpy()
+        ended = step.ended.cpu().numpy()
+        playing = step.playing.cpu().numpy()
         self._left -= begins & playing  # not in moves of the game's own
-        self._in_vain = np.where(begins, self._in_vain + ended, 0)
+        self._ended_early = np.where(begins, self._ended_early + ended, 0)
         self._begin(ended)
         if not begins.any():
             return step
@@ -200,14 +216,8 @@ class VariedStarts:
             final_obs=step.final_obs[shown[step.ended]],
         )
 
-    def screen(self) -> np.ndarray | None:
-        return self._env.screen()
-
-    def close(self) -> None:
-        self._env.close()
-
     def _begin(self, which: np.ndarray) -> None:
         for i in np.flatnonzero(which):
             drawn = int(self._draws[i].integers(*self._lengths, endpoint=True))
             # Halved again and again where episodes are shorter than it: else the agent would never play.
-            self._left[i] = self.prefixes[i] = drawn >> max(0, self._in_vain[i] - PREFIX_TRIES)
+            self._left[i] = self.prefixes[i] = drawn >> max(0, self._ended_early[i] - PREFIX_TRIES)

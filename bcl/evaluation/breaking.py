@@ -92,7 +92,7 @@ def find_breaking(
     floor = LOWEST_RETURNS.get(plan.game.id, 0.0)
     threshold = floor + SHARE * (nominal - floor) if threshold is None else threshold
     if nominal < threshold or nominal <= floor:
-        what = f"without attack the return is {nominal:.4g}, which is broken already"
+        what = f"without attack the return is {nominal:.4g}, which is below the threshold already"
         raise ConfigError(what, "give a --threshold below it")
     grids: list[tuple[float, ...]] = [(0.0, *FIRST_ROUND) for _ in attacks]
     for _ in range(ROUNDS + 1):

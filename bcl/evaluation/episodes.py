@@ -29,7 +29,8 @@ class EpisodeCounter:
     """Which steps and episodes of a slot count; kept on the host."""
 
     def __init__(self, num_envs: int, episodes: int, protocol: Protocol, device: torch.device) -> None:
-        self._episodes, self._protocol = episodes, protocol
+        self._episodes = episodes
+        self._protocol = protocol
         share, extra = divmod(episodes, num_envs)
         quota = np.full(num_envs, share)
         quota[:extra] += 1
@@ -60,9 +61,11 @@ class EpisodeCounter:
     def add(
         self, step: Step, facts: np.ndarray, noted: np.ndarray, distance: np.ndarray, prefixes: np.ndarray | None
     ) -> None:
-        """What came of a step; `facts` (3, N): rewards, who played, whose episode ended. `noted` and `distance` (N,): see
+        """Count a step; `facts` (3, N): rewards, who played, whose episode ended. `noted` and `distance` (N,): see
         `Decided`; `prefixes` (N,): random actions with which episodes began. All on the host."""
-        reward, playing, ended = facts[0], facts[1] > 0, facts[2] > 0
+        reward = facts[0]
+        playing = facts[1] > 0
+        ended = facts[2] > 0
         live = self.counting & playing
         self.steps += int(live.sum())
         self.noted += int((live & noted).sum())

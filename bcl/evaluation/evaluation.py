@@ -42,7 +42,7 @@ class Start:
 
 @dataclass(frozen=True, repr=False)
 class Evaluation(Result):
-    """How an agent does under every attack at every budget, and what to think of it."""
+    """The scores of an agent under every attack at every budget, and the reasons to distrust them."""
 
     game: Game = field(compare=False)  # as it was played; a verdict without its file of scores knows only the run's
     scores: Sequence[Score]
@@ -52,7 +52,7 @@ class Evaluation(Result):
     flags: "Sequence[Flag]" = ()
     """Reasons to distrust the scores (docs/flags.md)."""
     floor: Score | None = None
-    """With `sanity`: play in which every action is the one the policy scores lowest."""
+    """With `sanity`: play in which every action is the one with the lowest action score."""
     folder: Path | None = None
     """Where the scores lie, so that asking again plays only what is missing; none for an agent in memory."""
     start: Start | None = None

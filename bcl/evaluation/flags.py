@@ -35,9 +35,9 @@ EXPLAINED = {
     "few-courses": "The game is nearly deterministic, so read the return as that of a few episodes: standard errors are "
     "too small.",
     "stochastic-policy": "Gradients are of one draw and actions of another: put the network into eval mode.",
-    "no-learning": "Whatever was trained from this stage stands on nothing: train it longer, or with other settings.",
+    "no-learning": "Everything trained from this stage is worthless: train it longer, or with other settings.",
     "unknown-learning": "It is not known whether the stage learned to play: look at its return without attack.",
-    WORSE_THAN_START: "Training took away what the agent could do before: at these budgets use the agent that it started "
+    WORSE_THAN_START: "Training made the agent worse than its start: at these budgets use the agent that it started "
     "from, whose file is named.",
 }
 """What each flag means and what to do, in a sentence; docs/flags.md has more. Two of them are raised for stages of a run."""

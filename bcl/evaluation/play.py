@@ -252,12 +252,13 @@ class SharedEnv:
         self._env.send(torch.cat([*(slot.decided.actions for slot in self.slots), *self._idle]))
 
     def receive(self) -> None:
-        """Wait for the step, and note what came of it."""
+        """Wait for the step, and count it."""
         prefixes = self._env.prefixes.copy() if isinstance(self._env, VariedStarts) else None
         step = self._env.recv()
         facts = torch.stack([step.reward.double(), step.playing.double(), step.ended.double()]).cpu().numpy()
         for number, (slot, part) in enumerate(zip(self.slots, step.split(self._size), strict=False)):
-            slot.step, slot.obs = part, part.obs
+            slot.step = part
+            slot.obs = part.obs
             rows = slice(number * self._size, (number + 1) * self._size)
             if not slot.counter.complete:
                 noted = slot.decided.noted.numpy()
@@ -317,7 +318,7 @@ class Group:
                 slot.decided = Decided(*part)
                 if not slot.decided.distance.isfinite().all():
                     refuse_not_finite(as_float(slot.obs))
-                    hint = "the policy's scores or gradients are not finite"
+                    hint = "the policy's action scores or gradients are not finite"
                     raise BclError(f"{slot.cell.attack} made NaN observations", hint)
                 if probing:
                     refuse_over_budget(slot.decided.distance.amax(), slot.cell)
@@ -345,7 +346,8 @@ class SearchForm(nn.Module):
         if half:
             self._chain = copy.deepcopy(self._chain).half()
             nn.utils.convert_conv2d_weight_memory_format(self._chain, torch.channels_last)
-        self.low, self.high = policy.low, policy.high
+        self.low = policy.low
+        self.high = policy.high
 
     @classmethod
     def of(cls, policy: Policy, precision: Precision) -> "SearchForm":
@@ -435,12 +437,15 @@ class Probe:
         actions = torch.cat([slot.decided.actions[own] for slot, own in zip(slots, counting, strict=True)])
         actions = actions.to(obs.device)
         with torch.no_grad():
-            scores, again = self._policy(obs), self._policy(obs)
+            scores = self._policy(obs)
+            again = self._policy(obs)
             searched = self._searched(obs)
         if not scores.isfinite().all():
-            raise BclError("the policy's scores are not finite", "its training broke, or its weights were damaged")
+            raise BclError(
+                "the policy's action scores are not finite", "its training diverged, or its weights are damaged"
+            )
         if not searched.isfinite().all():
-            raise BclError("the policy's scores overflow in half precision", "evaluate with precision full")
+            raise BclError("the policy's action scores overflow in half precision", "evaluate with precision full")
         stochastic = not torch.equal(scores, again)
         if not stochastic:  # else the action was another draw's than the scores
             # Others take seconds a state on IMPALA.
@@ -454,7 +459,7 @@ class Probe:
             slot.stochastic |= stochastic
 
     def certificates_hold(self, slots: Sequence[Slot]) -> None:
-        """Only whether a certified action was changed, where certificates are at hand, by their method."""
+        """Only whether a certified action was changed, by the method of the certificates that are stored."""
         for slot in slots:
             method = self._certificates.get(slot.cell.eps)
             if method is None or slot.stochastic:

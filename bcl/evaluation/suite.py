@@ -23,7 +23,7 @@ from bcl.runs.results import CertificatesFolder, ScoresFolder
 from bcl.settings import format_eps
 
 Begin = Callable[[str], Progress]
-"""Told what begins; the result is told how much of how much is done, of all that is missing."""
+"""Called with what begins; the function it returns is called with the work done and the work in all."""
 # Copies of a game that are played at once, over all cells of a pass.
 GPU_COPIES = 512
 ATARI_COPIES = 160  # ale-py makes emulators one after the other, 0.15 s each
@@ -79,7 +79,8 @@ class SuiteProgress:
     """How far all cells together are: by what each costs, and inside a pass by steps, since episodes can be long."""
 
     def __init__(self, cells: Sequence[Cell], plan: Plan, progress: Begin, lengths: Sequence[int]) -> None:
-        self._plan, self._begin = plan, progress
+        self._plan = plan
+        self._begin = progress
         self._all = sum(network_passes(cell.attack) for cell in cells)
         self._done = 0.0
         self._length = max(lengths, default=USUAL_LENGTH)

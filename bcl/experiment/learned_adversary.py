@@ -10,7 +10,6 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -18,7 +17,7 @@ from bcl.attacks import Directed, Learned
 from bcl.attacks.suites import MYOPIC
 from bcl.config import Config, DqnConfig, preset_for, resolve
 from bcl.envs import Step, VariedStarts, VectorEnv
-from bcl.envs.vector import Seeds
+from bcl.envs.vector import Seeds, WrappedEnv
 from bcl.errors import counted
 from bcl.evaluation import Cell, Plan, run_suite
 from bcl.evaluation.plan import Starts
@@ -49,13 +48,11 @@ IMAGES: dict[str, Any] = {
 }  # fmt: skip
 
 
-class AdversaryEnvs:
+class AdversaryEnvs(WrappedEnv):
     """N copies of a game, played by the adversary of a victim that plays it."""
 
     def __init__(self, env: VectorEnv, victim: Policy, eps: float) -> None:
-        self._env = env
-        self.game, self.num_envs, self.obs_shape = env.game, env.num_envs, env.obs_shape
-        self.low, self.high = env.low, env.high
+        super().__init__(env)
         self.num_actions = env.num_actions + 1
         self.action_names = ("truth", *env.action_names)
         device = next(victim.parameters()).device
@@ -79,12 +76,6 @@ class AdversaryEnvs:
         step = self._env.recv()
         self._obs = step.obs
         return dataclasses.replace(step, reward=-step.reward)
-
-    def screen(self) -> np.ndarray | None:
-        return self._env.screen()
-
-    def close(self) -> None:
-        self._env.close()
 
 
 def ready(
@@ -137,7 +128,7 @@ def director_config(victim: Policy, plan: Plan, attack: Learned) -> Config:
     """How a director is trained: the game's rewards and horizon, settings of our own for the rest."""
     image = len(victim.spec.obs_shape) == 3
     steps = attack.training * (IMAGE_FACTOR if image else 1)
-    config = resolve(preset_for(plan.game) or plan.game.id, recipe="vanilla", flags={"algo": "dqn"})
+    config = resolve(preset_for(plan.game) or plan.game.id, recipe="vanilla", settings={"algo": "dqn"})
     dqn = dataclasses.replace(
         config.dqn, **(IMAGES if image else VECTORS), steps=steps, learning_rate_end=0.05, n_step=3, gamma=0.99,
         exploration_start=0.5, exploration_end=0.05, exploration_hold=0, exploration_steps=max(steps // 2, 1),

@@ -8,7 +8,9 @@ from bcl.runs.directory import TrainingFolder
 
 ENOUGH = 100  # episodes: the first of many copies to end are its shortest, and say little about the others
 SIGMAS = 3.0  # a rise counts above this many standard errors
-NO_LEARNING, UNKNOWN_LEARNING = "no-learning", "unknown-learning"  # flags
+# flags
+NO_LEARNING = "no-learning"
+UNKNOWN_LEARNING = "unknown-learning"
 COLUMNS = ("return", "return_sd", "episodes")
 Part = tuple[float, float, float]  # mean return, population deviation, episodes
 
@@ -50,7 +52,8 @@ def first_and_last(rows: Sequence[dict[str, Any]]) -> tuple[Part, Part] | None:
     """`ENOUGH` episodes from each end of a run, a quarter of all where these are few; none: they cannot be told apart."""
     known = _known(rows)
     wanted = min(ENOUGH, sum(part[2] for part in known) / 4)
-    head, tail = _until(wanted, known), _until(wanted, known[::-1])
+    head = _until(wanted, known)
+    tail = _until(wanted, known[::-1])
     if not head or len(head) + len(tail) > len(known):
         return None
     return _pooled(head), _pooled(tail)

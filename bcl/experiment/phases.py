@@ -298,7 +298,7 @@ def pace_of(config: Config, loss: Loss, start: float) -> Pace:
 
 
 def train_paced(stage: StageFolder, start: float, bootstrap: Agent, dispatcher: Dispatcher) -> dict[str, Any]:
-    """Train, evaluate every agent that was kept, and leave the best in the stage's folder; what came of it, as plain data."""
+    """Train, evaluate every agent that was kept, and leave the best in the stage's folder; returns the result as plain data."""
     config = stage.config
     run = stage.paced_run
     pace = pace_of(config, stage.loss, start)

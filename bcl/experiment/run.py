@@ -203,7 +203,8 @@ def _train_curriculum(
 
 def _median(run: RunDirectory, stage: StageFolder, dispatcher: Dispatcher) -> tuple[Agent, Json] | None:
     """The median of the repeats' agents of a stage, and what that stage's result says; none: there are no repeats."""
-    number, median = stage.number, stage.median
+    number = stage.number
+    median = stage.median
     if run.repeats is None:
         dispatcher.say(
             f"stage {number}: goes on from this one run's agent; the paper's from the median of three (--repeats 3)"
@@ -260,7 +261,7 @@ def summary(runs: Sequence[RunDirectory], verdicts: Sequence[Verdict]) -> dict[s
 def commit_here() -> str | None:
     """Of the checkout that this package runs from; none where it was installed."""
     root = Path(bcl.__file__).parents[1]
-    if (root / ".git").exists():  # not that of a repository which merely contains an installation
+    if (root / ".git").exists():  # not the commit of another repository that contains this installation
         with contextlib.suppress(OSError):
             git = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
             return subprocess.run(git, capture_output=True, text=True).stdout.strip() or None

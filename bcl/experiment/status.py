@@ -78,7 +78,7 @@ def status(path: Path) -> Status:
     owner = run.owner()
     state: RunState = "finished" if run.finished else "at work" if owner else "stopped"
     lines = tuple(line for stage in run.stages() for line in _stage_lines(stage))
-    since = run.locked_since() if owner else 0.0  # of a stopped run, where its work was cut
+    since = run.locked_since() if owner else 0.0  # of a stopped run, the work that was under way when it stopped
     return Status(run.config, state, owner or "", lines, tuple(pieces(path, since)))
 
 
@@ -93,7 +93,7 @@ def pieces(run: Path, since: float) -> Iterator[Piece]:
         except (FileNotFoundError, StoreError):
             if path.exists():
                 raise
-            continue  # it ended as we looked
+            continue  # it ended in the meantime
         yield Piece(found["name"], found["doing"], found["done"], found["of"], (rows or [{}])[-1])
 
 
@@ -179,7 +179,7 @@ def times_of(stage: StageFolder) -> Times | None:
     known = [(began, ended) for began, ended in spans if began is not None and ended is not None]
     if wall is None or len(known) < len(spans):
         return None
-    unused = [seconds for found in stage.in_vain().values() for seconds in found]
+    unused = [seconds for found in stage.unused_training().values() for seconds in found]
     return Times(float(wall), _covered(known), len(unused), sum(unused))
 
 

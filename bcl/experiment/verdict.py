@@ -170,7 +170,9 @@ def _stored(run: RunDirectory, results: Results, conditions: Conditions, wanted:
     found = read_scores(results.scores, conditions)
     for cell in wanted:
         if cell.key not in found:
-            what = f"'{results.scores.path}' has lost the score of {cell.label}, which the verdict of '{run.path}' is about"
+            what = (
+                f"'{results.scores.path}' lacks the score of {cell.label}, which the verdict of '{run.path}' is about"
+            )
             raise StoreError(what, f"restore it, or delete '{run.result_file}' and resume the run")
     return [found[cell.key] for cell in wanted]
 

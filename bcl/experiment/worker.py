@@ -79,7 +79,7 @@ def content(agent: Agent) -> bytes:
 
 @dataclass(frozen=True)
 class Dispatcher:
-    """Gives work to an executor; knows whether to stop, and who is told."""
+    """Gives work to an executor; holds the stop request and the callbacks."""
 
     executor: Executor = InThisProcess()  # frozen
     device: str = "cpu"
@@ -270,7 +270,7 @@ class _Record:
         self.step = int(self.state["step"]) if self.state else 0
         self._drop_later()
         self._began = kept.get("began", began)
-        # What a kill threw away does not count; checkpoints of version 0.1 have no seconds.
+        # Work that was lost by a kill does not count; checkpoints of version 0.1 have no seconds.
         self._before = kept.get("seconds", run.seconds())
         self._here = time.monotonic()
 
@@ -354,7 +354,9 @@ def _threads_for(env: VectorEnv) -> contextlib.AbstractContextManager[None]:
 
 def check_fits(policy: Policy, config: Config, env: VectorEnv) -> None:
     """Refuse to train on from an agent that is not one of this game, learner and network."""
-    spec, game, network = policy.spec, policy.spec.game, config.network
+    spec = policy.spec
+    game = policy.spec.game
+    network = config.network
     hidden = ",".join(map(str, spec.hidden))
     other = f"give one made for '{config.game.id}' with these [game] settings"
     for fits, what, hint in (

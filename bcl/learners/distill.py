@@ -18,13 +18,12 @@ from bcl.config import DistillConfig
 from bcl.device import enough_memory, quick_kernels
 from bcl.envs import VectorEnv
 from bcl.errors import ConfigError
-from bcl.learners.dqn import Player
-from bcl.learners.learner import Hooks, Learner, Reporter, State, Task, spread_budgets
-from bcl.learners.metrics import Meter, Metrics
+from bcl.learners.dqn import ReplayLearner
+from bcl.learners.learner import Hooks, Reporter, State, Task, spread_budgets
+from bcl.learners.metrics import Metrics
 from bcl.learners.replay import Replay
 from bcl.policies import Policy, as_float
 from bcl.policies.files import fingerprint, load
-from bcl.seeds import derive
 
 WARM_UP = 500  # updates over which the step size rises: the first ones see a network that never saw bounds
 STEADY = 0.75  # share of the run before the step size falls: while the budget rises there is much to learn
@@ -60,7 +59,8 @@ def load_teacher(name: str, student: Policy) -> Policy | None:
     if not name:
         return None
     teacher = load(name, next(student.parameters()).device)
-    its, own = teacher.spec, student.spec
+    its = teacher.spec
+    own = student.spec
     for what, fits in (
         ("plays another game", not (its.game and own.game) or its.game.id == own.game.id),
         ("has other actions", its.num_actions == own.num_actions),
@@ -73,43 +73,29 @@ def load_teacher(name: str, student: Policy) -> Policy | None:
     return teacher
 
 
-class DistillLearner(Learner):
+class DistillLearner(ReplayLearner):
     """The student, its teacher and what the student has seen."""
 
     section = "distill"
-    draws = ("act", "attack", "update")
+    config: DistillConfig
     held = "held"
 
     def __init__(self, policy: Policy, env: VectorEnv, config: DistillConfig, task: Task) -> None:
-        super().__init__(policy, env, config, task)
+        driven = round(config.in_play * env.num_envs)
+        super().__init__(policy, env, config, task, driven)
         if self.pacer is None:
             raise ConfigError("distillation needs a paced budget", 'give its stage strategy = "paced"')
-        self.config = config
         self.teacher = (load_teacher(config.teacher, policy) or copy.deepcopy(policy)).requires_grad_(False)
-        self._student, self._labels = self._compiled(policy), self._compiled(self.teacher)
+        self._student = self._compiled(policy)
+        self._labels = self._compiled(self.teacher)
         self._attacked_student = self._victim()
         self._margins = self._compiled(training_margins)
         self._scale = torch.zeros((), device=self.device)  # the teacher's usual lead
-        driven = round(config.in_play * env.num_envs)
         self._victims = self._obs[:driven].clone()
         self._show = self._graph(self._perturb_victims, "attack")
         self._improve = self._graph(self._take_gradient_step, "update")
-        self.player = Player(
-            policy, env, self.generators["act"],
-            longest=config.exploration_repeat, graphed=self.graphed, bf16=self.bf16, attacked=driven > 0,
-        )  # fmt: skip
         self.replay = Replay(config.buffer_size, self._obs, n_step=1, gamma=1.0, perturbations=False)
-        self._owed = 0.0  # updates
-        self._updates = 0
         self._learns_from = env.num_envs  # agent step
-        copies = torch.arange(env.num_envs, device=self.device)
-        self.meter = Meter(env.num_envs, self.device, copies < driven if driven else None)
-
-    def restart(self) -> Tensor:
-        """Start every copy anew, at the beginning and after each checkpoint, and return the first observations."""
-        self.meter.restart()
-        self.player.follow(self.policy)
-        return self.player.reset(derive(self.task.seed, "episodes", self.step))
 
     def play(self, obs: Tensor) -> Tensor:
         """Start the next step: (N,) actions of the student, on the first copies for what the adversary shows."""
@@ -125,21 +111,13 @@ class DistillLearner(Learner):
 
     def update(self) -> None:
         """The gradient steps that are due."""
-        c = self.config
-        self.player.follow(self.policy)
-        assert self.pacer
-        if not self.pacer.knows_start or self.step < self._learns_from:
-            return
-        if not self._updates:
+        if self._learns() and not self._updates:
             self._measure_scale()
-        self._owed += self.env.num_envs * c.samples_per_step / c.batch_size
-        with self.meter.device("update"):
-            while self._owed >= 1:
-                self._rate.fill_(self._learning_rate())
-                self._improve()
-                self._owed -= 1
-                self._updates += 1
-                self.meter.updates += 1
+        super().update()
+
+    def _learns(self) -> bool:
+        assert self.pacer
+        return self.pacer.knows_start and self.step >= self._learns_from
 
     def store(self, obs: Tensor, actions: Tensor) -> Tensor:
         """Wait for the emulators, remember the step, and return the next observations."""
@@ -158,10 +136,8 @@ class DistillLearner(Learner):
         """What a checkpoint needs; the teacher is in a file of its own."""
         return super().state() | {
             "teacher": fingerprint(self.teacher),
-            "owed": self._owed,
             "updates": self._updates,
             "scale": self._scale,
-            "replay": self.replay.state() if self.config.checkpoint_replay else None,
         }
 
     def restore(self, state: State) -> None:
@@ -172,11 +148,11 @@ class DistillLearner(Learner):
                 f"put back the file of distill.teacher '{self.config.teacher}', or begin anew with another --out",
             )
         super().restore(state)
-        self._owed, self._updates = state["owed"], state["updates"]
+        self._updates = state["updates"]
         self._scale.copy_(state["scale"])
-        if state["replay"] is not None:
-            self.replay.restore(state["replay"])
-        else:  # copies begin together: a memory of their first steps alone makes a network forget the rest of the game
+        if (
+            state["replay"] is None
+        ):  # copies begin together: a memory of their first steps alone makes a network forget the rest of the game
             self._learns_from = self.step + round(REFILL * self.replay.capacity)
 
     def _learning_rate(self) -> float:
@@ -192,7 +168,7 @@ class DistillLearner(Learner):
             found.append(losses.leads(scores, scores.argmax(dim=1)).sum(dim=1).mean() / (scores.shape[1] - 1))
         self._scale.copy_(torch.stack(found).mean())
         if not self._scale > 0:
-            raise ConfigError("the agent to start from finds all actions alike", "give one that plays")
+            raise ConfigError("the teacher gives all actions the same action score", "give a trained agent")
 
     def _teach(self, obs: Tensor) -> Tensor:
         with torch.no_grad(), self._autocast():

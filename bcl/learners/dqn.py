@@ -6,6 +6,7 @@ file and numbers every difference from the paper and its code.
 
 import copy
 import math
+from abc import abstractmethod
 from collections.abc import Callable
 
 import torch
@@ -14,7 +15,7 @@ from torch import Generator, Tensor
 from bcl import losses, schedules
 from bcl.attacks import TargetValue, perturb
 from bcl.bounds import input_box, margins, score_bounds
-from bcl.config import AttackConfig, DqnConfig
+from bcl.config import AttackConfig, DistillConfig, DqnConfig
 from bcl.device import Graphed, enough_memory, on_stream, quick_kernels
 from bcl.envs import Step, VectorEnv
 from bcl.errors import ConfigError
@@ -74,15 +75,83 @@ def learning_rate(config: DqnConfig, step: int) -> float:
     return config.learning_rate * scale * left
 
 
-class DqnLearner(Learner):
+class ReplayLearner(Learner):
+    """What DQN and distillation share: play that fills a replay memory, and the updates that each step of play adds."""
+
+    draws = ("act", "attack", "update")
+    config: DqnConfig | DistillConfig
+    replay: Replay
+    _improve: Graphed[None]
+
+    def __init__(
+        self, policy: Policy, env: VectorEnv, config: DqnConfig | DistillConfig, task: Task, driven: int
+    ) -> None:
+        """`driven`: copies that act on what the adversary shows."""
+        super().__init__(policy, env, config, task)
+        self.config = config
+        self._driven = torch.arange(env.num_envs, device=self.device) < driven
+        self.meter = Meter(env.num_envs, self.device, self._driven if driven else None)
+        self.player = Player(
+            policy, env, self.generators["act"],
+            longest=config.exploration_repeat, graphed=self.graphed, bf16=self.bf16, attacked=driven > 0,
+        )  # fmt: skip
+        self._owed = 0.0  # updates
+        self._updates = 0
+
+    def restart(self) -> Tensor:
+        self.meter.restart()
+        self.player.follow(self.policy)
+        return self.player.reset(derive(self.task.seed, "episodes", self.step))
+
+    def state(self) -> State:
+        """All that a checkpoint needs; with the replay memory in it, resuming is exact."""
+        replay = self.replay.state() if self.config.checkpoint_replay else None
+        return super().state() | {"owed": self._owed, "replay": replay}
+
+    def restore(self, state: State) -> None:
+        """Continue from `state`, where it has a replay memory with that."""
+        super().restore(state)
+        self._owed = state["owed"]
+        if state["replay"] is not None:
+            self.replay.restore(state["replay"])
+
+    @abstractmethod
+    def _learns(self) -> bool:
+        """Whether enough was played to learn from."""
+
+    @abstractmethod
+    def _learning_rate(self) -> float:
+        """Of the next update."""
+
+    def update(self) -> None:
+        """The gradient steps that one vector step of play adds."""
+        self.player.follow(self.policy)
+        if not self._learns():
+            return
+        self._owed += self.env.num_envs * self.config.samples_per_step / self.config.batch_size
+        with self.meter.device("update"):
+            while self._owed >= 1:
+                self._rate.fill_(self._learning_rate())
+                self._improve()
+                self._owed -= 1
+                self._updates += 1
+                self.meter.updates += 1
+        self._end_update()
+
+    def _end_update(self) -> None:
+        """What follows the gradient steps; here nothing."""
+
+
+class DqnLearner(ReplayLearner):
     """Double DQN: the online and the target network, replay, exploration."""
 
     section = "dqn"
-    draws = ("act", "attack", "update")
+    config: DqnConfig
 
     def __init__(self, policy: Policy, env: VectorEnv, config: DqnConfig, attack: AttackConfig, task: Task) -> None:
-        super().__init__(policy, env, config, task)
-        self.config, self.adversary = config, attack
+        driven = 0 if task.loss == "standard" else round(attack.in_play * env.num_envs)
+        super().__init__(policy, env, config, task, driven)
+        self.adversary = attack
         self.target = copy.deepcopy(policy).requires_grad_(False)
         self._online = self._compiled(policy)
         self._delayed = self._compiled(self.target)
@@ -92,24 +161,14 @@ class DqnLearner(Learner):
         self._show = self._graph(self._perturb_obs, "attack")
         self._improve = self._graph(self._take_gradient_step, "update")
         self._stores_attacks = task.loss == "at" and not attack.fresh
-        driven = 0 if task.loss == "standard" else round(attack.in_play * env.num_envs)
         self._drives = driven > 0
-        self._driven = torch.arange(env.num_envs, device=self.device) < driven
-        self.meter = Meter(env.num_envs, self.device, self._driven if self._drives else None)
-        self.player = Player(
-            policy, env, self.generators["act"],
-            longest=config.exploration_repeat, graphed=self.graphed, bf16=self.bf16, attacked=self._drives,
-        )  # fmt: skip
         self.replay = Replay(
             config.buffer_size, self._obs, n_step=config.n_step, gamma=config.gamma, perturbations=self._stores_attacks
         )
-        self._owed = 0.0  # updates
 
     def restart(self) -> Tensor:
         self.replay.cut()
-        self.meter.restart()
-        self.player.follow(self.policy)
-        return self.player.reset(derive(self.task.seed, "episodes", self.step))
+        return super().restart()
 
     def play(self, obs: Tensor) -> tuple[Tensor, Tensor | None]:
         """Start the next step: (N,) actions, a share of them random, else greedy; and what the adversary shows, if asked.
@@ -118,7 +177,8 @@ class DqnLearner(Learner):
         else it is computed while the emulators step.
         """
         self.set_schedules()
-        seen, shown = None, obs
+        seen = None
+        shown = obs
         if self._drives:
             seen = self.attack(obs)
             shown = torch.where(self._driven.view(-1, *[1] * (obs.dim() - 1)), seen, as_float(obs))
@@ -130,7 +190,8 @@ class DqnLearner(Learner):
 
     def set_schedules(self) -> None:
         """Budget and kappa of this step."""
-        c, task = self.config, self.task
+        c = self.config
+        task = self.task
         begin = c.ramp_start or c.replay_initial
         ramp = schedules.budget(self.step, task.start, task.end, begin, c.ramp_steps, c.ramp)
         eps = self.pacer.eps if self.pacer else ramp
@@ -144,21 +205,14 @@ class DqnLearner(Learner):
         with self.meter.device("attack"):
             return self._show()
 
-    def update(self) -> None:
-        """The gradient steps that are due, and the target network."""
-        c = self.config
-        self.player.follow(self.policy)
-        if len(self.replay) < min(max(c.replay_initial, 1), self.replay.capacity):
-            return
+    def _learns(self) -> bool:
         if self.pacer and not self.pacer.knows_start:
-            return
-        self._rate.fill_(learning_rate(c, self.step))
-        self._owed += self.env.num_envs * c.samples_per_step / c.batch_size
-        with self.meter.device("update"):
-            while self._owed >= 1:
-                self._improve()
-                self._owed -= 1
-                self.meter.updates += 1
+            return False
+        return len(self.replay) >= min(max(self.config.replay_initial, 1), self.replay.capacity)
+
+    def _end_update(self) -> None:
+        """Bring the target network nearer to the online one, where that is due."""
+        c = self.config
         if passed := (self.step + self.env.num_envs) // c.target_sync - self.step // c.target_sync:
             rate = 1 - (1 - c.target_rate) ** passed
             with torch.no_grad():
@@ -193,20 +247,15 @@ class DqnLearner(Learner):
         return row
 
     def state(self) -> State:
-        """All that a checkpoint needs; with the replay memory in it, resuming is exact."""
-        return super().state() | {
-            "owed": self._owed,
-            "target": self.target.state_dict(),
-            "replay": self.replay.state() if self.config.checkpoint_replay else None,
-        }
+        return super().state() | {"target": self.target.state_dict()}
 
     def restore(self, state: State) -> None:
         """Continue from `state`; without a replay memory in it, one is collected before the next update."""
         super().restore(state)
-        self._owed = state["owed"]
         self.target.load_state_dict(state["target"])
-        if state["replay"] is not None:
-            self.replay.restore(state["replay"])
+
+    def _learning_rate(self) -> float:
+        return learning_rate(self.config, self.step)
 
     def _perturb_obs(self) -> Tensor:
         return self._perturbed(as_float(self._obs), self.generators["attack"])
@@ -261,7 +310,8 @@ class DqnLearner(Learner):
 
     def _q_bounds(self, lower: Tensor, upper: Tensor, q: Tensor) -> tuple[Tensor, Tensor]:
         """Interval bounds (B, A) whose differences between actions bound those of Q; see docs/dqn.md for approach 1."""
-        network, approach = self.policy.network, self.config.radial_approach
+        network = self.policy.network
+        approach = self.config.radial_approach
         if not isinstance(network, Dueling):
             return self._score_bounds(self.policy.chain(), lower, upper, "ibp")
         low, high = self._score_bounds(self.policy.chain(), lower, upper, "ibp", centred=True)
@@ -351,7 +401,7 @@ class Player:
         return actions
 
     def wait(self) -> Step:
-        """What came of the step."""
+        """The result of the step."""
         with on_stream(self._stream):
             step = self._env.recv()
         self._use_on_stream(step.obs, step.reward, step.terminated, step.truncated, step.playing, step.final_obs)

@@ -65,12 +65,15 @@ class Learner(ABC):
         self.image = len(env.obs_shape) == 3
         if self.image:
             nn.utils.convert_conv2d_weight_memory_format(policy, torch.channels_last)  # fastest, on CPUs too
-        self.policy, self.env, self.task = policy, env, task
+        self.policy = policy
+        self.env = env
+        self.task = task
         self.step = 0
         device = self.device = next(policy.parameters()).device
         self.bf16 = uses_bf16(config.precision, device, self.image)
         accelerate = acceleration(config.accelerate, device, config.steps)
-        self.graphed, self.compiles = accelerate != "none", accelerate == "full"
+        self.graphed = accelerate != "none"
+        self.compiles = accelerate == "full"
         # Fixed places that graphs read; schedules write into them without the host waiting.
         self._rate = torch.zeros((), device=device)
         self._eps = torch.zeros((), device=device)
@@ -118,7 +121,7 @@ class Learner(ABC):
         self.meter.start_at(self.step)
 
     def _row(self, schedules: Metrics) -> tuple[Metrics, bool]:
-        """The row of metrics, and whether a paced budget stepped back upon it."""
+        """The row of metrics, and whether a paced budget stepped back after it."""
         self._refuse_divergence(self.meter.means())
         row = self.meter.row(self.step, schedules)
         if not self.pacer:
@@ -173,7 +176,9 @@ class HeldActions:
 
     def instead_of(self, actions: Tensor, share: Tensor) -> Tensor:
         """(N,) `actions`, with random ones in their place on some copies; `share` of the others begin one."""
-        shape, generator, device = actions.shape, self._generator, actions.device
+        shape = actions.shape
+        generator = self._generator
+        device = actions.device
         draws = torch.rand(2, *shape, generator=generator, device=device)
         random = torch.randint(self._num_actions, shape, generator=generator, device=device)
         begins = (self._left == 0) & (draws[0] < share)
@@ -223,12 +228,14 @@ class Reporter:
     """
 
     def __init__(self, learner: Learner, config: LearnerConfig, hooks: Hooks) -> None:
-        self._learner, self._config, self._hooks = learner, config, hooks
+        self._learner = learner
+        self._config = config
+        self._hooks = hooks
         self._last = self._saved = self._began = learner.step
         self._saved_at = self._began_at = time.monotonic()
 
     def report(self) -> bool:
-        """After each pass; whether a checkpoint was kept, upon which the games have to start anew."""
+        """After each pass; whether a checkpoint was kept, after which the games have to start anew."""
         learner = self._learner
         config = self._config
         hooks = self._hooks
@@ -245,7 +252,8 @@ class Reporter:
         save = hooks.save if due and not done else None
         if save:
             save(learner.state())
-            self._saved, self._saved_at = step, time.monotonic()
+            self._saved = step
+            self._saved_at = time.monotonic()
         if stop and (save or not self._near()):
             raise KeyboardInterrupt
         if done and learner.pacer:

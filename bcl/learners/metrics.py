@@ -52,7 +52,7 @@ class Meter:
         self._returns *= ~step.ended
 
     def add(self, info: Mapping[str, Tensor]) -> None:
-        """What one gradient step says of itself; may be part of a captured graph."""
+        """Add the losses of one gradient step; may be part of a captured graph."""
         for name, value in info.items():
             self._sums.setdefault(name, torch.zeros_like(value)).add_(value)
 

@@ -27,7 +27,9 @@ class Pace(CurriculumConfig):
         if self.nominal_threshold is None and self.attacked_threshold is None:
             raise ConfigError("a paced budget needs a threshold", "set curriculum.nominal_threshold")
         if not 0 <= self.start < self.target:
-            raise ConfigError(f"no pace from {self.start:g} to {self.target:g}", "give a start below the target")
+            raise ConfigError(
+                f"a paced budget cannot rise from {self.start:g} to {self.target:g}", "give a start below the target"
+            )
         if self.gentle_below > self.target - self.start:
             what = f"curriculum.gentle_below {self.gentle_below:g} leads beyond the target {self.target:g}"
             raise ConfigError(what, "give at most the distance from start to target")
@@ -94,7 +96,7 @@ def advance(
     if due:
         at = _check(pace, at, step)
     eps = at.eps
-    if at.met and step - at.checked_at < pace.patience:  # without news for that long, nothing is known
+    if at.met and step - at.checked_at < pace.patience:  # without an episode that ended for that long, nothing is known
         if certified >= pace.certified_threshold:
             eps = _risen(pace, at.eps, step - at.step)
     elif due and not at.met and at.eps > pace.first and step - at.missed_since >= pace.patience:

@@ -81,12 +81,12 @@ class Rollout:
             return torch.zeros(steps, len(like), dtype=dtype, device=like.device)
 
         numbers = ("log_probs", "values", "next_values", "rewards", "advantages", "targets")
-        flags = ("terminated", "ended", "playing")
+        marks = ("terminated", "ended", "playing")
         return cls(
             obs=_laid_out(like.new_zeros(steps * len(like), *like.shape[1:])).unflatten(0, (steps, len(like))),
             actions=zeros(torch.long),
             **{name: zeros(torch.float32) for name in numbers},
-            **{name: zeros(torch.bool) for name in flags},
+            **{name: zeros(torch.bool) for name in marks},
         )
 
 
@@ -103,14 +103,16 @@ class PpoLearner(Learner):
         if task.loss == "sa":
             raise ConfigError("PPO has no 'sa' loss", "choose another recipe, or --algo dqn")
         super().__init__(policy, env, config, task)
-        self.config, self.adversary = config, attack
+        self.config = config
+        self.adversary = attack
         self.updates = 0
         objective = {"standard": losses.ppo, "at": losses.ppo_adversarial, "radial": losses.ppo_radial}[task.loss]
         self._network = self._compiled(network.logits_and_value)
         self._attacked = self._victim()
         self._score_bounds = self._compiled(score_bounds)
         self._objective = self._compiled(objective)
-        device, num_envs = self.device, env.num_envs
+        device = self.device
+        num_envs = env.num_envs
         self._driven = round(config.in_play * num_envs) if task.loss == "at" else 0  # the first copies
         self._obs = _laid_out(as_float(self._obs) if self._driven else self._obs)
         self._memory = Rollout.empty(config.rollout, self._obs)
@@ -193,7 +195,8 @@ class PpoLearner(Learner):
     @property
     def eps(self) -> float:
         """The budget of the next update."""
-        c, task = self.config, self.task
+        c = self.config
+        task = self.task
         if task.loss == "standard":
             return 0.0
         if self.pacer:
@@ -240,7 +243,8 @@ class PpoLearner(Learner):
         if self.config.exploration_start:
             actions = self._random.instead_of(actions, self._share)
         log_probs = logits.log_softmax(dim=1).gather(1, actions.unsqueeze(1)).squeeze(1)
-        m, row = self._memory, self._chosen
+        m = self._memory
+        row = self._chosen
         for place, new in ((m.obs, self._obs), (m.actions, actions), (m.log_probs, log_probs), (m.values, values)):
             place.index_copy_(0, row, new.unsqueeze(0))
         row.add_(1).remainder_(self.config.rollout)
@@ -266,7 +270,8 @@ class PpoLearner(Learner):
 
     def _value_what_followed(self, obs: Tensor) -> None:
         """`obs`: the last observations of all episodes that ended, in the order of time, then those to play on from."""
-        memory, copies = self._memory, self.env.num_envs
+        memory = self._memory
+        copies = self.env.num_envs
         # In parts of one size, for which kernels were chosen: filled up with any observations, whose values are dropped.
         filled = _laid_out(torch.cat([obs, obs[: -len(obs) % copies]]))
         with torch.no_grad(), self._autocast():
@@ -276,7 +281,8 @@ class PpoLearner(Learner):
         memory.next_values.masked_scatter_(memory.ended, values[:-copies])
 
     def _estimate_advantages(self) -> None:
-        m, c = self._memory, self.config
+        m = self._memory
+        c = self.config
         advantages = losses.gae(m.rewards, m.values, m.next_values, m.terminated, m.ended, c.gamma, c.gae_lambda)
         m.targets.copy_(advantages + m.values)
         m.advantages.copy_(losses.standardised(advantages, _weights(m.playing)))
@@ -294,7 +300,8 @@ class PpoLearner(Learner):
             return perturb(attack, self._attacked, as_float(obs), budgets, self.generators["attack"], check=False)
 
     def _take_gradient_step(self) -> None:
-        m, index = self._memory, self._order[self._batch]
+        m = self._memory
+        index = self._order[self._batch]
         parts = [_at(part, index) for part in (m.actions, m.log_probs, m.values, m.advantages, m.targets)]
         past = losses.Past._make([*parts, _weights(_at(m.playing, index))])
         loss, info = self._loss(as_float(_at(m.obs, index)), past)
@@ -311,7 +318,8 @@ class PpoLearner(Learner):
         if self.task.loss == "at":
             with self._autocast():
                 logits, values = self._logits_and_value(torch.cat([obs, self._seen]))
-            (clean, seen), (values, _) = logits.chunk(2), values.chunk(2)
+            clean, seen = logits.chunk(2)
+            values, _ = values.chunk(2)
             return self._objective(clean, values, seen, past, weights, c.kappa)
         with self._autocast():
             logits, values = self._logits_and_value(obs)
@@ -353,7 +361,8 @@ class ReturnScale:
     def scaled(self, rewards: Tensor, ended: Tensor) -> Tensor:
         """(N,) rewards of one vector step by all that was seen up to it, this step included."""
         self._running.mul_(self._gamma).add_(rewards)
-        new, old = len(rewards), self._count.clone()
+        new = len(rewards)
+        old = self._count.clone()
         self._count.add_(new)
         distance = self._running.mean() - self._mean
         squares = self._variance * old + self._running.var(correction=0) * new

@@ -36,8 +36,10 @@ class Replay:
     def __init__(self, capacity: int, like: Tensor, *, n_step: int, gamma: float, perturbations: bool) -> None:
         """`like`: observations (N, *obs_shape) of all copies."""
         rows = max(capacity // len(like), n_step)
-        shape, device = (rows, len(like)), like.device
-        self._n_step, self._gamma = n_step, gamma
+        shape = (rows, len(like))
+        device = like.device
+        self._n_step = n_step
+        self._gamma = gamma
         self._rows = rows
         self._added = 0
         self._span = torch.zeros((), dtype=torch.long, device=device)  # rows that have n_step - 1 rows after them
@@ -69,7 +71,7 @@ class Replay:
     def add(
         self, obs: Tensor, actions: Tensor, rewards: Tensor, step: Step, perturbed: Tensor | None, budget: Tensor
     ) -> None:
-        """One vector step: what was seen and done, the rewards to learn from, and what came of it."""
+        """One vector step: what was seen and done, the rewards to learn from, and its result."""
         next_obs = step.obs
         if len(step.final_obs):  # of episodes that ended, the last observation and not the next one's first
             ended = step.ended.view(-1, *[1] * (obs.dim() - 1)).expand_as(obs)

@@ -1,4 +1,4 @@
-"""Policies on disk: safetensors with metadata enough to rebuild the policy without flags."""
+"""Policies on disk: safetensors with metadata enough to rebuild the policy from the file alone."""
 
 import copy
 import dataclasses
@@ -117,7 +117,7 @@ def load(path: str | Path, device: str | torch.device = "cpu") -> Policy:
             raise WeightsError(f"'{path}' has '{name}' of shape {shapes}", "it is damaged; get it again")
         if not tensor.is_floating_point() or not torch.isfinite(tensor.float()).all():
             what = f"'{path}' has values in '{name}' that are not finite"
-            raise WeightsError(what, "it comes from a training that broke")
+            raise WeightsError(what, "the training that wrote it diverged")
     policy.network.load_state_dict({name: tensor.float() for name, tensor in tensors.items()})
     if about.get("fingerprint") != fingerprint(policy):
         raise WeightsError(f"'{path}' is damaged: its weights are not those that were saved", "get it again")
@@ -157,7 +157,8 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
 
 def _spec(path: Path, about: dict[str, Any]) -> PolicySpec:
     hint = "it was written by another version of bcl, or damaged"
-    kind, format = about.get("kind"), about.get("format")
+    kind = about.get("kind")
+    format = about.get("format")
     if format != FORMAT or kind not in (*KINDS, CUSTOM) or about.get("activation") not in ACTIVATIONS:
         raise WeightsError(f"'{path}' describes a policy of unknown kind '{kind}', format {format}", hint)
     try:

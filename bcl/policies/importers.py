@@ -30,7 +30,7 @@ from bcl.policies.policy import Activation, Kind, Policy, PolicySpec
 
 Weights = dict[str, Tensor]
 FORMATS = ("radial-dqn", "radial-dqn-v1", "radial-ppo", "sb3")
-MAX_BYTES = 1 << 28  # of one member, and of all weights: far above any MLP, far below any memory
+MAX_BYTES = 1 << 28  # of one member, and of all weights: far more than any MLP has, far less than any machine's memory
 SUPPORTED = "only DQN, PPO and A2C agents with the MlpPolicy of Stable-Baselines3 and discrete actions can be rebuilt; bcl.wrap takes any PyTorch module"
 ACTOR_HEAD = "action_net"  # of PPO and A2C
 EPSILON = 1e-8  # that VecNormalize adds to variances, unless told otherwise
@@ -146,7 +146,7 @@ def _read_checkpoint(path: Path) -> Weights:
 
 def _finite(policy: Policy, path: Path) -> Policy:
     if not all(bool(torch.isfinite(w).all()) for w in policy.network.state_dict().values()):
-        raise WeightsError(f"'{path}' has weights that are not finite", "it comes from a training that broke")
+        raise WeightsError(f"'{path}' has weights that are not finite", "the training that wrote it diverged")
     return policy.eval()
 
 
@@ -159,7 +159,8 @@ def _import_sb3(path: Path, game: Game, normalise: Path | None = None) -> Policy
     mean, deviation = _statistics(normalise, len(scale))
     actor = names[-1] == ACTOR_HEAD
     sizes = [len(scale), *(len(weights[f"{name}.weight"]) for name in names)]
-    inputs, outputs = weights[f"{names[0]}.weight"].shape[-1], sizes[-1]
+    inputs = weights[f"{names[0]}.weight"].shape[-1]
+    outputs = sizes[-1]
     if (inputs, outputs) != (sizes[0], num_actions):
         raise WeightsError(
             f"'{path}' has {counted(inputs, 'input')} and {counted(outputs, 'action')}, "
@@ -204,7 +205,8 @@ def _spaces(game: Game) -> tuple[list[float], list[float], tuple[float, ...], in
     except Exception as error:  # the constructor and the module of an id are the user's code
         reason = " ".join(str(error).split()) or type(error).__name__
         raise GameError(f"Gymnasium cannot make '{game.id}' ({reason})", "check the id and its package") from None
-    space, actions = env.observation_space, env.action_space
+    space = env.observation_space
+    actions = env.action_space
     env.close()
     if (
         not isinstance(space, gymnasium.spaces.Box)
@@ -257,13 +259,17 @@ def _layers(path: Path, data: dict[str, Any], weights: Weights, normalised: bool
     """The names of the linear layers from the observation to the scores, and the default between them."""
     default: Activation
     if f"{ACTOR_HEAD}.weight" in weights:
-        body, head, default = "mlp_extractor.policy_net.", [ACTOR_HEAD], "tanh"
+        body = "mlp_extractor.policy_net."
+        head = [ACTOR_HEAD]
+        default = "tanh"
         unused: tuple[str, ...] = ("mlp_extractor.value_net.", "value_net.")
         if data.get("_last_original_obs") is not None and not normalised:  # kept only behind VecNormalize
             what = f"'{path}' was trained behind VecNormalize, whose statistics are not in the zip"
             raise WeightsError(what, "give them with --normalise FILE.npz (mean and var of its obs_rms)")
     else:
-        body, head, default = "q_net.q_net.", [], "relu"
+        body = "q_net.q_net."
+        head = []
+        default = "relu"
         unused = ("q_net_target.q_net.",)
     depth = sum(name.startswith(body) and name.endswith(".weight") for name in weights)
     layers = [f"{body}{2 * i}" for i in range(max(depth, 1 - len(head)))] + head  # activations take the odd places

@@ -133,7 +133,8 @@ class ActorCritic(nn.Module):
         return _in_full(self.logits, features), _in_full(self.value, features).squeeze(1)
 
     def _features(self, obs: Tensor) -> Tensor:
-        x, layers = obs, [*self.body]
+        x = obs
+        layers = [*self.body]
         for layer in layers[: self._in_full]:
             x = _in_full(layer, x)  # bf16 would round a perturbation of 1/255 away
         if torch.is_autocast_enabled(kind := x.device.type):

@@ -47,7 +47,7 @@ class PolicySpec:
 
 
 class Policy(nn.Module):
-    """`policy(obs)` gives one score per action (Q-values or logits) for float observations; its best is the action."""
+    """`policy(obs)` gives the action scores (Q-values or logits) for float observations; its best is the action."""
 
     low: Tensor
     high: Tensor

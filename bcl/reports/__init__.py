@@ -1,1 +1,1 @@
-"""What runs amount to, for people: collected from files, then drawn."""
+"""Reports and comparisons of runs: collected from files, then drawn."""

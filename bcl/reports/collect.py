@@ -29,7 +29,8 @@ from bcl.runs.results import Results
 from bcl.settings import difference, setting_line
 
 MADE_BY = ("report made by", f"bcl {bcl.__version__}")
-OWN, LATER = "the run's own verdict", "evaluated afterwards"
+OWN = "the run's own verdict"
+LATER = "evaluated afterwards"
 CHOOSING = "the episodes that agents are chosen by, so that the best of several looks better than it is"
 
 
@@ -284,12 +285,13 @@ def _settings(run: RunDirectory, config: Config) -> Iterator[tuple[str, str, str
     """Settings of every stage that are not as the preset and the recipe have them."""
     same = {name: getattr(config, name) for name in ("algo", "bootstrap", "tempo", "size", "seed")}
     # Without a preset the game's own id is known to have defaults.
-    flags: dict[str, Any] = {**same, "curriculum": {"target": config.curriculum.target}}
+    settings: dict[str, Any] = {**same, "curriculum": {"target": config.curriculum.target}}
     name = preset_for(config.game)
-    preset = resolve_stages(name or config.game.id, recipe=config.recipe, flags=same if name else flags)
+    preset = resolve_stages(name or config.game.id, recipe=config.recipe, settings=same if name else settings)
     learner = "dqn." if config.algo == "ppo" else "ppo."
     for stage in run.stages():
-        own, usual = stage.config, preset[stage.number - 1][1]
+        own = stage.config
+        usual = preset[stage.number - 1][1]
         for key in difference(usual, own):
             if not key.startswith(learner):  # the learner not in use
                 here, there = (setting_line(c, key).partition(" = ")[2] for c in (own, usual))
@@ -297,9 +299,11 @@ def _settings(run: RunDirectory, config: Config) -> Iterator[tuple[str, str, str
 
 
 def _started_with(run: RunDirectory) -> str:
-    """The version that a run was started with; empty where it is the one at hand."""
-    about, here = run.about(), commit_here()
-    version, commit = about.get("version"), about.get("commit")
+    """The version that a run was started with; empty where it is the installed one."""
+    about = run.about()
+    here = commit_here()
+    version = about.get("version")
+    commit = about.get("commit")
     if version == bcl.__version__ and (commit == here or not (commit and here)):
         return ""
     return f"bcl {version}" + (f", commit {commit}" if commit else "")

@@ -135,7 +135,7 @@ def _alike(pools: Sequence[Sequence[Evaluation]], like: Evaluation, seed: int | 
 
 
 def _sharing(alike: Sequence[Evaluation]) -> tuple[int, int, bool, int]:
-    """Sort key. Episodes come before attacks: a quick try of more attacks on fewer episodes must not displace a verdict."""
+    """Sort key. Episodes come before attacks: a short evaluation with more attacks on fewer episodes must not replace a verdict."""
     shared = set.intersection(*({*one.cells} for one in alike))
     one_seed = len({one.seed for one in alike}) == 1
     return alike[0].episodes, len(shared), one_seed, sum(len(one.cells) for one in alike)

@@ -24,8 +24,12 @@ from bcl.reports.published import PublishedRow
 from bcl.reports.style import COLOURS, LEVELS, LIGHT, RC, number, styles
 
 PIXELS_PER_INCH = 72  # of an SVG: its unit is a point, which the page shows as a pixel
-NARROW, HALF = 480, 600  # up to these widths a figure is for phones, or stands beside a table
-ROW, BAR = 20, 8  # pixels of the timeline: a row at least, and a bar with its gap
+# up to these widths a figure is for phones, or stands beside a table
+NARROW = 480
+HALF = 600
+# pixels of the timeline: a row at least, and a bar with its gap
+ROW = 20
+BAR = 8
 _DASHED = (0, (3, 0.6))
 styled = matplotlib.rc_context(RC)  # as a decorator: draws in our look, whatever the process has set
 _BARS: dict[BarState, Any] = {
@@ -87,7 +91,9 @@ def budget_axis(axes: Axes, budgets: Sequence[float]) -> None:
 
 def _columns(labels: Sequence[str], width: int) -> int:
     """Of a legend: as many as the longest label has room in, with its line and the gap to the next (pixels)."""
-    line, letter, gap = 42, 5.7, 20
+    line = 42
+    letter = 5.7
+    gap = 20
     longest = max(len("worst within"), *map(len, labels), 0)
     return max(1, int((width + gap) // (line + letter * longest + gap)))
 

@@ -110,7 +110,8 @@ def _add_curriculum(timeline: Timeline, stage: StageFolder, agent: str | None) -
             timeline.bars.append(TimelineBar(*which, began + start, began + end, state, reported, missed))
             curves.append(_curve(kept, rows))
         if curves:
-            low, high = short_eps(eps[phase.index - 1]), short_eps(eps[phase.index])
+            low = short_eps(eps[phase.index - 1])
+            high = short_eps(eps[phase.index])
             title = f"phase {phase.index}: {low.removesuffix('/255') if '/' in high else low} to {high}"
             timeline.panels.append(Panel(title, tuple(curves), phase=True))
         if made:

@@ -25,7 +25,11 @@ from bcl.reports.data import Collected, Frames
 from bcl.reports.style import DARK, LEVELS, LIGHT, aligned, number, pixels, short_eps
 from bcl.runs import store
 
-WIDE, HALF, PHONE, BESIDE_SCREEN = 860, 540, 350, 300  # pixels a figure is drawn for; the page shows the one that fits
+# pixels a figure is drawn for; the page shows the one that fits
+WIDE = 860
+HALF = 540
+PHONE = 350
+BESIDE_SCREEN = 300
 MOST_BESIDE = 1  # attacks whose table still fits beside the figure
 
 

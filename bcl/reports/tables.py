@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from bcl.reports.compare import Block, Comparison, ReturnAtBudget, Row
 
 EXACTLY = "at exactly this budget"
-PAPER_RUNS, PAPER_TIME = "paper's runs", "paper's time"  # columns that are left out where the paper has neither
+# columns that are left out where the paper has neither
+PAPER_RUNS = "paper's runs"
+PAPER_TIME = "paper's time"
 SHORTEST_NAME = 12  # letters of an agent's name that the terminal shows at least
 _LATEX = {"\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}"}
 _LATEX |= {"~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$", "\N{MINUS SIGN}": "$-$"}
@@ -161,7 +163,8 @@ def _improvements(block: "Block") -> Table:
 
 
 def _efforts(entries: Sequence["Entry"]) -> Table:
-    rows, sources = [], dict[str, None]()
+    rows = []
+    sources = dict[str, None]()
     for entry in entries:
         trained = [one for one in entry.efforts if one.steps]  # 0: metrics are missing
         steps = sum(one.steps for one in trained) / max(1, sum(one.runs for one in trained))

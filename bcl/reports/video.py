@@ -19,11 +19,17 @@ from bcl.evaluation import Moment
 from bcl.reports.style import LIGHT, number, pixels
 from bcl.settings import format_eps
 
-PANE, GAP, TITLE, CAPTION = 336, 16, 40, 88  # pixels; 336 is 4 x 84, and sides are multiples of 16 as encoders like
+# pixels; 336 is 4 x 84, and sides are multiples of 16 as encoders like
+PANE = 336
+GAP = 16
+TITLE = 40
+CAPTION = 88
 SHOWN = 1.5  # vectors are scaled to about [-1, 1]; bars are cut here
 LABELS = 92  # pixels for the names of dimensions
 UNMOVED = "no perturbation"
-MOST_GIF_FRAMES, GIF_FPS, GIF_COLOURS = 100, 10, 64
+MOST_GIF_FRAMES = 100
+GIF_FPS = 10
+GIF_COLOURS = 64
 GIF_SCALE = 2  # sides are divided by it
 
 
@@ -55,10 +61,12 @@ def _frame(moment: Moment, step: int, subject: Subject) -> np.ndarray:
         canvas.paste(pane, (left, TITLE))
         draw.rectangle((left - 1, TITLE - 1, left + PANE, TITLE + PANE), outline=LIGHT["rule"])
     attacked = attack_label(subject.attack) + (f" at {format_eps(subject.eps)}" if subject.attack else "")
-    low, right = TITLE + PANE, canvas.width - GAP
+    low = TITLE + PANE
+    right = canvas.width - GAP
     draw.text((GAP, low + 26), f"{subject.game}, {attacked}", LIGHT["ink"], _font(18), anchor="lm")
     draw.text((right, low + 26), f"step {step}", LIGHT["muted"], _font(18), anchor="rm")
-    wanted, taken = subject.actions[moment.wanted].lower(), subject.actions[moment.taken].lower()
+    wanted = subject.actions[moment.wanted].lower()
+    taken = subject.actions[moment.taken].lower()
     changed = moment.wanted != moment.taken
     action = f"wanted {wanted}, took {taken}" if changed else f"took {taken}, as wanted"
     draw.text((GAP, low + 60), action, LIGHT["vermilion" if changed else "ink"], _font(18, changed), anchor="lm")
@@ -77,7 +85,8 @@ def _image_panes(moment: Moment, subject: Subject) -> Iterator[tuple[str, Image.
 
 def _vector_panes(moment: Moment, subject: Subject) -> Iterator[tuple[str, Image.Image]]:
     names = subject.dimensions or [str(i) for i in range(1, len(moment.clean) + 1)]
-    clean, seen = moment.clean / SHOWN, moment.seen / SHOWN
+    clean = moment.clean / SHOWN
+    seen = moment.seen / SHOWN
     if moment.screen is None:
         yield "clean observation", _bars(names, [(clean, "muted")], moment.clean)
     else:
@@ -93,7 +102,8 @@ def _bars(names: Sequence[str], series: Sequence[tuple[np.ndarray, str]], writte
     """A row per dimension: its name, a bar of every series (1 is the whole half-width), the number in figures."""
     pane = Image.new("RGB", (PANE, PANE), LIGHT["paper"])
     draw = ImageDraw.Draw(pane)
-    zero, half = LABELS + (PANE - LABELS) / 2, (PANE - LABELS) / 2 - 8
+    zero = LABELS + (PANE - LABELS) / 2
+    half = (PANE - LABELS) / 2 - 8
     row = PANE / len(names)
     thick = min(row * 0.5, 24) / len(series)
     font = _font(max(7, min(14, int(row * 0.28))))

@@ -1,4 +1,4 @@
-"""The run directory: all its paths, and every fact that is stored in it. Nobody else joins paths inside a run.
+"""The run directory: all its paths, and every fact that is stored in it. No other module joins paths inside a run.
 
     config.toml  run.json       the settings; version, commit, command, machine, seed, stages, format
     init/                       the agent to start from, where one was given
@@ -24,7 +24,7 @@ from typing import Any
 from bcl import recipes
 from bcl.config import Config, Stages, config_from_dict, config_from_toml, override
 from bcl.curriculum_rules import INCUMBENT, Decision
-from bcl.errors import StoreError
+from bcl.errors import ConfigError, StoreError
 from bcl.recipes import Stage
 from bcl.runs import store
 from bcl.runs.results import PROGRESS, RESULT, Results
@@ -84,7 +84,7 @@ class WorkFolder:
         return store.lock(self.path, say)
 
     def owner(self) -> str | None:
-        """Who holds it, as it presented itself; none if nobody does."""
+        """The process that holds its lock, by the name it wrote into it; none if it is free."""
         return store.owner(self.path)
 
 
@@ -154,7 +154,8 @@ class TrainingFolder(WorkFolder):
 def times(rows: Sequence[Json]) -> list[float]:
     """Seconds of training up to each row of metrics."""
     found = list[float]()
-    seconds, step = 0.0, 0.0
+    seconds = 0.0
+    step = 0.0
     for row in rows:
         rate = row.get("steps_per_second")
         seconds += (row["step"] - step) / rate if rate else 0.0
@@ -221,7 +222,7 @@ class StageFolder(TrainingFolder):
         self.median = TrainingFolder(self.path / "median")  # the agent that repeats go on from
         self.paced_run = TrainingFolder(self.path / "run")  # of a stage whose budget paces itself
         self.clock = self.path / "clock.json"
-        self._in_vain = self.path / "in-vain.json"
+        self._unused_file = self.path / "in-vain.json"
         self._discarded = self.path / "discarded"
 
     @property
@@ -249,7 +250,8 @@ class StageFolder(TrainingFolder):
     def kept_by(self, phase: int) -> TrainingFolder:
         """Where the agent lies that a phase handed on; the stage's own folder is the bootstrap's."""
         for made in reversed(self.decisions()):
-            index, kept = made.decision.phase.index, made.decision.kept
+            index = made.decision.phase.index
+            kept = made.decision.kept
             if index <= phase and kept != INCUMBENT:
                 return self.phase(index).run(kept)
         return self
@@ -264,15 +266,17 @@ class StageFolder(TrainingFolder):
         return [self.phase(d.phase.index).run(c.run) for d in made for c in d.candidates if c.run != INCUMBENT]
 
     def begun_ahead(self) -> list[TrainingFolder]:
-        """Runs that nobody has asked for yet."""
+        """Training runs that were begun ahead and that the curriculum has not asked for yet."""
         return [TrainingFolder(path.parent) for path in sorted(self.path.glob(f"phases/*/run*/{AHEAD}"))]
 
     def discard(self, run: TrainingFolder) -> float:
-        """Delete a run that was begun ahead in vain, and give the seconds that it trained, which are kept."""
+        """Delete a training run that was begun ahead and is not used; store and return the seconds that it trained."""
         seconds = run.seconds()
         self.clear_discarded()
         run.path.rename(self._discarded)  # at once: what a kill leaves of a deletion must not be taken for a run
-        store.write_json(self._in_vain, {"runs": [*self._given_up(), {"run": self._inside(run), "seconds": seconds}]})
+        store.write_json(
+            self._unused_file, {"runs": [*self._given_up(), {"run": self._inside(run), "seconds": seconds}]}
+        )
         self.clear_discarded()
         return seconds
 
@@ -280,11 +284,11 @@ class StageFolder(TrainingFolder):
         """Delete what a kill left of a deletion."""
         shutil.rmtree(self._discarded, ignore_errors=True)
 
-    def in_vain(self) -> dict[str, list[float]]:
-        """Seconds of training that nobody needed, by folder: a run that was good enough came before, or the curriculum went
+    def unused_training(self) -> dict[str, list[float]]:
+        """Seconds of training that no decision used, by folder: an earlier run was good enough, or the curriculum went
         another way."""
         found: dict[str, list[float]] = {}
-        with store.fitting(f"'{self._in_vain}'"):
+        with store.fitting(f"'{self._unused_file}'"):
             for one in self._given_up():
                 found.setdefault(str(one["run"]), []).append(float(one["seconds"]))
         for made in self.decisions():
@@ -294,7 +298,7 @@ class StageFolder(TrainingFolder):
         return found
 
     def _given_up(self) -> list[Json]:
-        return list(store.read_if_there(self._in_vain).get("runs", []))
+        return list(store.read_if_there(self._unused_file).get("runs", []))
 
     def _inside(self, run: TrainingFolder) -> str:
         return run.path.relative_to(self.path).as_posix()
@@ -392,10 +396,10 @@ class RunDirectory(WorkFolder):
         """The settings of the last stage."""
         return read_config(self.path)
 
-    def check_settings(self, flags: Mapping[str, Any]) -> None:
+    def check_settings(self, settings: Mapping[str, Any]) -> None:
         """Refuse settings other than those the run was started with."""
-        config = self.config  # first: its recipe is known from here on
-        self._refuse(difference(config, config_from_dict(override(tomllib.loads(_config_text(self.path)), flags))))
+        config = self.config  # first: it registers the run's recipe
+        self._refuse(difference(config, config_from_dict(override(tomllib.loads(_config_text(self.path)), settings))))
 
     def check_same(self, config: Config, init: str | None = None) -> None:
         """Refuse another configuration, or another agent to start from, by its fingerprint, where one is given."""
@@ -532,14 +536,15 @@ def runs_of(path: Path) -> list[RunDirectory]:
 
 
 def read_config(folder: Path) -> Config:
-    """The configuration that lies in a run, or in a stage of it; a recipe that lies with it is known from here on."""
+    """The configuration of a run, or of a stage of it; the recipe files that are stored with it are registered."""
     text = _config_text(folder)
     for recipe in (folder / "stages").glob("*.toml"):
         recipes.take_recipe(recipe)
     try:
         return config_from_toml(text)
-    except tomllib.TOMLDecodeError as error:
-        raise StoreError(f"'{folder / CONFIG}' is damaged: {error}", "restore it, or start a new run") from None
+    except (tomllib.TOMLDecodeError, ConfigError) as error:
+        what = error.message if isinstance(error, ConfigError) else error
+        raise StoreError(f"'{folder / CONFIG}' is damaged: {what}", "restore it, or start a new run") from None
 
 
 def _config_text(folder: Path) -> str:

@@ -29,7 +29,7 @@ CLOSING = 10.0  # seconds for a machine to delete its temporary folder
 RETRIES = 5
 AGAIN = "run the same command again; it continues from the last checkpoints"
 
-Listing = dict[str, tuple[int, int, int]]
+FolderListing = dict[str, tuple[int, int, int]]
 """By file: inode, mtime, size."""
 Changes = list[tuple[str, bytes | None]]
 """New contents, None for deleted files, in the order in which to write them."""
@@ -87,7 +87,7 @@ class RayCluster(Executor):
             signal.signal(signal.SIGTERM, handler)  # Ray takes it for itself
 
     def _reach(self) -> None:
-        """Refuse an address where nobody listens: Ray would try for minutes."""
+        """Refuse an address that accepts no connection: Ray would retry for minutes."""
         host, _, port = (self.address or "").removeprefix("ray://").rpartition(":")
         if host and port.isdigit():
             try:
@@ -237,7 +237,8 @@ class _Site:
     def _error(self) -> BaseException | None:
         """With the folder that the user knows."""
         error = self._child.error()
-        here, there = str(self._folder), str(self._job.folder)
+        here = str(self._folder)
+        there = str(self._job.folder)
         if isinstance(error, BclError):
             error.message = error.message.replace(here, there)
             error.hint = error.hint.replace(here, there)
@@ -262,7 +263,7 @@ def _temporary_folder() -> Iterator[Path]:
         shutil.rmtree(mine, ignore_errors=True)
 
 
-def _listing(folder: Path) -> Listing:
+def _listing(folder: Path) -> FolderListing:
     found = {}
     for path in folder.rglob("*"):
         with contextlib.suppress(FileNotFoundError):  # replaced or deleted since
@@ -273,11 +274,12 @@ def _listing(folder: Path) -> Listing:
     return found
 
 
-def _changes(folder: Path, sent: Listing) -> tuple[Changes, Listing]:
+def _changes(folder: Path, sent: FolderListing) -> tuple[Changes, FolderListing]:
     """What changed since `sent`, as it was at one moment: a checkpoint never comes without the metrics before it."""
     with contextlib.ExitStack() as files:
         while True:
-            found, opened = _listing(folder), dict[str, BinaryIO]()
+            found = _listing(folder)
+            opened = dict[str, BinaryIO]()
             with contextlib.suppress(FileNotFoundError):
                 for name in (name for name in found if found[name] != sent.get(name)):
                     opened[name] = files.enter_context(open(folder / name, "rb"))
@@ -291,7 +293,7 @@ def _changes(folder: Path, sent: Listing) -> tuple[Changes, Listing]:
     return changes + [(name, None) for name in sent if name not in found], found
 
 
-def _inodes(listing: Listing) -> dict[str, int]:
+def _inodes(listing: FolderListing) -> dict[str, int]:
     return {name: inode for name, (inode, _, _) in listing.items()}
 
 

@@ -64,7 +64,9 @@ class RowsFolder:
         try:
             store.try_to_write(self.path / self._name)
         except StoreError as error:
-            raise StoreError(error.message, "results lie with the agent: copy it to where you may write") from None
+            raise StoreError(
+                error.message, "results are stored beside the agent: copy it to a folder that you may write to"
+            ) from None
 
 
 def _agent_of(row: Json) -> str:

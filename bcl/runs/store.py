@@ -77,7 +77,7 @@ def write_bytes(path: Path, data: bytes) -> None:
 
 
 def try_to_write(path: Path) -> None:
-    """Before long work: what could not be written in the end is refused now."""
+    """Before long work: refuse a file that could not be written at its end."""
     trial = path.with_name(f".{path.name}.trial")
     write_bytes(trial, b"")
     remove(trial)
@@ -93,7 +93,7 @@ def write_json(path: Path, value: Mapping[str, Any]) -> None:
 
 
 def read_json(path: Path, hint: str = MADE_AGAIN) -> Json:
-    """A JSON object that this package wrote; `hint` is the way out where it is damaged."""
+    """A JSON object that this package wrote; `hint` says what to do where it is damaged."""
     with clear_reads(path, hint):
         return unsealed(json.loads(path.read_bytes().decode()))
 
@@ -243,7 +243,7 @@ def lock(directory: Path, say: Callable[[str], None] = lambda _: None) -> Iterat
 
 
 def owner(directory: Path) -> str | None:
-    """Who holds the directory's lock, as it presented itself; none if nobody does."""
+    """The process that holds the directory's lock, by the name it wrote into it; none if it is free."""
     path = directory / "lock"
     with clear_reads(path):
         if not path.exists():

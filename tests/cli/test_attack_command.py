@@ -109,7 +109,7 @@ def test_certify_prints_a_table(bcl, tmp_path: Path, method: str) -> None:
     assert (about["agent"], about["device"]) == (fingerprint(load(tmp_path / "p.safetensors")), "cpu")
     assert about["game"]["id"] == "CartPole-v1"
     code, out, _ = bcl("certify", "p.safetensors", "--eps", "0.01", "--method", method, "--episodes", "2", "--json")
-    assert json.loads(out)[0]["method"] == method
+    assert json.loads(out)["certificates"][0]["method"] == method
 
 
 def test_the_tightest_method_that_is_affordable_is_the_default(bcl) -> None:
@@ -161,7 +161,7 @@ def test_results_that_cannot_be_written_are_refused_before_the_work(bcl, tmp_pat
     (tmp_path / "p.results").touch()  # in the way, as permissions would be
     code, _, err = bcl(command, "p.safetensors", "--eps", "0.1", "--episodes", "2")
     assert (code, err.count("\n")) == (2, 1)
-    assert "copy it to where you may write" in err
+    assert "copy it to a folder that you may write to" in err
     assert "--out" not in err
 
 

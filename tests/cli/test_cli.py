@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from bcl.attacks.suites import ATTACK_NAMES
-from bcl.cli.flags import NO_FLAGS, flags_of
 from bcl.cli.main import COMMANDS, functions_of, main
+from bcl.cli.options import NO_OPTIONS, options_of
 from bcl.config import config_from_toml, resolve
 
 
@@ -30,7 +30,7 @@ def test_help_lists_every_command(bcl) -> None:
     assert [line.split()[1] for line in out.splitlines() if line.startswith("  bcl ")] == [*COMMANDS, "COMMAND"]
     assert "  bcl import FILE --format FORMAT --game GAME --out PATH [options] [--section.key value]\n" in out
     assert "  bcl bench {env,attack} [GAME ...] [options]\n      Measure this machine: " in out
-    assert "  bcl status RUN\n      Tell where a run stands" in out
+    assert "  bcl status RUN\n      Show where a run stands" in out
     assert bcl()[1] == out
 
 
@@ -103,17 +103,17 @@ def test_cheap_commands_do_not_import_torch(words: list[str]) -> None:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_flag_is_declared_once(command: str) -> None:
-    names = [flag.name for function in functions_of(command) for flag in flags_of(function)]
+def test_an_option_is_declared_once(command: str) -> None:
+    names = [option.name for function in functions_of(command) for option in options_of(function)]
     assert len(names) == len({*names})
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_every_flag_is_a_parameter_with_help(command: str) -> None:
+def test_every_option_is_a_parameter_with_help(command: str) -> None:
     for function in functions_of(command):
-        flags = {flag.parameter: flag.help for flag in flags_of(function)}
-        assert flags.keys() == inspect.signature(function).parameters.keys() - NO_FLAGS
-        assert all(flags.values()), flags
+        options = {option.parameter: option.help for option in options_of(function)}
+        assert options.keys() == inspect.signature(function).parameters.keys() - NO_OPTIONS
+        assert all(options.values()), options
 
 
 def test_presets_lists_games_and_recipes(bcl) -> None:

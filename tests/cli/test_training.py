@@ -19,7 +19,7 @@ from bcl.cli.main import main
 from bcl.config import config_from_toml, resolve_stages
 from bcl.policies.files import fingerprint
 from bcl.runs import store
-from bcl.settings import parse_flags
+from bcl.settings import parse_settings
 
 TINY = [
     *("--network.hidden=16", "--dqn.steps=160", "--dqn.num_envs=8", "--dqn.batch_size=16", "--dqn.samples_per_step=4"),
@@ -93,7 +93,7 @@ def test_a_recipe_from_start_to_end(bcl, recipe: str, stages: list[str]) -> None
     assert len(judged) == 1
     assert len({*seeds, *judged}) == len(seeds) + 1
 
-    wanted = resolve_stages("cartpole", recipe=recipe, flags=parse_flags([*TINY[:-1], "--seed", "5"]))
+    wanted = resolve_stages("cartpole", recipe=recipe, settings=parse_settings([*TINY[:-1], "--seed", "5"]))
     for stage, (_, config) in zip(stages, wanted, strict=True):
         assert config_from_toml((run / "stages" / stage / "config.toml").read_text()) == config
     assert config_from_toml((run / "config.toml").read_text()) == wanted[-1][1]
@@ -169,7 +169,7 @@ def test_a_recipe_of_ones_own_is_kept_with_the_run(bcl, monkeypatch: pytest.Monk
         ("mine.toml", "[[stages]]\nloss = 'ta'", "loss 'ta'"),
         ("mine.toml", "colour = 1\n[[stages]]\nloss = 'at'", "'colour' does not fit"),
         ("mine.toml", "[[stages]]\nloss = 'at'\n[stages.dqn]\nstpes = 3", "did you mean 'steps'"),
-        ("at.toml", "[[stages]]\nloss = 'at'", "'at' is a recipe of bcl's; give the file another name"),
+        ("at.toml", "[[stages]]\nloss = 'at'", "'at' is the name of a built-in recipe; give the file another name"),
         ("nowhere.toml", "", "cannot read the recipe"),
     ],
 )
@@ -225,7 +225,8 @@ def test_a_finished_run(bcl) -> None:
     assert code == 0
     assert [score["episodes"] for score in json.loads(out)["scores"]] == [2, 2]
     code, out, _ = bcl("certify", "run", "--device", "cpu", "--json")
-    assert [(proof["eps"], proof["episodes"]) for proof in json.loads(out)] == [(0.03, 2), (0.06, 2), (0.1, 2)]
+    proofs = json.loads(out)["certificates"]
+    assert [(proof["eps"], proof["episodes"]) for proof in proofs] == [(0.03, 2), (0.06, 2), (0.1, 2)]
 
 
 def test_a_second_process_is_refused(bcl) -> None:

@@ -276,7 +276,7 @@ def test_procgen_refuses_what_it_does_not_have() -> None:
         with pytest.raises(GameError, match="levels lie between"):
             make_env(ProcgenGame("fruitbot", **levels), 1)
     with pytest.raises(ConfigError, match="is not a choice"):
-        resolve("fruitbot", flags={"game": {"distribution_mode": "hrd"}})
+        resolve("fruitbot", settings={"game": {"distribution_mode": "hrd"}})
 
 
 PROCGEN_IN_PROCESSES = """

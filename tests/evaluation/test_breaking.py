@@ -81,7 +81,7 @@ def test_an_agent_that_nothing_breaks(tmp_path: Path) -> None:
 def test_what_cannot_be_searched_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="trained at every budget"):
         find_breaking(keeper(), Plan(GAME, 2), [Learned()], Results(tmp_path))
-    with pytest.raises(ConfigError, match="broken already"):
+    with pytest.raises(ConfigError, match="below the threshold already"):
         find_breaking(keeper(), Plan(GAME, 2), [FGSM()], Results(tmp_path), threshold=5.0)
     with pytest.raises(ConfigError, match="--find-eps"):
         bcl.evaluate(keeper(), threshold=1.0)

@@ -14,7 +14,7 @@ from bcl.evaluation.evaluation import append_score
 from bcl.games import game_to_dict
 from bcl.runs import store
 from bcl.runs.results import ScoresFolder
-from tests.report.conftest import AGENT, PGD30, RI, played
+from tests.reports.conftest import AGENT, PGD30, RI, played
 
 PONG = resolve("pong").game
 CONDITIONS = Plan(PONG, 2, seed=1).conditions(AGENT, "cpu")

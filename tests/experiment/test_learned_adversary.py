@@ -209,7 +209,7 @@ def test_an_adversary_is_found_by_what_decides_it_in_any_version(monkeypatch: py
 
 
 def test_an_adversary_needs_a_training() -> None:
-    with pytest.raises(ConfigError, match="999 steps train no adversary"):
+    with pytest.raises(ConfigError, match="999 steps are too few to train an adversary"):
         attack_by_name("learned-999")
     with pytest.raises(BclError, match="has to be trained first"):
         perturb(Learned(), walker(), torch.zeros(1, 3 + CORRIDOR + 4), 0.1, torch.Generator())

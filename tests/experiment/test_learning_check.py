@@ -13,7 +13,7 @@ from bcl.experiment.status import status
 from bcl.reports.collect import collect
 from bcl.runs import store
 from bcl.runs.directory import TrainingFolder
-from bcl.settings import parse_flags
+from bcl.settings import parse_settings
 
 Row = dict[str, float | None]
 SMALL = [
@@ -112,7 +112,7 @@ def test_noise_is_not_taken_for_learning() -> None:
 def finished(run: Path, game: str, *flags: str) -> tuple[Verdict, str, list[str]]:
     """Train vanilla; the verdict, its sentence and what was said meanwhile."""
     said: list[str] = []
-    stages = resolve_stages(game, recipe="vanilla", flags=parse_flags([*SMALL, *flags]))
+    stages = resolve_stages(game, recipe="vanilla", settings=parse_settings([*SMALL, *flags]))
     experiment.create(run, stages, "cpu", None)
     verdict = experiment.finish(run, Dispatcher(say=said.append))
     return verdict, verdict.sentence(stages[-1][1]), said

@@ -55,7 +55,7 @@ def test_the_budget_of_the_rows_rises_and_report_and_status_open(run: Path):
     budgets = [row["eps"] for row in rows]
     assert budgets[0] == 0
     assert 0.01 < max(budgets) <= 0.1 + 1e-6  # float32
-    assert bcl.report(run).exists()
+    assert bcl.report(run).file.exists()
     assert any(line.startswith("at: paced, it is the") for line in status(run).lines)
     assert effort(run).runs == 1
     assert effort(run).steps == 1_000
@@ -110,7 +110,7 @@ def test_the_pace_of_radial_does_not_wait_for_attacked_copies():
     assert pace_of(radial, "radial", 0.0).attacked_threshold is None
     assert pace_of(at, "at", 0.0).attacked_threshold == at.curriculum.attacked_threshold
     assert pace_of(radial, "radial", 0.0).gentle_below == pytest.approx(1 / 255)
-    ppo = resolve("cartpole", recipe="paced-at", flags={"algo": "ppo", "curriculum": {"target": 0.1}})
+    ppo = resolve("cartpole", recipe="paced-at", settings={"algo": "ppo", "curriculum": {"target": 0.1}})
     assert pace_of(ppo, "at", 0.0).attacked_threshold == ppo.curriculum.attacked_threshold == 0.7
     assert pace_of(ppo, "radial", 0.0).attacked_threshold is None
     alone = dataclasses.replace(ppo, ppo=dataclasses.replace(ppo.ppo, in_play=0.0))

@@ -25,7 +25,7 @@ from bcl.policies.files import fingerprint, load
 from bcl.runs import store
 from bcl.runs.directory import RunDirectory, StageFolder
 from bcl.runs.executors import Processes
-from bcl.settings import parse_flags
+from bcl.settings import parse_settings
 
 TINY = [
     *("--network.hidden=16", "--dqn.steps=160", "--dqn.num_envs=8", "--dqn.batch_size=16", "--dqn.samples_per_step=4"),
@@ -44,7 +44,7 @@ FAILS = ["--curriculum.adaptive=false", "--curriculum.nominal_threshold=400"]
 def make(run: Path, recipe: str, *flags: str, game: str = "cartpole") -> Path:
     other = "--dqn" if "--algo=ppo" in flags else "--ppo"
     tiny = [word for word in TINY if not word.startswith(other)]
-    stages = resolve_stages(game, recipe=recipe, flags=parse_flags([*tiny, *flags]))
+    stages = resolve_stages(game, recipe=recipe, settings=parse_settings([*tiny, *flags]))
     experiment.check(stages, "cpu", None)
     experiment.create(run, stages, "cpu", None)
     return run
@@ -73,7 +73,9 @@ def test_names_that_no_attack_has_are_refused_before_anything_is_trained(tmp_pat
 
 def test_our_own_recipes_choose_by_varied_starts() -> None:
     def starts(recipe: str, purpose: str, *flags: str) -> str:
-        return plan_of(resolve_stages("cartpole", recipe=recipe, flags=parse_flags([*flags]))[-1][1], purpose).starts
+        return plan_of(
+            resolve_stages("cartpole", recipe=recipe, settings=parse_settings([*flags]))[-1][1], purpose
+        ).starts
 
     assert starts("bcl-ratchet-at", SELECTION) == "varied"
     assert starts("bcl-ratchet-at", "evaluation") == "game"
@@ -241,7 +243,7 @@ def test_a_budget_of_time_is_asked_once(tmp_path: Path) -> None:
 
 def test_a_quick_look_is_small(tmp_path: Path) -> None:
     for game in ("pong", "cartpole", "freeway"):
-        for _, config in resolve_stages(game, recipe="bcl-mos-at", flags={"size": "small"}):
+        for _, config in resolve_stages(game, recipe="bcl-mos-at", settings={"size": "small"}):
             assert config.size == "small"
             assert config.dqn.steps <= 10_000
             assert config.dqn.ramp_steps <= 10_000
@@ -250,7 +252,7 @@ def test_a_quick_look_is_small(tmp_path: Path) -> None:
             assert config.curriculum.max_runs == 8
             assert config.evaluation.episodes <= 3
     flags = {"size": "small", "dqn": {"steps": 77_000}}
-    assert resolve_stages("pong", recipe="bcl-mos-at", flags=flags)[-1][1].dqn.steps == 77_000
+    assert resolve_stages("pong", recipe="bcl-mos-at", settings=flags)[-1][1].dqn.steps == 77_000
 
 
 # --- never lose work

@@ -16,7 +16,7 @@ from bcl.policies.files import fingerprint, load
 from bcl.reports.collect import collect
 from bcl.runs import store
 from bcl.runs.directory import Repeats
-from bcl.settings import parse_flags
+from bcl.settings import parse_settings
 from tests.experiment.test_phases import TINY
 
 Cli = Callable[..., tuple[int, str, str]]
@@ -64,7 +64,7 @@ def test_on_procgen_both_sets_of_levels_count(tmp_path: Path, monkeypatch: pytes
         *("--ppo.steps=32", "--ppo.num_envs=2", "--ppo.rollout=8", "--ppo.batch_size=16", "--ppo.epochs=1"),
         *("--evaluation.episodes=2", "--evaluation.eps=10/255", "--curriculum.target=1/255"),
     ]
-    stages = resolve_stages("fruitbot", recipe="radial", flags=parse_flags(flags))
+    stages = resolve_stages("fruitbot", recipe="radial", settings=parse_settings(flags))
     experiment.create(tmp_path, stages, "cpu", None)
     verdict = experiment.finish(tmp_path, Dispatcher())
     at = {score.eps: score.mean for score in verdict.evaluation.scores}
@@ -90,7 +90,9 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Three repeats of BCL-RADIAL+AT, trained up to the stage of which all go on from the median."""
     group = tmp_path_factory.mktemp("repeats")
     for seed in range(3):
-        stages = resolve_stages("cartpole", recipe="bcl-radial+at", flags={**parse_flags([*TINY, *EASY]), "seed": seed})
+        stages = resolve_stages(
+            "cartpole", recipe="bcl-radial+at", settings={**parse_settings([*TINY, *EASY]), "seed": seed}
+        )
         experiment.create(group / f"seed{seed}", stages, "cpu", None)
     Repeats(group).write([f"seed{seed}" for seed in range(3)])
     for run in runs_in(group):

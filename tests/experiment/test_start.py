@@ -21,7 +21,7 @@ from bcl.reports.page import page
 from bcl.runs import store
 from bcl.runs.directory import RunDirectory
 from bcl.runs.executors import InThisProcess, Job, JobsDone
-from bcl.settings import parse_flags
+from bcl.settings import parse_settings
 
 SMALL = [
     *("--dqn.num_envs=8", "--dqn.batch_size=16", "--dqn.samples_per_step=4", "--dqn.steps=160"),
@@ -58,7 +58,7 @@ class Batches(InThisProcess):
 
 def spoiled(run: Path, dispatcher: Dispatcher) -> tuple[Verdict, Config]:
     """Training with a learning rate of 1, from an agent that balances for the whole episode."""
-    stages = resolve_stages("cartpole", recipe="at", flags=parse_flags(SMALL))
+    stages = resolve_stages("cartpole", recipe="at", settings=parse_settings(SMALL))
     if not run.exists():
         experiment.create(run, stages, "cpu", balancing())
     return experiment.finish(run, dispatcher), stages[-1][1]
@@ -170,7 +170,7 @@ def test_an_agent_that_is_its_start_is_compared_with_nothing(tmp_path: Path) -> 
         "--curriculum.judged_by=fgsm",
         "--curriculum.expected_return=none",
     ]
-    stages = resolve_stages("cartpole", recipe="bcl-ratchet-at", flags=parse_flags([*SMALL, *flags]))
+    stages = resolve_stages("cartpole", recipe="bcl-ratchet-at", settings=parse_settings([*SMALL, *flags]))
     experiment.create(tmp_path, stages, "cpu", balancing())
     verdict = experiment.finish(tmp_path, Dispatcher())
     assert (verdict.kept, verdict.evaluation.start) == ("the bootstrap", None)

@@ -12,7 +12,7 @@ from bcl.experiment.phases import phase_line
 from bcl.experiment.status import incumbent
 from bcl.runs import store
 from bcl.runs.directory import RunDirectory, StageFolder, StoredDecision
-from bcl.settings import parse_flags
+from bcl.settings import parse_settings
 
 # One run a phase, and thresholds that nothing so small can meet.
 TINY = [
@@ -25,7 +25,7 @@ TINY = [
 
 
 def make(run: Path) -> Path:
-    stages = resolve_stages("cartpole", recipe="bcl-mos-at", flags=parse_flags(TINY))
+    stages = resolve_stages("cartpole", recipe="bcl-mos-at", settings=parse_settings(TINY))
     experiment.create(run, stages, "cpu", None)
     return run
 

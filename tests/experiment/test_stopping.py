@@ -21,7 +21,7 @@ from bcl.policies import Policy, PolicySpec
 from bcl.policies.files import fingerprint, load
 from bcl.runs import store
 from bcl.runs.directory import RunDirectory, make_room
-from bcl.settings import parse_flags
+from bcl.settings import parse_settings
 
 TINY = [
     *("--network.hidden=16", "--dqn.steps=320", "--dqn.num_envs=8", "--dqn.batch_size=16", "--dqn.samples_per_step=4"),
@@ -36,7 +36,7 @@ class Crash(BaseException):
 
 
 def tiny(*more: str) -> Config:
-    return resolve("cartpole", flags=parse_flags([*TINY, *more]))
+    return resolve("cartpole", settings=parse_settings([*TINY, *more]))
 
 
 def numbers(folder: Path) -> list[dict]:
@@ -112,7 +112,7 @@ def test_checkpoints_are_counted_in_steps_or_go_by_time(tmp_path: Path, monkeypa
 
 
 def test_a_stop_request_during_the_verdict_loses_no_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    stages = resolve_stages("cartpole", flags=parse_flags(TINY))
+    stages = resolve_stages("cartpole", settings=parse_settings(TINY))
     experiment.create(tmp_path, stages, "cpu", None)
     monkeypatch.setattr(sys.modules["bcl.evaluation.play"], "PROBE_EVERY", 1)  # asked every step
     with pytest.raises(KeyboardInterrupt):
@@ -136,7 +136,7 @@ def content(folder: Path) -> set[str]:
 def test_a_creation_that_was_killed_leaves_nothing_to_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: int
 ) -> None:
-    stages = resolve_stages("cartpole", recipe="at", flags=parse_flags(TINY))
+    stages = resolve_stages("cartpole", recipe="at", settings=parse_settings(TINY))
     replace, left, run = os.replace, [files], tmp_path / "run"
 
     def killed(*args: str) -> None:
@@ -155,7 +155,7 @@ def test_a_creation_that_was_killed_leaves_nothing_to_the_next(
         RunDirectory.open(run)
     assert ("cut short: run 'bcl train' again" in str(caught.value)) == (files > 0)
 
-    other = resolve_stages("cartpole", recipe="sa", flags=parse_flags(TINY))
+    other = resolve_stages("cartpole", recipe="sa", settings=parse_settings(TINY))
     experiment.create(run, other, "cpu", None)
     experiment.create(tmp_path / "fresh", other, "cpu", None)
     assert content(run) == content(tmp_path / "fresh") == {"config.toml", "run.json", "stages/1-sa/config.toml"}
@@ -196,7 +196,7 @@ def test_repeats_that_were_killed_while_they_were_made_leave_nothing_to_the_next
 def test_resuming_sweeps_what_killed_writers_left_and_nothing_else(tmp_path: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", ""]) as dead:
         pass
-    experiment.create(tmp_path, resolve_stages("cartpole", flags=parse_flags(TINY)), "cpu", None)
+    experiment.create(tmp_path, resolve_stages("cartpole", settings=parse_settings(TINY)), "cpu", None)
     swept = [f".report.html.{dead.pid}.tmp", f"stages/1-vanilla/.checkpoint.pt.{dead.pid}.tmp", f".a.{os.getpid()}.tmp"]
     kept = [f"evals/.eps-0.json.{os.getppid()}.tmp", ".notes.tmp"]  # of a process at work, and nobody's of ours
     for name in (*swept, *kept):

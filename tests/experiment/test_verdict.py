@@ -119,7 +119,7 @@ def test_a_lost_score_is_told_and_can_be_played_again(run: RunDirectory, folder:
     before = verdict_of(run)
     *kept, last = (run.path / folder / "scores.jsonl").read_text().splitlines(keepends=True)
     (run.path / folder / "scores.jsonl").write_text("".join(kept))
-    with pytest.raises(StoreError, match=rf"{folder}' has lost the score of .* at .*resume the run"):
+    with pytest.raises(StoreError, match=rf"{folder}' lacks the score of .* at .*resume the run"):
         collect(run.path)
     run.result_file.unlink()
     assert bcl.resume(run.path).verdict == before

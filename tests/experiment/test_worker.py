@@ -25,7 +25,7 @@ from bcl.policies import Policy, PolicySpec
 from bcl.policies.files import fingerprint, load
 from bcl.runs import store
 from bcl.runs.directory import RunDirectory
-from bcl.settings import parse_flags
+from bcl.settings import parse_settings
 
 TINY = [
     *("--network.hidden=16", "--dqn.steps=320", "--dqn.num_envs=8", "--dqn.batch_size=16", "--dqn.samples_per_step=4"),
@@ -46,7 +46,7 @@ class Crash(BaseException):
 
 
 def tiny(*more: str) -> Config:
-    return resolve("cartpole", flags=parse_flags([*TINY, *more]))
+    return resolve("cartpole", settings=parse_settings([*TINY, *more]))
 
 
 def crash_at(step: int) -> Hooks:
@@ -269,7 +269,7 @@ def agent(plays: str = "CartPole-v1", **changes: object) -> Policy:
     ],
 )
 def test_an_agent_to_start_from_must_fit(policy: Policy, flags: tuple[str, ...], expected: str | None) -> None:
-    stages = resolve_stages("cartpole", recipe="at", flags=parse_flags([*TINY, *flags]))
+    stages = resolve_stages("cartpole", recipe="at", settings=parse_settings([*TINY, *flags]))
     if expected is None:
         experiment.check(stages, "cpu", policy)
         return
@@ -279,10 +279,10 @@ def test_an_agent_to_start_from_must_fit(policy: Policy, flags: tuple[str, ...],
 
 def test_losses_of_bounds_need_layers_that_have_some() -> None:
     policy = agent(kind="plain-mlp", activation="elu")
-    experiment.check(resolve_stages("cartpole", recipe="at", flags=parse_flags(TINY)), "cpu", policy)
+    experiment.check(resolve_stages("cartpole", recipe="at", settings=parse_settings(TINY)), "cpu", policy)
     for recipe in ("radial", "paced-radial+at"):
         with pytest.raises(BclError, match="cannot bound layer ELU"):
-            experiment.check(resolve_stages("cartpole", recipe=recipe, flags=parse_flags(TINY)), "cpu", policy)
+            experiment.check(resolve_stages("cartpole", recipe=recipe, settings=parse_settings(TINY)), "cpu", policy)
 
 
 def test_a_damaged_configuration_is_one_sentence(tmp_path: Path) -> None:

@@ -199,5 +199,5 @@ def test_a_teacher_without_preferences_is_refused(chain):
     with torch.no_grad():
         for parameter in blank.parameters():
             parameter.zero_()
-    with pytest.raises(ConfigError, match="all actions alike"):
+    with pytest.raises(ConfigError, match="all actions the same action score"):
         distill.train(blank, env, SMALL, Task("distill", 0.0, BUDGET, 0, PACE), Hooks())

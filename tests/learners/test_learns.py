@@ -21,7 +21,7 @@ SETTINGS = {
 
 
 def test_vanilla_solves_cartpole_and_breaks_under_attack(tmp_path: Path) -> None:
-    config = resolve("cartpole", flags=SETTINGS)
+    config = resolve("cartpole", settings=SETTINGS)
     policy = train_run(tmp_path / "run", config, Task("standard", 0.0, 0.0, seed=1), None, "cpu")
     clean, attacked = (
         evaluate(policy, make_env(config.game, 20), PGD(steps=10, step=0.25), eps, episodes=20, seed=1000).mean

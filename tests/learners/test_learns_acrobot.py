@@ -27,7 +27,7 @@ SMALLER = {"network": {"hidden": [64, 64]}, "curriculum": {"rise_steps": 1_500, 
 
 
 def config_of(recipe: str, **dqn: int) -> Any:
-    return resolve_stages("acrobot", recipe=recipe, flags={**SMALLER, "dqn": {"samples_per_step": 32, **dqn}})[-1][1]
+    return resolve_stages("acrobot", recipe=recipe, settings={**SMALLER, "dqn": {"samples_per_step": 32, **dqn}})[-1][1]
 
 
 def mean_return(policy: Policy, eps: float) -> float:

@@ -239,7 +239,7 @@ def test_newly_held_budgets_are_told_once():
 @pytest.mark.parametrize("section", ["dqn", "ppo", "distill"])
 def test_a_resumed_run_is_the_uninterrupted_one(section):
     algo = "ppo" if section == "ppo" else "dqn"
-    config = resolve("cartpole", flags={"algo": algo})
+    config = resolve("cartpole", settings={"algo": algo})
     kind = "actor-critic-mlp" if algo == "ppo" else "dueling-mlp"
     small = {
         "dqn": {"steps": 1_200, "num_envs": 4, "batch_size": 16, "replay_initial": 32, "samples_per_step": 4.0},

@@ -8,7 +8,7 @@ from bcl.config import Config, resolve
 from bcl.experiment import train_run
 from bcl.learners.learner import Hooks, Task
 from bcl.policies.files import fingerprint
-from bcl.settings import parse_flags
+from bcl.settings import parse_settings
 
 TINY = [
     *(
@@ -30,7 +30,7 @@ class Crash(BaseException):
 
 def tiny(game: str) -> Config:
     pytest.importorskip(GAMES[game])
-    return resolve(game, flags=parse_flags(TINY))
+    return resolve(game, settings=parse_settings(TINY))
 
 
 @pytest.mark.parametrize("game", GAMES)
@@ -56,7 +56,7 @@ def test_a_cut_run_ends_as_a_whole_one(tmp_path: Path, game: str, loss: str) -> 
 
 
 def test_statistics_of_returns_go_from_run_to_run(tmp_path: Path) -> None:
-    config = resolve("Acrobot-v1", flags=parse_flags([*TINY, "--ppo.keep_return_statistics=true"]))
+    config = resolve("Acrobot-v1", settings=parse_settings([*TINY, "--ppo.keep_return_statistics=true"]))
     parent = train_run(tmp_path / "first", config, Task("standard", 0.0, 0.0, 0), None, "cpu")
     child = train_run(tmp_path / "second", config, Task("at", 0.0, 0.1, 0), parent, "cpu")
     counts = [float(policy.spec.notes["ppo returns"].strip("[]").split(",")[2]) for policy in (parent, child)]

@@ -16,7 +16,7 @@ from bcl.experiment import train_run
 from bcl.learners import ppo
 from bcl.learners.learner import Hooks, Task
 from bcl.policies import Policy
-from bcl.settings import parse_flags
+from bcl.settings import parse_settings
 from tests.learners.evidence import Evidence, fresh_policy, right_answers
 
 SEED = 1
@@ -55,6 +55,6 @@ def test_robust_losses_leave_what_an_adversary_can_turn(loss: str, attack: Attac
 
 
 def test_cartpole_is_solved(tmp_path: Path) -> None:
-    config = resolve("cartpole", flags=parse_flags(["--algo", "ppo"]))
+    config = resolve("cartpole", settings=parse_settings(["--algo", "ppo"]))
     policy = train_run(tmp_path / "run", config, Task("standard", 0.0, 0.0, SEED), None, "cpu")
     assert evaluate(policy, make_env(config.game, 20), None, 0.0, episodes=20, seed=1000).mean >= 475

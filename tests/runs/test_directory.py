@@ -14,7 +14,7 @@ from bcl.config import Config, resolve_stages
 from bcl.errors import StoreError
 from bcl.recipes import Stage
 from bcl.runs import store
-from bcl.runs.directory import Clock, Repeats, RunDirectory, TrainingFolder, make_room, runs_of
+from bcl.runs.directory import Clock, Repeats, RunDirectory, TrainingFolder, make_room, read_config, runs_of
 
 PACKAGE = Path(bcl.__file__).parent
 
@@ -24,7 +24,7 @@ class Crash(BaseException):
 
 
 def stages(recipe: str = "at", **flags: Any) -> list[tuple[Stage, Config]]:
-    return resolve_stages("cartpole", recipe=recipe, flags=flags)
+    return resolve_stages("cartpole", recipe=recipe, settings=flags)
 
 
 def test_create_and_open(tmp_path: Path) -> None:
@@ -45,6 +45,9 @@ def test_what_cannot_be_read_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_bytes(b"\xff\xfe")
     with pytest.raises(StoreError, match=r"config\.toml' is damaged"):
         RunDirectory.open(tmp_path)
+    (tmp_path / "config.toml").write_text("[dqn]\nstepz = 3\n")
+    with pytest.raises(StoreError, match=r"config\.toml' is damaged: unknown setting 'dqn\.stepz'"):
+        read_config(tmp_path)
     with pytest.raises(StoreError, match="name too long"):
         RunDirectory.open(tmp_path / ("x" * 300))
     with pytest.raises(StoreError, match="name too long"):

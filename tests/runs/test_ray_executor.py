@@ -26,7 +26,7 @@ from bcl.runs import ray_executor, store
 from bcl.runs.directory import RunDirectory
 from bcl.runs.executors import InThisProcess, Job, JobFailed
 from bcl.runs.ray_executor import RayCluster
-from bcl.settings import parse_flags
+from bcl.settings import parse_settings
 
 ray = pytest.importorskip("ray", reason="needs the extra 'ray'")
 from ray.cluster_utils import Cluster  # noqa: E402
@@ -155,7 +155,7 @@ CURRICULUM = [
 def test_a_curriculum_that_loses_a_machine_in_mid_phase_decides_as_it_does_at_home(
     cluster: Cluster, executor: RayCluster, tmp_path: Path
 ) -> None:
-    stages = resolve_stages("cartpole", recipe="bcl-mos-at", flags=parse_flags(CURRICULUM))
+    stages = resolve_stages("cartpole", recipe="bcl-mos-at", settings=parse_settings(CURRICULUM))
     with contextlib.closing(make_env(stages[0][1].game, 1)) as env:
         bootstrap = Policy(spec_of(stages[0][1], env))
     for name in ("here", "there"):

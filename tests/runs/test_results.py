@@ -59,7 +59,7 @@ def test_rows_of_version_0_1_are_a_file_each(tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     (tmp_path / "evals").touch()
-    with pytest.raises(StoreError, match="copy it to where you may write"):
+    with pytest.raises(StoreError, match="copy it to a folder that you may write to"):
         Results(tmp_path).scores.check_writable()
     ScoresFolder(tmp_path / "new").check_writable()
     assert [*(tmp_path / "new").iterdir()] == []

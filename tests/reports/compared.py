@@ -35,7 +35,7 @@ def finished(
     path: Path, preset: str, recipe: str, cells: Cells, seed: int = 1, flags: Mapping[str, Any] | None = None
 ) -> Path:
     """A run that ended, without the training."""
-    stages = resolve_stages(preset, recipe=recipe, flags=flags)
+    stages = resolve_stages(preset, recipe=recipe, settings=flags)
     experiment.create(path, stages, "cpu", None)
     judge(path, stages[-1][1].game, cells, seed=seed)
     game = game_for_evaluation(stages[-1][1].game, None, 10_000)

@@ -10,7 +10,7 @@ from bcl.reports.compare import compare_agents
 from bcl.reports.compare_figure import draw, encoded, figure_format
 from bcl.reports.tables import as_latex, as_markdown, tables
 from bcl.result import Table
-from tests.report.compared import PGD30, finished, pong, repeated
+from tests.reports.compared import PGD30, finished, pong, repeated
 
 
 def test_tables_carry_the_papers_numbers_beside(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from bcl.reports.history import effort
 from bcl.reports.page import page
 from bcl.runs import store
 from bcl.runs.directory import times
-from tests.report.conftest import metrics
+from tests.reports.conftest import metrics
 
 
 def levels(*whole: int) -> list[float]:

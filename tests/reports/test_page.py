@@ -18,7 +18,7 @@ from bcl.reports.style import DARK, LIGHT
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 from bcl.attacks import RIFGSM, Multi, MultiT
-from tests.report.browser import Tab, browser, find_chromium
+from tests.reports.browser import Tab, browser, find_chromium
 
 PHONE, DESK, PAPER = 390, 1280, 690
 # Of every text that can be seen: how far it stands from what is behind it, as WCAG counts it.

@@ -73,7 +73,7 @@ def make_pong_run() -> Callable[..., Path]:
     """Writes the run into a folder; unfinished: it was cut in its second phase, while run 1 trained."""
 
     def make(run: Path, finished: bool = True) -> Path:
-        stages = resolve_stages("pong", recipe="bcl-mos-at", flags={"dqn": {"batch_size": 256}})
+        stages = resolve_stages("pong", recipe="bcl-mos-at", settings={"dqn": {"batch_size": 256}})
         config = stages[-1][1]
         experiment.create(run, stages, "cpu", None)
         vanilla, radial, at = (run / "stages" / name for name in ("1-vanilla", "2-radial", "3-at"))

@@ -21,8 +21,8 @@ from bcl.reports.history import Effort, effort
 from bcl.reports.tables import tables
 from bcl.runs import store
 from bcl.runs.directory import PhaseFolder
-from tests.report.compared import PGD30, RI, Cells, finished, judge, only_block, pong, repeated
-from tests.report.conftest import rewritten
+from tests.reports.compared import PGD30, RI, Cells, finished, judge, only_block, pong, repeated
+from tests.reports.conftest import rewritten
 
 Change = Callable[[dict[str, Any]], dict[str, Any]]
 
@@ -290,7 +290,7 @@ def test_scores_that_mean_other_play_are_not_compared(tmp_path: Path) -> None:
         ({"final_score": "a"}, "final_score = 'a' is not a number"),
         ({"conditions": 3}, "result.json' does not fit"),
         ({"flags": [3]}, "result.json' does not fit"),
-        ({"budgets": [10 / 255], "attacks": [attack_to_dict(FGSM())]}, "has lost the score of FGSM at 10/255"),
+        ({"budgets": [10 / 255], "attacks": [attack_to_dict(FGSM())]}, "lacks the score of FGSM at 10/255"),
     ],
 )
 def test_a_run_whose_evidence_is_damaged_is_refused(tmp_path: Path, damage: dict[str, Any], told: str) -> None:
@@ -396,7 +396,7 @@ def test_what_cannot_be_compared_is_refused(tmp_path: Path) -> None:
         ([unfinished], StoreError, "is not finished; 'bcl resume"),
         ([damaged], StoreError, "d/result.json' is damaged"),
         ([nameless], StoreError, "e/result.json' does not fit"),
-        ([lost], StoreError, "has lost the score of nominal"),
+        ([lost], StoreError, "lacks the score of nominal"),
         ([tmp_path / "nothing"], StoreError, "not a run directory"),
     ]
     for paths, kind, words in errors:

@@ -74,7 +74,7 @@ def test_certify_is_the_certify_command(in_folder: Callable[..., tuple[int, str,
     words = ["--eps", "0.01", "0.02", "--method=crown-ibp", "--episodes=2", "--json"]
     code, out, _ = in_folder("certify", "p.safetensors", *words)
     assert code == 0
-    assert json.loads(out) == json.loads(json.dumps([proof.to_dict() for proof in found.certificates]))
+    assert json.loads(out) == json.loads(json.dumps(found.to_dict()))
     first, *lines = str(found).splitlines()
     assert first == "CartPole-v1: certificates by crown-ibp"
     assert [line.split(":")[0] for line in lines] == ["crown-ibp at 0.01", "crown-ibp at 0.02"]
@@ -170,8 +170,8 @@ def test_video_is_the_video_command(
 
 def test_a_report_without_frames_plays_nothing(policy: Policy, tmp_path: Path) -> None:
     bcl.save(policy, tmp_path / "p.safetensors")
-    page = bcl.report(tmp_path / "p.safetensors", frames=False)
-    assert [path.name for path in page.parent.iterdir()] == ["report.html"]
+    made = bcl.report(tmp_path / "p.safetensors", frames=False)
+    assert [path.name for path in made.file.parent.iterdir()] == ["report.html"]
 
 
 def test_train_is_the_train_command(
@@ -205,6 +205,16 @@ def test_train_is_the_train_command(
     ]
     html = run._repr_html_()
     assert html.startswith(f"<p>ours: {run.sentence[:20]}")
+    now = bcl.status(run)
+    assert (now.state, now.rows[0]["game"], now.to_dict()["state"]) == ("finished", "CartPole-v1", "finished")
+    assert in_folder("status", "ours")[1] == f"{now}\nnext: bcl report ours\n"
+    page = bcl.report(run, frames=False)
+    assert Path(page) == page.file == Path("ours/report.html")
+    assert in_folder("report", "ours", "--no-frames")[1] == f"{page}\nnext: bcl video ours\n"
+    facts = json.loads(json.dumps(page.to_dict()))
+    assert (facts["report"], facts["state"]) == ("ours/report.html", "finished")
+    assert facts["verdict"].startswith(run.sentence)
+    assert len([*page._rows()]) == sum(len(evaluation["scores"]) for evaluation in facts["evaluations"])
     assert f"<caption>{run.verdict.evaluation.title}</caption>" in html
     assert bcl.resume(run, workers=workers, seed=3).verdict == run.verdict
     with pytest.raises(bcl.BclError, match=r"started with other settings \(seed\)"):
@@ -246,7 +256,7 @@ def test_a_wrapped_network_of_plain_layers_has_a_file_like_any_agent(policy: Pol
     assert torch.equal(bcl.load(file)(obs), wrapped(obs))
     for agent in (file, tmp_path / "other.safetensors"):
         bcl.evaluate(agent, attacks="noise", eps=0.1, episodes=2)
-    assert bcl.report(file, frames=False).exists()
+    assert bcl.report(file, frames=False).file.exists()
     assert len(bcl.compare(file, tmp_path / "other.safetensors").entries) == 2
     with pytest.raises(bcl.BclError, match="is a network of your own"):
         bcl.train("cartpole", init=file, out=tmp_path / "run")
@@ -271,7 +281,7 @@ def test_what_cannot_be_wrapped_or_certified_is_refused(tmp_path: Path) -> None:
     with pytest.raises(bcl.BclError, match="state_dict"):
         bcl.save(odd, tmp_path / "p.safetensors")
     for network, complaint in (
-        (nn.Linear(4, 3), "one score for each of 2 actions"),
+        (nn.Linear(4, 3), "one action score for each of 2 actions"),
         (nn.Linear(5, 2), r"observations of shape \(4,\)"),
         (Doubled(), "no weights"),
     ):
@@ -398,7 +408,7 @@ def test_repeats_are_those_of_the_train_command(
 def test_a_network_without_finite_scores_is_told_as_that() -> None:
     network = nn.Linear(4, 2)
     nn.init.constant_(network.weight, torch.nan)
-    with pytest.raises(bcl.BclError, match="the policy's scores are not finite"):
+    with pytest.raises(bcl.BclError, match="the policy's action scores are not finite"):
         bcl.evaluate(bcl.wrap(network, "CartPole-v1"), attacks="noise", eps=0.1, episodes=1)
 
 
@@ -449,3 +459,52 @@ def test_workers_refuse_what_they_do_not_know(wrong, sentence):
     with pytest.raises(bcl.BclError) as told:
         bcl.Workers(**wrong)
     assert sentence in str(told.value)
+
+
+@pytest.mark.parametrize(
+    ("command", "function"),
+    [
+        (["zoo", "pong-radial"], lambda: bcl.zoo_agents("pong-radial")),
+        (["zoo"], bcl.zoo_agents),
+        (["presets"], bcl.presets),
+        (
+            ["presets", "pong", "--recipe=at", "--dqn.steps=9"],
+            lambda: bcl.presets("pong", recipe="at", dqn={"steps": 9}),
+        ),
+    ],
+)
+def test_a_list_prints_as_its_command_does(
+    in_folder: Callable[..., tuple[int, str, str]], command: list[str], function: Callable[[], bcl.Listing]
+) -> None:
+    found = function()
+    code, out, _ = in_folder(*command)
+    assert code == 0
+    assert out.startswith(f"{found}\n")
+    assert all(line.startswith("next: ") for line in filter(None, out.removeprefix(str(found)).splitlines()))
+    assert json.loads(json.dumps(found.to_dict()))
+    assert len([*found._rows()]) > 2
+    assert found._repr_html_().count("<tr>") == len(found.rows) + 1
+
+
+def test_a_configuration_is_plain_data() -> None:
+    found = bcl.presets("pong", recipe="at", dqn={"steps": 9}).to_dict()
+    assert (found["recipe"], found["dqn"]["steps"]) == ("at", 9)
+    assert "ppo" not in found
+
+
+def test_a_measurement_says_its_lines_as_they_come() -> None:
+    said: list[str] = []
+    found = bcl.bench("env", "cartpole", num_envs=2, seconds=0.01, say=said.append)
+    assert said == str(found).splitlines()
+    [row] = found.to_dict()["rows"]
+    assert row["steps_per_second"] > 0
+    assert f"{row['steps_per_second']:,.0f}" in said[1]
+
+
+def test_a_result_is_a_data_frame(policy: Policy) -> None:
+    pandas = pytest.importorskip("pandas")
+    judged = bcl.evaluate(policy, attacks="noise", eps=0.1, episodes=2)
+    frame = judged.to_frame()
+    assert isinstance(frame, pandas.DataFrame)
+    assert [*frame["mean"]] == [score.mean for score in judged.scores]
+    assert [*bcl.zoo_agents().to_frame()["name"]] == [row["name"] for row in bcl.zoo_agents().rows]

@@ -1,4 +1,4 @@
-"""The flags of a command: made from the signatures and docstrings of its functions, with tyro."""
+"""The options of a command: made from the signatures and docstrings of its functions, with tyro."""
 
 import dataclasses
 import inspect
@@ -20,9 +20,9 @@ from bcl.settings import Eps, documented, typed
 
 AGENT = "RUN|FILE|zoo:NAME"
 METAVARS = {"agent": AGENT, "run": AGENT, "runs": AGENT, "folder": "RUN", "path": "FILE", "games": "GAME"}
-SINGULAR = {"attacks": "attack"}  # parameter -> flag
-# Parameters that are no flags: the console gives them, or they have flags of their own.
-NO_FLAGS = {"call", "settings", "workers", "listener", "say", "progress", "on_row", "as_command", "tell"}
+SINGULAR = {"attacks": "attack"}  # parameter -> option
+# Parameters that are no options: the console gives them, or they have options of their own.
+NO_OPTIONS = {"call", "settings", "workers", "listener", "say", "progress", "on_row", "as_command"}
 OFTEN = (
     *("algo", "bootstrap", "tempo", "network.hidden"),
     *("dqn.steps", "ppo.steps", "dqn.learning_rate", "ppo.learning_rate"),
@@ -35,8 +35,8 @@ Function = Callable[..., Any]
 
 
 @dataclass(frozen=True)
-class CommandFlag:
-    """One parameter of a function, as a flag or as a word in its place."""
+class CommandOption:
+    """One parameter of a function, as a option or as a word in its place."""
 
     parameter: str
     kind: Any
@@ -88,35 +88,35 @@ class CommandFlag:
         return typed(self.kind, given, where, shown)
 
 
-def flags_of(function: Function) -> Iterator[CommandFlag]:
-    """A function's flags; a dataclass is a function of its fields."""
+def options_of(function: Function) -> Iterator[CommandOption]:
+    """A function's options; a dataclass is a function of its fields."""
     help_of = documented(function)
     for place, (name, parameter) in enumerate(inspect.signature(function).parameters.items()):
-        if name not in NO_FLAGS:
+        if name not in NO_OPTIONS:
             kinds = [*_members(parameter.annotation)]
             sequence = Sequence in [typing.get_origin(kind) for kind in kinds]
             listed = parameter.kind is parameter.VAR_POSITIONAL
             several = sequence or listed
             positional = listed or (place == 0 and parameter.kind is not parameter.KEYWORD_ONLY)
-            yield CommandFlag(name, _kind(kinds), parameter.default, help_of.get(name, ""), several, positional)
+            yield CommandOption(name, _kind(kinds), parameter.default, help_of.get(name, ""), several, positional)
 
 
 def take_settings(functions: Sequence[Function]) -> bool:
-    """Whether a command takes settings, which are no flags."""
+    """Whether a command takes settings, which are no options."""
     return any("settings" in inspect.signature(function).parameters for function in functions)
 
 
 def usage(name: str, functions: Sequence[Function]) -> str:
     """A command line with all that is required."""
-    flags = [flag for function in functions for flag in flags_of(function)]
+    options = [option for function in functions for option in options_of(function)]
     words = ["bcl", name]
-    for flag in flags:
-        required = flag.default is REQUIRED and not flag.several
-        if flag.positional:
-            words.append(flag.word if required else f"[{flag.word}]")
+    for option in options:
+        required = option.default is REQUIRED and not option.several
+        if option.positional:
+            words.append(option.word if required else f"[{option.word}]")
         elif required:
-            words.append(f"{flag.shown} {flag.word}")
-    words += ["[options]"] if any(not flag.positional for flag in flags) else []
+            words.append(f"{option.shown} {option.word}")
+    words += ["[options]"] if any(not option.positional for option in options) else []
     words += ["[--section.key value]"] if take_settings(functions) else []
     return " ".join(words)
 
@@ -129,58 +129,58 @@ def summary(name: str, functions: Sequence[Function]) -> str:
 
 
 def parse(functions: Sequence[Function], name: str, words: list[str]) -> tuple[list[dict[str, Any]], list[str]]:
-    """The arguments of each function that the words after a command's name give, and the words that are no flags."""
-    found = [[*flags_of(function)] for function in functions]
+    """The arguments of each function that the words after a command's name give, and the words that are no options."""
+    found = [[*options_of(function)] for function in functions]
     help_wanted = "-h" in words or "--help" in words
     if not help_wanted:
         _refuse_unclear(itertools.chain(*found), words)
-    options, rest = tyro.cli(
-        _options(functions, strict=help_wanted),
+    given, rest = tyro.cli(
+        _parsed_as(functions, strict=help_wanted),
         prog=f"bcl {name}",
         description=(inspect.getdoc(functions[0]) or "").split("\n\n")[0],  # what follows is for Python
         args=words,
         return_unknown_args=True,
         config=CONFIG,
     )
-    return [_arguments(flags, options) for flags in found], rest
+    return [_arguments(options, given) for options in found], rest
 
 
-def _options(functions: Iterable[Function], strict: bool) -> Any:
-    fields = [flag.field(strict) for function in functions for flag in flags_of(function)]
-    return dataclasses.make_dataclass("Options", fields, kw_only=True)
+def _parsed_as(functions: Iterable[Function], strict: bool) -> Any:
+    fields = [option.field(strict) for function in functions for option in options_of(function)]
+    return dataclasses.make_dataclass("Words", fields, kw_only=True)
 
 
-def _arguments(flags: Iterable[CommandFlag], options: Any) -> dict[str, Any]:
+def _arguments(options: Iterable[CommandOption], words: Any) -> dict[str, Any]:
     """What was given; the rest keeps the function's defaults."""
     arguments = {}
-    for flag in flags:
-        if given := getattr(options, flag.name):
-            arguments[flag.parameter] = flag.value(given)
-        elif flag.default is REQUIRED and not flag.several:
-            hint = "write it first, before all flags" if flag.positional else ""
-            raise ConfigError(f"{flag.shown} is missing", hint)
+    for option in options:
+        if given := getattr(words, option.name):
+            arguments[option.parameter] = option.value(given)
+        elif option.default is REQUIRED and not option.several:
+            hint = "write it first, before all options" if option.positional else ""
+            raise ConfigError(f"{option.shown} is missing", hint)
     return arguments
 
 
-def _refuse_unclear(flags: Iterable[CommandFlag], words: list[str]) -> None:
-    """A flag without its value, or one for several values given twice: the parser would drop the first in silence."""
-    valued = {flag.shown: flag for flag in flags if flag.kind is not bool and not flag.positional}
+def _refuse_unclear(options: Iterable[CommandOption], words: list[str]) -> None:
+    """Refuse an option without its value, or one for several values given twice: the parser would drop the first without an error."""
+    valued = {option.shown: option for option in options if option.kind is not bool and not option.positional}
     seen = set()
     for word, following in itertools.pairwise([*words, "--"]):
-        flag, given, value = word.partition("=")
-        name = flag.replace("_", "-")
+        option, given, value = word.partition("=")
+        name = option.replace("_", "-")
         empty = not value if given else not following or following.startswith("--")
         if name in valued and empty:
-            raise ConfigError(f"{flag} has no value")
+            raise ConfigError(f"{option} has no value")
         if name in seen and valued[name].several:
-            raise ConfigError(f"{flag} is given twice", "give it once, with all its values")
+            raise ConfigError(f"{option} is given twice", "give it once, with all its values")
         seen.update({name} & valued.keys())
 
 
 def print_completion(commands: dict[str, Sequence[Function]], shell: str) -> None:
-    """A script that completes the commands and their flags in a shell."""
+    """A script that completes the commands and their options in a shell."""
     kinds = [
-        Annotated[_options(functions, strict=True), tyro.conf.subcommand(name=name)]
+        Annotated[_parsed_as(functions, strict=True), tyro.conf.subcommand(name=name)]
         for name, functions in commands.items()
     ]
     words = ["--tyro-print-completion", shell]

@@ -28,7 +28,7 @@ from bcl.reports.page import page
 from bcl.reports.published import result_for
 from bcl.runs import store
 from bcl.runs.directory import Repeats, RunDirectory
-from tests.report.conftest import AGENT, played, rewritten
+from tests.reports.conftest import AGENT, played, rewritten
 
 
 def levels(*whole: int) -> list[float]:
@@ -201,19 +201,19 @@ def test_the_paper_s_row_is_that_of_the_recipe(pong_run: Path) -> None:
 
 def test_on_procgen_the_row_is_that_of_the_levels_played() -> None:
     config = resolve("fruitbot", recipe="bcl-mos-at")
-    radial = resolve("fruitbot", recipe="bcl-mos-at", flags={"bootstrap": "radial"})
+    radial = resolve("fruitbot", recipe="bcl-mos-at", settings={"bootstrap": "radial"})
     expected = [(config, "train", 29.98, 0.24), (config, "eval", 27.61, 0.31), (radial, "train", 30.8, 0.21)]
     for asked, played_on, mean, sem in expected:
         row = result_for(asked, played_on)
         assert row is not None
         assert (row.eps[1], row.mean[1], row.sem[1]) == (10 / 255, mean, sem)
-    assert result_for(resolve("pong", recipe="bcl-mos-at", flags={"bootstrap": "vanilla"}), "") is None
+    assert result_for(resolve("pong", recipe="bcl-mos-at", settings={"bootstrap": "vanilla"}), "") is None
     assert result_for(resolve("cartpole", recipe="bcl-mos-at"), "") is None
 
 
 def test_a_game_without_a_preset_is_compared_with_the_defaults(tmp_path: Path) -> None:
     flags = {"curriculum": {"target": "0.1"}, "dqn": {"gamma": "0.9"}}
-    stages = resolve_stages("MountainCar-v0", recipe="ncl-at", flags=flags)
+    stages = resolve_stages("MountainCar-v0", recipe="ncl-at", settings=flags)
     experiment.create(tmp_path / "run", stages, "cpu", None)
     assert [setting[:3] for setting in collect(tmp_path / "run").settings] == [
         *(("1-vanilla", "dqn.gamma", "0.9"), ("2-at", "dqn.gamma", "0.9"))

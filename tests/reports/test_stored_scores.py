@@ -10,7 +10,7 @@ from bcl.errors import StoreError
 from bcl.reports.collect import OWN, collect
 from bcl.reports.compare import compare_agents
 from bcl.runs import store
-from tests.report.conftest import rewritten
+from tests.reports.conftest import rewritten
 
 
 @pytest.mark.parametrize(

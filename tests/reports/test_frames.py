@@ -20,7 +20,7 @@ from bcl.reports import frames
 from bcl.reports.collect import collect, results_of
 from bcl.reports.frames import choose, play_frames, worst_budget
 from bcl.runs.directory import RunDirectory
-from tests.report.conftest import played
+from tests.reports.conftest import played
 
 
 @pytest.fixture(autouse=True)
@@ -76,7 +76,7 @@ def test_frames_are_made_once_whatever_is_judged_afterwards(
 def test_frames_that_cannot_be_kept_are_shown_all_the_same(agent: Path, tmp_path: Path) -> None:
     blocked = results_of(agent).path
     blocked.write_text("")  # as a read-only place would, for whoever runs this
-    out = package.report(agent, out=tmp_path / "elsewhere" / "page.html", device="cpu")
+    out = package.report(agent, out=tmp_path / "elsewhere" / "page.html", device="cpu").file
     assert "What the agent saw" in out.read_text()
     assert blocked.read_text() == ""
 
@@ -149,7 +149,7 @@ def test_without_what_plays_the_game_there_is_a_page_without_frames(
     assert (code, out.splitlines()[1]) == (0, "report: mine.results/report.html")
     assert "no sample frames: Atari games need ale-py; pip install ale-py" in err
     said: list[str] = []
-    assert package.report("mine.safetensors", out="ours.html", say=said.append) == Path("ours.html")
+    assert package.report("mine.safetensors", out="ours.html", say=said.append).file == Path("ours.html")
     assert said[-1] == "no sample frames: Atari games need ale-py; pip install ale-py"
     assert "What the agent saw" not in Path("ours.html").read_text()
 

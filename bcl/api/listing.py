@@ -1,0 +1,82 @@
+"""bcl.presets and bcl.zoo_agents: what comes with the package.
+
+The command line reads their signatures for its help: nothing heavy is imported at the top.
+"""
+
+import dataclasses
+import tomllib
+from typing import Any
+
+from bcl import recipes, zoo
+from bcl.api import named_game, text
+from bcl.config import preset_names, resolve, resolve_stages
+from bcl.errors import WeightsError
+from bcl.result import Listing
+from bcl.settings import difference, setting_line, setting_rows, to_toml
+
+WITHIN = (
+    "mean return by budget (0: no attack), the worst within each budget at which all attacks of a suite were played"
+)
+
+
+def zoo_agents(name: str | None = None) -> Listing:
+    """List the published agents with their returns, or show all about one: how it was trained, and its checksum.
+
+    Args:
+        name: An agent of the list.
+    """
+    if name is not None:
+        agent = zoo.named(text("name", name, "give its name, or leave it out for a list").removeprefix(zoo.PREFIX))
+        about = dataclasses.asdict(agent) | {"folder": str(agent.folder)}
+        rows = [{"name": key, "value": value} for key, value in about.items()]
+        return Listing(agent.folder.name, rows, (agent.folder / zoo.ABOUT).read_text().rstrip("\n"), about)
+    names = zoo.names()
+    if not names:
+        raise WeightsError("the zoo of this installation is empty", zoo.RESTORE)
+    rows = []
+    lines = [f"{WITHIN}:"]
+    for agent in map(zoo.named, names):
+        about = {"name": agent.folder.name, "game": agent.game, "recipe": agent.recipe}
+        rows.append(about | {"suite": agent.suite} | agent.within)
+        returns = ", ".join(f"{eps}: {mean:.4g}" for eps, mean in agent.within.items())
+        lines.append(f"  {agent.folder.name:<20}{agent.game:<14}{agent.recipe:<14}{returns} ({agent.suite})")
+    return Listing("the zoo", rows, "\n".join(lines), {"agents": rows})
+
+
+def presets(game: str | None = None, *, recipe: str | None = None, **settings: Any) -> Listing:
+    """List the games with a preset and the recipes, or print the whole configuration of one game with help.
+
+    Settings are given by section, as to `bcl.train`.
+
+    Args:
+        game: A preset, an Atari or Procgen game, or a Gymnasium id.
+        recipe: Print the configuration as this recipe sets it.
+    """
+    if game is not None:
+        return _configuration(game, recipe, settings)
+    games = [(name, resolve(name)) for name in preset_names()]
+    rows = [{"game": name, "engine": config.game.engine, "algo": config.algo} for name, config in games]
+    known = [{"recipe": name, "summary": one.summary, "ours": one.ours} for name, one in recipes.RECIPES.items()]
+    lines = ["games with a preset (any other Atari, Procgen or Gymnasium game takes the defaults):"]
+    lines += [f"  {row['game']:<14}{row['engine']:<11}{row['algo']}" for row in rows]
+    lines += ["", "recipes:"]
+    lines += [f"  {row['recipe']:<16}{row['summary']}{' (ours)' if row['ours'] else ''}" for row in known]
+    return Listing("games with a preset", rows, "\n".join(lines), {"games": rows, "recipes": known})
+
+
+def _configuration(game: str, recipe: str | None, settings: dict[str, Any]) -> Listing:
+    if recipe is not None:
+        text("recipe", recipe, "give its name, such as 'at'")
+    *earlier, (stage, config) = resolve_stages(named_game(game), recipe=recipe, settings=settings)
+    unused = "dqn" if config.algo == "ppo" else "ppo"
+    lines = []
+    for number, (before, other) in enumerate(earlier, 1):  # comments: the output is a configuration file
+        lines.append(f"# stage {number} of {len(earlier) + 1}, loss {before.loss}, strategy {before.strategy}:")
+        changed = [key for key in difference(other, config) if not key.startswith(f"{unused}.")]
+        lines += [f"#   {setting_line(other, key)}" for key in changed]
+    if earlier:
+        lines.append(f"# stage {len(earlier) + 1}, loss {stage.loss}, strategy {stage.strategy}: what follows")
+    lines.append(to_toml(config, comments=True, without=unused).rstrip("\n"))
+    rows = [row for row in setting_rows(config) if not row["setting"].startswith(f"{unused}.")]
+    data = tomllib.loads(to_toml(config, without=unused))
+    return Listing(f"{config.recipe} on {config.game.id}", rows, "\n".join(lines), data)
