@@ -433,3 +433,17 @@ def test_a_campaign_interrupts_what_does_not_end_in_time(benchmark):
         run.stdout.readline()
         campaign.wait([run], 0.1, lambda: None)
     assert run.returncode == -signal.SIGTERM
+
+
+def test_the_forms_of_impala_are_one_function_with_one_gradient(benchmark):
+    script = benchmark("impala")
+    torch.manual_seed(0)
+    network = Policy(PolicySpec("impala", (3, 64, 64), 15, (0.0,), (1.0,))).network
+    obs = torch.rand(2, 3, 64, 64, requires_grad=True)
+    scores = network(obs)
+    (gradient,) = torch.autograd.grad(scores[:, 0].sum(), obs)
+    for first in script.FORMS.values():
+        same = script.Form(network, first)(obs)
+        torch.testing.assert_close(same, scores, rtol=1e-4, atol=1e-7)
+        (found,) = torch.autograd.grad(same[:, 0].sum(), obs)
+        torch.testing.assert_close(found, gradient, rtol=1e-3, atol=1e-2 * gradient.abs().max().item())
