@@ -30,7 +30,7 @@ class Table:
 
 
 class Result(ABC):
-    """A subclass says what it holds in three forms, and prints as its command does (`__str__`)."""
+    """A subclass says what it holds in three forms, and prints in a few lines (`__str__`)."""
 
     @abstractmethod
     def to_dict(self) -> dict[str, Any]:
@@ -77,8 +77,8 @@ class Listing(Result):
         return map(dict, self.rows)
 
     def _tables(self) -> Iterable[Table]:
-        header = tuple(self.rows[0]) if self.rows else ()
-        yield Table(self.title, header, tuple(tuple(str(row[name]) for name in header) for row in self.rows))
+        header = tuple(dict.fromkeys(name for row in self.rows for name in row))  # rows may lack some of them
+        yield Table(self.title, header, tuple(tuple(str(row.get(name, "")) for name in header) for row in self.rows))
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.title})"

@@ -68,7 +68,7 @@ def settings(loss: Loss, options: argparse.Namespace) -> tuple[DqnConfig, Attack
     )  # fmt: skip
     attack = AttackConfig()
     if options.tempo:
-        own = resolve(options.game, recipe=RECIPES[loss], flags={"tempo": options.tempo})
+        own = resolve(options.game, recipe=RECIPES[loss], settings={"tempo": options.tempo})
         config, attack = own.dqn, own.attack
     shortest = round_length(config.num_envs, config.batch_size, int(config.samples_per_step))
     row = shortest * max(1, ROW // shortest) if options.device == "cuda" else shortest

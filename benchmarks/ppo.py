@@ -55,7 +55,7 @@ def settings_of(loss: Loss, options: argparse.Namespace) -> PpoConfig:
         precision=options.precision, accelerate=options.accelerate,
     )  # fmt: skip
     if options.tempo:
-        settings = resolve(options.game, recipe=RECIPES[loss], flags={"tempo": options.tempo}).ppo
+        settings = resolve(options.game, recipe=RECIPES[loss], settings={"tempo": options.tempo}).ppo
     return replace(settings, log_steps=1)
 
 

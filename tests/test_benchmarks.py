@@ -168,13 +168,13 @@ def test_with_a_tempo_the_learners_are_those_of_the_command(benchmark, tempo):
     )  # fmt: skip
     for loss, recipe in dqn.RECIPES.items():
         ours, attack = dqn.settings(loss, options)
-        config = resolve("pong", recipe=recipe, flags={"tempo": tempo})
+        config = resolve("pong", recipe=recipe, settings={"tempo": tempo})
         measured = {"buffer_size": ours.buffer_size, "replay_initial": 8, "log_steps": ours.log_steps}
         assert (ours, attack) == (dataclasses.replace(config.dqn, **measured), config.attack)
         assert ours.log_steps * ours.samples_per_step % ours.batch_size == 0
     options.game = "jumper"
     for loss, recipe in ppo.RECIPES.items():
-        own = resolve("jumper", recipe=recipe, flags={"tempo": tempo}).ppo
+        own = resolve("jumper", recipe=recipe, settings={"tempo": tempo}).ppo
         assert ppo.settings_of(loss, options) == dataclasses.replace(own, log_steps=1)
 
 

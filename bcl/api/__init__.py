@@ -82,7 +82,7 @@ def text(name: str, value: object, hint: str) -> str:
 
 def choice(name: str, value: object, choices: Sequence[str]) -> None:
     """Refuse what is not one of some words."""
-    if value not in choices:
+    if not isinstance(value, str) or value not in choices:
         raise misfit(name, value, f"one of {', '.join(choices)}")
 
 

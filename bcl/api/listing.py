@@ -10,7 +10,7 @@ from typing import Any
 from bcl import recipes, zoo
 from bcl.api import named_game, text
 from bcl.config import preset_names, resolve, resolve_stages
-from bcl.errors import WeightsError
+from bcl.errors import ConfigError, WeightsError
 from bcl.result import Listing
 from bcl.settings import difference, setting_line, setting_rows, to_toml
 
@@ -54,6 +54,8 @@ def presets(game: str | None = None, *, recipe: str | None = None, **settings: A
     """
     if game is not None:
         return _configuration(game, recipe, settings)
+    if recipe is not None or settings:
+        raise ConfigError("a recipe or settings without a game print nothing", "name the game too, such as pong")
     games = [(name, resolve(name)) for name in preset_names()]
     rows = [{"game": name, "engine": config.game.engine, "algo": config.algo} for name, config in games]
     known = [{"recipe": name, "summary": one.summary, "ours": one.ours} for name, one in recipes.RECIPES.items()]

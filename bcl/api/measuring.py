@@ -33,7 +33,7 @@ def bench(
 
     Args:
         what: Games alone (env), or PGD-30, RI-FGSM and Multi-T on an untrained network (attack).
-        games: Games to measure; by default all presets for env, pong for attack.
+        games: Games to measure, Atari games alone for attack; by default all presets for env, pong for attack.
         num_envs: Copies stepped together.
         threads: Emulator threads for env; 0 lets the engine choose.
         seconds: How long each row is measured, about.
@@ -41,6 +41,9 @@ def bench(
     """
     choice("what", what, ("env", "attack"))
     named = [*map(named_game, games)]
+    played = [resolve(name).game for name in named]  # mistakes before anything is measured
+    if what == "attack" and not all(isinstance(game, AtariGame) for game in played):
+        raise ConfigError("only Atari games are measured under attack", "name Atari games, or none for pong")
     copies = counted(whole("num_envs", num_envs, at_least=1), "copy", "copies")
     whole("threads", threads, at_least=0)
     if not 0 < finite("seconds", seconds) < 3600:

@@ -48,9 +48,16 @@ class Report(Result):
         }
 
     def _rows(self) -> Iterator[dict[str, Any]]:
-        """One per score."""
-        for evaluation in self.collected.evaluations:
-            yield from evaluation._rows()
+        """One per score, with what tells evaluations apart."""
+        for one in self.collected.evaluations:
+            about = {
+                "agent": one.agent,
+                "levels": one.levels,
+                "starts": one.starts,
+                "episodes": one.episodes,
+                "seed": one.seed,
+            }
+            yield from (about | row for row in one._rows())
 
     def _tables(self) -> Iterator[Table]:
         for evaluation in self.collected.evaluations:
@@ -123,9 +130,8 @@ def status(folder: Where) -> RunStatus:
     state: RunState = next((s for s in ("at work", "stopped") if s in states), "finished")
     data = {"state": state, "runs": [row | {"lines": some[1:]} for row, some in found]}
     if runs and state == "finished" and (summary := repeats.result()):
-        lines.append(
-            f"final scores {summary.get('final_scores')}, median {summary.get('median')}, IQM {summary.get('iqm')}"
-        )
+        scores = ", ".join(f"{name} {score:.4g}" for name, score in summary.get("final_scores", {}).items())
+        lines.append(f"final scores: {scores}; median {summary.get('median')}, IQM {summary.get('iqm')}")
         data |= summary
     return RunStatus(str(path), rows, "\n".join(lines), data, state)
 

@@ -13,8 +13,8 @@ from bcl.attacks.threat import AttackedPolicy, Ball, Budget, Randomness, demand,
 from bcl.errors import ConfigError
 
 APGD_MOMENTUM = 0.75  # weight of the new step against the last one
-SQRT_2 = 1.4142135623730951  # its multiples, modulo 1, fill [0, 1) evenly, and otherwise than those by which budgets are spread
 APGD_RISES = 0.75  # share of steps since the last checkpoint that must raise the objective
+SQRT_2 = 1.4142135623730951  # its multiples, modulo 1, fill [0, 1) evenly, and otherwise than those by which budgets are spread
 
 
 @dataclass(frozen=True)
@@ -72,6 +72,10 @@ class MixedPGD:
     random_start: bool
     large_steps: float
     objective: Objective = CrossEntropy()
+
+    def __post_init__(self) -> None:
+        demand("at least 1", steps=self.steps)
+        demand("above 0", step=self.step)
 
     def __call__(self, policy: AttackedPolicy, obs: Tensor, eps: Budget, generator: Randomness, /) -> Tensor:
         clean = clean_scores(self.objective, policy, obs)

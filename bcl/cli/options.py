@@ -36,7 +36,7 @@ Function = Callable[..., Any]
 
 @dataclass(frozen=True)
 class CommandOption:
-    """One parameter of a function, as a option or as a word in its place."""
+    """One parameter of a function, as an option or as a word in its place."""
 
     parameter: str
     kind: Any

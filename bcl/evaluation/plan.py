@@ -73,7 +73,7 @@ class Plan:
         if self.num_envs < 0:
             raise ConfigError(f"{self.num_envs} copies cannot be played", "give 0 or more")
         for name, allowed in (("protocol", Protocol), ("precision", Precision), ("starts", Starts)):
-            if getattr(self, name) not in get_args(allowed):
+            if not isinstance(getattr(self, name), str) or getattr(self, name) not in get_args(allowed):
                 what = f"{name} = {getattr(self, name)!r:.60} does not fit"
                 raise ConfigError(what, f"one of {', '.join(get_args(allowed))}")
         seed_list(self.seed, self.copies())

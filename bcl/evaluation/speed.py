@@ -15,14 +15,15 @@ from bcl.policies import Policy, PolicySpec, default_kind
 
 def untrained_policy(game: Game, device: str) -> Policy:
     """The paper's network for a game; speed does not depend on what the weights are."""
-    torch.manual_seed(0)
     env = make_env(game, 1)
     algo = "ppo" if len(env.obs_shape) == 3 and env.obs_shape[0] == 3 else "dqn"
     spec = PolicySpec(
         default_kind(env.obs_shape, algo), env.obs_shape, env.num_actions, env.low, env.high, (128, 128), game=game
     )
     env.close()
-    return Policy(spec).to(device).eval()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return Policy(spec).to(device).eval()
 
 
 def attack_speed(policy: Policy, game: Game, attack: Attack, eps: float, *, copies: int, steps: int) -> float:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from bcl.attacks import Directed, Learned
 from bcl.attacks.suites import MYOPIC
-from bcl.config import Config, DqnConfig, preset_for, resolve
+from bcl.config import Config, preset_for, resolve
 from bcl.envs import Step, VariedStarts, VectorEnv
 from bcl.envs.vector import Seeds, WrappedEnv
 from bcl.errors import counted
@@ -114,8 +114,7 @@ def identity(victim: Policy, config: Config, starts: Starts, eps: float, device:
         "game": game_to_dict(config.game),
         "starts": starts,
         "eps": eps,
-        # Without what is as by default, so that settings of later versions change no name.
-        "dqn": {name: value for name, value in vars(config.dqn).items() if value != getattr(DqnConfig(), name)},
+        "dqn": dataclasses.asdict(config.dqn),
         "network": dataclasses.asdict(config.network),
         "seed": SEED,
         "device": device,

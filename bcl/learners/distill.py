@@ -150,9 +150,8 @@ class DistillLearner(ReplayLearner):
         super().restore(state)
         self._updates = state["updates"]
         self._scale.copy_(state["scale"])
-        if (
-            state["replay"] is None
-        ):  # copies begin together: a memory of their first steps alone makes a network forget the rest of the game
+        if state["replay"] is None:
+            # Copies begin together: a memory of their first steps alone makes a network forget the rest of the game.
             self._learns_from = self.step + round(REFILL * self.replay.capacity)
 
     def _learning_rate(self) -> float:

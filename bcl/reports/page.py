@@ -39,6 +39,8 @@ def check(target: Path, out: Path | None) -> tuple[Collected, Path]:
     out = out or report_file(target)
     if out.is_dir():
         raise StoreError(f"'{out}' is a directory", "give the page a name, such as --out report.html")
+    if out.exists() and out.suffix != ".html":  # it may be the weights
+        raise StoreError(f"'{out}' exists and is not a page", "give the page another name, such as --out report.html")
     store.try_to_write(out)
     return collected, out
 

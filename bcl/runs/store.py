@@ -51,6 +51,8 @@ def replacing(path: Path) -> Iterator[Sink]:
     """
     with clear_errors(path):
         target = Path(os.path.realpath(path))  # unlike Path.resolve, never raises on a loop of links
+        if target.exists() and not target.is_file():  # a device such as /dev/null would become a file
+            raise StoreError(f"'{path}' is not a regular file", "give another path")
         temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
         target.parent.mkdir(parents=True, exist_ok=True)
         try:

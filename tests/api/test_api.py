@@ -20,6 +20,7 @@ import bcl
 from bcl.attacks import RIFGSM, UniformNoise, attack_label
 from bcl.config import resolve
 from bcl.envs import make_env
+from bcl.errors import BclError, ConfigError
 from bcl.policies import Policy, PolicySpec
 from bcl.policies.networks import from_layers, layers_of
 from bcl.runs import store
@@ -501,8 +502,27 @@ def test_a_measurement_says_its_lines_as_they_come() -> None:
     assert f"{row['steps_per_second']:,.0f}" in said[1]
 
 
+def test_a_measurement_leaves_the_random_state_alone_and_refuses_games_first() -> None:
+    torch.manual_seed(123)
+    bcl.bench("attack", "pong", num_envs=1, seconds=0.001)
+    assert torch.initial_seed() == 123
+    said: list[str] = []
+    with pytest.raises(ConfigError, match="only Atari games"):
+        bcl.bench("attack", "cartpole", say=said.append)
+    with pytest.raises(BclError, match="nope"):
+        bcl.bench("env", "cartpole", "nope", say=said.append)
+    assert not said
+
+
+def test_rows_of_a_list_may_lack_columns() -> None:
+    html = bcl.Listing("t", [{"a": 1}, {"a": 2, "b": 3}], "", {})._repr_html_()
+    assert html.count("<th>") == 2
+    assert "25/255" in bcl.zoo_agents()._repr_html_()
+
+
 def test_a_result_is_a_data_frame(policy: Policy) -> None:
-    pandas = pytest.importorskip("pandas")
+    import pandas
+
     judged = bcl.evaluate(policy, attacks="noise", eps=0.1, episodes=2)
     frame = judged.to_frame()
     assert isinstance(frame, pandas.DataFrame)

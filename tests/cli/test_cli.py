@@ -165,6 +165,7 @@ def mistakes(tmp_path: Path) -> list[tuple[list[str], str]]:
         (["--completion", "ksh"], "one of bash, zsh, fish"),
         (["presets", "pnog"], "did you mean 'pong'"),
         (["presets", "pong", "extra"], "extra"),
+        (["presets", "--recipe", "at"], "name the game too"),
         (["bench", "what"], "env"),
         (["bench", "env", "--nope", "1"], "--nope"),
         (["import", "none.pt", *to], "not a file"),

@@ -166,7 +166,11 @@ def test_an_unfinished_run_is_reported_with_what_continues_it(
 def test_nothing_is_played_for_a_page_that_cannot_be_written(
     agent: Path, in_folder: Callable[..., tuple[int, str, str]]
 ) -> None:
-    for out, why in ((".", "'.' is a directory"), ("mine.safetensors/page.html", "cannot write")):
+    for out, why in (
+        (".", "'.' is a directory"),
+        ("mine.safetensors", "'mine.safetensors' exists and is not a page"),
+        ("mine.safetensors/page.html", "cannot write"),
+    ):
         code, _, err = in_folder("report", "mine.safetensors", "--out", out)
         assert (code, len(err.splitlines())) == (2, 1)  # nor are frames announced
         assert why in err

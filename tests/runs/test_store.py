@@ -320,3 +320,11 @@ def test_no_permission_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreError, match="cannot write"):
         store.write_text(tmp_path / "file" / "inside.txt", "x")
+
+
+def test_what_is_no_regular_file_is_not_replaced(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(StoreError, match="is not a regular file"):
+        store.write_text(pipe, "text")
+    assert pipe.is_fifo()
