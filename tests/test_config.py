@@ -483,11 +483,11 @@ def test_a_game_may_have_settings_for_one_learner_alone() -> None:
 
 
 def test_lunar_lander_has_settings_for_both_learners() -> None:
-    dqn, ppo = (resolve("lunar_lander", recipe="distilled", flags={"algo": algo}) for algo in ("dqn", "ppo"))
+    dqn, ppo = (resolve("lunar_lander", recipe="distilled", settings={"algo": algo}) for algo in ("dqn", "ppo"))
     assert (dqn.evaluation.eps, ppo.evaluation.eps) == ((0.01, 0.02), (0.02, 0.04))
     assert (dqn.distill.spread, ppo.distill.spread) == (0.6, 0)
     assert dqn.distill.checkpoint_steps == dqn.distill.steps  # a run that restarts no game on the way is repeatable
-    vanilla = resolve("lunar_lander", recipe="vanilla", flags={"algo": "dqn"}).dqn
+    vanilla = resolve("lunar_lander", recipe="vanilla", settings={"algo": "dqn"}).dqn
     assert vanilla.reward_clamp == 0  # a clamp would make landings and crashes worth one step
     assert vanilla.steps < 1_000_000
 
