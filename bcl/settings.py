@@ -64,7 +64,9 @@ def parse_settings(arguments: list[str]) -> dict[str, Any]:
     words = iter(arguments)
     for word in words:
         if not word.startswith("--"):
-            raise ConfigError(f"unexpected argument '{word}'", "settings are written --section.key value")
+            raise ConfigError(
+                f"unexpected argument '{word}'", "settings are written --section.key value, several values with commas"
+            )
         key, equals, value = word[2:].partition("=")
         if not equals:
             value = next(words, "--")

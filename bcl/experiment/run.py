@@ -22,7 +22,7 @@ from bcl import stats
 from bcl.bounds import margins
 from bcl.config import Config, Stages
 from bcl.envs import make_env
-from bcl.errors import StoreError, counted
+from bcl.errors import ConfigError, StoreError, counted
 from bcl.experiment.learning_check import learning_flag
 from bcl.experiment.phases import (
     Curriculum,
@@ -51,7 +51,10 @@ def check(stages: Stages, device: str, init: Policy | None, trackers: Trackers =
     """Refuse, before anything is written, what would fail later: games, networks, rules, an agent that does not fit."""
     trackers.check()
     recipe = find_recipe(stages[-1][1].recipe)
-    for _, (stage, config), _ in trained_stages(recipe, stages, init is not None):
+    for position, (_, (stage, config), _) in enumerate(trained_stages(recipe, stages, init is not None)):
+        if position == 0 and init is None and stage.strategy != "none":
+            what = f"recipe '{config.recipe}' begins with a curriculum, which needs an agent to start from"
+            raise ConfigError(what, 'give --init FILE, or write bootstrap = "vanilla" into the recipe')
         if config.algo == "dqn":
             dqn.refuse_no_updates(config.dqn)
         if stage.strategy != "none":

@@ -166,6 +166,7 @@ def test_a_recipe_of_ones_own_is_kept_with_the_run(bcl, monkeypatch: pytest.Monk
     ("name", "text", "expected"),
     [
         ("mine.toml", "stages = 3", "no recipe"),
+        ("mine.toml", OWN_RECIPE.replace("vanilla", "none"), "needs an agent to start from; give --init FILE"),
         ("mine.toml", "[[stages]]\nloss = 'ta'", "loss 'ta'"),
         ("mine.toml", "colour = 1\n[[stages]]\nloss = 'at'", "'colour' does not fit"),
         ("mine.toml", "[[stages]]\nloss = 'at'\n[stages.dqn]\nstpes = 3", "did you mean 'steps'"),
