@@ -171,9 +171,24 @@ def name_of_environment(make: Callable[..., Any]) -> str:
     import gymnasium
 
     id = f"{name.strip('<>')}-v0"
-    gymnasium.registry.pop(id, None)
+    before = gymnasium.registry.pop(id, None)
     gymnasium.register(id, entry_point=make)
+    if before and _content(before.entry_point) != _content(make):
+        gymnasium.registry[id] = before  # agents and scores of this process go by that name
+        raise GameError(
+            f"another environment is called '{id}' in this process", "give its class or function another name"
+        )
     return id
+
+
+def _content(make: object) -> object:
+    """What a function does, as far as it can be compared: a notebook may run the cell that defines it again. Classes go by their name."""
+    code = getattr(make, "__code__", None)
+    if code is None:
+        return getattr(make, "__qualname__", make)
+    closure = [cell.cell_contents for cell in getattr(make, "__closure__", None) or ()]
+    constants = [one for one in code.co_consts if not hasattr(one, "co_code")]
+    return code.co_code, constants, code.co_names, getattr(make, "__defaults__", None), closure
 
 
 def _atari_roms() -> tuple[str, ...]:

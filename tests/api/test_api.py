@@ -10,6 +10,7 @@ import types
 from collections.abc import Callable
 from pathlib import Path
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
@@ -512,6 +513,20 @@ def test_a_measurement_leaves_the_random_state_alone_and_refuses_games_first() -
     with pytest.raises(BclError, match="nope"):
         bcl.bench("env", "cartpole", "nope", say=said.append)
     assert not said
+
+
+def test_two_environments_of_one_name_are_not_taken_for_each_other() -> None:
+    gymnasium.registry.pop("lambda-v0", None)
+
+    def short_cartpole(steps: int) -> Callable[[], gymnasium.Env]:
+        return lambda: gymnasium.make("CartPole-v1", max_episode_steps=steps)
+
+    bcl.make_env(short_cartpole(5), num_envs=1).close()
+    bcl.make_env(short_cartpole(5), num_envs=1).close()  # the same again, as where a cell of a notebook is run twice
+    with pytest.raises(BclError, match="another environment is called 'lambda-v0'"):
+        bcl.make_env(short_cartpole(7), num_envs=1)
+    assert gymnasium.make("lambda-v0").spec.max_episode_steps == 5
+    gymnasium.registry.pop("lambda-v0")
 
 
 def test_rows_of_a_list_may_lack_columns() -> None:
