@@ -171,13 +171,12 @@ def name_of_environment(make: Callable[..., Any]) -> str:
     import gymnasium
 
     id = f"{name.strip('<>')}-v0"
-    before = gymnasium.registry.pop(id, None)
+    before = gymnasium.registry.get(id)
+    if before and _content(before.entry_point) != _content(make):  # agents and scores of this process go by that name
+        what = f"another environment is called '{id}' in this process"
+        raise GameError(what, "give its class or function another name")
+    gymnasium.registry.pop(id, None)
     gymnasium.register(id, entry_point=make)
-    if before and _content(before.entry_point) != _content(make):
-        gymnasium.registry[id] = before  # agents and scores of this process go by that name
-        raise GameError(
-            f"another environment is called '{id}' in this process", "give its class or function another name"
-        )
     return id
 
 
@@ -186,9 +185,10 @@ def _content(make: object) -> object:
     code = getattr(make, "__code__", None)
     if code is None:
         return getattr(make, "__qualname__", make)
-    closure = [cell.cell_contents for cell in getattr(make, "__closure__", None) or ()]
+    # As text: arrays cannot be compared by ==.
+    enclosed = repr([getattr(cell, "cell_contents", None) for cell in getattr(make, "__closure__", None) or ()])
     constants = [one for one in code.co_consts if not hasattr(one, "co_code")]
-    return code.co_code, constants, code.co_names, getattr(make, "__defaults__", None), closure
+    return code.co_code, constants, code.co_names, repr(getattr(make, "__defaults__", None)), enclosed
 
 
 def _atari_roms() -> tuple[str, ...]:

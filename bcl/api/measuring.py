@@ -13,6 +13,7 @@ from bcl.config import preset_names, resolve
 from bcl.errors import ConfigError, MissingExtra, counted
 from bcl.games import AtariGame, Game
 from bcl.result import Listing
+from bcl.settings import format_eps
 
 ATTACKS = ("pgd-30", "ri-fgsm", "multi-t")
 EPS = 3 / 255
@@ -53,7 +54,7 @@ def bench(
 
     device = pick_device(device)
     if what == "attack":
-        title = f"agent steps/s under attack at 3/255, {copies}, untrained network, {device}"
+        title = f"agent steps/s under attack at {format_eps(EPS)}, {copies}, untrained network, {device}"
         measured = _attacks(named or ["pong"], num_envs, seconds, device)
     else:
         title = f"agent steps/s, {copies}, random actions, {counted(os.cpu_count() or 1, 'core')}"

@@ -527,6 +527,10 @@ def test_two_environments_of_one_name_are_not_taken_for_each_other() -> None:
         bcl.make_env(short_cartpole(7), num_envs=1)
     assert gymnasium.make("lambda-v0").spec.max_episode_steps == 5
     gymnasium.registry.pop("lambda-v0")
+    scale = np.ones(2)  # arrays are not compared by ==
+    for _ in range(2):
+        bcl.make_env(lambda: gymnasium.make("CartPole-v1", max_episode_steps=len(scale)), num_envs=1).close()
+    gymnasium.registry.pop("lambda-v0")
 
 
 def test_rows_of_a_list_may_lack_columns() -> None:

@@ -93,38 +93,38 @@ def test_budgets_are_spread_below_the_current_one(chain, monkeypatch, box):
     assert total.mean().item() == pytest.approx(0.65 * BUDGET, rel=0.05)
 
 
-def test_states_count_by_their_stakes(chain, monkeypatch):
-    weights = []
-    loss = distill.losses.distilled
-
-    def weighing(clean, worst, mistakes, weight, kappa):
-        weights.append(weight)
-        return loss(clean, worst, mistakes, weight, kappa)
-
-    monkeypatch.setattr(distill.losses, "distilled", weighing)
-    env = chain(4, limits=(7,))
-    for stakes in (0.0, 1.0):
-        config = replace(SMALL, stakes=stakes, steps=80, accelerate="none")
-        distill.train(teacher_of(env, "dueling-mlp", 3), env, config, Task("distill", 0.0, BUDGET, 0, PACE), Hooks())
-        assert weights[-1].sum().item() == pytest.approx(1)
-        assert (weights[-1].std().item() > 1e-3) == (stakes > 0)
-
-
-def test_how_far_behind_an_action_is_a_whole_mistake_is_a_setting(chain, monkeypatch):
-    found = []
+@pytest.fixture
+def last_loss(chain, monkeypatch):
+    """Trains with some settings; mistakes (B, A) and weights (B,) that the loss got last."""
+    given = []
     loss = distill.losses.distilled
 
     def looking(clean, worst, mistakes, weight, kappa):
-        found.append(mistakes)
+        given.append((mistakes, weight))
         return loss(clean, worst, mistakes, weight, kappa)
 
-    monkeypatch.setattr(distill.losses, "distilled", looking)
-    env = chain(4, limits=(7,))
-    for share in (1e-6, 1e6):
-        config = replace(SMALL, whole_mistake=share, steps=80, accelerate="none")
+    def train(**settings):
+        env = chain(4, limits=(7,))
+        config = replace(SMALL, steps=80, accelerate="none", **settings)
         distill.train(teacher_of(env, "dueling-mlp", 3), env, config, Task("distill", 0.0, BUDGET, 0, PACE), Hooks())
-        other = found[-1].amax(dim=1)  # of the actions that are not the teacher's
-        assert torch.equal(other, torch.ones_like(other)) if share < 1 else (other < 1e-4).all()
+        return given[-1]
+
+    monkeypatch.setattr(distill.losses, "distilled", looking)
+    return train
+
+
+@pytest.mark.parametrize("stakes", [0.0, 1.0])
+def test_states_count_by_their_stakes(last_loss, stakes):
+    _, weights = last_loss(stakes=stakes)
+    assert weights.sum().item() == pytest.approx(1)
+    assert (weights.std().item() > 1e-3) == (stakes > 0)
+
+
+def test_how_far_behind_an_action_is_a_whole_mistake_is_a_setting(last_loss):
+    at_once, _ = last_loss(whole_mistake=1e-6)
+    assert (at_once.amax(dim=1) == 1).all()  # of actions that are not the teacher's
+    hardly, _ = last_loss(whole_mistake=1e6)
+    assert (hardly < 1e-4).all()
 
 
 def test_the_teacher_does_not_move(chain):
