@@ -125,7 +125,8 @@ class DqnConfig:
     checkpoint_minutes: Positive = 10.0
     """Wall time between checkpoints of a run, unless they are counted in steps."""
     checkpoint_steps: Natural = 0
-    """Agent steps between checkpoints; 0: by time. Resuming by steps is repeatable, by time it is not."""
+    """Agent steps between checkpoints; 0: by time. Resuming by steps is repeatable, by time it is not. The games start anew at each, so
+    give more than an episode of every copy."""
     checkpoint_replay: bool = False
     """Keep the replay memory in checkpoints, for exact resuming; without it a resumed run first collects a new one."""
 
@@ -208,7 +209,8 @@ class PpoConfig:
     checkpoint_minutes: Positive = 10.0
     """Wall time between checkpoints of a run, unless they are counted in steps."""
     checkpoint_steps: Natural = 0
-    """Agent steps between checkpoints; 0: by time. Resuming by steps is repeatable, by time it is not."""
+    """Agent steps between checkpoints; 0: by time. Resuming by steps is repeatable, by time it is not. The games start anew at each, so
+    give more than an episode of every copy."""
 
     def __post_init__(self) -> None:
         samples = self.num_envs * self.rollout
@@ -277,7 +279,8 @@ class DistillConfig:
     checkpoint_minutes: Positive = 10.0
     """Wall time between checkpoints of a run, unless they are counted in steps."""
     checkpoint_steps: Natural = 0
-    """Agent steps between checkpoints; 0: by time. Resuming by steps is repeatable, by time it is not."""
+    """Agent steps between checkpoints; 0: by time. Resuming by steps is repeatable, by time it is not. The games start anew at each, so
+    give more than an episode of every copy."""
     checkpoint_replay: bool = False
     """Keep the replay memory in checkpoints, for exact resuming; without it a resumed run first collects a new one."""
 

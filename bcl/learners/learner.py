@@ -88,7 +88,7 @@ class Learner(ABC):
 
     @abstractmethod
     def restart(self) -> Tensor:
-        """Start every copy anew, at the beginning and after each checkpoint, and return the first observations.
+        """Start every copy anew, at the beginning and after each checkpoint that is counted in steps, and return the first observations.
 
         Emulators cannot be saved: so that a resumed run equals an uninterrupted one, both start anew at the same step.
         """
@@ -222,9 +222,10 @@ def training_attack(config: AttackConfig, value: Objective, paper: Objective | N
 class Reporter:
     """Rows, progress and checkpoints of one run, as its settings and hooks ask for them.
 
-    Every checkpoint starts the games anew, so a run ends as another only if both keep theirs at the same steps. Where they are
-    counted in steps, a run that has to stop adds none: it goes on to the next one if that is near, else resuming goes back to
-    the last. Where they go by time, it keeps one and stops.
+    A checkpoint that is counted in steps starts the games anew, as resuming from it does, so that both end with the same weights.
+    A run that has to stop adds none: it goes on to the next one if that is near, else resuming goes back to the last. Where
+    checkpoints go by time nothing is repeatable, and the games play on: cut off every minute, long episodes would never end
+    and only the short ones would count as returns.
     """
 
     def __init__(self, learner: Learner, config: LearnerConfig, hooks: Hooks) -> None:
@@ -235,7 +236,7 @@ class Reporter:
         self._saved_at = self._began_at = time.monotonic()
 
     def report(self) -> bool:
-        """After each pass; whether a checkpoint was kept, after which the games have to start anew."""
+        """After each pass; whether the games have to start anew, as after a checkpoint that is counted in steps."""
         learner = self._learner
         config = self._config
         hooks = self._hooks
@@ -258,7 +259,7 @@ class Reporter:
             raise KeyboardInterrupt
         if done and learner.pacer:
             learner.pacer.refuse_no_learning(learner.section, config.steps)
-        return save is not None
+        return save is not None and config.checkpoint_steps > 0
 
     def _due(self) -> bool:
         if self._config.checkpoint_steps:

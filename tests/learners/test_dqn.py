@@ -375,6 +375,16 @@ def test_losses_in_a_row_are_means_over_its_updates(make, play, monkeypatch):
         assert len(seen) > 1
 
 
+@pytest.mark.parametrize(("when", "starts"), [({"checkpoint_steps": 16}, 4), ({"checkpoint_minutes": 1e-9}, 1)])
+def test_checkpoints_by_time_do_not_cut_off_episodes(make, monkeypatch, when, starts):
+    learner, seeds, kept = make(steps=64, **when), [], []
+    reset = learner.env.reset
+    monkeypatch.setattr(learner.env, "reset", lambda seed: (seeds.append(seed), reset(seed))[1])
+    run(learner, save=kept.append)
+    assert len(kept) >= 3
+    assert len(seeds) == starts
+
+
 def test_a_stop_saves_first(make):
     asked, states = [], []
     learner = make(steps=200)
