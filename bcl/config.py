@@ -448,7 +448,8 @@ class Config:
     seed: Natural = 0
     """Root of every random draw of the run."""
     size: Literal["full", "small"] = "full"
-    """`small`: a quick look with few steps, runs, phases and episodes; its result says nothing about the method."""
+    """`small`: a quick look with few steps, runs, phases and episodes, in which no start is refused as too weak; its result says
+    nothing about the method."""
     network: NetworkConfig = field(default_factory=NetworkConfig)
     dqn: DqnConfig = field(default_factory=DqnConfig)
     ppo: PpoConfig = field(default_factory=PpoConfig)
