@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from bcl import stats
-from bcl.attacks import Attack, attack_label
+from bcl.attacks import Attack, attack_labels
 from bcl.attacks.suites import SUITES
 from bcl.errors import ConfigError
 from bcl.evaluation import Evaluation, Score, Worst, flags, lowest, worst, worst_within
@@ -165,11 +165,12 @@ class Comparison(Result):
     def _rows(self) -> Iterator[dict[str, Any]]:
         """One per agent and budget; `exactly` is the mean at exactly the budget, `mean` the worst within it."""
         for block in self.blocks:
+            labels = attack_labels(attack for names in block.attacks.values() for attack in names)
             for row in block.rows:
                 about = {"game": block.game, "levels": block.levels, "starts": block.starts, "agent": row.label}
                 for eps, cell in row.cells.items():
                     worst = {"mean": cell.median.mean, "sem": cell.median.sem, "exactly": cell.exactly.mean}
-                    yield about | {"eps": eps, **worst, "attack": attack_label(cell.median.attack)}
+                    yield about | {"eps": eps, **worst, "attack": labels[cell.median.attack]}
 
     def _tables(self) -> list[Table]:
         return tables(self)
@@ -308,17 +309,18 @@ class _Alike:
         """Where a number is over other attacks than the title names."""
         attacked = {eps: names for eps, names in self.attacks.items() if eps}
         common = _in_all([*attacked.values()])
-        every = {attack for names in attacked.values() for attack in names}
+        labels = attack_labels(attack for names in attacked.values() for attack in names)
+        every = {*labels}
         rest = {eps: tuple(attack for attack in names if attack not in common) for eps, names in attacked.items()}
         for names in filter(None, dict.fromkeys(rest.values())):
             at = ", ".join(format_eps(eps) for eps, there in rest.items() if there == names)
-            listed = ", ".join(map(attack_label, names))
+            listed = ", ".join(labels[attack] for attack in names)
             if common:
                 yield f"at {at} the worst is also over {listed}"
             elif {*names} != every:
                 yield f"at {at} the worst is over {listed} alone"
         if any({*self.attacks[eps]} != {*self.counted} for eps in self.scored):
-            counted = ", ".join(map(attack_label, self.counted))
+            counted = ", ".join(labels[attack] for attack in self.counted)
             yield f"the score is over {counted}, which all its budgets have"
 
     def _hurt_more(self, label: str, evaluation: Evaluation) -> Iterator[str]:
@@ -330,7 +332,7 @@ class _Alike:
             if clearly_lower(own, lowest(s for s in counting if s.eps <= eps), evaluation.nominal):
                 found[own] = None
         for own in found:
-            what = f"{own.mean:.4g} at {format_eps(own.eps)} under {attack_label(own.attack)}"
+            what = f"{own.mean:.4g} at {format_eps(own.eps)} under {evaluation.labels[own.attack]}"
             yield f"{label} has {what}, which not all faced"
 
     def _fewer_budgets(self, row: Row) -> Iterator[str]:

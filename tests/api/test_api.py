@@ -9,6 +9,7 @@ import sys
 import types
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -68,6 +69,21 @@ def test_evaluate_is_the_attack_command(in_folder: Callable[..., tuple[int, str,
     assert "no attack" in str(found)
     assert found.worst_within[0.1].mean == min(score.mean for score in found.scores if score.eps <= 0.1)
     assert f"worst within 0.1: {found.worst_within[0.1].mean:.4g}" in str(found)
+
+
+def test_an_attack_whose_source_cannot_be_read_is_played_each_time(tmp_path: Path, policy: Policy) -> None:
+    bcl.save(policy, tmp_path / "p.safetensors")
+    code = "class Raise:\n  def __repr__(self): return 'Raise()'\n  def __call__(self, policy, obs, eps, g): return obs + eps"
+    typed_in: dict[str, Any] = {"__name__": "typed_in"}
+    exec(code, typed_in)
+    for _ in range(2):
+        with pytest.warns(
+            UserWarning, match=r"the source of Raise\(\) cannot be read, so it is played again each time"
+        ):
+            found = bcl.evaluate(tmp_path / "p.safetensors", attacks=typed_in["Raise"](), eps=0.1, episodes=1)
+    assert len(found.scores) == 2
+    rows = store.read_metrics(tmp_path / "p.results" / "evals" / "scores.jsonl")
+    assert [row["eps"] for row in rows] == [0.0, 0.1, 0.1]
 
 
 def test_certify_is_the_certify_command(in_folder: Callable[..., tuple[int, str, str]], policy: Policy) -> None:
