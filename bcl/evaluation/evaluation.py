@@ -135,6 +135,19 @@ class Evaluation(Result):
         scores = self.start.scores if self.start else []
         return {s.eps: s for s in scores if s.eps == 0} | worst_within(scores)
 
+    def further_flags(self, others: "Iterable[Evaluation]") -> "list[Flag]":
+        """What other evaluations of the same agent raise and this one does not: those on no fewer episodes, with the same
+        levels and starts."""
+        found = dict.fromkeys(flag.name for flag in self.flags)
+        further = []
+        for other in others:
+            if (other.levels, other.starts) == (self.levels, self.starts) and other.episodes >= self.episodes:
+                where = f"({counted(other.episodes, 'episode')}, evaluation seed {other.seed})"
+                new = [flag for flag in other.flags if flag.name not in found]
+                further += [dataclasses.replace(flag, message=f"{flag.message} {where}") for flag in new]
+                found |= dict.fromkeys(flag.name for flag in new)
+        return further
+
     @cached_property
     def conditions(self) -> str:
         """What must be equal for two agents to stand in one table. Atari agents may see a game through different

@@ -9,7 +9,7 @@ from bcl import stats
 from bcl.attacks import Attack, attack_labels
 from bcl.attacks.suites import SUITES
 from bcl.errors import ConfigError
-from bcl.evaluation import Evaluation, Score, Worst, flags, lowest, worst, worst_within
+from bcl.evaluation import Evaluation, Score, Worst, lowest, worst, worst_within
 from bcl.evaluation.evaluation import Levels
 from bcl.evaluation.flags import clearly_lower
 from bcl.evaluation.plan import Starts
@@ -71,7 +71,8 @@ class Row:
     paper_score: float | None
     """As the paper has it: of the worst attack at exactly each."""
     flags: tuple[str, ...]
-    """Reasons to distrust the median run's scores: those of its verdict, then those of the scores compared."""
+    """Reasons to distrust the median run's scores: those of its verdict, then those of the scores compared, then
+    those of other evaluations on no fewer episodes."""
     cells: dict[float, ReturnAtBudget]
     """By budget; those that were evaluated."""
     published: PublishedRow | None
@@ -272,7 +273,9 @@ class _Alike:
 
     def _row(self, entry: Entry, median: int) -> Row:
         members = self.members[entry.label]
-        raised = [*entry.members[median].flags, *map(str, flags(members[median].scores))]
+        member = entry.members[median]
+        further = members[median].further_flags(member.evaluations)
+        raised = [*member.flags, *map(str, (*members[median].flags, *further))]
         counting = [*map(self.counting, members)]
         cells = {}
         for eps in self.attacks:
