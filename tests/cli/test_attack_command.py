@@ -1,5 +1,6 @@
 """bcl attack and bcl certify as a person meets them."""
 
+import dataclasses
 import importlib
 import json
 import re
@@ -14,7 +15,7 @@ from bcl.attacks import PGD, Attack, UniformNoise
 from bcl.evaluation import Evaluation, Score, affordable_method
 from bcl.games import GymnasiumGame
 from bcl.policies import Policy, PolicySpec, default_kind
-from bcl.policies.files import fingerprint, load
+from bcl.policies.files import fingerprint, load, save
 from bcl.reports.tables import print_table
 from bcl.runs import store
 
@@ -112,6 +113,17 @@ def test_certify_prints_a_table(bcl, tmp_path: Path, method: str) -> None:
     assert about["game"]["id"] == "CartPole-v1"
     code, out, _ = bcl("certify", "p.safetensors", "--eps", "0.01", "--method", method, "--episodes", "2", "--json")
     assert json.loads(out)["certificates"][0]["method"] == method
+
+
+def test_certify_names_the_way_out_where_a_layer_has_no_bounds(bcl, tmp_path: Path) -> None:
+    spec = load(tmp_path / "p.safetensors").spec
+    elu = dataclasses.replace(spec, kind="plain-mlp", activation="elu")
+    save(Policy(elu), tmp_path / "elu.safetensors")
+    code, _, err = bcl("certify", "elu.safetensors", "--eps", "0.01", "--episodes", "1")
+    assert code == 2
+    assert "cannot bound layer ELU(alpha=1.0); every method needs layers of Linear" in err
+    assert "train with ReLU or Tanh, or take what needs no bounds, such as 'bcl attack AGENT --suite strong'" in err
+    assert bcl("attack", "elu.safetensors", "--attack", "fgsm", "--eps", "0.01", "--episodes", "1")[0] == 0
 
 
 def test_the_tightest_method_that_is_affordable_is_the_default(bcl) -> None:
