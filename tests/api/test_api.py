@@ -19,6 +19,7 @@ from rich.console import Console
 from torch import nn
 
 import bcl
+from bcl.api import console
 from bcl.attacks import RIFGSM, UniformNoise, attack_label
 from bcl.config import resolve
 from bcl.envs import make_env
@@ -190,6 +191,35 @@ def test_a_report_without_frames_plays_nothing(policy: Policy, tmp_path: Path) -
     bcl.save(policy, tmp_path / "p.safetensors")
     made = bcl.report(tmp_path / "p.safetensors", frames=False)
     assert [path.name for path in made.file.parent.iterdir()] == ["report.html"]
+
+
+@pytest.mark.parametrize("parallel", [1, 2])
+def test_what_on_row_raises_reaches_the_caller_and_the_run_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, parallel: int
+) -> None:
+    monkeypatch.setattr(console, "SECONDS_PER_LOOK", 0.0)
+    monkeypatch.chdir(tmp_path)
+    workers = bcl.Workers(device="cpu", parallel=parallel)
+    often = {**TINY, "dqn": {**TINY["dqn"], "log_steps": 40, "checkpoint_steps": 80, "checkpoint_replay": True}}
+    rows = list[dict[str, Any]]()
+    mistake = ZeroDivisionError("of the caller's")
+
+    def on_row(folder: str, row: dict[str, Any]) -> None:
+        rows.append(row)
+        if len(rows) == 3:
+            raise mistake
+
+    with pytest.raises(ZeroDivisionError) as caught:
+        bcl.train("cartpole", out="cut", workers=workers, on_row=on_row, **often)
+    assert caught.value is mistake
+    [note] = mistake.__notes__
+    assert note.startswith("on_row raised this; what was trained is kept, continue with: bcl resume cut")
+    assert not [path for path in Path("cut").rglob(".*") if path.suffix == ".tmp"]
+    assert bcl.status("cut").state == "stopped"
+    bcl.resume("cut", workers=workers)
+    bcl.train("cartpole", out="whole", workers=workers, **often)
+    cut, whole = (Path(run, "best", "policy.safetensors").read_bytes() for run in ("cut", "whole"))
+    assert cut == whole
 
 
 def test_train_is_the_train_command(
