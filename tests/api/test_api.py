@@ -362,7 +362,10 @@ def test_one_budget_or_attack_needs_no_list(policy: Policy) -> None:
         (lambda policy: bcl.evaluate(policy, episodes=1.5), "episodes = 1.5 does not fit; give a whole number"),
         (lambda policy: bcl.certify(policy, seed="0"), "seed = '0' does not fit; give a whole number"),
         (lambda policy: bcl.evaluate(nn.Linear(4, 2)), r"agent = Linear.* does not fit; .*bcl\.wrap"),
-        (lambda policy: bcl.report(policy), "run = Policy.* does not fit; give a run or a policy file"),
+        (
+            lambda policy: bcl.report(policy),
+            "run = Policy.* does not fit; give a run or a policy file; an agent in memory is first written .* by bcl.save",
+        ),
         (lambda policy: bcl.compare(), "there is nothing to compare; give runs or policy files"),
         (lambda policy: bcl.compare(3), "run = 3 does not fit"),
         (lambda policy: bcl.video(policy), "an agent in memory has no folder; say where the video goes"),
@@ -485,6 +488,13 @@ def test_an_environment_may_be_a_class_or_a_function(
     assert bcl.wrap(nn.Linear(2, 2), module.Corridor).spec.num_actions == 2
     run = bcl.train(lambda: module.Corridor(), out="here", **TINY)
     assert run.verdict.evaluation.scores[0].mean >= 1
+    with monkeypatch.context() as another_process:
+        another_process.delitem(gymnasium.registry, "lambda-v0")
+        code, _, err = in_folder("attack", "here", "--episodes", "1")
+        assert code == 2
+        assert (
+            "a function or class of a script or notebook is known to its own process alone, so put it into a m" in err
+        )
     with pytest.raises(bcl.BclError, match="other processes cannot import 'lambda-v0'; put it into a module"):
         bcl.train(lambda: module.Corridor(), workers=bcl.Workers(parallel=2), **TINY)
 
