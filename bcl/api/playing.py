@@ -2,6 +2,7 @@
 
 import contextlib
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,7 @@ from bcl.api import Budgets, choice, given, misfit, several, text, whole
 from bcl.api.agents import Target
 from bcl.api.evaluating import ProgressListener
 from bcl.api.workers import Workers
-from bcl.attacks import Attack, attack_by_name, suite
+from bcl.attacks import Attack, attack_by_name, lacks_source, suite
 from bcl.attacks.suites import with_name
 from bcl.bounds import Method
 from bcl.errors import ConfigError, StoreError, counted
@@ -131,7 +132,13 @@ def chosen_attacks(name: str | None, attacks: str | Attack | Sequence[str | Atta
         return list(suite("quick" if name is None else text("suite", name, "give its name, such as 'paper'")))
     if name is not None:
         raise ConfigError("both a suite and single attacks were given", "give one of the two")
-    return [named_attack(attack) for attack in several("attacks", attacks)]
+    found = [named_attack(attack) for attack in several("attacks", attacks)]
+    for attack in filter(lacks_source, found):
+        warnings.warn(
+            f"the source of {attack} cannot be read, so it is played again each time; put it into a file of its own",
+            stacklevel=3,
+        )
+    return found
 
 
 def named_attack(attack: Any, name: str = "attacks") -> Attack:

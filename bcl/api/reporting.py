@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from bcl.reports.compare import Comparison
     from bcl.reports.data import Collected
 
-HINT = "give a run or a policy file"
+HINT = "give a run or a policy file; an agent in memory is first written to one by bcl.save, and evaluated there"
 
 
 @dataclass(frozen=True, repr=False)

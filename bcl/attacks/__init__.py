@@ -18,8 +18,10 @@ from bcl.attacks.records import (
     attack_from_dict,
     attack_from_repr,
     attack_label,
+    attack_labels,
     attack_to_dict,
     kind_of,
+    lacks_source,
     rank,
     recorded,
 )

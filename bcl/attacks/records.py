@@ -1,7 +1,15 @@
 """An attack as data, its kind and its fields: what is stored of it, how it is rebuilt, what people call it."""
 
 import ast
+import contextlib
 import dataclasses
+import functools
+import hashlib
+import inspect
+import json
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, cast, overload
 
@@ -16,6 +24,7 @@ from bcl.attacks.threat import Attack, AttackedPolicy, Budget, LowestScored, Ran
 from bcl.errors import BclError, ConfigError
 
 NONE = "none"  # the repr of no attack
+SOURCE = "source_digest"  # key of an attack that is not one of this package
 # In the order of tables: the paper's first.
 _ATTACKS = (
     PGD,
@@ -52,6 +61,8 @@ class OtherAttack:
     kind: str
     """`module:Class`; of scores of version 0.1 the class alone."""
     settings: tuple[tuple[str, Any], ...] = ()
+    source: str = ""
+    """See `source_digest`; empty in scores from before there was one."""
 
     def __call__(self, policy: AttackedPolicy, obs: Tensor, eps: Budget, generator: Randomness, /) -> Tensor:
         raise BclError(f"{self} is known by its name alone", "give the attack itself")
@@ -62,20 +73,26 @@ class OtherAttack:
 
 
 def attack_to_dict(attack: Attack) -> dict[str, Any]:
-    """Its kind, and those of its fields that its repr shows."""
+    """Its kind, those of its fields that its repr shows and, if it is not one of this package, a digest of its source."""
     if isinstance(attack, OtherAttack):
-        return {"kind": attack.kind, **dict(attack.settings)}
+        return _as_dict(attack.kind, attack.source, dict(attack.settings))
     kind = type(attack)
     ours = _KINDS.get(kind.__name__) is kind
     name = kind.__name__ if ours else f"{kind.__module__}:{kind.__qualname__}"
+    source = "" if ours else source_digest(kind)
     if not dataclasses.is_dataclass(attack):
-        return {"kind": name, "repr": repr(attack)}
+        return _as_dict(name, source, {"repr": repr(attack)})
     values = {field.name: getattr(attack, field.name) for field in dataclasses.fields(attack) if field.repr}
-    if "kind" in values:
+    for taken in {"kind", SOURCE} & values.keys():
         raise ConfigError(
-            f"{name} has a field 'kind', which says in stored scores what an attack is", "rename the field"
+            f"{name} has a field '{taken}', which says in stored scores what an attack is", "rename the field"
         )
-    return {"kind": name} | {
+    return _as_dict(name, source, values)
+
+
+def _as_dict(kind: str, source: str, values: dict[str, Any]) -> dict[str, Any]:
+    about = {"kind": kind} | ({SOURCE: source} if source else {})
+    return about | {
         key: attack_to_dict(cast(Attack, value)) if dataclasses.is_dataclass(value) else _plain(value)
         for key, value in values.items()
     }
@@ -86,7 +103,8 @@ def attack_from_dict(data: dict[str, Any]) -> Attack:
     what is no attack at all."""
     if not isinstance(data, dict):
         raise TypeError(f"{data!r:.60} is not an attack")
-    settings = {name: attack_from_dict(v) if isinstance(v, dict) else v for name, v in data.items() if name != "kind"}
+    fields = {name: value for name, value in data.items() if name not in ("kind", SOURCE)}
+    settings = {name: attack_from_dict(value) if isinstance(value, dict) else value for name, value in fields.items()}
     if any(isinstance(value, list) for value in settings.values()):
         raise TypeError("a list is not a setting of an attack")
     kind = str(data["kind"])
@@ -95,7 +113,28 @@ def attack_from_dict(data: dict[str, Any]) -> Attack:
             return cast(Attack, _KINDS[kind](**settings))
         except (TypeError, ConfigError):  # with fields of another version
             pass
-    return OtherAttack(kind, tuple(settings.items()))
+    return OtherAttack(kind, tuple(settings.items()), str(data.get(SOURCE, "")))
+
+
+@functools.cache  # a file that is edited later is not what was imported
+def source_digest(kind: type) -> str:
+    """Changes with the source of a class's module, in a notebook with the cell of its `__call__`; empty where neither can be read."""
+    for defined in (sys.modules.get(kind.__module__), vars(kind).get("__call__")):
+        with contextlib.suppress(OSError, TypeError):
+            lines, _ = inspect.findsource(cast(Any, defined))
+            return hashlib.sha256("".join(lines).encode()).hexdigest()[:12]
+    return ""
+
+
+def lacks_source(attack: Attack | None) -> bool:
+    """Whether what an attack does may change while its stored form stays the same: the source of its class, or of its objective's,
+    could not be read."""
+    return attack is not None and _lacks_source(attack_to_dict(attack))
+
+
+def _lacks_source(data: dict[str, Any]) -> bool:
+    unknown = ":" in data["kind"] and SOURCE not in data
+    return unknown or any(_lacks_source(value) for value in data.values() if isinstance(value, dict))
 
 
 def attack_from_repr(text: str) -> Attack | None:
@@ -144,6 +183,28 @@ def attack_label(attack: Attack | None) -> str:
     if objective != "CrossEntropy":
         words.append({"KL": "KL", "MinBest": "best value"}.get(objective, objective.lower()))
     return " ".join(words)
+
+
+def attack_labels(attacks: Iterable[Attack | None]) -> dict[Attack | None, str]:
+    """Names that tell these attacks apart: short ones, and more of those that would have the same."""
+    labels = {attack: attack_label(attack) for attack in attacks}
+    for longer in (_with_module, _with_fields, _with_digest):
+        often = Counter(labels.values())
+        labels = {a: longer(a) if a is not None and often[label] > 1 else label for a, label in labels.items()}
+    return labels
+
+
+def _with_module(attack: Attack, name: Callable[[Attack], str] = attack_label) -> str:
+    module = attack.kind.rpartition(":")[0] if isinstance(attack, OtherAttack) else ""
+    return f"{module}:{name(attack)}" if module else name(attack)
+
+
+def _with_fields(attack: Attack) -> str:
+    return _with_module(attack, repr)
+
+
+def _with_digest(attack: Attack) -> str:
+    return f"{_with_fields(attack)} {hashlib.sha256(json.dumps(attack_to_dict(attack)).encode()).hexdigest()[:6]}"
 
 
 def _plain(value: object) -> object:

@@ -102,5 +102,6 @@ def attack_by_name(name: str) -> Attack:
     known = f"one of {', '.join(ATTACK_NAMES)} (or any number of steps)"
     if re.fullmatch(r"a?pgd-\d+", name):
         raise ConfigError(f"no attack named '{name}'", "give 1 to 9999 steps, such as pgd-30")
-    number = name[len(name.rstrip("0123456789")) :] or "10"
-    raise ConfigError(f"no attack named '{name}'", did_you_mean(name, (*_NAMED, f"pgd-{number}"), known))
+    number = re.search(r"[1-9]\d{0,3}", name)
+    numbered = [f"{kind}-{number[0] if number else 10}" for kind in ("pgd", "apgd", "learned")]
+    raise ConfigError(f"no attack named '{name}'", did_you_mean(name, (*_NAMED, *numbered), known))

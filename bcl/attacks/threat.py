@@ -49,7 +49,7 @@ class AttackedPolicy(Protocol):
 
 
 class Attack(Protocol):
-    """A frozen dataclass; call it through `perturb`. Scores are stored under its class and fields."""
+    """A frozen dataclass; call it through `perturb`. Scores are stored under its class, fields and, of one's own, source."""
 
     def __call__(self, policy: AttackedPolicy, obs: Tensor, eps: Budget, generator: Randomness, /) -> Tensor: ...
 

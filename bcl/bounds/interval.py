@@ -125,7 +125,8 @@ def _refuse_unknown(layer: nn.Module) -> None:
     # Exact types: a subclass may compute something else.
     if type(layer) not in (*_AFFINE, *_MONOTONE, nn.Sequential, Residual):
         known = ", ".join(kind.__name__ for kind in (*_AFFINE, *_MONOTONE, Residual))
-        raise BclError(f"cannot bound layer {layer}", f"certificates know {known}")
+        way_out = "train with ReLU or Tanh, or take what needs no bounds, such as 'bcl attack AGENT --suite strong'"
+        raise BclError(f"cannot bound layer {layer}", f"every method needs layers of {known}: {way_out}")
     if isinstance(layer, nn.Conv2d) and (layer.padding_mode != "zeros" or isinstance(layer.padding, str)):
         raise BclError(f"cannot bound layer {layer}", "give the convolution zero padding as a number")
     plain = {"dilation": (1, (1, 1)), "ceil_mode": (False,), "return_indices": (False,)}

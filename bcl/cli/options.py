@@ -74,6 +74,9 @@ class CommandOption:
             missing = dataclasses.MISSING if strict else missing
         elif self.kind is bool or self.default in (None, (), "", REQUIRED):
             about["help_behavior_hint"] = ""
+        if strict and typing.get_origin(self.kind) is Literal:  # completion offers its words; none is taken from here
+            kind = self.kind
+            missing = typing.get_args(kind)[0]
         place = (tyro.conf.Positional,) if self.positional else ()
         return self.name, Annotated[(kind, tyro.conf.arg(**about), *place)], dataclasses.field(default=missing)
 
@@ -200,7 +203,7 @@ def settings_help() -> str:
         element = typing.get_args(hint)[0] if several else hint
         budget = Eps in (element, *typing.get_args(element))
         word = "BUDGET" if budget else _word(_kind(_members(element)), last.upper())
-        lines.append(f"  --{name} {word}{' ...' * several}")
+        lines.append(f"  --{name} {word}{',...' * several}")
         lines.append(f"      {documented(kind)[last]}")
     return "\n".join(lines)
 

@@ -27,6 +27,10 @@ from bcl.errors import GameError, MissingExtra
 from bcl.games import ACTION_NAMES, GymnasiumGame, gymnasium_entry, observation_scale
 from bcl.processes import die_with_parent, how_it_ended
 
+OF_A_SCRIPT = (
+    "a function or class of a script or notebook is known to its own process alone, so put it into a module and name it "
+    "module:NAME, or register it here under this id by gymnasium.register"
+)
 # Pictures need no window and no sound, and pygame prints greetings and warnings.
 QUIET_PYGAME = {"PYGAME_HIDE_SUPPORT_PROMPT": "1", "SDL_VIDEODRIVER": "dummy", "SDL_AUDIODRIVER": "dummy"}
 LARGEST = float(np.finfo(np.float32).max)
@@ -58,7 +62,10 @@ class GymnasiumEnvs:
                     what = f"'{game.id}' needs Box2D, the extra 'box2d'"
                     raise MissingExtra(what, "pip install 'box2d>=2.3.10'") from None
                 raise GameError(f"'{game.id}' needs a package that is not installed", reason) from None
-            refused = GameError(f"Gymnasium cannot make '{game.id}' ({reason})", "check the id and its package")
+            hint = "check the id and its package"
+            if isinstance(error, gymnasium.error.NameNotFound):
+                hint += f"; {OF_A_SCRIPT}"
+            refused = GameError(f"Gymnasium cannot make '{game.id}' ({reason})", hint)
             if not isinstance(error, gymnasium.error.Error | ImportError):
                 _add_traceback(refused, error)
             raise refused from None

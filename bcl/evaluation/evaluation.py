@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from bcl.attacks import Attack, LowestScored, attack_label, rank
+from bcl.attacks import Attack, LowestScored, attack_labels, rank
 from bcl.errors import counted
 from bcl.evaluation.plan import MEANING, Conditions, Starts
 from bcl.evaluation.score import Score, Worst, lowest, worst, worst_within
@@ -89,6 +89,11 @@ class Evaluation(Result):
         """Without nominal play, in the order of the scores."""
         return list(dict.fromkeys(s.attack for s in self.scores if s.attack))
 
+    @cached_property
+    def labels(self) -> dict[Attack | None, str]:
+        """A short name of every attack, none of which two have."""
+        return attack_labels(s.attack for s in self.scores)
+
     @property
     def budgets(self) -> list[float]:
         """Ascending; 0 is nominal play."""
@@ -130,6 +135,19 @@ class Evaluation(Result):
         scores = self.start.scores if self.start else []
         return {s.eps: s for s in scores if s.eps == 0} | worst_within(scores)
 
+    def further_flags(self, others: "Iterable[Evaluation]") -> "list[Flag]":
+        """What other evaluations of the same agent raise and this one does not: those on no fewer episodes, with the same
+        levels and starts."""
+        found = dict.fromkeys(flag.name for flag in self.flags)
+        further = []
+        for other in others:
+            if (other.levels, other.starts) == (self.levels, self.starts) and other.episodes >= self.episodes:
+                where = f"({counted(other.episodes, 'episode')}, evaluation seed {other.seed})"
+                new = [flag for flag in other.flags if flag.name not in found]
+                further += [dataclasses.replace(flag, message=f"{flag.message} {where}") for flag in new]
+                found |= dict.fromkeys(flag.name for flag in new)
+        return further
+
     @cached_property
     def conditions(self) -> str:
         """What must be equal for two agents to stand in one table. Atari agents may see a game through different
@@ -158,7 +176,7 @@ class Evaluation(Result):
     def _rows(self) -> Iterator[dict[str, Any]]:
         """One per score."""
         for s in self.scores:
-            yield {"attack": attack_label(s.attack), "eps": s.eps, "mean": s.mean, "sem": s.sem, "changed": s.changed}
+            yield {"attack": self.labels[s.attack], "eps": s.eps, "mean": s.mean, "sem": s.sem, "changed": s.changed}
 
     def __repr__(self) -> str:
         return f"Evaluation({self.agent} on {self.game.id}, {counted(len(self.scores), 'score')})"
@@ -177,8 +195,8 @@ class Evaluation(Result):
             columns[None] = "breaks at"
             found = zip(self.breaking.attacks, self.breaking.budgets, strict=True)
             shown |= {(attack, None): self.breaking.shown(eps) for attack, eps in found}
-        attacks = dict.fromkeys(attack for attack, _ in shown)
-        rows = [(attack_label(attack), *(shown.get((attack, at), "") for at in columns)) for attack in attacks]
+        labels = attack_labels(attack for attack, _ in shown)
+        rows = [(label, *(shown.get((attack, at), "") for at in columns)) for attack, label in labels.items()]
         totals = [("worst within", *_worst_within(self.scores, columns))]
         if self.start:
             totals.append((f"start ({self.start.name}), worst within", *_worst_within(self.start.scores, columns)))
@@ -190,7 +208,10 @@ class Evaluation(Result):
 
     def __str__(self) -> str:
         """A line per score, then the worst case within each budget, then doubts."""
-        lines = [self.title, *(f"{score.label}: {score}" for score in self.scores)]
+        lines = [self.title]
+        for s in self.scores:
+            at = f" at {format_eps(s.eps)}" if s.eps else ""
+            lines.append(f"{self.labels[s.attack]}{at}: {s}")
         began = worst_within(self.start.scores) if self.start else {}
         for eps, least in self.worst_within.items():
             start = f" (its start: {began[eps].mean:.4g})" if eps in began else ""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 
 import torch
 
-from bcl.attacks import Attack
+from bcl.attacks import Attack, lacks_source
 from bcl.bounds import METHODS, Method
 from bcl.device import threads, useful_threads
 from bcl.envs import VectorEnv
@@ -55,8 +55,9 @@ def run_suite(
     needs before it is played, such as the training of its adversary. `part`: which of several processes that share the work."""
     device = next(policy.parameters()).device
     conditions = plan.conditions(fingerprint(policy), device.type)
-    found = read_scores(folder, conditions)
     keys = [cell.key for cell in wanted]
+    again = {cell.key for cell in wanted if lacks_source(cell.attack)}  # it may be another attack by now
+    found = {key: score for key, score in read_scores(folder, conditions).items() if key not in again}
     missing = {key: cell for key, cell in zip(keys, wanted, strict=True) if key not in found}
     lengths = next((found[key].lengths for key in keys if key in found), ())
     overall = SuiteProgress([*missing.values()], plan, progress, lengths)

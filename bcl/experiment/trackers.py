@@ -4,11 +4,11 @@ import contextlib
 import dataclasses
 import textwrap
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bcl.attacks import attack_label
+from bcl.attacks import Attack, attack_labels
 from bcl.config import Config
 from bcl.errors import BclError, MissingExtra
 from bcl.evaluation import Score
@@ -62,7 +62,8 @@ class Trackers:
         if not self.tensorboard:
             return
         with _summary_writer()(str(run.tensorboard)) as writer:
-            found = {f"score/{_under(score)}": score.mean for score in scores}
+            labels = attack_labels(score.attack for score in scores)
+            found = {f"score/{_under(score, labels)}": score.mean for score in scores}
             writer.add_hparams(_flat(dataclasses.asdict(config)), found, run_name=".")
 
 
@@ -80,8 +81,8 @@ def _group(name: str) -> str:
     return next((group for group, names in GROUPS.items() if name in names), "loss")
 
 
-def _under(score: Score) -> str:
-    return f"{attack_label(score.attack)} at {format_eps(score.eps)}" if score.eps else "no attack"
+def _under(score: Score, labels: Mapping[Attack | None, str]) -> str:
+    return f"{labels[score.attack]} at {format_eps(score.eps)}" if score.eps else "no attack"
 
 
 def _flat(settings: dict[str, Any], where: str = "") -> dict[str, Any]:

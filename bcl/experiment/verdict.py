@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from bcl import stats
-from bcl.attacks import Attack, attack_from_dict, attack_label, attack_to_dict, attacks_named
+from bcl.attacks import Attack, attack_from_dict, attack_labels, attack_to_dict, attacks_named, recorded
 from bcl.config import Config
 from bcl.errors import StoreError
 from bcl.evaluation import Cell, Conditions, Evaluation, Plan, Score, Start, cells, game_for_evaluation, read_scores
@@ -98,8 +98,8 @@ class Verdict:
 
 def under_attack(scores: Sequence[Score], eps: float) -> str:
     """The lowest return within a budget, the attacks that were tried, and which did it if that was with less."""
-    labels = [attack_label(name) for name in dict.fromkeys(score.attack for score in scores if 0 < score.eps <= eps)]
-    *others, last = labels
+    labels = attack_labels(score.attack for score in scores if 0 < score.eps <= eps)
+    *others, last = labels.values()
     attacks = f"the worst of {', '.join(others)} and {last}" if others else last
     if len(labels) > MOST_NAMED:
         attacks = f"the worst of {len(labels)} attacks"
@@ -107,7 +107,7 @@ def under_attack(scores: Sequence[Score], eps: float) -> str:
     tried = f"under {attacks} within {format_eps(eps)}"
     if lowest.eps == 0:
         return f"no less {tried}"
-    with_less = f"{attack_label(lowest.attack)} at " if others else "at "
+    with_less = f"{labels[lowest.attack]} at " if others else "at "
     return f"{lowest.mean:.4g} {tried}" + (f" ({with_less}{format_eps(lowest.eps)})" if lowest.eps < eps else "")
 
 
@@ -212,7 +212,7 @@ def plans_of(config: Config, purpose: str) -> list[Plan]:
 def choosing_attacks(config: Config) -> tuple[Attack, ...]:
     """The attacks whose worst counts when agents are chosen."""
     names = [config.evaluation.suite if by == "evaluation" else by for by in config.curriculum.judged_by]
-    return tuple({repr(attack): attack for name in names for attack in attacks_named(name)}.values())
+    return tuple({recorded(attack): attack for name in names for attack in attacks_named(name)}.values())
 
 
 def final_score(played: Sequence[Sequence[Score]], config: Config) -> float:
@@ -230,7 +230,7 @@ def final_score_in_words(config: Config, attacked: bool) -> str:
     evaluation = config.evaluation
     words = "mean return without attack"
     if attacked:
-        attacks = [attack_label(attack) for attack in attacks_named(evaluation.suite)]
+        attacks = [*attack_labels(attacks_named(evaluation.suite)).values()]
         under = attacks[0] if len(attacks) == 1 else f"the worst of {', '.join(attacks)}"
         words += f" + mean over {', '.join(map(format_eps, evaluation.scored))} under {under}"
     return words + (", training levels + unlimited levels" if evaluation.levels == "both" else "")

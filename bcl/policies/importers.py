@@ -152,8 +152,10 @@ def _finite(policy: Policy, path: Path) -> Policy:
 
 def _import_sb3(path: Path, game: Game, normalise: Path | None = None) -> Policy:
     """A policy for `game` from what `model.save` wrote; `normalise`: an npz file with VecNormalize's statistics."""
-    low, high, scale, num_actions = _spaces(game)
     data, weights = _read_sb3(path)
+    if any(tensor.dim() > 2 for tensor in weights.values()):  # said before what the game lacks: no game would do
+        raise WeightsError(f"'{path}' has a CNN policy", SUPPORTED)
+    low, high, scale, num_actions = _spaces(game)
     activation = _activation(path, data)
     names, default = _layers(path, data, weights, normalised=normalise is not None)
     mean, deviation = _statistics(normalise, len(scale))
@@ -242,13 +244,16 @@ def _statistics(path: Path | None, size: int) -> tuple[Tensor, Tensor]:
     """Mean and deviation of every raw observation dimension in training; 0 and 1 where nothing was normalised."""
     if path is None:
         return torch.zeros(size, dtype=torch.float64), torch.ones(size, dtype=torch.float64)
-    hint = "write it with np.savez(file, mean=env.obs_rms.mean, var=env.obs_rms.var, epsilon=env.epsilon)"
+    hint = "write plain numbers with np.savez(file, mean=env.obs_rms.mean, var=env.obs_rms.var, epsilon=env.epsilon)"
     try:
         with np.load(path, allow_pickle=False) as file:
             mean, var = (np.asarray(file[name], np.float64).ravel() for name in ("mean", "var"))
             epsilon = float(file["epsilon"]) if "epsilon" in file else EPSILON
     except (OSError, ValueError, KeyError, TypeError, AttributeError, zipfile.BadZipFile) as error:
-        raise WeightsError(f"'{path}' holds no statistics of observations ({error})", hint) from None
+        reason = "it holds pickled objects, which are never read" if "pickle" in str(error) else error
+        raise WeightsError(f"'{path}' holds no statistics of observations ({reason})", hint) from None
+    if (var < 0).any() or epsilon < 0:
+        raise WeightsError(f"'{path}' has a negative variance or epsilon", hint)
     deviation = np.sqrt(var + epsilon)
     if mean.shape != (size,) or var.shape != (size,) or not (np.isfinite(mean).all() and (deviation > 0).all()):
         raise WeightsError(f"'{path}' does not have {size} means and variances", hint)

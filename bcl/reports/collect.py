@@ -100,8 +100,8 @@ def _of_run(run: RunDirectory, source: Path) -> Collected:
         found = _with_verdict(read_results([(run.results, policy)]), verdict.evaluations)
         found = _ranked(found, usual, asked)
         if start:
-            found = _beside_the_start(run, found, verdict, *start)
-        sentence = _shown(verdict, found[0]).sentence(config) + _few_episodes(found[0], usual)
+            found = beside_the_start(run, found, verdict, *start)
+        sentence = _shown(verdict, *found).sentence(config) + _few_episodes(found[0], usual)
     else:
         found = _so_far(run)
         best = incumbent(run.path)
@@ -140,7 +140,7 @@ def _of_policy(file: Path) -> Collected:
     identity = fingerprint(policy)
     usual = evaluation_defaults(game).episodes
     results = results_of_policy(file, policy)
-    found = _ranked([_flagged(one, LATER) for one in read_results(results)], usual, set())
+    found = _ranked([flagged(one, LATER) for one in read_results(results)], usual, set())
     title = f"{file.name} on {game.id}"
     run = RunDirectory.of_best(file)
     if found and (nominal := found[0].nominal):
@@ -178,8 +178,8 @@ def _with_verdict(played: Sequence[Evaluation], own: Iterable[Evaluation]) -> li
         same = [e for e in later if e.levels == one.levels and any(score in one.scores for score in e.scores)]
         later = [e for e in later if not any(e is other for other in same)]
         scores = ordered(score for e in (one, *same) for score in e.scores)
-        found.append(_flagged(dataclasses.replace(same[0] if same else one, scores=scores, flags=one.flags), OWN))
-    return found + [_flagged(e, LATER) for e in later]
+        found.append(flagged(dataclasses.replace(same[0] if same else one, scores=scores, flags=one.flags), OWN))
+    return found + [flagged(e, LATER) for e in later]
 
 
 def _ranked(found: Sequence[Evaluation], usual: int, asked: set[float]) -> list[Evaluation]:
@@ -193,7 +193,8 @@ def _ranked(found: Sequence[Evaluation], usual: int, asked: set[float]) -> list[
         stronger = attacks > known or _suite_held(attacks) > _suite_held(known)
         standing = 1 if e.note == OWN else 2 if own and e.episodes >= own.episodes and stronger else 0
         training_levels = e.levels != "eval"  # of equals they come first
-        return standing, e.episodes >= usual, _suite_held(attacks), len(attacks), len(e.scores), training_levels
+        thorough = _suite_held(attacks), len(attacks), len(e.scores)
+        return standing, e.episodes >= usual, *thorough, training_levels, e.episodes
 
     return sorted(found, key=place, reverse=True)
 
@@ -213,14 +214,14 @@ def _few_episodes(first: Evaluation, usual: int) -> str:
     return f"; {counted(first.episodes, 'episode')} instead of {usual}" if first.episodes < usual else ""
 
 
-def _flagged(evaluation: Evaluation, note: str) -> Evaluation:
+def flagged(evaluation: Evaluation, note: str) -> Evaluation:
     """With all its flags, after those that are known."""
     raised = dict.fromkeys([*evaluation.flags, *flags(evaluation.scores)])
     return dataclasses.replace(evaluation, flags=tuple(raised), note=note)
 
 
-def _beside_the_start(
-    run: RunDirectory, found: list[Evaluation], verdict: Verdict, name: str, start: Agent
+def beside_the_start(
+    run: RunDirectory, found: Iterable[Evaluation], verdict: Verdict, name: str, start: Agent
 ) -> list[Evaluation]:
     """With the scores of the agent that training began from, where it played all of these on the same episodes."""
     played = read_evaluations(start.results.scores, start.fingerprint)
@@ -243,12 +244,13 @@ def _episodes(score: Score) -> tuple[object, ...]:
     return score.seed, len(score.returns), score.protocol, score.precision, bool(score.prefixes)
 
 
-def _shown(verdict: Verdict, first: Evaluation) -> Verdict:
-    """The verdict by the evaluation that comes first."""
+def _shown(verdict: Verdict, first: Evaluation, *later: Evaluation) -> Verdict:
+    """The verdict by the evaluation that comes first, and what others have against it."""
     if not first.nominal:
         return verdict
     others = [flag for flag in verdict.evaluation.flags if flag.name != WORSE_THAN_START]
-    raised = [flag for flag in first.flags if flag.name == WORSE_THAN_START]
+    known = (*first.flags, *first.further_flags(later))
+    raised = [flag for flag in known if flag.name == WORSE_THAN_START]
     return dataclasses.replace(verdict, evaluation=dataclasses.replace(first, flags=(*others, *raised)))
 
 
@@ -257,7 +259,7 @@ def _so_far(run: RunDirectory) -> list[Evaluation]:
     for stage in reversed(run.stages()):
         if stage.strategy != "none" and (made := stage.decisions()):
             best = stage.kept_by(made[-1].decision.best_phase)
-            return [_flagged(played, CHOOSING) for played in read_evaluations(best.results.scores, "")][:1]
+            return [flagged(played, CHOOSING) for played in read_evaluations(best.results.scores, "")][:1]
     return []
 
 

@@ -13,7 +13,7 @@ from bcl.evaluation.plan import Starts
 from bcl.experiment.verdict import Verdict
 from bcl.games import Game
 from bcl.policies.files import is_policy
-from bcl.reports.collect import load_with_game, read_results, results_of_policy
+from bcl.reports.collect import LATER, beside_the_start, flagged, load_with_game, read_results, results_of_policy
 from bcl.reports.history import Effort, effort
 from bcl.runs.directory import RunDirectory, runs_of
 from bcl.runs.results import Results
@@ -79,12 +79,14 @@ def _member(run: RunDirectory) -> Member:
     policy = run.result().get("policy")
     if not isinstance(policy, str) or not policy:
         raise StoreError(f"'{run.result_file}' is damaged: it names no agent", "delete it and resume the run")
-    evaluations = _evaluations(run.path, [(run.results, policy)])
-    return Member(run.path.name, evaluations, effort(run.path), tuple(map(str, verdict.evaluation.flags)))
+    found = _evaluations(run.path, [(run.results, policy)])
+    if start := run.start(policy):
+        found = tuple(beside_the_start(run, found, verdict, *start))
+    return Member(run.path.name, found, effort(run.path), tuple(map(str, verdict.evaluation.flags)))
 
 
 def _evaluations(path: Path, results: Iterable[tuple[Results, str]]) -> tuple[Evaluation, ...]:
-    found = tuple(read_results(results))
+    found = tuple(flagged(one, LATER) for one in read_results(results))
     if not found:
         raise StoreError(
             f"'{path}' has not been evaluated", f"'bcl attack {shlex.quote(str(path))} --suite paper' does it"

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from bcl import stats
-from bcl.attacks import Attack, attack_label
+from bcl.attacks import Attack, attack_labels
 from bcl.attacks.suites import SUITES
 from bcl.errors import ConfigError
-from bcl.evaluation import Evaluation, Score, Worst, flags, lowest, worst, worst_within
+from bcl.evaluation import Evaluation, Score, Worst, lowest, worst, worst_within
 from bcl.evaluation.evaluation import Levels
 from bcl.evaluation.flags import clearly_lower
 from bcl.evaluation.plan import Starts
@@ -71,7 +71,8 @@ class Row:
     paper_score: float | None
     """As the paper has it: of the worst attack at exactly each."""
     flags: tuple[str, ...]
-    """Reasons to distrust the median run's scores: those of its verdict, then those of the scores compared."""
+    """Reasons to distrust the median run's scores: those of its verdict, then those of the scores compared, then
+    those of other evaluations on no fewer episodes."""
     cells: dict[float, ReturnAtBudget]
     """By budget; those that were evaluated."""
     published: PublishedRow | None
@@ -165,11 +166,12 @@ class Comparison(Result):
     def _rows(self) -> Iterator[dict[str, Any]]:
         """One per agent and budget; `exactly` is the mean at exactly the budget, `mean` the worst within it."""
         for block in self.blocks:
+            labels = attack_labels(attack for names in block.attacks.values() for attack in names)
             for row in block.rows:
                 about = {"game": block.game, "levels": block.levels, "starts": block.starts, "agent": row.label}
                 for eps, cell in row.cells.items():
                     worst = {"mean": cell.median.mean, "sem": cell.median.sem, "exactly": cell.exactly.mean}
-                    yield about | {"eps": eps, **worst, "attack": attack_label(cell.median.attack)}
+                    yield about | {"eps": eps, **worst, "attack": labels[cell.median.attack]}
 
     def _tables(self) -> list[Table]:
         return tables(self)
@@ -271,7 +273,9 @@ class _Alike:
 
     def _row(self, entry: Entry, median: int) -> Row:
         members = self.members[entry.label]
-        raised = [*entry.members[median].flags, *map(str, flags(members[median].scores))]
+        member = entry.members[median]
+        further = members[median].further_flags(member.evaluations)
+        raised = [*member.flags, *map(str, (*members[median].flags, *further))]
         counting = [*map(self.counting, members)]
         cells = {}
         for eps in self.attacks:
@@ -308,17 +312,18 @@ class _Alike:
         """Where a number is over other attacks than the title names."""
         attacked = {eps: names for eps, names in self.attacks.items() if eps}
         common = _in_all([*attacked.values()])
-        every = {attack for names in attacked.values() for attack in names}
+        labels = attack_labels(attack for names in attacked.values() for attack in names)
+        every = {*labels}
         rest = {eps: tuple(attack for attack in names if attack not in common) for eps, names in attacked.items()}
         for names in filter(None, dict.fromkeys(rest.values())):
             at = ", ".join(format_eps(eps) for eps, there in rest.items() if there == names)
-            listed = ", ".join(map(attack_label, names))
+            listed = ", ".join(labels[attack] for attack in names)
             if common:
                 yield f"at {at} the worst is also over {listed}"
             elif {*names} != every:
                 yield f"at {at} the worst is over {listed} alone"
         if any({*self.attacks[eps]} != {*self.counted} for eps in self.scored):
-            counted = ", ".join(map(attack_label, self.counted))
+            counted = ", ".join(labels[attack] for attack in self.counted)
             yield f"the score is over {counted}, which all its budgets have"
 
     def _hurt_more(self, label: str, evaluation: Evaluation) -> Iterator[str]:
@@ -330,7 +335,7 @@ class _Alike:
             if clearly_lower(own, lowest(s for s in counting if s.eps <= eps), evaluation.nominal):
                 found[own] = None
         for own in found:
-            what = f"{own.mean:.4g} at {format_eps(own.eps)} under {attack_label(own.attack)}"
+            what = f"{own.mean:.4g} at {format_eps(own.eps)} under {evaluation.labels[own.attack]}"
             yield f"{label} has {what}, which not all faced"
 
     def _fewer_budgets(self, row: Row) -> Iterator[str]:

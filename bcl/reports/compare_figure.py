@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from bcl import stats
-from bcl.attacks import attack_label
+from bcl.attacks import attack_labels
 from bcl.errors import ConfigError, counted
 from bcl.reports.compare import Block, Comparison, Row
 from bcl.reports.figures import budget_axis, legend
@@ -70,7 +70,7 @@ def _name(row: Row) -> str:
 
 
 def _caption(block: Block) -> str:
-    attacks = [attack_label(attack) for attack in block.usual_attacks]
+    attacks = attack_labels(block.usual_attacks).values()
     words = [f"Mean of {counted(block.episodes, 'episode')}, bars are 95 % intervals"]
     words += [f"attacks: {', '.join(attacks)}"] if attacks else []
     words += [f"below, the first is '{block.rows[0].label}'"] if len(block.rows) > 1 else []

@@ -7,6 +7,7 @@ import numpy as np
 
 from bcl.attacks import Attack
 from bcl.evaluation import Breaking, Certificate, Evaluation, Score
+from bcl.evaluation.flags import Flag
 from bcl.evaluation.score import lowest
 from bcl.reports.published import PublishedRow
 
@@ -172,6 +173,11 @@ class Collected:
     """The version that the run was started with, where this one is another."""
     breaking: Breaking | None = None
     """The smallest budget that breaks the agent, where it was searched for."""
+
+    @property
+    def further_flags(self) -> list[Flag]:
+        """See `Evaluation.further_flags`, of the first one."""
+        return self.evaluations[0].further_flags(self.evaluations[1:]) if self.evaluations else []
 
     @property
     def undercut(self) -> tuple[Score, ...]:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from bcl.attacks import Attack, attack_label, kind_of
+from bcl.attacks import Attack, attack_labels, kind_of
 from bcl.settings import format_eps
 
 # Name -> colour on white, colour on the dark page. Figures are drawn in the first; the page replaces each by a variable.
@@ -56,12 +56,13 @@ def styles(attacks: Sequence[Attack]) -> dict[Attack, dict[str, Any]]:
     kinds = Counter[str]()
     hues = Counter[str]()
     found = {}
+    labels = attack_labels(attacks)
     for attack in attacks:
         kind = kind_of(attack)
         colour, marker = _KINDS.get(kind, ("muted", "o"))
         variant = kinds[kind]
         found[attack] = {
-            "label": attack_label(attack),
+            "label": labels[attack],
             "color": LIGHT[colour],
             "marker": _VARIANTS[(variant - 2) % len(_VARIANTS)] if variant > 1 else marker,
             "markerfacecolor": LIGHT["paper" if variant else colour],

@@ -5,7 +5,7 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from bcl import stats
-from bcl.attacks import attack_label
+from bcl.attacks import attack_labels
 from bcl.errors import counted
 from bcl.evaluation import Score
 from bcl.reports.published import row_for, run_counts
@@ -110,7 +110,7 @@ def as_latex(table: Table) -> str:
 
 
 def _returns(block: "Block") -> Table:
-    attacks = [attack_label(attack) for attack in block.usual_attacks]
+    attacks = attack_labels(block.usual_attacks).values()
     words = [f"{_name(block)}: mean return ± standard error [95 % interval], {counted(block.episodes, 'episode')}"]
     words += [f"worst within each budget under {', '.join(attacks)}"] if attacks else []
     rows = tuple(line for row in block.rows for line in _lines(row, block))

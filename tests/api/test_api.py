@@ -9,6 +9,7 @@ import sys
 import types
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -18,6 +19,7 @@ from rich.console import Console
 from torch import nn
 
 import bcl
+from bcl.api import console
 from bcl.attacks import RIFGSM, UniformNoise, attack_label
 from bcl.config import resolve
 from bcl.envs import make_env
@@ -68,6 +70,21 @@ def test_evaluate_is_the_attack_command(in_folder: Callable[..., tuple[int, str,
     assert "no attack" in str(found)
     assert found.worst_within[0.1].mean == min(score.mean for score in found.scores if score.eps <= 0.1)
     assert f"worst within 0.1: {found.worst_within[0.1].mean:.4g}" in str(found)
+
+
+def test_an_attack_whose_source_cannot_be_read_is_played_each_time(tmp_path: Path, policy: Policy) -> None:
+    bcl.save(policy, tmp_path / "p.safetensors")
+    code = "class Raise:\n  def __repr__(self): return 'Raise()'\n  def __call__(self, policy, obs, eps, g): return obs + eps"
+    typed_in: dict[str, Any] = {"__name__": "typed_in"}
+    exec(code, typed_in)
+    for _ in range(2):
+        with pytest.warns(
+            UserWarning, match=r"the source of Raise\(\) cannot be read, so it is played again each time"
+        ):
+            found = bcl.evaluate(tmp_path / "p.safetensors", attacks=typed_in["Raise"](), eps=0.1, episodes=1)
+    assert len(found.scores) == 2
+    rows = store.read_metrics(tmp_path / "p.results" / "evals" / "scores.jsonl")
+    assert [row["eps"] for row in rows] == [0.0, 0.1, 0.1]
 
 
 def test_certify_is_the_certify_command(in_folder: Callable[..., tuple[int, str, str]], policy: Policy) -> None:
@@ -174,6 +191,35 @@ def test_a_report_without_frames_plays_nothing(policy: Policy, tmp_path: Path) -
     bcl.save(policy, tmp_path / "p.safetensors")
     made = bcl.report(tmp_path / "p.safetensors", frames=False)
     assert [path.name for path in made.file.parent.iterdir()] == ["report.html"]
+
+
+@pytest.mark.parametrize("parallel", [1, 2])
+def test_what_on_row_raises_reaches_the_caller_and_the_run_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, parallel: int
+) -> None:
+    monkeypatch.setattr(console, "SECONDS_PER_LOOK", 0.0)
+    monkeypatch.chdir(tmp_path)
+    workers = bcl.Workers(device="cpu", parallel=parallel)
+    often = {**TINY, "dqn": {**TINY["dqn"], "log_steps": 40, "checkpoint_steps": 80, "checkpoint_replay": True}}
+    rows = list[dict[str, Any]]()
+    mistake = ZeroDivisionError("of the caller's")
+
+    def on_row(folder: str, row: dict[str, Any]) -> None:
+        rows.append(row)
+        if len(rows) == 3:
+            raise mistake
+
+    with pytest.raises(ZeroDivisionError) as caught:
+        bcl.train("cartpole", out="cut", workers=workers, on_row=on_row, **often)
+    assert caught.value is mistake
+    [note] = mistake.__notes__
+    assert note.startswith("on_row raised this; what was trained is kept, continue with: bcl resume cut")
+    assert not [path for path in Path("cut").rglob(".*") if path.suffix == ".tmp"]
+    assert bcl.status("cut").state == "stopped"
+    bcl.resume("cut", workers=workers)
+    bcl.train("cartpole", out="whole", workers=workers, **often)
+    cut, whole = (Path(run, "best", "policy.safetensors").read_bytes() for run in ("cut", "whole"))
+    assert cut == whole
 
 
 def test_train_is_the_train_command(
@@ -316,7 +362,10 @@ def test_one_budget_or_attack_needs_no_list(policy: Policy) -> None:
         (lambda policy: bcl.evaluate(policy, episodes=1.5), "episodes = 1.5 does not fit; give a whole number"),
         (lambda policy: bcl.certify(policy, seed="0"), "seed = '0' does not fit; give a whole number"),
         (lambda policy: bcl.evaluate(nn.Linear(4, 2)), r"agent = Linear.* does not fit; .*bcl\.wrap"),
-        (lambda policy: bcl.report(policy), "run = Policy.* does not fit; give a run or a policy file"),
+        (
+            lambda policy: bcl.report(policy),
+            "run = Policy.* does not fit; give a run or a policy file; an agent in memory is first written .* by bcl.save",
+        ),
         (lambda policy: bcl.compare(), "there is nothing to compare; give runs or policy files"),
         (lambda policy: bcl.compare(3), "run = 3 does not fit"),
         (lambda policy: bcl.video(policy), "an agent in memory has no folder; say where the video goes"),
@@ -439,6 +488,13 @@ def test_an_environment_may_be_a_class_or_a_function(
     assert bcl.wrap(nn.Linear(2, 2), module.Corridor).spec.num_actions == 2
     run = bcl.train(lambda: module.Corridor(), out="here", **TINY)
     assert run.verdict.evaluation.scores[0].mean >= 1
+    with monkeypatch.context() as another_process:
+        another_process.delitem(gymnasium.registry, "lambda-v0")
+        code, _, err = in_folder("attack", "here", "--episodes", "1")
+        assert code == 2
+        assert (
+            "a function or class of a script or notebook is known to its own process alone, so put it into a m" in err
+        )
     with pytest.raises(bcl.BclError, match="other processes cannot import 'lambda-v0'; put it into a module"):
         bcl.train(lambda: module.Corridor(), workers=bcl.Workers(parallel=2), **TINY)
 

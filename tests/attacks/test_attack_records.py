@@ -1,7 +1,11 @@
 """An attack is stored as its kind and fields, and rebuilt from them."""
 
+import importlib
 import json
+import linecache
+import sys
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 import torch
@@ -26,7 +30,9 @@ from bcl.attacks import (
     attack_from_dict,
     attack_from_repr,
     attack_label,
+    attack_labels,
     attack_to_dict,
+    lacks_source,
     perturb,
     rank,
     recorded,
@@ -127,3 +133,70 @@ class Masked:
 def test_an_attack_cannot_be_stored_as_another() -> None:
     with pytest.raises(ConfigError, match=r"Masked has a field 'kind'.*rename the field"):
         attack_to_dict(Masked())
+
+
+def own_attack(folder: Path, name: str, source: str) -> Attack:
+    """An object of class A of a module with this source, imported anew."""
+    (folder / f"{name}.py").write_text(source)
+    sys.modules.pop(name, None)
+    importlib.invalidate_caches()
+    linecache.clearcache()
+    return importlib.import_module(name).A()
+
+
+A = """from dataclasses import dataclass
+
+@dataclass(frozen=True)
+class A:
+    def __call__(self, policy, obs, eps, generator):
+        return obs + eps
+"""
+
+
+@pytest.fixture
+def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # an edit within a second would not be seen
+    monkeypatch.setattr(sys, "modules", dict(sys.modules))
+    return tmp_path
+
+
+def test_an_edited_attack_is_another(modules: Path) -> None:
+    first = recorded(own_attack(modules, "first", A))
+    assert recorded(own_attack(modules, "first", A)) == first
+    edited = recorded(own_attack(modules, "first", A.replace("+", "-")))
+    assert edited != first
+    assert attack_from_dict(json.loads(json.dumps(attack_to_dict(edited)))) == edited
+    assert len({*attack_labels([first, edited]).values()}) == 2
+
+
+def test_attacks_of_one_name_are_told_apart(modules: Path) -> None:
+    one, other = (recorded(own_attack(modules, name, A)) for name in ("one", "other"))
+    assert attack_labels([None, one, PGD(30, 0.1)]) == {None: "no attack", one: "A", PGD(30, 0.1): "PGD-30"}
+    assert [*attack_labels([one, other, None, one]).values()] == ["one:A", "other:A", "no attack"]
+    fields = [recorded(Flip(0.25)), recorded(Flip(0.5))]
+    assert [*attack_labels(fields).values()] == [f"{__name__}:{attack}" for attack in fields]
+    ours = [PGD(30, 0.1), PGD(30, 0.2)]
+    assert [*attack_labels(ours).values()] == [*map(repr, ours)]
+
+
+def test_an_attack_without_source_says_so() -> None:
+    space: dict[str, object] = {"__name__": "typed_in"}
+    exec(A, space)
+    typed_in = space["A"]()  # type: ignore[operator]
+    assert lacks_source(typed_in)
+    assert lacks_source(PGD(3, 0.5, objective=typed_in))
+    assert not any(map(lacks_source, (None, Flip(), PGD(3, 0.5), recorded(Flip()))))
+
+
+def test_a_cell_of_a_notebook_is_a_source() -> None:
+    cell = "<a cell of a notebook>"
+    linecache.cache[cell] = (len(A), None, A.splitlines(keepends=True), cell)
+    space: dict[str, object] = {"__name__": "a notebook"}
+    exec(compile(A, cell, "exec"), space)
+    assert not lacks_source(space["A"]())  # type: ignore[operator]
+
+
+def test_an_attack_with_an_objective_is_stored_again_as_it_was_read() -> None:
+    stored = recorded(Flip())
+    assert json.loads(json.dumps(attack_to_dict(stored))) == attack_to_dict(Flip())

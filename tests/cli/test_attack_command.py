@@ -1,8 +1,11 @@
 """bcl attack and bcl certify as a person meets them."""
 
+import dataclasses
+import importlib
 import json
 import re
 import shlex
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,7 +15,7 @@ from bcl.attacks import PGD, Attack, UniformNoise
 from bcl.evaluation import Evaluation, Score, affordable_method
 from bcl.games import GymnasiumGame
 from bcl.policies import Policy, PolicySpec, default_kind
-from bcl.policies.files import fingerprint, load
+from bcl.policies.files import fingerprint, load, save
 from bcl.reports.tables import print_table
 from bcl.runs import store
 
@@ -110,6 +113,17 @@ def test_certify_prints_a_table(bcl, tmp_path: Path, method: str) -> None:
     assert about["game"]["id"] == "CartPole-v1"
     code, out, _ = bcl("certify", "p.safetensors", "--eps", "0.01", "--method", method, "--episodes", "2", "--json")
     assert json.loads(out)["certificates"][0]["method"] == method
+
+
+def test_certify_names_the_way_out_where_a_layer_has_no_bounds(bcl, tmp_path: Path) -> None:
+    spec = load(tmp_path / "p.safetensors").spec
+    elu = dataclasses.replace(spec, kind="plain-mlp", activation="elu")
+    save(Policy(elu), tmp_path / "elu.safetensors")
+    code, _, err = bcl("certify", "elu.safetensors", "--eps", "0.01", "--episodes", "1")
+    assert code == 2
+    assert "cannot bound layer ELU(alpha=1.0); every method needs layers of Linear" in err
+    assert "train with ReLU or Tanh, or take what needs no bounds, such as 'bcl attack AGENT --suite strong'" in err
+    assert bcl("attack", "elu.safetensors", "--attack", "fgsm", "--eps", "0.01", "--episodes", "1")[0] == 0
 
 
 def test_the_tightest_method_that_is_affordable_is_the_default(bcl) -> None:
@@ -213,3 +227,38 @@ def test_a_foreign_agent_gets_a_verdict(bcl, tmp_path: Path) -> None:
     assert bcl("import", "agent.zip", "--format", "sb3", "--game", "cartpole", "--out", "mine.safetensors")[0] == 0
     assert "PGD" in bcl("attack", "mine.safetensors", "--eps", "0.1", "--episodes", "2")[1]
     assert "ACR" in bcl("certify", "mine.safetensors", "--eps", "0.01", "--episodes", "2", "--method", "crown")[1]
+
+
+OWN = """from dataclasses import dataclass
+
+@dataclass(frozen=True)
+class A:
+    def __call__(self, policy, obs, eps, generator):
+        return obs + eps
+"""
+
+
+def test_an_edited_attack_is_played_anew_and_one_of_another_module_has_a_row_of_its_own(
+    bcl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # an edit within a second would not be seen
+    scores = tmp_path / "p.results" / "evals" / "scores.jsonl"
+
+    def play(*attacks: str) -> tuple[int, str]:
+        for module in ("one", "other"):
+            sys.modules.pop(module, None)
+        importlib.invalidate_caches()
+        code, out, err = bcl("attack", "p.safetensors", "--attack", *attacks, "--eps", "0.1", "--episodes", "1")
+        assert code == 0, err
+        return len(scores.read_text().splitlines()), out
+
+    Path("one.py").write_text(OWN)
+    Path("other.py").write_text(OWN)
+    assert play("one:A")[0] == play("one:A")[0] == 2
+    Path("one.py").write_text(OWN.replace("obs + eps", "obs - eps"))
+    assert play("one:A")[0] == 3
+    rows, out = play("one:A", "other:A")
+    assert rows == 4
+    assert "one:A" in out
+    assert "other:A" in out

@@ -60,7 +60,7 @@ def test_the_help_of_train_shows_the_settings_that_people_use(bcl) -> None:
         "--seed NUMBER",
         "--device DEVICE",
         "--curriculum.target BUDGET",
-        "--evaluation.eps BUDGET ...",
+        "--evaluation.eps BUDGET,...",
     ):
         assert words in out
     assert out.index("--recipe") < out.index("--executor")
@@ -79,6 +79,8 @@ def test_shells_can_complete_commands_and_options(bcl, shell: str) -> None:
     assert code == 0
     assert {*COMMANDS} <= {*re.findall(r"[a-z]+", out)}
     assert "recipe" in out
+    if shell == "bash":
+        assert re.search(r"'--protocol'.*?'choices': \['fixed', 'first'\]", out)
 
 
 def test_help_does_not_import_torch() -> None:

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 import bcl
 from bcl.config import resolve
 from bcl.errors import GameError, WeightsError
-from bcl.games import GymnasiumGame, ProcgenGame
+from bcl.games import AtariGame, GymnasiumGame, ProcgenGame
 from bcl.policies.importers import import_policy
 
 sb3 = pytest.importorskip("stable_baselines3")
@@ -200,8 +200,10 @@ def test_other_agents_are_refused(tmp_path: Path) -> None:
     normal = vec_env.VecNormalize(vec_env.DummyVecEnv([lambda: gymnasium.make("CartPole-v1")]))
     leaky = {"activation_fn": nn.LeakyReLU}
     agents = {
-        "features_extractor": sb3.PPO("CnnPolicy", image(discrete=True), device="cpu", **PPO_SMALL),
-        "features_extractor.cnn": sb3.DQN("CnnPolicy", image(discrete=True), device="cpu", buffer_size=10),
+        "has a CNN policy; only .* with the MlpPolicy": sb3.PPO(
+            "CnnPolicy", image(discrete=True), device="cpu", **PPO_SMALL
+        ),
+        "has a CNN policy": sb3.DQN("CnnPolicy", image(discrete=True), device="cpu", buffer_size=10),
         "acts in a space": sb3.PPO("MlpPolicy", "Pendulum-v1", device="cpu", **PPO_SMALL),
         "acts in a space of type .*Box": sb3.SAC("MlpPolicy", "Pendulum-v1", device="cpu", buffer_size=10),
         "VecNormalize": sb3.PPO("MlpPolicy", normal, device="cpu", **PPO_SMALL).learn(1),
@@ -211,6 +213,8 @@ def test_other_agents_are_refused(tmp_path: Path) -> None:
     for words, agent in agents.items():
         agent.save(tmp_path / "agent.zip")
         refused(tmp_path / "agent.zip", words, GymnasiumGame("Acrobot-v1") if "6 and 3" in words else CARTPOLE)
+        if "CNN" in words:  # whatever the game is: none would do
+            refused(tmp_path / "agent.zip", words, AtariGame("pong"))
 
 
 def test_agents_behind_vecnormalize_take_their_statistics_along(tmp_path: Path) -> None:
@@ -229,7 +233,16 @@ def test_agents_behind_vecnormalize_take_their_statistics_along(tmp_path: Path) 
     refused(tmp_path / "agent.zip", "--normalise FILE.npz")
     np.savez(tmp_path / "short.npz", mean=[0.0], var=[1.0])
     np.savez(tmp_path / "other.npz", average=[0.0])
-    for name, words in (("short", "4 means and variances"), ("other", "no statistics"), ("none", "no statistics")):
+    np.savez(tmp_path / "objects.npz", mean=np.array([None]), var=[1.0])
+    (tmp_path / "pickle.npz").write_bytes(pickle.dumps([0.0]))
+    np.savez(tmp_path / "negative.npz", mean=[0.0] * 4, var=[1.0, 1.0, 1.0, -1.0])
+    np.savez(tmp_path / "below.npz", mean=[0.0] * 4, var=[0.0] * 4, epsilon=-1.0)
+    plain = r"it holds pickled objects, which are never read\); write plain numbers with np.savez"
+    for name, words in (
+        *(("short", "4 means and variances"), ("other", "no statistics"), ("none", "no statistics")),
+        *(("objects", plain), ("pickle", plain)),
+        *(("negative", "negative variance or epsilon; write"), ("below", "negative variance or epsilon; write")),
+    ):
         with pytest.raises(WeightsError, match=words):
             import_policy(tmp_path / "agent.zip", "sb3", CARTPOLE, tmp_path / f"{name}.npz")
 

@@ -339,6 +339,23 @@ def test_a_later_evaluation_that_comes_first_names_the_start_where_it_was_judged
     assert f"{better} is the better choice: stages/2-radial/policy.safetensors" in c.verdict
 
 
+def test_flags_of_a_larger_evaluation_stand_on_top_too(pong_run: Path) -> None:
+    config, evals = RunDirectory(pong_run).config, pong_run / "stages/2-radial/evals"
+    store.write_json(pong_run / "stages/2-radial/result.json", {"policy": AGENT})
+    later(pong_run, PAPER, (10, 20, 25), seed=8, episodes=9)  # the attacks of the verdict, all returns 1
+    played(evals, config, None, 0.0, (20.0,) * 9, seed=8)
+    for attack, level in product(PAPER, (10, 20, 25)):
+        played(evals, config, attack, level / 255, (-3.0,) * 9, seed=8)
+    c = collect(pong_run)
+    assert c.evaluations[0].note == "the run's own verdict"
+    told = "it has 1 without attack instead of 20; there the agent it started from is the better choice"
+    assert told in c.verdict
+    assert c.verdict.count("(9 episodes, evaluation seed 8)") == 1
+    first = re.sub(r"<.*?>", "", page(c)).split("Other evaluations of the same agent")[0]
+    assert "flag worse-than-start" in first
+    assert "No flags were raised" not in first
+
+
 def test_a_page_of_another_version_says_so(pong_run: Path) -> None:
     assert collect(pong_run).started_with == ""
     about = store.read_json(pong_run / "run.json") | {"version": "0.0.9", "commit": "abc"}
@@ -382,6 +399,9 @@ def test_a_bare_policy_file(tmp_path: Path) -> None:
     assert (c.state, c.evaluations, c.timeline) == ("policy", (), None)
     assert c.verdict == "mine.safetensors on CartPole-v1 has not been evaluated yet"
     assert agent_file(file) == file
+    for episodes in (1, 3, 2):
+        bcl.evaluate(file, attacks="noise", eps=0.1, episodes=episodes)
+    assert [one.episodes for one in collect(file).evaluations] == [3, 2, 1]
     (tmp_path / "run/best").mkdir(parents=True)
     store.write_json(tmp_path / "run/result.json", {})
     (best := tmp_path / "run/best/policy.safetensors").write_bytes(file.read_bytes())

@@ -20,7 +20,7 @@ from bcl.reports.compare_figure import draw, figure_format
 from bcl.reports.history import Effort, effort
 from bcl.reports.tables import tables
 from bcl.runs import store
-from bcl.runs.directory import PhaseFolder
+from bcl.runs.directory import PhaseFolder, RunDirectory
 from tests.reports.compared import PGD30, RI, Cells, finished, judge, only_block, pong, repeated
 from tests.reports.conftest import rewritten
 
@@ -84,6 +84,31 @@ def test_a_row_keeps_its_flags(tmp_path: Path) -> None:
     assert "worse-than-start: it has 5" in only_block(tmp_path / "a").rows[0].flags
     told = "flags of a: worse-than-start, no-effect, bigger-budget-weaker (docs/flags.md)"
     assert told in tables(compare_agents([tmp_path / "a"]))[0].notes
+
+
+def test_a_row_has_the_flags_of_larger_evaluations_too(tmp_path: Path) -> None:
+    run = finished(tmp_path / "a", "pong", "at", {cell: returns[:2] for cell, returns in pong(20, 19, 18, 17).items()})
+    other = finished(tmp_path / "b", "pong", "at", {cell: returns[:2] for cell, returns in pong(9, 8, 7, 6).items()})
+    game = RunDirectory(run).config.game
+    judge(run, game, {**pong(20, 5, 19, 18), (RI, 10 / 255): [5.0] * 4}, seed=2)
+    row, _ = only_block(run, other).rows
+    told = "bigger-budget-weaker: PGD-30 (19) hurts less at 20/255 than at 10/255 (5) (4 episodes, evaluation seed 2)"
+    assert told in row.flags
+    judge(run, game, {(None, 0.0): [1.0], (PGD30, 10 / 255): [21.0]}, seed=3)  # fewer episodes
+    assert only_block(run, other).rows[0].flags == row.flags
+
+
+def test_a_run_that_a_larger_evaluation_finds_worse_than_its_start_says_so(tmp_path: Path) -> None:
+    few = {cell: returns[:2] for cell, returns in pong(9, 8, 7, 6).items()}
+    run = finished(tmp_path / "a", "pong", "at", few)
+    game = RunDirectory(run).config.game
+    stage = RunDirectory(run).stages()[0]
+    store.write_json(stage.path / "result.json", {"policy": "start"})
+    judge(stage.path, game, few, policy="start")  # two episodes say nothing
+    assert "worse-than-start" not in str(only_block(run).rows[0].flags)
+    for folder, policy, cells in ((run, "p", pong(9, 8, 7, 6)), (stage.path, "start", pong(20, 19, 18, 17))):
+        judge(folder, game, cells, policy=policy, seed=2)
+    assert "worse-than-start: it has 9 without attack instead of 20" in str(only_block(run).rows[0].flags)
 
 
 def test_an_agent_that_was_evaluated_at_fewer_budgets_is_named(tmp_path: Path) -> None:

@@ -145,6 +145,7 @@ def test_the_page_says_what_was_collected(pages: dict[str, Path]) -> None:
         ),
         *("PGD-30 at 25/255 changed the action in 31 of the first 200 steps", "Step 7: wanted <b>left</b>"),
         *("dqn.<wbr>batch_<wbr>size", "Hollow: what the paper has", "not kept"),
+        "the preset of the game under this recipe, learner, bootstrap and size",
     ):
         assert words in text, words
     assert "is not finished" not in text
