@@ -256,6 +256,9 @@ class DistillConfig:
     whole_mistake: Positive = 0.5
     """How far behind the best another action must be, in the teacher's usual lead, to count as a whole mistake; below that it counts in
     proportion. Larger: costly mistakes count for more than cheap ones, and `held` looks at those alone."""
+    paced_by: Literal["held", "gain"] = "held"
+    """What `curriculum.certified_threshold` is compared with. `held`: share of states without a mistake within the budget; `gain`: share
+    of what the teacher gains over one action for all states, for games in which one action is nearly always right."""
     stakes: Magnitude = 0.0
     """States count by what the worst action costs there, as the teacher sees it, to this power, in loss and `held`. 0: all alike."""
     attack_steps: Count = 5

@@ -140,6 +140,18 @@ def mistakes(scores: Tensor, scale: Tensor) -> Tensor:
     return ((scores.amax(dim=1, keepdim=True) - scores) / scale).clamp(max=1)
 
 
+def gain(worst: Tensor, costs: Tensor, weight: Tensor) -> Tensor:
+    """() share of what a teacher gains over the best single action that is left: 1 - (mean cost of the costliest action that does not
+    stay behind) / (mean cost of that single action).
+
+    `worst` (B, A) as in `distilled`; `costs` (B, A): how far each action is behind by the teacher's scores. 1: no mistake that costs
+    anything; 0: no better than one action for all states; less, -1 at least: worse than that. No gradient.
+    """
+    reached = torch.where(worst > 0, 0.0, costs).amax(dim=1)
+    single = (weight.unsqueeze(1) * costs).sum(dim=0).amin()
+    return (1 - _mean(reached, weight) / single.clamp(min=1e-9)).clamp(min=-1).detach()
+
+
 def weighted_by_stakes(weight: Tensor, scores: Tensor, scale: Tensor, power: float) -> Tensor:
     """(B,) weights with the same sum: each times what the worst action costs there by a teacher's scores (B, A), to that power.
 

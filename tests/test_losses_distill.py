@@ -70,3 +70,20 @@ def test_held_counts_states_whose_every_clear_mistake_is_behind():
     _, info = losses.distilled(worst.abs(), worst, mistakes, torch.full((4,), 0.25), kappa=0.5)
     assert info["held"] == pytest.approx(2 / 3)  # the third has no clear mistake
     assert info["agrees"] == pytest.approx(1)
+
+
+def test_gain_is_what_is_left_over_one_action_for_all_states():
+    costs = torch.tensor([[0.0, 4.0, 2.0], [0.0, 1.0, 3.0], [1.0, 0.0, 9.0], [2.0, 0.0, 2.0]])
+    weight = torch.full((4,), 0.25)  # always the first action costs 3 / 4, the second 5 / 4, the third 4
+    behind = torch.where(costs > 0, 1.0, 0.0)
+    assert losses.gain(behind, costs, weight) == 1
+    first = torch.tensor(
+        [[0.0, 1.0, 1.0], [0.0, 1.0, 1.0], [-1.0, 0.0, 1.0], [-1.0, 0.0, 1.0]]
+    )  # always the first is taken
+    assert losses.gain(first, costs, weight) == pytest.approx(0)
+    one_of_two = torch.tensor([[0.0, 1.0, 1.0], [0.0, -1.0, -2.0], [1.0, 0.0, 1.0], [1.0, 0.0, 1.0]])  # may cost 3 once
+    assert losses.gain(one_of_two, costs, weight) == pytest.approx(0)
+    assert losses.gain(one_of_two, costs, torch.tensor([0.0, 0.0, 0.5, 0.5])) == 1  # of rows that count
+    assert (
+        losses.gain(-behind, torch.tensor([[0.0, 1.0, 1.0]] * 4), weight) == -1
+    )  # one action is always right, another taken

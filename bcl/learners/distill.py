@@ -78,11 +78,11 @@ class DistillLearner(ReplayLearner):
 
     section = "distill"
     config: DistillConfig
-    held = "held"
 
     def __init__(self, policy: Policy, env: VectorEnv, config: DistillConfig, task: Task) -> None:
         driven = round(config.in_play * env.num_envs)
         super().__init__(policy, env, config, task, driven)
+        self.held = config.paced_by
         if self.pacer is None:
             raise ConfigError("distillation needs a paced budget", 'give its stage strategy = "paced"')
         self.teacher = (load_teacher(config.teacher, policy) or copy.deepcopy(policy)).requires_grad_(False)
@@ -208,6 +208,7 @@ class DistillLearner(ReplayLearner):
         mistakes = losses.mistakes(scores, c.whole_mistake * self._scale)
         weights = losses.weighted_by_stakes(batch.weights, scores, self._scale, c.stakes) if c.stakes else batch.weights
         loss, info = losses.distilled(sharp * clean, sharp * worst, mistakes, weights, c.kappa)
+        info["gain"] = losses.gain(worst.detach(), losses.leads(scores, best), batch.weights)
         self.optimizer.zero_grad()
         loss.backward()
         nn.utils.clip_grad_norm_(self.policy.parameters(), c.max_grad_norm, foreach=True)

@@ -57,7 +57,7 @@ class Learner(ABC):
 
     section: ClassVar[str]  # of its settings, for messages
     draws: ClassVar[tuple[str, ...]]  # what is random in it; each has a generator
-    held: ClassVar[str] = "certified"  # column of the metrics that a paced budget may wait for
+    held: str = "certified"  # column of the metrics that a paced budget may wait for
     meter: Meter
 
     def __init__(self, policy: Policy, env: VectorEnv, config: LearnerConfig, task: Task) -> None:

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from bcl import losses
 from bcl.attacks import PGD, perturb
 from bcl.bounds import certified, input_box, margins
 from bcl.config import DistillConfig
@@ -185,6 +186,23 @@ def test_a_teacher_must_fit_its_student(chain, tmp_path):
             distill.load_teacher(str(tmp_path / "odd.safetensors"), student)
     with pytest.raises(WeightsError, match="does not exist"):
         distill.load_teacher(str(tmp_path / "none.safetensors"), student)
+
+
+@pytest.mark.parametrize(("paced_by", "rises"), [("held", False), ("gain", True)])
+def test_the_budget_waits_for_what_it_is_paced_by(chain, monkeypatch, paced_by, rises):
+    env, rows = chain(4, limits=(7,)), []
+    student = teacher_of(env, "dueling-mlp", seed=3)
+    loss = losses.distilled
+
+    def none_held(*given):
+        total, info = loss(*given)
+        return total, info | {"held": torch.zeros(())}
+
+    monkeypatch.setattr(losses, "distilled", none_held)
+    monkeypatch.setattr(losses, "gain", lambda *_: torch.ones(()))
+    config = replace(SMALL, steps=800, paced_by=paced_by)
+    distill.train(student, env, config, Task("distill", 0.0, BUDGET, 0, PACE), Hooks(rows.append))
+    assert (rows[-1]["eps"] > PACE.first) == rises
 
 
 def test_it_needs_a_pace(chain):
