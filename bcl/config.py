@@ -534,7 +534,7 @@ def resolve_stages(
     def config(stage: recipes.Stage, rows: list[recipes.Settings], *own: Mapping[str, Any]) -> Config:
         merged: Mapping[str, Any] = functools.reduce(merge, (stage.settings, preset, *rows))
         if top.get("size") == "small":
-            short = small(config_from_dict(merged))
+            short = small(config_from_dict(merged), paced=stage.strategy == "paced")
             merged = asdict(short) | {"game": game_to_dict(short.game)}
         if algo == "ppo":  # settings of DQN's attack, which the rows of a game may have
             merged = merge(merged, {"attack": NOT_PPO})
@@ -577,10 +577,12 @@ def override(settings: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, A
     return merged
 
 
-def small(config: Config) -> Config:
+def small(config: Config, *, paced: bool = False) -> Config:
     """The same for a quick look: at most 10,000 steps a run, 2 runs a phase, 8 in all, 3 short episodes a score under the
-    suite `quick`."""
+    suite `quick`. A paced budget first waits for an episode of every copy, 2,000 steps on Atari: there are few copies then."""
+    copies = 4 if paced else 16
     d = config.dqn
+    s = config.distill
     c = config.curriculum
     e = config.evaluation
     share = min(1.0, 10_000 / d.steps)
@@ -598,10 +600,14 @@ def small(config: Config) -> Config:
     return replace(
         config,
         size="small",
-        dqn=replace(d, **steps, num_envs=min(d.num_envs, 16), log_steps=min(d.log_steps, 1_000)),
+        dqn=replace(d, **steps, num_envs=min(d.num_envs, copies), log_steps=min(d.log_steps, 1_000)),
         ppo=replace(config.ppo, steps=min(config.ppo.steps, 40_000)),
         distill=replace(
-            config.distill, steps=min(config.distill.steps, 10_000), num_envs=min(config.distill.num_envs, 16)
+            s,
+            steps=min(s.steps, 10_000),
+            num_envs=min(s.num_envs, copies),
+            batch_size=min(s.batch_size, 128),
+            samples_per_step=min(s.samples_per_step, 4.0),
         ),
         curriculum=replace(
             c,
@@ -609,6 +615,7 @@ def small(config: Config) -> Config:
             min_runs=min(c.min_runs, 2),
             increment=max(c.increment, quarter),
             max_runs=8,
+            pace_episodes=min(c.pace_episodes, copies // 2),
             expected_return=None,  # nothing is learned in so few steps
         ),
         evaluation=replace(

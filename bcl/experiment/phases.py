@@ -294,7 +294,8 @@ def pace_of(config: Config, loss: Loss, start: float) -> Pace:
         attacked_threshold=c.attacked_threshold if in_play > 0 else None,
         certified_threshold=c.certified_threshold if loss in ("radial", "distill") else 0.0,
     )
-    return Pace(**vars(counts), first_episodes=learner.num_envs)
+    driven = round(in_play * learner.num_envs)
+    return Pace(**vars(counts), first_episodes=learner.num_envs - driven)
 
 
 def train_paced(stage: StageFolder, start: float, bootstrap: Agent, dispatcher: Dispatcher) -> dict[str, Any]:

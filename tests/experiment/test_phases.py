@@ -18,6 +18,7 @@ from bcl.curriculum import TARGET_MISSED, bcl
 from bcl.curriculum_rules import Decision, Rules
 from bcl.errors import ConfigError, StoreError, TrainingError
 from bcl.experiment import Dispatcher, Verdict, worker
+from bcl.experiment.phases import pace_of
 from bcl.experiment.status import incumbent, status
 from bcl.experiment.verdict import SELECTION, plan_of
 from bcl.experiment.worker import MODULES
@@ -251,6 +252,12 @@ def test_a_quick_look_is_small(tmp_path: Path) -> None:
             assert config.curriculum.runs <= 2
             assert config.curriculum.max_runs == 8
             assert config.evaluation.episodes <= 3
+    for game, recipe in (("freeway", "distilled"), ("freeway", "paced-at"), ("bank_heist", "distilled")):
+        stage, config = resolve_stages(game, recipe=recipe, settings={"size": "small"})[-1]
+        learner, pace = config.learner(stage.loss), pace_of(config, stage.loss, 0.0)
+        steps = learner.steps / learner.num_envs  # of each copy: an episode of Freeway takes 2,048
+        assert steps >= 2_100
+        assert max(pace.first_episodes, pace.pace_episodes) < learner.num_envs  # one of each that is not attacked
     flags = {"size": "small", "dqn": {"steps": 77_000}}
     assert resolve_stages("pong", recipe="bcl-mos-at", settings=flags)[-1][1].dqn.steps == 77_000
 
