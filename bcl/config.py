@@ -266,8 +266,8 @@ class DistillConfig:
     in_play: Share = 0.25
     """Share of the copies that act on what that attack shows."""
     spread: Share = 0.0
-    """Observations have budgets spread evenly from this share below the current one up to it, for `box` below 1: an agent that holds
-    against attacks of one size may fall to smaller ones. 0: all have the current one."""
+    """Attacks have budgets spread evenly from this share below the current one up to it: an agent that holds against attacks of one
+    size may fall to smaller ones. 0: all have the current one. Bounds alone (`box` 1) always do, since they cover all smaller ones."""
     exploration: Share = 0.02
     """Share of random actions begun in play."""
     exploration_repeat: Count = 8

@@ -94,6 +94,18 @@ def test_budgets_are_spread_below_the_current_one(chain, monkeypatch, box):
     assert total.mean().item() == pytest.approx(0.65 * BUDGET, rel=0.05)
 
 
+def test_bounds_alone_cover_the_whole_budget(chain, monkeypatch):
+    boxed, around = [], distill.input_box
+    monkeypatch.setattr(
+        distill, "input_box", lambda centre, radius, *box: (boxed.append(radius), around(centre, radius, *box))[1]
+    )
+    env = chain(4, limits=(7,))
+    task = Task("distill", BUDGET, 2 * BUDGET, 0, replace(PACE, start=BUDGET, target=2 * BUDGET, rise_steps=10**9))
+    config = replace(SMALL, box=1.0, spread=0.7, steps=80, accelerate="none")
+    distill.train(teacher_of(env, "dueling-mlp", 3), env, config, task, Hooks())
+    assert boxed[-1].min().item() == pytest.approx(BUDGET, abs=1e-4)
+
+
 @pytest.fixture
 def last_loss(chain, monkeypatch):
     """Trains with some settings; mistakes (B, A) and weights (B,) that the loss got last."""
