@@ -579,8 +579,11 @@ def override(settings: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, A
 
 def small(config: Config, *, paced: bool = False) -> Config:
     """The same for a quick look: at most 10,000 steps a run, 2 runs a phase, 8 in all, 3 short episodes a score under the
-    suite `quick`. A paced budget first waits for an episode of every copy, 2,000 steps on Atari: there are few copies then."""
+    suite `quick`. A paced budget first waits for an episode of every copy: there are few copies then, and short episodes."""
     copies = 4 if paced else 16
+    game = config.game
+    if paced and not isinstance(game, ProcgenGame):  # whose episodes are short
+        game = replace(game, max_steps=min(game.max_steps, 1_000))
     d = config.dqn
     s = config.distill
     c = config.curriculum
@@ -600,6 +603,7 @@ def small(config: Config, *, paced: bool = False) -> Config:
     return replace(
         config,
         size="small",
+        game=game,
         dqn=replace(d, **steps, num_envs=min(d.num_envs, copies), log_steps=min(d.log_steps, 1_000)),
         ppo=replace(config.ppo, steps=min(config.ppo.steps, 40_000)),
         distill=replace(
