@@ -30,14 +30,14 @@ class Rules(CurriculumConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         thresholds = [t for t in (self.nominal_threshold, self.attacked_threshold) if t is not None]
-        above_floor = len(thresholds) == 2 and min(thresholds) > (0.0 if self.adaptive else self.floor)
+        both_above = len(thresholds) == 2 and min(thresholds) > (0.0 if self.adaptive else self.floor)
         if not 0 <= self.skip <= 1:
             raise ConfigError("curriculum: skip is outside [0, 1]", "0 is always next, 1 the maximum")
         if self.skip > 0 and self.attacked_threshold is None:
             raise ConfigError("curriculum: skipping needs a threshold under attack", "set attacked_threshold")
         if self.failed_phases and not thresholds and not self.ratchet:
             raise ConfigError("curriculum: giving up needs a threshold", "set one, or the ratchet")
-        if self.value == "normalised" and not above_floor:
+        if self.value == "normalised" and not both_above:
             raise ConfigError("curriculum: normalised values need both thresholds, above the floor", "set both")
 
     def in_returns(self, play: Callable[[float], float]) -> "Rules":
@@ -45,24 +45,29 @@ class Rules(CurriculumConfig):
         return by budget."""
         if not self.adaptive:
             return self
-        nominal = play(0.0)
-        plays = f"the bootstrap's nominal return {nominal:g}"
-        scale = nominal - self.floor
-        if scale <= 0:
-            what = f"{plays} is not above the floor {self.floor:g}, so no share of it can be a threshold"
-            hint = "start anew with a lower --curriculum.floor, and --init with the last stage's policy.safetensors to keep that"
-            raise ConfigError(what, hint)
-        expected = self.expected_return
-        if expected is not None and scale < LEARNED * (expected - self.floor):
-            what = f"{plays} is far below the {expected:g} that agents of this game reach"
-            hint = "start anew with another --seed, more steps or --init, or with --curriculum.expected_return none"
-            raise ConfigError(f"{what}, so shares of it are no thresholds", hint)
+        scale = above_floor(self, play(0.0))
         thresholds = {
             name: self.floor + share * scale
             for name in ("nominal_threshold", "attacked_threshold")
             if (share := getattr(self, name)) is not None
         }
         return replace(self, adaptive=False, **thresholds)
+
+
+def above_floor(rules: CurriculumConfig, nominal: float) -> float:
+    """How far above the floor the start's nominal return is, of which adaptive thresholds are shares; refuses a start that plays badly."""
+    plays = f"the start's nominal return {nominal:g}"
+    scale = nominal - rules.floor
+    if scale <= 0:
+        what = f"{plays} is not above the floor {rules.floor:g}, so no share of it can be a threshold"
+        hint = "start anew with a lower --curriculum.floor, and --init with the last stage's policy.safetensors to keep that"
+        raise ConfigError(what, hint)
+    expected = rules.expected_return
+    if expected is not None and scale < LEARNED * (expected - rules.floor):
+        what = f"{plays} is far below the {expected:g} that agents of this game reach"
+        hint = "start anew with another --seed, more steps or --init, or with --curriculum.expected_return none"
+        raise ConfigError(f"{what}, so shares of it are no thresholds", hint)
+    return scale
 
 
 @dataclass(frozen=True)

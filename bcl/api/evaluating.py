@@ -67,12 +67,15 @@ class Certification(Result):
         from bcl.games import game_to_dict
 
         about = {"policy": self.agent, "game": game_to_dict(self.game), "method": self.method}
-        return {**about, "certificates": [proof.to_dict() for proof in self.certificates]}
+        worst = [{"gwc": proof.at_worst, "gwc_played": proof.gwc} for proof in self.certificates]
+        proofs = [proof.to_dict() | gwc for proof, gwc in zip(self.certificates, worst, strict=True)]
+        return {**about, "certificates": proofs}
 
     def _rows(self) -> Iterator[dict[str, Any]]:
         """One per budget."""
         for proof in self.certificates:
-            yield {name: getattr(proof, name) for name in ("method", "eps", "acr", "gwc", "nominal")}
+            same = {name: getattr(proof, name) for name in ("method", "eps", "acr", "nominal")}
+            yield same | {"gwc": proof.at_worst, "gwc_played": proof.gwc}
 
     def __repr__(self) -> str:
         return f"Certification({self.agent} on {self.game.id}, {counted(len(self.certificates), 'budget')})"

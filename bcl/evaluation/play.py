@@ -411,6 +411,12 @@ class ActionChooser:
             return self._choose(self._policy(obs), dim=1)
 
 
+def refuse_broken(scores: Tensor) -> None:
+    """An agent whose action scores are NaN or infinite does not choose."""
+    if not scores.isfinite().all():
+        raise BclError("the policy's action scores are not finite", "its training diverged, or its weights are damaged")
+
+
 def _moved(seen: Tensor, obs: Tensor) -> Tensor:
     """(N,) how far each observation was moved; NaN where an element of either is not finite."""
     return (seen - obs).abs().flatten(1).amax(dim=1)
@@ -440,10 +446,7 @@ class Probe:
             scores = self._policy(obs)
             again = self._policy(obs)
             searched = self._searched(obs)
-        if not scores.isfinite().all():
-            raise BclError(
-                "the policy's action scores are not finite", "its training diverged, or its weights are damaged"
-            )
+        refuse_broken(scores)
         if not searched.isfinite().all():
             raise BclError("the policy's action scores overflow in half precision", "evaluate with precision full")
         stochastic = not torch.equal(scores, again)

@@ -36,9 +36,7 @@ def learning_flag(run: TrainingFolder) -> tuple[str, str] | None:
         return None
     (first, _, before), (last, _, after) = found
     start, end = (counted(int(number), "episode") for number in (before, after))
-    return NO_LEARNING, (
-        f"returns did not rise ({first:.4g} in its first {start}, {last:.4g} in its last {end}); see docs/games.md"
-    )
+    return NO_LEARNING, (f"returns did not rise ({first:.4g} in its first {start}, {last:.4g} in its last {end})")
 
 
 def rose(first: Part, last: Part) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 from bcl import curriculum
 from bcl.attacks import PGD, CrossEntropy, Multi, OwnValue, attacks_named
 from bcl.config import Config, DistillConfig, DqnConfig, PpoConfig
-from bcl.curriculum_rules import INCUMBENT, CurriculumResult, Decision, Phase, Rules, budgets
+from bcl.curriculum_rules import INCUMBENT, CurriculumResult, Decision, Phase, Rules, above_floor, budgets
 from bcl.errors import TrainingError, counted
 from bcl.evaluation import Cell, cells, flags, worst
 from bcl.experiment.beside import Guess, OverlappedRuns
@@ -306,9 +306,13 @@ def train_paced(stage: StageFolder, start: float, bootstrap: Agent, dispatcher: 
     seed = derive(config.seed, "stage", stage.number)
     task = Task(stage.loss, start, config.curriculum.target, seed, pace)
     name = f"{stage.loss}, paced"
+    began = Agent(bootstrap.file, stage.results, bootstrap.fingerprint)
+    if pace.adaptive:
+        [nominal] = dispatcher.scores("the start", began, plan_of(config, SELECTION), [Cell(None, 0.0)])
+        above_floor(pace, nominal.mean)
     order = TrainingOrder(name, config, task, content(bootstrap), dispatcher.device, dispatcher.trackers)
     [_] = dispatcher.train([(run, order)])
-    candidates = {"the start": (start, Agent(bootstrap.file, stage.results, bootstrap.fingerprint))}
+    candidates = {"the start": (start, began)}
     for increments, file in run.snapshots().items():
         eps = start + increments * pace.increment
         agent = Agent(file, run.results, fingerprint(load(file)))

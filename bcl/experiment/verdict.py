@@ -24,6 +24,7 @@ SELECTION = "selection"
 """The purpose of episodes that agents are chosen by."""
 FACTS = ("final_score", "curriculum", "kept", "reached")
 """Of a verdict, those that its file holds as they are."""
+UNCHANGED = ("the start", "the bootstrap")  # what `kept` calls the agent that a curriculum began from
 MOST_NAMED = 4  # attacks in a sentence; the paper's table has as many
 
 
@@ -88,7 +89,8 @@ class Verdict:
             had = f" and {lowest[eps].mean:.4g} within {format_eps(eps)}" if eps in lowest else ""
             words.append(f"its start ({start.name}) has {start.scores[0].mean:.4g} without attack{had}")
         if self.curriculum:
-            words.append(f"it is {self.kept}; the curriculum stopped: {self.curriculum}")
+            nothing = "training gave nothing better, " if self.kept in UNCHANGED else ""
+            words.append(f"{nothing}it is {self.kept}; the curriculum stopped: {self.curriculum}")
         named = (NO_LEARNING, UNKNOWN_LEARNING, WORSE_THAN_START)
         words += [flag.message for flag in self.evaluation.flags if flag.name in named]
         if config.size == "small":

@@ -41,6 +41,9 @@ def to_bytes(policy: Policy, weights: NumberFormat = "float32") -> bytes:
         hint = "make it a Sequential of Linear, Conv2d, MaxPool2d, Flatten, ReLU, Tanh and ELU, or save its state_dict"
         raise WeightsError("this network of your own cannot be rebuilt from a file", hint)
     tensors = {name: t.detach().cpu().contiguous() for name, t in policy.network.state_dict().items()}
+    for name, tensor in tensors.items():
+        if not tensor.isfinite().all():
+            raise WeightsError(f"'{name}' of this policy has values that are not finite", "its training diverged")
     if weights != "float32":
         tensors = _packed(tensors, weights)
         policy = copy.deepcopy(policy)  # whose fingerprint is that of what will be loaded

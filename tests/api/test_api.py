@@ -2,6 +2,7 @@
 
 import ast
 import base64
+import dataclasses
 import importlib
 import json
 import subprocess
@@ -462,6 +463,21 @@ def test_a_network_without_finite_scores_is_told_as_that() -> None:
     nn.init.constant_(network.weight, torch.nan)
     with pytest.raises(bcl.BclError, match="the policy's action scores are not finite"):
         bcl.evaluate(bcl.wrap(network, "CartPole-v1"), attacks="noise", eps=0.1, episodes=1)
+    with pytest.raises(bcl.BclError, match="the policy's action scores are not finite"):
+        bcl.certify(bcl.wrap(network, "CartPole-v1"), eps=0.1, episodes=1, method="ibp")
+    with pytest.raises(bcl.BclError, match="of this policy has values that are not finite"):
+        bcl.save(bcl.wrap(nn.Sequential(network), "CartPole-v1"), "broken.safetensors")
+    assert not Path("broken.safetensors").exists()
+
+
+def test_the_greedy_worst_case_in_data_is_that_of_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    done = bcl.certify(bcl.wrap(nn.Linear(4, 2), "CartPole-v1"), eps=0.05, episodes=2)
+    [proof] = done.certificates
+    lucky = dataclasses.replace(proof, gwc=proof.nominal + 5)  # the other way round happens to last longer
+    done = dataclasses.replace(done, certificates=[lucky])
+    [row] = done.to_frame().to_dict("records")
+    assert (row["gwc"], row["gwc_played"]) == (proof.nominal, proof.nominal + 5)
+    assert done.to_dict()["certificates"][0]["gwc"] == proof.nominal
 
 
 OWN_GAME = """

@@ -26,7 +26,7 @@ TINY = {
     },
     "curriculum": {
         "target": 0.1, "increment": 0.02, "rise_steps": 200, "pace_episodes": 1, "nominal_threshold": 0.1,
-        "attacked_threshold": 0.1, "judged_by": ["fgsm"],
+        "attacked_threshold": 0.1, "judged_by": ["fgsm"], "expected_return": "none",
     },
     "evaluation": {"episodes": 2, "max_steps": 60, "eps": [0.05]},
 }  # fmt: skip
@@ -122,3 +122,11 @@ def test_a_pace_without_thresholds_is_refused(tmp_path: Path):
     with pytest.raises(ConfigError, match="needs a threshold"):
         bcl.train("cartpole", recipe="paced-at", out=tmp_path / "run", **wrong)
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("recipe", ["paced-at", "paced-radial", "distilled"])
+def test_a_start_that_plays_badly_is_refused_before_it_is_trained(tmp_path: Path, recipe: str):
+    settings = TINY | {"curriculum": TINY["curriculum"] | {"expected_return": 500.0}}
+    with pytest.raises(ConfigError, match=r"the start's nominal return .* is far below the 500"):
+        bcl.train("cartpole", recipe=recipe, out=tmp_path / "run", **settings)
+    assert not RunDirectory(tmp_path / "run").stages()[-1].paced_run.metrics_file.exists()

@@ -1,5 +1,6 @@
 """The result of a run names the scores of its verdict, which lie with those of the agent; older results repeat them."""
 
+import dataclasses
 import json
 import shutil
 from dataclasses import replace
@@ -65,6 +66,12 @@ def test_a_result_names_its_scores_and_does_not_repeat_them(run: RunDirectory) -
     assert start is not None
     assert (start.name, start.file) == ("vanilla", "stages/1-vanilla/policy.safetensors")
     assert len(start.scores) == len(verdict.evaluation.scores)
+
+
+@pytest.mark.parametrize(("kept", "nothing"), [("the start", True), ("the bootstrap", True), ("the last agent", False)])
+def test_the_sentence_says_where_training_gave_nothing_better(run: RunDirectory, kept: str, nothing: bool) -> None:
+    verdict = dataclasses.replace(verdict_of(run), kept=kept, curriculum="target reached")
+    assert ("training gave nothing better" in verdict.sentence(run.config)) == nothing
 
 
 def test_other_scores_of_the_agent_do_not_change_the_verdict(run: RunDirectory) -> None:
