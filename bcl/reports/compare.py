@@ -246,7 +246,7 @@ class _Alike:
         rows = [self._row(entry, medians[entry.label]) for entry in self.entries]
         missing = self._missing()
         notes = [f"{label} was not evaluated on these levels" for label in self.absent]
-        notes += [*self._atari_conditions(), *self._uneven()]
+        notes += [*self._other_episodes(), *self._atari_conditions(), *self._uneven()]
         for row in rows:
             notes += self._hurt_more(row.label, self.members[row.label][medians[row.label]])
             notes += self._fewer_budgets(row)
@@ -294,6 +294,12 @@ class _Alike:
             cells=cells,
             published=result_for(entry.config, self.first.levels),
         )
+
+    def _other_episodes(self) -> Iterator[str]:
+        """Of runs that are compared by their own verdicts, say: each has a seed of its own."""
+        seeds = {label: {one.seed for one in members} for label, members in self.members.items() if members}
+        if seeds and not set.intersection(*seeds.values()):
+            yield "they played different episodes; 'bcl attack' of each plays the same ones"
 
     def _atari_conditions(self) -> Iterator[str]:
         """In what Atari evaluations of one table may differ: the pipeline, and v1's moves after a lost life."""

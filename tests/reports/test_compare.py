@@ -27,6 +27,9 @@ from tests.reports.conftest import rewritten
 Change = Callable[[dict[str, Any]], dict[str, Any]]
 
 
+OTHER_EPISODES = "they played different episodes; 'bcl attack' of each plays the same ones"
+
+
 def edit_result(run: Path, change: Change) -> None:
     """Of a finished run: what its verdict says."""
     store.write_json(run / "result.json", change(store.read_json(run / "result.json")))
@@ -222,7 +225,7 @@ def test_where_no_attack_is_shared_the_suite_and_the_agent_without_it_are_named(
     for run in (first / "seed0", first / "seed1"):
         judge(run, resolve("cartpole").game, by("paper", 0.1), seed=7)
     block = only_block(first, tmp_path / "b")
-    assert (block.missing, block.notes) == (None, ())
+    assert (block.missing, block.notes) == (None, (OTHER_EPISODES,))
 
 
 def test_the_evaluation_that_all_share_is_taken(tmp_path: Path) -> None:
@@ -247,7 +250,7 @@ def test_what_all_share_counts_not_what_one_has_more_of(tmp_path: Path) -> None:
         for paths in ((original, other), (other, original)):
             block = only_block(*paths)
             assert [cell.median.mean for row in block.rows for cell in row.cells.values()] == [20, 15, 10, 5] * 2
-            assert block.notes == ()
+            assert block.notes == (() if seed == 1 else (OTHER_EPISODES,))
 
 
 def test_fewer_episodes_displace_more_only_where_nothing_else_is_shared(tmp_path: Path) -> None:
