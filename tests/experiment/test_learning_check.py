@@ -120,7 +120,7 @@ def finished(run: Path, game: str, *flags: str) -> tuple[Verdict, str, list[str]
 
 def test_a_run_that_never_sees_another_reward_says_so_everywhere(tmp_path: Path) -> None:
     verdict, sentence, said = finished(tmp_path, "MountainCar-v0", "--dqn.steps=4800", "--dqn.samples_per_step=1")
-    words = "returns did not rise (-200 in its first 8 episodes, -200 in its last 8 episodes); see docs/games.md"
+    words = "returns did not rise (-200 in its first 8 episodes, -200 in its last 8 episodes)"
     [flag] = verdict.evaluation.flags
     assert str(flag) == f"no-learning: stage vanilla: {words}"
     assert f"flag {flag}" in said
