@@ -97,7 +97,10 @@ def take_recipe(file: Path) -> str:
     try:
         source = file.read_text()
         data = tomllib.loads(source)
-        stages = tuple(_own_stage(table) for table in data["stages"])
+        tables = data.get("stages")
+        if not isinstance(tables, list) or not tables:
+            raise ValueError("it has no [[stages]]")
+        stages = tuple(_own_stage(table) for table in tables)
     except OSError as error:
         raise ConfigError(f"cannot read the recipe '{file}': {error.strerror}", "check the path") from None
     except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -106,7 +109,7 @@ def take_recipe(file: Path) -> str:
         raise ConfigError(f"'{file.stem}' is the name of a built-in recipe", "give the file another name")
     bootstrap = data.get("bootstrap", "none")
     unknown = data.keys() - {"summary", "bootstrap", "stages"}
-    if unknown or bootstrap not in get_args(Bootstrap) or not stages:
+    if unknown or bootstrap not in get_args(Bootstrap):
         raise ConfigError(f"'{file}' is no recipe ({min(unknown, default=bootstrap)!r} does not fit)", hint)
     algos = ("dqn",) if any(stage.loss == "sa" for stage in stages) else ("dqn", "ppo")
     _OWN[file.stem] = Recipe(str(data.get("summary", "")), stages, bootstrap, algos=algos, ours=True, source=source)

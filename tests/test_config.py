@@ -509,3 +509,11 @@ def test_a_mistake_in_a_file_of_settings_names_the_file(text: str, tmp_path: Pat
     with pytest.raises(ConfigError) as caught:
         resolve("cartpole", file=file, settings={"ppo": {"stepz": 1}})
     assert "mine.toml" not in str(caught.value)  # the option is a mistake too
+
+
+@pytest.mark.parametrize("text", ["", "stages = 5", "stages = []", 'summary = "nothing"'])
+def test_a_recipe_of_ones_own_without_stages_is_told_as_that(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text(text)
+    with pytest.raises(ConfigError, match=r"mine.toml' is no recipe \(it has no \[\[stages\]\]\)"):
+        resolve_stages("cartpole", recipe=str(file))
