@@ -515,9 +515,11 @@ def resolve_stages(
     file: Path | None = None,
     settings: Mapping[str, Any] | None = None,
     agent: Mapping[str, Any] | None = None,
+    known: Game | None = None,
 ) -> Stages:
-    """Every stage of a recipe on a game with its complete configuration; `agent`: what the one to start from decides."""
-    preset = merge(_preset(game), agent or {})
+    """Every stage of a recipe on a game with its complete configuration; `agent`: what the one to start from decides;
+    `known`: the game, where its name may be unknown to this process."""
+    preset = merge(_preset(game, known), agent or {})
     written = current_names(Config, read_toml(file)) if file else {}
     settings = current_names(Config, settings or {})
     top = merge(merge(preset, written), settings)
@@ -672,10 +674,10 @@ def _check_last(game: str, stage: recipes.Stage, config: Config) -> None:
             raise ConfigError(f"PPO has no attack.{key}", hint)
 
 
-def _preset(game: str) -> dict[str, Any]:
+def _preset(game: str, known: Game | None = None) -> dict[str, Any]:
     if game in _presets():
         return copy.deepcopy(_presets()[game])
-    found = find_game(game, preset_names())
+    found = known or find_game(game, preset_names())
     algo = "ppo" if found.engine == "procgen" else "dqn"
     return {"algo": algo, "game": {"engine": found.engine, "id": found.id}}
 

@@ -4,10 +4,14 @@ A `Game` is saved with every weights file, so that an agent is always evaluated 
 """
 
 import dataclasses
+import functools
+import hashlib
 import importlib
+import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from bcl.errors import ConfigError, GameError, counted, did_you_mean
@@ -20,6 +24,15 @@ PROCGEN_GAMES = (
     "bigfish", "bossfight", "caveflyer", "chaser", "climber", "coinrun", "dodgeball", "fruitbot",
     "heist", "jumper", "leaper", "maze", "miner", "ninja", "plunder", "starpilot",
 )  # fmt: skip
+
+OWN_ID = re.compile(r"\w+-[0-9a-f]{6}-v0|lambda-v0")  # see `name_of_environment`; earlier versions had no digest in it
+OF_A_SCRIPT = (
+    "a function or class of a script or notebook is known to its own process alone, so put it into a module and name it "
+    "module:NAME, or register it here under this id by gymnasium.register"
+)
+# What holds functions, and where.
+WRAPPERS = (MethodType, staticmethod, classmethod, property, functools.cached_property, functools.partial)
+PARTS = ("__func__", "__self__", "fget", "fset", "func", "args", "keywords")
 
 
 @dataclass(frozen=True)
@@ -148,6 +161,8 @@ def find_game(name: str, presets: tuple[str, ...] = ()) -> Game:
         return GymnasiumGame(name)
     known = [*presets, *PROCGEN_GAMES, *roms, *gymnasium.registry]
     missing = "" if roms else " (Atari games need: pip install 'ale-py>=0.12.1')"
+    if OWN_ID.fullmatch(name):
+        raise GameError(f"unknown game '{name}'", OF_A_SCRIPT)
     hint = did_you_mean(name, known, "run 'bcl presets' for a list, or give a Gymnasium id such as CartPole-v1")
     raise GameError(f"unknown game '{name}'{missing}", hint)
 
@@ -164,31 +179,67 @@ def gymnasium_entry(id: str) -> "str | EnvSpec":
 
 def name_of_environment(make: Callable[..., Any]) -> str:
     """How to name a Gymnasium environment's class, or a function that makes one. What other processes cannot import is
-    registered here, and known in this process alone."""
+    registered here, and known in this process alone; its content is part of the name, so that it has scores of its own."""
     name = make.__name__
-    if make.__module__ != "__main__" and getattr(sys.modules.get(make.__module__), name, None) is make:
+    if _importable(make):
         return f"{make.__module__}:{name}"
     import gymnasium
 
-    id = f"{name.strip('<>')}-v0"
-    before = gymnasium.registry.get(id)
-    if before and _content(before.entry_point) != _content(make):  # agents and scores of this process go by that name
-        what = f"another environment is called '{id}' in this process"
-        raise GameError(what, "give its class or function another name")
+    digest = hashlib.sha256(_content(make, {}, {}).encode()).hexdigest()[:6]
+    id = f"{name.strip('<>')}-{digest}-v0"
     gymnasium.registry.pop(id, None)
     gymnasium.register(id, entry_point=make)
     return id
 
 
-def _content(make: object) -> object:
-    """What a function does, as far as it can be compared: a notebook may run the cell that defines it again. Classes go by their name."""
-    code = getattr(make, "__code__", None)
-    if code is None:
-        return getattr(make, "__qualname__", make)
-    # As text: arrays cannot be compared by ==.
-    enclosed = repr([getattr(cell, "cell_contents", None) for cell in getattr(make, "__closure__", None) or ()])
-    constants = [one for one in code.co_consts if not hasattr(one, "co_code")]
-    return code.co_code, constants, code.co_names, repr(getattr(make, "__defaults__", None)), enclosed
+def _importable(value: Any) -> bool:
+    """Whether other processes find a class or function by its module and name."""
+    module = sys.modules.get(value.__module__)
+    return value.__module__ != "__main__" and getattr(module, value.__name__, None) is value
+
+
+def _content(value: Any, seen: dict[int, object], names: Mapping[str, object]) -> str:
+    """What a function or class does, as far as it can be compared, and what the values in it are: the same text in every process
+    of one version of Python. `names`: the globals of the function that it is in; of these, classes and functions count."""
+
+    def every(*parts: object, names: Mapping[str, object] = names) -> str:
+        return f"({', '.join(_content(part, seen, names) for part in parts)})"
+
+    if isinstance(value, ModuleType):
+        return value.__name__
+    if isinstance(value, FunctionType | type) and _importable(value):
+        return f"{value.__module__}:{value.__name__}"
+    if isinstance(value, tuple):
+        return every(*value)
+    if isinstance(value, set | frozenset):  # in an order of their own in every process
+        return f"{{{sorted(every(one) for one in value)}}}"
+    kind: Any = type(value)
+    bare = kind.__repr__ is object.__repr__
+    if not bare and not isinstance(value, (CodeType, FunctionType, type, list, dict, *WRAPPERS)):
+        # Arrays of many numbers do not print all of them; addresses differ from process to process.
+        numbers = value.tolist() if hasattr(value, "tolist") else value
+        return re.sub(r" at 0x[0-9a-fA-F]+", "", repr(numbers))
+    if id(value) in seen:
+        return "again"
+    seen[id(value)] = value
+    if isinstance(value, CodeType):
+        used = (names.get(name) for name in value.co_names)
+        called = (one for one in used if isinstance(one, FunctionType | type))
+        return every(value.co_code, value.co_names, value.co_consts, *called)
+    if isinstance(value, FunctionType):
+        enclosed = (getattr(cell, "cell_contents", None) for cell in value.__closure__ or ())
+        given = (value.__defaults__, value.__kwdefaults__, *enclosed)
+        return every(value.__code__, *given, names=value.__globals__)
+    if isinstance(value, type):
+        own = (item for item in vars(value).items() if not item[0].startswith("__") or callable(item[1]))
+        return every(value.__name__, value.__bases__, *own)
+    if isinstance(value, list):
+        return every(*value)
+    if isinstance(value, dict):
+        return every(*value.items())
+    if isinstance(value, WRAPPERS):
+        return every(kind, *(getattr(value, part, None) for part in PARTS))
+    return every(kind, getattr(value, "__dict__", None))
 
 
 def _atari_roms() -> tuple[str, ...]:

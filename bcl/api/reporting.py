@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bcl.api import Where, function, path_of, switch
-from bcl.errors import ConfigError, MissingExtra
+from bcl.errors import ConfigError, GameError, MissingExtra
 from bcl.result import Listing, Result, Table
 from bcl.runs import store
 from bcl.runs.directory import Repeats, RunDirectory
@@ -108,7 +108,7 @@ def report(
     if frames and agent_file(target):
         try:
             collected = dataclasses.replace(collected, frames=play_frames(collected, chosen, say))
-        except MissingExtra as error:  # what plays the game; the rest of the page needs none of it
+        except (GameError, MissingExtra) as error:  # the rest of the page needs no game
             say(f"no sample frames: {error}")
     store.write_text(file, page(collected))
     return Report(file, collected)

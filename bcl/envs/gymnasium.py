@@ -24,13 +24,9 @@ from torch import Tensor
 
 from bcl.envs.vector import Seeds, Step, expect_sent, host_actions, seed_list, to_device
 from bcl.errors import GameError, MissingExtra
-from bcl.games import ACTION_NAMES, GymnasiumGame, gymnasium_entry, observation_scale
+from bcl.games import ACTION_NAMES, OF_A_SCRIPT, GymnasiumGame, gymnasium_entry, observation_scale
 from bcl.processes import die_with_parent, how_it_ended
 
-OF_A_SCRIPT = (
-    "a function or class of a script or notebook is known to its own process alone, so put it into a module and name it "
-    "module:NAME, or register it here under this id by gymnasium.register"
-)
 # Pictures need no window and no sound, and pygame prints greetings and warnings.
 QUIET_PYGAME = {"PYGAME_HIDE_SUPPORT_PROMPT": "1", "SDL_VIDEODRIVER": "dummy", "SDL_AUDIODRIVER": "dummy"}
 LARGEST = float(np.finfo(np.float32).max)

@@ -289,7 +289,8 @@ def _settings(run: RunDirectory, config: Config) -> Iterator[tuple[str, str, str
     # Without a preset the game's own id is known to have defaults.
     settings: dict[str, Any] = {**same, "curriculum": {"target": config.curriculum.target}}
     name = preset_for(config.game)
-    preset = resolve_stages(name or config.game.id, recipe=config.recipe, settings=same if name else settings)
+    game = name or config.game.id
+    preset = resolve_stages(game, recipe=config.recipe, settings=same if name else settings, known=config.game)
     learner = "dqn." if config.algo == "ppo" else "ppo."
     for stage in run.stages():
         own = stage.config

@@ -5,6 +5,7 @@ import base64
 import dataclasses
 import importlib
 import json
+import os
 import subprocess
 import sys
 import types
@@ -20,7 +21,7 @@ from rich.console import Console
 from torch import nn
 
 import bcl
-from bcl.api import console
+from bcl.api import console, named_game
 from bcl.attacks import RIFGSM, UniformNoise, attack_label
 from bcl.config import resolve
 from bcl.envs import make_env
@@ -506,13 +507,18 @@ def test_an_environment_may_be_a_class_or_a_function(
     run = bcl.train(lambda: module.Corridor(), out="here", **TINY)
     assert run.verdict.evaluation.scores[0].mean >= 1
     with monkeypatch.context() as another_process:
-        another_process.delitem(gymnasium.registry, "lambda-v0")
+        another_process.delitem(gymnasium.registry, bcl.load(run).spec.game.id)
         code, _, err = in_folder("attack", "here", "--episodes", "1")
         assert code == 2
         assert (
             "a function or class of a script or notebook is known to its own process alone, so put it into a m" in err
         )
-    with pytest.raises(bcl.BclError, match="other processes cannot import 'lambda-v0'; put it into a module"):
+        code, _, err = in_folder("report", "here")
+        assert code == 0
+        assert "no sample frames: Gymnasium cannot make 'lambda-" in err
+        assert "dqn.<wbr>steps" in Path("here/report.html").read_text()
+        assert in_folder("report", "here", "--no-frames")[0] == 0
+    with pytest.raises(bcl.BclError, match=r"other processes cannot import 'lambda-......-v0'; put it into a module"):
         bcl.train(lambda: module.Corridor(), workers=bcl.Workers(parallel=2), **TINY)
 
     run = bcl.train(module.Corridor, out="module", workers=bcl.Workers(parallel=2, device="cpu"), **TINY)
@@ -589,21 +595,61 @@ def test_a_measurement_leaves_the_random_state_alone_and_refuses_games_first() -
 
 
 def test_two_environments_of_one_name_are_not_taken_for_each_other() -> None:
-    gymnasium.registry.pop("lambda-v0", None)
-
     def short_cartpole(steps: int) -> Callable[[], gymnasium.Env]:
         return lambda: gymnasium.make("CartPole-v1", max_episode_steps=steps)
 
-    bcl.make_env(short_cartpole(5), num_envs=1).close()
-    bcl.make_env(short_cartpole(5), num_envs=1).close()  # the same again, as where a cell of a notebook is run twice
-    with pytest.raises(BclError, match="another environment is called 'lambda-v0'"):
-        bcl.make_env(short_cartpole(7), num_envs=1)
-    assert gymnasium.make("lambda-v0").spec.max_episode_steps == 5
-    gymnasium.registry.pop("lambda-v0")
-    scale = np.ones(2)  # arrays are not compared by ==
-    for _ in range(2):
-        bcl.make_env(lambda: gymnasium.make("CartPole-v1", max_episode_steps=len(scale)), num_envs=1).close()
-    gymnasium.registry.pop("lambda-v0")
+    names = [
+        named_game(short_cartpole(steps)) for steps in (5, 5, 7)
+    ]  # twice as where a cell of a notebook is run again
+    assert names[0] == names[1] != names[2]
+    assert [gymnasium.make(name).spec.max_episode_steps for name in names] == [5, 5, 7]
+    many = [
+        np.arange(2000),
+        np.arange(2000),
+        np.arange(2000) % 1999,
+    ]  # arrays are not compared by ==, nor printed whole
+    names = [named_game(lambda scale=scale: scale) for scale in many]
+    assert names[0] == names[1] != names[2]
+
+
+def test_an_edited_class_has_scores_of_its_own(in_folder: Callable[..., tuple[int, str, str]]) -> None:
+    def defined(source: str) -> dict[str, Any]:
+        exec(source + "make = lambda: Corridor()", cell := {"__name__": "__main__"})
+        return cell
+
+    again, edited = defined("\n" + OWN_GAME), defined(OWN_GAME.replace("1.0, bool", "2.0, bool"))
+    wider = defined(OWN_GAME.replace("Discrete(2)", "Discrete(3)"))
+    for name in ("Corridor", "make"):
+        names = [named_game(cell[name]) for cell in (defined(OWN_GAME), again, edited, wider)]
+        assert names[0] == names[1]
+        assert len({*names}) == 3
+    network = nn.Linear(2, 2)
+    network.bias.data = torch.tensor([0.0, 1.0])  # the action that ends an episode
+    scores = []
+    for cell in (again, edited):
+        bcl.save(bcl.wrap(network, cell["Corridor"]), "mine.safetensors")
+        scores.append(bcl.evaluate("mine.safetensors", attacks="noise", eps=0.1, episodes=1).nominal.mean)
+    assert scores == [1, 2]
+
+
+def test_an_id_is_the_same_in_every_process() -> None:
+    script = (
+        OWN_GAME
+        + """
+from bcl.api import named_game
+names = {"left", "right", "up"}
+def limit(env, rng=np.random.default_rng(0)):
+    return env if env.metadata in ({"a", "b", "c"}, names) else Corridor()
+print(named_game(lambda: limit(Corridor())), named_game(limit), named_game(Corridor))
+"""
+    )
+    said = {
+        subprocess.run(
+            [sys.executable, "-c", script], env=os.environ | {"PYTHONHASHSEED": seed}, capture_output=True, check=True
+        ).stdout
+        for seed in "12"
+    }
+    assert len(said) == 1
 
 
 def test_rows_of_a_list_may_lack_columns() -> None:

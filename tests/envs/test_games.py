@@ -54,6 +54,12 @@ def test_a_name_that_is_no_game_is_refused(name: str) -> None:
         find_game(name)
 
 
+@pytest.mark.parametrize("name", ["lambda-v0", "lambda-3fa2c1-v0", "Mine-3fa2c1-v0"])
+def test_a_game_of_another_process_is_named_so(name: str) -> None:
+    with pytest.raises(GameError, match=f"unknown game '{name}'; a function or class of a script or notebook is known"):
+        find_game(name)
+
+
 def test_a_module_may_register_the_game() -> None:
     assert find_game("module:Env-v0") == GymnasiumGame("module:Env-v0")
 
