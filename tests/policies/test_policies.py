@@ -182,12 +182,18 @@ def test_foreign_files_are_refused(tmp_path: Path) -> None:
 
 
 def test_weights_that_are_not_finite_are_refused(tmp_path: Path) -> None:
-    policy = Policy(SPECS["dueling-mlp"])
+    policy, file = Policy(SPECS["dueling-mlp"]), tmp_path / "p.safetensors"
+    bcl.save(policy, file)
+    with safetensors.safe_open(file, "pt") as stored:
+        about, tensors = stored.metadata(), {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118
+    tensors["value.0.weight"][0, 0] = math.nan
+    safetensors.torch.save_file(tensors, file, about)
+    with pytest.raises(WeightsError, match="not finite"):
+        bcl.load(file)
     with torch.no_grad():
         policy.network.value[0].weight[0, 0] = math.nan
-    bcl.save(policy, tmp_path / "p.safetensors")
-    with pytest.raises(WeightsError, match="not finite"):
-        bcl.load(tmp_path / "p.safetensors")
+    with pytest.raises(WeightsError, match=r"'value.0.weight' of this policy has values that are not finite"):
+        bcl.save(policy, tmp_path / "other.safetensors")
 
 
 def test_a_network_that_cannot_read_the_observation_is_refused() -> None:
