@@ -67,15 +67,12 @@ class Certification(Result):
         from bcl.games import game_to_dict
 
         about = {"policy": self.agent, "game": game_to_dict(self.game), "method": self.method}
-        worst = [{"gwc": proof.at_worst, "gwc_played": proof.gwc} for proof in self.certificates]
-        proofs = [proof.to_dict() | gwc for proof, gwc in zip(self.certificates, worst, strict=True)]
-        return {**about, "certificates": proofs}
+        return {**about, "certificates": [proof.to_dict() | _for_people(proof) for proof in self.certificates]}
 
     def _rows(self) -> Iterator[dict[str, Any]]:
         """One per budget."""
         for proof in self.certificates:
-            same = {name: getattr(proof, name) for name in ("method", "eps", "acr", "nominal")}
-            yield same | {"gwc": proof.at_worst, "gwc_played": proof.gwc}
+            yield {name: getattr(proof, name) for name in ("method", "eps", "acr", "nominal")} | _for_people(proof)
 
     def __repr__(self) -> str:
         return f"Certification({self.agent} on {self.game.id}, {counted(len(self.certificates), 'budget')})"
@@ -86,6 +83,11 @@ class Certification(Result):
     def __str__(self) -> str:
         """The method, then a line per budget."""
         return "\n".join([self.title, *map(str, self.certificates)])
+
+
+def _for_people(proof: "Certificate") -> dict[str, float]:
+    """The greedy worst case as tables have it, and as it was played."""
+    return {"gwc": proof.at_worst, "gwc_played": proof.gwc}
 
 
 def evaluate(

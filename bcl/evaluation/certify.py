@@ -12,7 +12,7 @@ from bcl.bounds import Method, certified, full_precision, impossible, input_box,
 from bcl.envs import VectorEnv
 from bcl.evaluation.episodes import Episode, EpisodeCounter
 from bcl.evaluation.plan import Cell, Conditions
-from bcl.evaluation.play import Decided, Group, SharedEnv, Slot, play, refuse_broken
+from bcl.evaluation.play import Decided, Group, SharedEnv, Slot, play, refuse_broken_scores
 from bcl.policies import Policy, as_float
 from bcl.runs.results import CertificatesFolder
 from bcl.runs.store import fitting
@@ -128,7 +128,7 @@ def _play(
         proof = torch.zeros_like(counting)
         counted = as_float(obs)[counting]
         scores = policy(counted)
-        refuse_broken(scores)
+        refuse_broken_scores(scores)
         actions[counting], proof[counting] = rule(counted, scores)
         return Decided(actions, actions, obs, torch.zeros(len(obs)), proof)
 

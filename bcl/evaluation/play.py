@@ -411,7 +411,7 @@ class ActionChooser:
             return self._choose(self._policy(obs), dim=1)
 
 
-def refuse_broken(scores: Tensor) -> None:
+def refuse_broken_scores(scores: Tensor) -> None:
     """An agent whose action scores are NaN or infinite does not choose."""
     if not scores.isfinite().all():
         raise BclError("the policy's action scores are not finite", "its training diverged, or its weights are damaged")
@@ -446,7 +446,7 @@ class Probe:
             scores = self._policy(obs)
             again = self._policy(obs)
             searched = self._searched(obs)
-        refuse_broken(scores)
+        refuse_broken_scores(scores)
         if not searched.isfinite().all():
             raise BclError("the policy's action scores overflow in half precision", "evaluate with precision full")
         stochastic = not torch.equal(scores, again)
