@@ -44,6 +44,7 @@ class Trackers:
             if self.tensorboard:
                 board = stack.enter_context(_summary_writer()(str(run.tensorboard), purge_step=step + 1))
                 board.add_text("settings", textwrap.indent(to_toml(config), "    "))  # to Markdown: code
+                _add_hparams(board, config)
             if self.wandb:
                 online = stack.enter_context(_wandb_run(self.wandb, run, config))
 
@@ -63,8 +64,9 @@ class Trackers:
             return
         with _summary_writer()(str(run.tensorboard)) as writer:
             labels = attack_labels(score.attack for score in scores)
-            found = {f"score/{_under(score, labels)}": score.mean for score in scores}
-            writer.add_hparams(_flat(dataclasses.asdict(config)), found, run_name=".")
+            for score in scores:
+                writer.add_scalar(f"score/{_under(score, labels)}", score.mean)
+            _add_hparams(writer, config)
 
 
 NO_TRACKERS = Trackers()
@@ -83,6 +85,15 @@ def _group(name: str) -> str:
 
 def _under(score: Score, labels: Mapping[Attack | None, str]) -> str:
     return f"{labels[score.attack]} at {format_eps(score.eps)}" if score.eps else "no attack"
+
+
+def _add_hparams(writer: Any, config: Config) -> None:
+    """A row of the table of hyper-parameters. Not by `writer.add_hparams`: that also lists the metrics of the table, and of several
+    such lists TensorBoard shows one."""
+    from torch.utils.tensorboard.summary import hparams
+
+    _, start, _ = hparams(_flat(dataclasses.asdict(config)), {})
+    writer.file_writer.add_summary(start)
 
 
 def _flat(settings: dict[str, Any], where: str = "") -> dict[str, Any]:

@@ -313,6 +313,7 @@ def test_tensorboard_shows_what_the_metrics_hold(tmp_path: Path) -> None:
         assert shown == [(row["step"], row[name]) for row in rows if name in row]
     assert {tag.split("/")[0] for tag in events.Tags()["scalars"]} == {"play", "loss", "schedule", "speed"}
     assert "settings/text_summary" in events.Tags()["tensors"]
+    assert events.PluginTagToContent("hparams").keys() == {"_hparams_/session_start_info"}
 
 
 def test_tensorboard_has_scores_under_attack_with_the_settings_of_the_run(tmp_path: Path) -> None:
@@ -329,8 +330,7 @@ def test_tensorboard_has_scores_under_attack_with_the_settings_of_the_run(tmp_pa
         "score/no attack": 1.5,
         "score/FGSM at 0.1": 1.5,
     }
-    about = b"".join(file.read_bytes() for file in (tmp_path / "tensorboard").iterdir())
-    assert b"dqn.learning_rate" in about
+    assert b"dqn.learning_rate" in events.PluginTagToContent("hparams")["_hparams_/session_start_info"]
 
 
 def test_missing_tensorboard_names_the_pip_command(monkeypatch: pytest.MonkeyPatch) -> None:
