@@ -168,7 +168,7 @@ def _after_compare(found: "Comparison", paths: tuple[Path, ...], drawn: bool) ->
         if missing := block.missing:
             entry = next(entry for entry in found.entries if entry.label == missing.row)
             agent = Repeats(entry.path).run(missing.member).path if len(entry.members) > 1 else entry.path
-            words = ["bcl", "attack", str(agent), "--suite", missing.suite]
+            words = ["bcl", "attack", str(agent), *missing.options]
             words += ["--eps", *map(format_eps, missing.eps)] if missing.eps else []
             words += ["--episodes", str(block.episodes)]
             words += ["--env-set", block.levels] if block.levels else []

@@ -88,9 +88,7 @@ def _member(run: RunDirectory) -> Member:
 def _evaluations(path: Path, results: Iterable[tuple[Results, str]]) -> tuple[Evaluation, ...]:
     found = tuple(flagged(one, LATER) for one in read_results(results))
     if not found:
-        raise StoreError(
-            f"'{path}' has not been evaluated", f"'bcl attack {shlex.quote(str(path))} --suite paper' does it"
-        )
+        raise StoreError(f"'{path}' has not been evaluated", f"'bcl attack {shlex.quote(str(path))}' does it")
     return found
 
 

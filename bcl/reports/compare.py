@@ -7,7 +7,7 @@ from typing import Any
 
 from bcl import stats
 from bcl.attacks import Attack, attack_labels
-from bcl.attacks.suites import SUITES
+from bcl.attacks.suites import SUITES, attacks_named
 from bcl.errors import ConfigError
 from bcl.evaluation import Evaluation, Score, Worst, lowest, worst, worst_within
 from bcl.evaluation.evaluation import Levels
@@ -23,6 +23,7 @@ from bcl.runs.directory import Repeats
 from bcl.settings import format_eps
 
 Attacks = dict[float, tuple[Attack | None, ...]]  # by budget
+CHEAPEST_FIRST = ("quick", "pgd-30", "paper", "strong", "learned")  # what agents can be evaluated by
 
 
 @dataclass(frozen=True)
@@ -96,8 +97,14 @@ class Missing:
     row: str
     member: str
     suite: str
+    """Or an attack."""
     eps: tuple[float, ...]
     """Empty where no agent was evaluated at any."""
+
+    @property
+    def options(self) -> tuple[str, str]:
+        """Of `bcl attack`."""
+        return "--suite" if self.suite in SUITES else "--attack", self.suite
 
 
 @dataclass(frozen=True)
@@ -251,7 +258,8 @@ class _Alike:
             notes += self._hurt_more(row.label, self.members[row.label][medians[row.label]])
             notes += self._fewer_budgets(row)
         if missing and (apart := [format_eps(eps) for eps in missing.eps if eps not in self.attacks]):
-            notes.append(f"at {', '.join(apart)} no attack was faced by all; evaluate each by --suite {missing.suite}")
+            way = " ".join(missing.options)
+            notes.append(f"at {', '.join(apart)} no attack was faced by all; evaluate each by {way}")
         quick = [entry.label for entry in self.entries if entry.config and entry.config.size == "small"]
         notes += [f"{label} is a quick look, not the paper's protocol" for label in quick]
         for label, members in self.members.items():
@@ -351,7 +359,7 @@ class _Alike:
             yield f"{row.label} was not evaluated at {', '.join(lacking)}: within larger budgets it may have less"
 
     def _missing(self) -> Missing | None:
-        """The largest suite that an agent faced, and the first agent that did not."""
+        """The suite or attack that all faced after the fewest scores more, and the first agent that lacks some of them."""
         by_agent = {
             (entry.label, member.name): one
             for entry in self.entries
@@ -363,12 +371,20 @@ class _Alike:
         if not apart and not nominal:
             return None
         wanted = tuple(apart or budgets)
-        for name, attacks in sorted(SUITES.items(), key=lambda item: -len(item[1])):
-            asked = [{(attack, eps) for attack in attacks} for eps in wanted]
-            lacking = [agent for agent, one in by_agent.items() for cells in asked if not cells <= one.cells.keys()]
-            if len(lacking) < len(by_agent) * len(wanted):
-                return Missing(*lacking[0], name, wanted)
-        return Missing(*[*nominal, *by_agent][0], "paper", wanted)
+        if not wanted:
+            return Missing(*nominal[0], CHEAPEST_FIRST[0], ())
+        lacking = {
+            name: [
+                agent
+                for agent, one in by_agent.items()
+                for attack in attacks_named(name)
+                for eps in wanted
+                if (attack, eps) not in one.cells
+            ]
+            for name in CHEAPEST_FIRST
+        }
+        cheapest = min(lacking, key=lambda name: len(lacking[name]))
+        return Missing(*lacking[cheapest][0], cheapest, wanted)
 
 
 def _in_all(played: Sequence[Sequence[Attack | None]]) -> tuple[Attack | None, ...]:

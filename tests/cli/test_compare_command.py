@@ -93,7 +93,7 @@ def test_other_formats_are_nothing_but_themselves(bcl) -> None:
     ("words", "expected"),
     [
         ([], "nothing to compare"),
-        (["never.safetensors"], "'bcl attack never.safetensors --suite paper' does it"),
+        (["never.safetensors"], "'bcl attack never.safetensors' does it"),
         (["one.safetensors", "one.safetensors"], "given twice"),
         (["nowhere"], "not a run directory"),
         (["one.safetensors", "--figure", "f.jpeg"], "png, svg, pdf"),

@@ -167,7 +167,7 @@ def test_only_attacks_that_all_faced_count(tmp_path: Path) -> None:
     assert [*block.rows[1].cells] == [0.0]
     assert block.rows[1].score is None
     assert "vanilla was evaluated by nominal play alone" in block.notes
-    assert block.missing == Missing("vanilla", "vanilla", "paper", (10 / 255, 20 / 255, 25 / 255))
+    assert block.missing == Missing("vanilla", "vanilla", "pgd-30", (10 / 255, 20 / 255, 25 / 255))
 
 
 def test_where_budgets_have_different_attacks_the_score_is_over_those_that_all_have(tmp_path: Path) -> None:
@@ -213,15 +213,21 @@ def test_attacks_that_not_all_faced_are_named_where_they_hurt_clearly_more(tmp_p
     assert block.notes == ("three has 7 at 0.1 under PGD-30, which not all faced",)
 
 
-def test_where_no_attack_is_shared_the_suite_and_the_agent_without_it_are_named(tmp_path: Path) -> None:
+def test_where_no_attack_is_shared_the_cheapest_way_to_one_is_named(tmp_path: Path) -> None:
     def by(suite: str, *budgets: float) -> Cells:
         attacked: Cells = {(attack, eps): [1.0] * 3 for attack in SUITES[suite] for eps in budgets}
         return {(None, 0.0): [1.0] * 3, **attacked}
 
     first = repeated(tmp_path / "a", "cartpole", "at", [by("paper", 0.1), by("quick", 0.1)])
     block = only_block(first, finished(tmp_path / "b", "cartpole", "at", by("paper", 0.1, 0.2)))
-    assert block.missing == Missing("a", "seed1", "paper", (0.1,))
-    assert block.notes == ("at 0.1 no attack was faced by all; evaluate each by --suite paper",)
+    assert block.missing == Missing("a", "seed1", "pgd-30", (0.1,))
+    assert block.notes == ("at 0.1 no attack was faced by all; evaluate each by --attack pgd-30",)
+    quick = finished(tmp_path / "quick", "cartpole", "at", by("quick", 0.1))
+    missing = only_block(quick, tmp_path / "b").missing  # one score of b instead of four of the first
+    assert missing == Missing("b", "b", "quick", (0.1,))
+    assert missing.options == ("--suite", "quick")
+    nothing = [finished(tmp_path / name, "cartpole", "vanilla", by("quick")) for name in ("c", "d")]
+    assert only_block(*nothing).missing == Missing("c", "c", "quick", ())
     for run in (first / "seed0", first / "seed1"):
         judge(run, resolve("cartpole").game, by("paper", 0.1), seed=7)
     block = only_block(first, tmp_path / "b")
