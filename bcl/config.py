@@ -4,11 +4,12 @@ Order of precedence: defaults < the stage's own settings < preset of the game < 
 recipe's rows for that game and stage < `--config FILE` < the command line.
 """
 
+import contextlib
 import copy
 import functools
 import math
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from importlib import resources
 from pathlib import Path
@@ -526,43 +527,75 @@ def resolve_stages(
     _refuse_other_game(game, preset["game"], top["game"])
     algo = str(top.get("algo", "dqn"))
     name = recipe or str(top.get("recipe", "vanilla"))
-    name = recipes.take_recipe(Path(name)) if name.endswith(".toml") else name
+    recipe_file = Path(name) if name.endswith(".toml") else None
+    name = recipes.take_recipe(recipe_file) if recipe_file else name
     tempo = str(top.get("tempo", "auto"))
     if tempo != "auto" and preset["game"]["engine"] == "gymnasium":
         raise ConfigError(f"'{game}' has no other tempo", "leave out --tempo, which is for Atari and Procgen games")
     choices = recipes.stages_of(name, algo, game, str(top.get("bootstrap", "auto")), tempo)
     *earlier, (last_stage, last_rows) = choices
+    built = functools.partial(_built, preset, name, algo, top.get("size") == "small")
 
     def config(stage: recipes.Stage, rows: list[recipes.Settings], *own: Mapping[str, Any]) -> Config:
-        merged: Mapping[str, Any] = functools.reduce(merge, (stage.settings, preset, *rows))
-        if top.get("size") == "small":
-            short = small(config_from_dict(merged), paced=stage.strategy == "paced")
-            merged = asdict(short) | {"game": game_to_dict(short.game)}
-        if algo == "ppo":  # settings of DQN's attack, which the rows of a game may have
-            merged = merge(merged, {"attack": NOT_PPO})
-        return config_from_dict(functools.reduce(override, (*own, {"recipe": name}), merged))
+        without_file, without_rows = (lambda: built(stage, rows, *own[1:])), (lambda: built(stage, [], *own))
+        with _naming(file if own else None, without_file), _naming(recipe_file, without_rows):
+            return built(stage, rows, *own)
 
-    _refuse_other_learner(algo, settings)
-    if "distill" in settings and last_stage.loss != "distill":
-        what = f"distill.* changes nothing, recipe '{name}' does not distill"
-        raise ConfigError(what, "leave it out, or take --recipe distilled")
-    try:
-        last = config(last_stage, last_rows, written, settings)
-    except ConfigError as error:
-        if not file:
-            raise
-        config(last_stage, last_rows, settings)  # raises where the file is not the cause
-        raise ConfigError(f"{error.message} (in '{file}')", error.hint) from None
+    by_init = "algo" in (agent or {}) and "algo" not in written | settings
+    learner = _Learner(algo, by_init)
+    learner.refuse_other(settings)
+    last = config(last_stage, last_rows, written, settings)
+    if recipe_file:
+        for stage in recipes.find_recipe(name).stages:
+            with _naming(recipe_file):
+                learner.refuse_unused(stage.games["*"], [stage], f"a stage of loss {stage.loss}")
+    stages = [stage for stage, _ in choices]
+    learner.refuse_unused(settings, stages, f"recipe '{name}'")
     layers = (preset, *last_rows, written, settings)
     targeted = any("target" in layer.get("curriculum", {}) for layer in layers)
     if last_stage.strategy in ("next", "skip", "paced") and not targeted:
         raise ConfigError(f"'{game}' has no target for a curriculum", "give one such as --curriculum.target 10/255")
-    _check_last(game, last_stage, last)
+    _check_last(learner, last_stage, last)
     # A printed configuration holds all of the last stage: only what was changed in it is meant for the others too.
     changes = _only(difference(config(last_stage, last_rows), last), written)
-    _refuse_other_learner(algo, changes)
+    with _naming(file):
+        learner.refuse_unused(changes, stages, f"recipe '{name}'")
     before = [(s, config(s, rows, _earlier(s, changes), _earlier(s, settings))) for s, rows in earlier]
     return [*before, (last_stage, last)]
+
+
+def _built(
+    preset: Mapping[str, Any],
+    name: str,
+    algo: str,
+    quick: bool,
+    stage: recipes.Stage,
+    rows: Sequence[recipes.Settings],
+    *own: Mapping[str, Any],
+) -> Config:
+    """A stage of the recipe `name`: its own settings, the preset, the recipe's rows for the game, then those of a user."""
+    merged: Mapping[str, Any] = functools.reduce(merge, (stage.settings, preset, *rows))
+    if quick:
+        short = small(config_from_dict(merged), paced=stage.strategy == "paced")
+        merged = asdict(short) | {"game": game_to_dict(short.game)}
+    if algo == "ppo":  # settings of DQN's attack, which the rows of a game may have
+        merged = merge(merged, {"attack": NOT_PPO})
+    return config_from_dict(functools.reduce(override, (*own, {"recipe": name}), merged))
+
+
+@contextlib.contextmanager
+def _naming(file: Path | None, without: Callable[[], object] = lambda: None) -> Iterator[None]:
+    """An error inside names a file of the user's, if `without` its settings there is none."""
+    try:
+        yield
+    except ConfigError as error:
+        if not file:
+            raise
+        try:
+            without()
+        except ConfigError:
+            raise error from None
+        raise ConfigError(f"{error.message} (in '{file}')", error.hint) from None
 
 
 def override(settings: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
@@ -643,15 +676,47 @@ def _earlier(stage: recipes.Stage, own: Mapping[str, Any]) -> dict[str, Any]:
     return {**own, "curriculum": {} if stage.strategy == "none" else table}
 
 
-def _refuse_other_learner(algo: str, own: Mapping[str, Any]) -> None:
-    """A user's settings of the learner that is not in use would change nothing."""
-    other, unused, used = ("dqn", DqnConfig, PpoConfig) if algo == "ppo" else ("ppo", PpoConfig, DqnConfig)
-    table = own.get(other)
-    for name in table if isinstance(table, Mapping) else ():
-        if name in unused.__dataclass_fields__:  # what is not, is refused for that
+@dataclass(frozen=True)
+class _Learner:
+    """What it and the recipe have no use for is refused where a user sets it: it would change nothing."""
+
+    algo: str
+    by_init: bool
+    """The agent to start from decides it."""
+
+    def way_to(self, other: str) -> str:
+        """What to do for another learner."""
+        return f"give --init an agent of {other}" if self.by_init else f"train with --algo {other}"
+
+    def refuse_other(self, own: Mapping[str, Any]) -> None:
+        """Settings of the learner that is not in use."""
+        algo = self.algo
+        other, unused, used = ("dqn", DqnConfig, PpoConfig) if algo == "ppo" else ("ppo", PpoConfig, DqnConfig)
+        for name in _names(other, unused, own):
             instead = f"set {algo}.{name}" if name in used.__dataclass_fields__ else "leave it out"
-            hint = f"{instead}, or train with --algo {other}"
+            hint = f"{instead}, or {self.way_to(other)}"
             raise ConfigError(f"{other}.{name} changes nothing, the learner is {algo}", hint)
+
+    def refuse_unused(self, own: Mapping[str, Any], stages: Sequence[recipes.Stage], called: str) -> None:
+        """That, and settings of an attack, a curriculum or a distillation that none of these stages has."""
+        self.refuse_other(own)
+        losses = {stage.loss for stage in stages}
+        judged = any(stage.strategy in ("next", "skip", "open") for stage in stages)  # by the training's attack too
+        attacked = "at" in losses or judged or (self.algo == "dqn" and bool(losses & {"radial", "sa"}))  # in play
+        for section, kind, used, what, instead in (
+            ("attack", AttackConfig, attacked, "trains without an attack", "at"),
+            ("curriculum", CurriculumConfig, losses != {"standard"}, "has no budget", "at"),
+            ("distill", DistillConfig, "distill" in losses, "does not distill", "distilled"),
+        ):
+            for name in () if used else _names(section, kind, own):
+                hint = f"leave it out, or take another recipe, such as --recipe {instead}"
+                raise ConfigError(f"{section}.{name} changes nothing, {called} {what}", hint)
+
+
+def _names(section: str, kind: Any, own: Mapping[str, Any]) -> list[str]:
+    """The settings of a section that a user gave; names that it does not have are refused for that."""
+    table = own.get(section)
+    return [name for name in table if name in kind.__dataclass_fields__] if isinstance(table, Mapping) else []
 
 
 def _refuse_other_game(name: str, known: Mapping[str, Any], given: Any) -> None:
@@ -661,7 +726,7 @@ def _refuse_other_game(name: str, known: Mapping[str, Any], given: Any) -> None:
             raise ConfigError(what, "name the game you mean on the command line, so that its preset is taken")
 
 
-def _check_last(game: str, stage: recipes.Stage, config: Config) -> None:
+def _check_last(learner: _Learner, stage: recipes.Stage, config: Config) -> None:
     start = config.curriculum.start
     target = config.curriculum.target
     if start >= target and stage.loss != "standard" and stage.strategy != "open":  # those have no target
@@ -670,7 +735,7 @@ def _check_last(game: str, stage: recipes.Stage, config: Config) -> None:
     for key, off in NOT_PPO.items():
         if config.algo == "ppo" and getattr(config.attack, key) != off:
             own = " (it has ppo.in_play)" if key == "in_play" else ""
-            hint = f"leave it out{own}, or train with --algo dqn if '{game}' allows"
+            hint = f"leave it out{own}, or {learner.way_to('dqn')}"
             raise ConfigError(f"PPO has no attack.{key}", hint)
 
 

@@ -72,8 +72,11 @@ def run_python(code: str) -> None:
     from bcl.settings import merge
 
     train, evaluate, certify = bcl.train, bcl.evaluate, bcl.certify
-    small = {"size": "small", **small_settings("dqn")}
-    bcl.train = with_small_suites(lambda game, **options: train(game, **merge(options, small)))
+
+    def small(options: dict[str, Any]) -> dict[str, Any]:
+        return merge(options, {"size": "small", **small_settings("dqn", "recipe" in options)})
+
+    bcl.train = with_small_suites(lambda game, **options: train(game, **small(options)))
     bcl.evaluate = with_small_suites(lambda agent, **options: evaluate(agent, **options | {"episodes": 1}))
     bcl.certify = lambda agent, **options: certify(agent, **options | {"episodes": 1})
     exec(compile(code, "block", "exec"), {"__name__": "__main__"})

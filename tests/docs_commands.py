@@ -67,16 +67,16 @@ SMALL: dict[str, dict[str, Any]] = {
 }
 
 
-def small_settings(learner: str) -> dict[str, dict[str, Any]]:
-    """Of a training that takes an instant."""
-    return {learner: SMALL_LEARNERS[learner], **SMALL}
+def small_settings(learner: str, robust: bool = True) -> dict[str, dict[str, Any]]:
+    """Of a training that takes an instant; `robust`: not by the recipe vanilla."""
+    settings = {learner: SMALL_LEARNERS[learner], **SMALL}
+    return {name: table for name, table in settings.items() if robust or name != "curriculum"}
 
 
-def small_flags(learner: str) -> list[str]:
+def small_flags(learner: str, robust: bool = True) -> list[str]:
     """The same as flags."""
-    return [
-        f"--{name}.{key}={value}" for name, table in small_settings(learner).items() for key, value in table.items()
-    ]
+    tables = small_settings(learner, robust).items()
+    return [f"--{name}.{key}={value}" for name, table in tables for key, value in table.items()]
 
 
 # Command -> options that are replaced, and what replaces them.
@@ -200,7 +200,8 @@ def small(words: list[str]) -> list[str]:
     if name == "train":
         rest += ["--algo", "ppo"] if PPO_AGENT in rest else []
         learner = "ppo" if rest[0] in PROCGEN or "ppo" in rest else "dqn"
-        rest = [*rest, *([] if "--size" in rest else ["--size", "small"]), *small_flags(learner)]
+        robust = "--recipe" in rest and rest[rest.index("--recipe") + 1] != "vanilla"
+        rest = [*rest, *([] if "--size" in rest else ["--size", "small"]), *small_flags(learner, robust)]
     elif name == "video" and "--steps" not in rest:
         rest = [*rest, "--steps", "20"]
     elif name in SMALLER and "--help" not in rest:

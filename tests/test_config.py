@@ -200,7 +200,7 @@ def test_the_papers_tempo_is_the_usual_one_of_ppo(recipe: str, game: str) -> Non
 def test_the_fast_tempo_shortens_every_stage_and_keeps_the_method(recipe: str, game: str) -> None:
     if game == "fruitbot" and "ppo" not in RECIPES[recipe].algos:
         return
-    target = {"curriculum": {"target": "10/255"}} if game == "breakout" else {}
+    target = {"curriculum": {"target": "10/255"}} if game == "breakout" and recipe != "vanilla" else {}
     usual = resolve_stages(game, recipe=recipe, settings={"tempo": "paper"} | target)
     fast = resolve_stages(game, recipe=recipe, settings={"tempo": "fast"} | target)
     method = ("kappa", "kappa_linear", "td_loss", "radial_approach", "ramp", "gamma")
@@ -517,3 +517,72 @@ def test_a_recipe_of_ones_own_without_stages_is_told_as_that(tmp_path: Path, tex
     file.write_text(text)
     with pytest.raises(ConfigError, match=r"mine.toml' is no recipe \(it has no \[\[stages\]\]\)"):
         resolve_stages("cartpole", recipe=str(file))
+
+
+AT_MINE = 'bootstrap = "vanilla"\n[[stages]]\nloss = "at"\ncurriculum = { target = 0.06 }\n'
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("--attack.kind pgd", "attack.kind changes nothing, recipe 'vanilla' trains without an attack; leave it out"),
+        ("--curriculum.runs 3", "curriculum.runs changes nothing, recipe 'vanilla' has no budget"),
+        ("--config own.toml", "curriculum.target changes nothing, recipe 'vanilla' has no budget (in 'own.toml')"),
+        ("--recipe distilled --attack.kind pgd", "attack.kind changes nothing, recipe 'distilled' trains without"),
+        ("--recipe radial --algo ppo --attack.kind pgd", "attack.kind changes nothing, recipe 'radial'"),
+        ("--recipe at --distill.steps 3", "distill.steps changes nothing, recipe 'at' does not distill; leave it out"),
+        ("--recipe mine.toml --algo ppo", "dqn.steps changes nothing, the learner is ppo (in 'mine.toml')"),
+        (
+            "--recipe standard.toml",
+            "attack.kind changes nothing, a stage of loss standard trains without an attack (in",
+        ),
+        ("--recipe wrong.toml", "attack.steps = 'x' is not a whole number (in 'wrong.toml')"),
+        ("--recipe earlier.toml", "unknown setting 'dqn.stpes' (in 'earlier.toml'); did you mean 'steps'"),
+        ("--recipe at.toml --attack.steps x", "'at' is the name of a built-in recipe"),
+        ("--recipe fine.toml --attack.steps x", "attack.steps = 'x' is not a whole number; give"),
+    ],
+)
+def test_settings_that_nothing_uses_are_refused_and_files_named(
+    words: str, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    files = {
+        "own": "[curriculum]\ntarget = 0.07\n",
+        "mine": AT_MINE + "dqn.steps = 9000\n",
+        "standard": '[[stages]]\nloss = "standard"\nattack.kind = "pgd"\n' + AT_MINE.partition("\n")[2],
+        "wrong": AT_MINE + 'attack.steps = "x"\n',
+        "earlier": '[[stages]]\nloss = "standard"\ndqn.stpes = 9\n' + AT_MINE.partition("\n")[2],
+        "at": AT_MINE,
+        "fine": AT_MINE,
+    }
+    for name, text in files.items():
+        Path(f"{name}.toml").write_text(text)
+    settings = parse_settings(words.split())
+    file, recipe = settings.pop("config", None), settings.pop("recipe", None)
+    with pytest.raises(ConfigError) as error:
+        resolve_stages("cartpole", recipe=recipe, file=file and Path(file), settings=settings)
+    assert str(error.value).startswith(expected)
+
+
+def test_settings_that_one_stage_uses_are_taken() -> None:
+    for words in (
+        "--recipe radial --attack.in_play 0.5",  # of copies that play under attack while bounds are trained
+        "--recipe bcl-radial --attack.kind pgd",  # which may judge
+        "--recipe at --dqn.steps 5000 --curriculum.target 0.1 --attack.kind pgd",
+        "--recipe distilled --dqn.steps 5000 --distill.steps 3 --curriculum.target 0.1",
+    ):
+        settings = parse_settings(words.split())
+        resolve_stages("cartpole", recipe=settings.pop("recipe"), settings=settings)
+
+
+def test_the_way_to_another_learner_is_the_one_that_decides_it() -> None:
+    for agent, settings, way in (
+        ({"algo": "ppo"}, {}, "set ppo.steps, or give --init an agent of dqn"),
+        ({"algo": "ppo"}, {"algo": "ppo"}, "set ppo.steps, or train with --algo dqn"),
+        ({}, {"algo": "ppo"}, "set ppo.steps, or train with --algo dqn"),
+    ):
+        with pytest.raises(ConfigError) as error:
+            resolve_stages("cartpole", recipe="at", settings={**settings, "dqn": {"steps": 9}}, agent=agent)
+        assert error.value.hint == way
+    with pytest.raises(ConfigError, match="or give --init an agent of dqn"):
+        resolve_stages("cartpole", recipe="at", settings={"attack": {"fresh": True}}, agent={"algo": "ppo"})

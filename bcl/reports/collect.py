@@ -4,7 +4,6 @@ import dataclasses
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import bcl
 from bcl import zoo
@@ -286,11 +285,10 @@ def _proofs(results: Iterable[tuple[Results, str]]) -> tuple[Proof, ...]:
 def _settings(run: RunDirectory, config: Config) -> Iterator[tuple[str, str, str, str]]:
     """Settings of every stage that are not as the preset and the recipe have them."""
     same = {name: getattr(config, name) for name in ("algo", "bootstrap", "tempo", "size", "seed")}
-    # Without a preset the game's own id is known to have defaults.
-    settings: dict[str, Any] = {**same, "curriculum": {"target": config.curriculum.target}}
     name = preset_for(config.game)
-    game = name or config.game.id
-    preset = resolve_stages(game, recipe=config.recipe, settings=same if name else settings, known=config.game)
+    if not name and run.stages()[-1].loss != "standard":  # without a preset the game's own id has no target
+        same["curriculum"] = {"target": config.curriculum.target}
+    preset = resolve_stages(name or config.game.id, recipe=config.recipe, settings=same, known=config.game)
     learner = "dqn." if config.algo == "ppo" else "ppo."
     for stage in run.stages():
         own = stage.config

@@ -57,7 +57,7 @@ for fault in ("raises", "sleeps", "deaf"):
 """
 TINY = [
     *("--network.hidden=8", "--dqn.steps=400", "--dqn.num_envs=2", "--dqn.batch_size=16", "--dqn.replay_initial=32"),
-    *("--dqn.buffer_size=200", "--evaluation.episodes=1", "--curriculum.target=0.1", "--device=cpu"),
+    *("--dqn.buffer_size=200", "--evaluation.episodes=1", "--device=cpu"),
 ]
 
 
