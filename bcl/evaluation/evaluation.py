@@ -33,7 +33,7 @@ class Start:
     name: str
     """Its stage, such as `vanilla`; `--init` where it was given."""
     file: str
-    """Within the run; of `bcl attack` the whole path."""
+    """Its path, with that of the run as it was given."""
     scores: list[Score]
 
     def to_dict(self) -> dict[str, Any]:

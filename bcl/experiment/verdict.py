@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from bcl import stats
@@ -65,7 +66,7 @@ class Verdict:
             evaluation, *others = (_evaluations_inside if "scores" in data else _evaluations_beside)(run, data)
             if not isinstance(data["flags"], list):
                 raise TypeError("its flags are not a list")
-            raised = tuple(map(Flag.from_text, data["flags"]))
+            raised = tuple(_with_path(run, Flag.from_text(text), evaluation.start) for text in data["flags"])
             values = typed_values(cls, {name: data[name] for name in FACTS})
             return cls(replace(evaluation, flags=raised), others[0] if others else None, **values)
 
@@ -146,6 +147,13 @@ def evaluate_run(
     }
 
 
+def _with_path(run: RunDirectory, flag: Flag, start: Start | None) -> Flag:
+    """A run may be moved, so its result names the start's file within the run; people get a path that works from where they are."""
+    if flag.name != WORSE_THAN_START or not start:
+        return flag
+    return replace(flag, message=flag.message.removesuffix(run.name_of(Path(start.file))) + start.file)
+
+
 def _joined(played: Sequence[Sequence[Score]]) -> list[Score]:
     return [score for scores in played for score in scores]
 
@@ -161,7 +169,7 @@ def _evaluations_beside(run: RunDirectory, data: Json) -> list[Evaluation]:
         if begun:
             name, agent = begun
             theirs = _stored(run, agent.results, replace(conditions, agent=agent.fingerprint), wanted)
-            start = Start(name, run.name_of(agent.file), theirs)
+            start = Start(name, str(agent.file), theirs)
         scores = _stored(run, run.results, conditions, wanted)
         meaning = conditions.meaning
         found.append(Evaluation(conditions.plan.game, scores, conditions.agent, start=start, meaning=meaning))
@@ -191,7 +199,7 @@ def _evaluations_inside(run: RunDirectory, data: Json) -> list[Evaluation]:
     for name, levels in (("scores", None), ("unlimited", "eval")):
         if scores := read(data.get(name, [])):
             game = game_for_evaluation(config.game, levels, config.evaluation.max_steps)
-            start = Start(str(about["name"]), str(about["file"]), read(about[name])) if about else None
+            start = Start(str(about["name"]), str(run.file(about["file"])), read(about[name])) if about else None
             found.append(Evaluation(game, scores, start=start))
     return found
 

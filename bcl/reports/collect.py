@@ -99,7 +99,7 @@ def _of_run(run: RunDirectory, source: Path) -> Collected:
         found = _with_verdict(read_results([(run.results, policy)]), verdict.evaluations)
         found = _ranked(found, usual, asked)
         if start:
-            found = beside_the_start(run, found, verdict, *start)
+            found = beside_the_start(found, verdict, *start)
         sentence = _shown(verdict, *found).sentence(config) + _few_episodes(found[0], usual)
     else:
         found = _so_far(run)
@@ -219,14 +219,12 @@ def flagged(evaluation: Evaluation, note: str) -> Evaluation:
     return dataclasses.replace(evaluation, flags=tuple(raised), note=note)
 
 
-def beside_the_start(
-    run: RunDirectory, found: Iterable[Evaluation], verdict: Verdict, name: str, start: Agent
-) -> list[Evaluation]:
+def beside_the_start(found: Iterable[Evaluation], verdict: Verdict, name: str, start: Agent) -> list[Evaluation]:
     """With the scores of the agent that training began from, where it played all of these on the same episodes."""
     played = read_evaluations(start.results.scores, start.fingerprint)
     # Those of the verdict too: their files may be gone.
     played += [Evaluation(own.game, own.start.scores) for own in verdict.evaluations if own.start and own.start.scores]
-    return [_compared(one, played, name, run.name_of(start.file)) for one in found]
+    return [_compared(one, played, name, str(start.file)) for one in found]
 
 
 def _compared(e: Evaluation, played: Iterable[Evaluation], name: str, file: str) -> Evaluation:

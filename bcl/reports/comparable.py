@@ -81,7 +81,7 @@ def _member(run: RunDirectory) -> Member:
         raise StoreError(f"'{run.result_file}' is damaged: it names no agent", "delete it and resume the run")
     found = _evaluations(run.path, [(run.results, policy)])
     if start := run.start(policy):
-        found = tuple(beside_the_start(run, found, verdict, *start))
+        found = tuple(beside_the_start(found, verdict, *start))
     return Member(run.path.name, found, effort(run.path), tuple(map(str, verdict.evaluation.flags)))
 
 

@@ -74,24 +74,25 @@ def run(tmp_path_factory: pytest.TempPathFactory, short_games: None) -> Path:
 def test_an_agent_that_training_made_worse_is_told_with_the_file_of_the_better_one(run: Path) -> None:
     verdict, config = spoiled(run, Dispatcher())
     assert verdict.evaluation.start is not None
-    assert (verdict.evaluation.start.name, verdict.evaluation.start.file) == ("--init", FILE)
+    assert (verdict.evaluation.start.name, verdict.evaluation.start.file) == ("--init", str(run / FILE))
     assert [(s.attack, s.eps, s.seed) for s in verdict.evaluation.start.scores] == [
         (s.attack, s.eps, s.seed) for s in verdict.evaluation.scores
     ]
     assert verdict.evaluation.start.scores[0].mean == 60
     [flag] = [flag for flag in verdict.evaluation.flags if flag.name == "worse-than-start"]
     assert f"it has {verdict.evaluation.scores[0].mean:.4g} without attack instead of 60" in flag.message
-    assert flag.message.endswith(f"there the agent it started from is the better choice: {FILE}")
+    assert flag.message.endswith(f"there the agent it started from is the better choice: {run / FILE}")
     sentence = verdict.sentence(config)
     assert "; its start (--init) has 60 without attack and " in sentence
-    assert FILE in sentence
+    assert str(run / FILE) in sentence
     assert (run / FILE).exists()
+    assert f"the better choice: {FILE}" in "".join(RunDirectory(run).result()["flags"])  # a run may be moved
 
 
 def test_it_is_on_the_page(run: Path) -> None:
     c = collect(run)
     assert "its start (--init) has 60 without attack" in c.verdict
-    assert f"the better choice: {FILE}" in c.verdict
+    assert f"the better choice: {run / FILE}" in c.verdict
     start = c.evaluations[0].start
     assert start is not None
     assert start.scores[0].mean == 60
@@ -122,6 +123,7 @@ def test_it_is_in_the_terminal(run: Path, in_folder: Callable[..., tuple[int, st
     assert "(its start: 60 ± 0)" in out
     assert "flag worse-than-start: " in out
     assert f"its start (--init): {run / FILE}" in out
+    assert out.count(f"the better choice: {run / FILE}") == 2  # the flag and the verdict
 
 
 def test_scores_of_the_start_are_kept_and_not_played_again(run: Path) -> None:

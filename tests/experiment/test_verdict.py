@@ -64,7 +64,7 @@ def test_a_result_names_its_scores_and_does_not_repeat_them(run: RunDirectory) -
     assert sorted(stored) == sorted([*score.returns] for score in verdict.evaluation.scores)
     start = verdict.evaluation.start
     assert start is not None
-    assert (start.name, start.file) == ("vanilla", "stages/1-vanilla/policy.safetensors")
+    assert (start.name, start.file) == ("vanilla", str(run.path / "stages/1-vanilla/policy.safetensors"))
     assert len(start.scores) == len(verdict.evaluation.scores)
 
 

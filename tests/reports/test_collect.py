@@ -336,7 +336,7 @@ def test_a_later_evaluation_that_comes_first_names_the_start_where_it_was_judged
     assert c.evaluations[0].scores[0].seed == 8
     assert "its start (radial) has 20 without attack and -3 within 25/255" in c.verdict
     better = "it has 1 without attack instead of 20, 1 within 10/255 instead of 5; there the agent it started from"
-    assert f"{better} is the better choice: stages/2-radial/policy.safetensors" in c.verdict
+    assert f"{better} is the better choice: {pong_run / 'stages/2-radial/policy.safetensors'}" in c.verdict
 
 
 def test_flags_of_a_larger_evaluation_stand_on_top_too(pong_run: Path) -> None:
