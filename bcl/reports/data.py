@@ -131,6 +131,8 @@ class Frames:
     """Moments of one episode."""
 
     attack: Attack
+    seed: int
+    """Of the game: an evaluation with this seed begins with this episode."""
     eps: float
     steps: int
     """Looked at."""

@@ -21,7 +21,7 @@ from bcl.reports.collect import agent_file, results_of
 from bcl.reports.data import Collected, Frame, Frames
 from bcl.runs import store
 
-FACTS = ("eps", "steps", "changed")  # fields that are stored as they are
+FACTS = ("seed", "eps", "steps", "changed")  # fields that are stored as they are
 MOMENTS = 4
 STEPS = 100  # looked at
 [ATTACK] = suite("quick")  # the cheapest that climbs: a stronger one shows the same, and can take minutes
@@ -36,24 +36,25 @@ def play_frames(collected: Collected, device: str, say: Callable[[str], object] 
         return None
     game = policy.spec.game
     kept = results_of(path).frames_file
-    about: dict[str, Any] = {"policy": fingerprint(policy), "seed": 0, "looked_at": STEPS}
+    about: dict[str, Any] = {"policy": fingerprint(policy), "looked_at": STEPS}
     if (found := _read(kept, about)) is not None:
         return found
     say("sample frames: the beginning of an episode under attack is played once, and kept for later reports")
     eps = worst_budget(collected, game)
+    seed = collected.evaluations[0].seed if collected.evaluations else 0
     played = game_for_evaluation(game, None, EvaluationConfig().max_steps)
     with (
         contextlib.closing(make_env(played, 1, device, render=True)) as env,
         threads(useful_threads(policy.spec.obs_shape, 1)),
     ):
-        moments = list(watch(policy, env, ATTACK, eps, seed=0, steps=STEPS))
+        moments = list(watch(policy, env, ATTACK, eps, seed=seed, steps=STEPS))
         names = [name.lower() for name in env.action_names]
     chosen = []
     for i in choose(moments):
         m = moments[i]
         chosen.append(Frame(i + 1, m.clean, m.seen, names[m.wanted], names[m.taken], m.screen))
     changed = sum(m.wanted != m.taken for m in moments)
-    frames = Frames(ATTACK, eps, len(moments), changed, OBSERVATION_NAMES.get(game.id, ()), tuple(chosen))
+    frames = Frames(ATTACK, seed, eps, len(moments), changed, OBSERVATION_NAMES.get(game.id, ()), tuple(chosen))
     with contextlib.suppress(StoreError):  # a run may be read-only: then they are played again next time
         _write(kept, about, frames)
     return frames

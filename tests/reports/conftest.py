@@ -142,4 +142,4 @@ def pong_frames() -> Frames:
     clean = draws.random((2, 1, 84, 84), dtype=np.float32)
     seen = (clean + 25 / 255 * draws.choice(np.float32([-1, 1]), clean.shape)).clip(0, 1)
     moments = [Frame(7, clean[0], seen[0], "left", "right", None), Frame(90, clean[1], seen[1], "fire", "left", None)]
-    return Frames(PGD30, 25 / 255, 200, 31, (), tuple(moments))
+    return Frames(PGD30, 0, 25 / 255, 200, 31, (), tuple(moments))

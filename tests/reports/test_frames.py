@@ -1,5 +1,6 @@
 """Sample frames, and the command that puts them on a page."""
 
+import contextlib
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +14,7 @@ from bcl.attacks import PGD, RIFGSM
 from bcl.config import resolve
 from bcl.envs import make_env
 from bcl.errors import MissingExtra
-from bcl.evaluation import Moment
+from bcl.evaluation import Moment, watch
 from bcl.policies import Policy, PolicySpec
 from bcl.policies.files import fingerprint
 from bcl.reports import frames
@@ -97,6 +98,27 @@ def test_frames_are_played_once(agent: Path, monkeypatch: pytest.MonkeyPatch) ->
         assert (a.step, a.wanted, a.taken) == (b.step, b.wanted, b.taken)
         assert np.array_equal(a.clean, b.clean)
         assert np.array_equal(a.seen, b.seen)
+
+
+def test_frames_are_of_the_first_episode_of_the_table_and_say_where_they_are_not(
+    agent: Path, in_folder: Callable[..., tuple[int, str, str]]
+) -> None:
+    words = ("attack", "mine.safetensors", "--eps", "0.2", "--device", "cpu")
+    in_folder(*words, "--episodes", "3", "--seed", "7")
+    found = play_frames(collect(agent), "cpu")
+    assert found is not None
+    with contextlib.closing(make_env(resolve("cartpole").game, 1)) as env:
+        first = next(watch(package.load(agent), env, found.attack, found.eps, seed=7))
+    assert found.seed == 7
+    [kept] = [m for m in found.moments if m.step == 1]
+    assert np.array_equal(kept.clean, first.clean)
+    assert "steps of the first episode of the table (seed 7)" in text_of(agent)
+    in_folder(*words, "--episodes", "4", "--seed", "8")
+    assert "steps of an episode played for this page (seed 7)" in text_of(agent)
+
+
+def text_of(agent: Path) -> str:
+    return " ".join(package.report(agent, device="cpu").file.read_text().split())
 
 
 @pytest.mark.parametrize("damage", [b"", b"PK\x03\x04 not a zip", "other agent"])

@@ -84,6 +84,7 @@ def vector_frames() -> Frames:
     screen = np.full((40, 60, 3), 200, dtype=np.uint8)
     return Frames(
         "RIFGSM(objective=CrossEntropy())",
+        0,
         0.1,
         50,
         2,
