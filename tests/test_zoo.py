@@ -166,8 +166,11 @@ def test_the_list_shows_every_agent_and_one_in_full(in_folder: Cli) -> None:
     code, out, _ = in_folder("zoo")
     assert code == 0
     assert all(f"  {name} " in out for name in zoo.names())
-    assert "0: 21, 1/255: 21, 3/255: 21, 5/255: -18.05, 10/255: -21" in out
-    assert "15/255: 12.4, 20/255: 12.4, 25/255: 12.4 (paper)" in out  # 20.6 and 20.7 at exactly these budgets
+    assert max(map(len, out.splitlines())) <= 80
+    assert not any(line.endswith(":") for line in out.splitlines()[2:])  # budgets and their returns stay together
+    words = " ".join(out.split())
+    assert "0: 21, 1/255: 21, 3/255: 21, 5/255: -18.05, 10/255: -21" in words
+    assert "15/255: 12.4, 20/255: 12.4, 25/255: 12.4 (paper)" in words  # 20.6 and 20.7 at exactly these budgets
     agent = zoo.named("pong-radial")
     assert in_folder("zoo", "pong-radial")[1] == (agent.folder / zoo.ABOUT).read_text()
 

@@ -4,6 +4,7 @@ The command line reads their signatures for its help: nothing heavy is imported 
 """
 
 import dataclasses
+import textwrap
 import tomllib
 from typing import Any
 
@@ -17,6 +18,8 @@ from bcl.settings import difference, setting_line, setting_rows, to_toml
 WITHIN = (
     "mean return by budget (0: no attack), the worst within each budget at which all attacks of a suite were played"
 )
+NAME = 20  # letters
+GLUE = "\N{NO-BREAK SPACE}"
 
 
 def zoo_agents(name: str | None = None) -> Listing:
@@ -34,13 +37,18 @@ def zoo_agents(name: str | None = None) -> Listing:
     if not names:
         raise WeightsError("the zoo of this installation is empty", zoo.RESTORE)
     rows = []
-    lines = [f"{WITHIN}:"]
+    lines = [_wrapped(f"{WITHIN}:", 2)]
     for agent in map(zoo.named, names):
         about = {"name": agent.folder.name, "game": agent.game, "recipe": agent.recipe}
         rows.append(about | {"suite": agent.suite} | agent.within)
-        returns = ", ".join(f"{eps}: {mean:.4g}" for eps, mean in agent.within.items())
-        lines.append(f"  {agent.folder.name:<20}{agent.game:<14}{agent.recipe:<14}{returns} ({agent.suite})")
+        returns = ", ".join(f"{eps}:{GLUE}{mean:.4g}" for eps, mean in agent.within.items())
+        lines.append(_wrapped(f"  {agent.folder.name:<{NAME}}{returns}{GLUE}({agent.suite})", NAME + 2))
     return Listing("the zoo", rows, "\n".join(lines), {"agents": rows})
+
+
+def _wrapped(line: str, indent: int) -> str:
+    """For a terminal of 80 columns."""
+    return textwrap.fill(line, 80, subsequent_indent=" " * indent, break_on_hyphens=False).replace(GLUE, " ")
 
 
 def presets(game: str | None = None, *, recipe: str | None = None, **settings: Any) -> Listing:

@@ -7,6 +7,7 @@ the arguments that were given. Nothing heavy is imported at the top.
 import json as to_json
 import os
 import shlex
+import textwrap
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -46,7 +47,11 @@ def resume(call: Call) -> None:
 def status(call: Call) -> None:
     """Tell."""
     found = call()
-    print(found)
+    wrapper = textwrap.TextWrapper(
+        max(40, console.out.width), subsequent_indent=" " * 6, break_long_words=False, break_on_hyphens=False
+    )
+    for line in str(found).splitlines():
+        print(wrapper.fill(line))
     _print_next({"finished": "report", "stopped": "resume", "at work": "status"}[found.state], call.args[0])
 
 

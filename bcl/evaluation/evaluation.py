@@ -199,7 +199,7 @@ class Evaluation(Result):
         rows = [(label, *(shown.get((attack, at), "") for at in columns)) for attack, label in labels.items()]
         totals = [("worst within", *_worst_within(self.scores, columns))]
         if self.start:
-            totals.append((f"start ({self.start.name}), worst within", *_worst_within(self.start.scores, columns)))
+            totals.append((f"start ({self.start.name})", *_worst_within(self.start.scores, columns)))
         attacked = max(self.budgets) > 0
         return Table(self.title, ("attack", *columns.values()), tuple(rows), (), tuple(totals) if attacked else ())
 

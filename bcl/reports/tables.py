@@ -1,5 +1,6 @@
 """The tables of a comparison, and how any table is written: to a terminal, as markdown and as LaTeX."""
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from html import escape
 from typing import TYPE_CHECKING
@@ -15,6 +16,7 @@ from bcl.settings import format_eps
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table as RichTable
 
     from bcl.reports.comparable import Entry
     from bcl.reports.compare import Block, Comparison, ReturnAtBudget, Row
@@ -23,7 +25,11 @@ EXACTLY = "at exactly this budget"
 # columns that are left out where the paper has neither
 PAPER_RUNS = "paper's runs"
 PAPER_TIME = "paper's time"
-SHORTEST_NAME = 12  # letters of an agent's name that the terminal shows at least
+# letters of an agent's name
+SHORTEST_NAME = 12  # that the terminal shows at least
+LONG_NAME = 24  # that make it split a table rather than show fewer
+_UNIT = re.compile(r"\[[^\]]*\]|\S+ ± \S+|\S+")  # of a cell
+Lines = Sequence[tuple[str, ...]]
 _LATEX = {"\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}"}
 _LATEX |= {"~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$", "\N{MINUS SIGN}": "$-$"}
 
@@ -40,42 +46,83 @@ def tables(comparison: "Comparison") -> list[Table]:
 
 
 def print_table(table: Table, console: "Console") -> None:
-    """In a terminal: turned where only so its words fit, names cut where they do not."""
-    from rich.table import Table as RichTable
-    from rich.text import Text
-
-    lines: Sequence[tuple[str, ...]] = [table.header, *table.rows, *table.totals]
-    columns = [*zip(*lines, strict=True)]
-    turned = _width(columns) > max(console.width, _width(lines))
-    if turned:
-        lines, columns = columns, [*lines]
-    first, *others = _longest_words(columns)
-    spare = console.width - _width(columns)
-    shown = RichTable()
-    shown.add_column(Text(lines[0][0]), no_wrap=True, max_width=max(SHORTEST_NAME, first + spare))
-    for name, width in zip(lines[0][1:], others, strict=True):
-        shown.add_column(Text(name), justify="right", min_width=width, overflow="fold")
-    for place, row in enumerate(lines[1:]):
-        total = place - len(table.rows) if table.totals and not turned else None
-        if total == 0:
-            shown.add_section()
-        shown.add_row(*map(Text, row), style="bold" if total == 0 else "dim" if row[0].startswith("  ") else None)
+    """In a terminal: turned, or in parts below each other, where only so its numbers fit; names cut where they do not."""
     console.print(table.title, markup=False, highlight=False)
-    console.print(shown)
+    lines = [table.header, *table.rows, *table.totals]
+    for part, turned in _parts(lines, console.width):
+        console.print(_drawn(part, console.width, 0 if turned else len(table.totals)))
     for note in table.notes:
         console.print(note, markup=False, highlight=False)
 
 
-def _width(columns: Sequence[tuple[str, ...]]) -> int:
-    """What a table needs to break no word."""
-    return sum(_longest_words(columns)) + 3 * len(columns) + 1
+def _parts(lines: Lines, width: int) -> Iterator[tuple[Lines, bool]]:
+    """Tables that fit, and whether they are turned."""
+    columns = [*zip(*lines, strict=True)]
+    if _width(columns) <= width:
+        yield lines, False
+        return
+    if _width(lines) <= width:
+        yield columns, True
+        return
+    names, *others = columns
+    part = [names]
+    for column in others:
+        if len(part) > 1 and _width([*part, column]) > width:
+            yield [*zip(*part, strict=True)], False
+            part = [names]
+        part.append(column)
+    yield [*zip(*part, strict=True)], False
 
 
-def _longest_words(columns: Sequence[tuple[str, ...]]) -> list[int]:
-    """Of each column; agents' names in the header are long, and may be broken."""
-    first, *others = columns
-    texts = [first, *((*(name[:SHORTEST_NAME] for name in header.split()), *body) for header, *body in others)]
-    return [max(len(word) for text in column for word in text.split()) for column in texts]
+def _drawn(lines: Lines, width: int, totals: int) -> "RichTable":
+    from rich.table import Table as RichTable
+    from rich.text import Text
+
+    names, *columns = zip(*lines, strict=True)
+    room = width - 3 * len(lines[0]) - 1
+    name = min(max(map(len, names)), SHORTEST_NAME)
+    widths = [max(map(len, column)) for column in columns]
+    if max(map(len, names)) + sum(widths) > room:
+        widths = [*map(_narrowest, columns)]
+    if name + sum(widths) > room and len(widths) == 1:
+        widths = [max(1, room - name)]
+    shown = RichTable()
+    shown.add_column(Text(lines[0][0]), no_wrap=True, max_width=max(name, room - sum(widths)))
+    for header, at in zip(lines[0][1:], widths, strict=True):
+        shown.add_column(Text(header), justify="right", width=at, overflow="fold")
+    for place, row in enumerate(lines[1:], totals - len(lines) + 1):  # totals from 0
+        if place == 0 and totals:
+            shown.add_section()
+        cells = [_broken(cell, at) for cell, at in zip(row[1:], widths, strict=True)]
+        style = "bold" if place == 0 and totals else "dim" if row[0].startswith("  ") else None
+        shown.add_row(*map(Text, (row[0], *cells)), style=style)
+    return shown
+
+
+def _width(columns: Lines) -> int:
+    """What a table needs to break no number and to cut no name much."""
+    names, *others = columns
+    return min(max(map(len, names)), LONG_NAME) + sum(map(_narrowest, others)) + 3 * len(columns) + 1
+
+
+def _narrowest(column: Sequence[str]) -> int:
+    """What its header and body need; agents' names in the header are long, and may be broken."""
+    header, *body = column
+    words = [word[:SHORTEST_NAME] for word in header.split()]
+    return max(map(len, [*words, *(unit for cell in body for unit in _UNIT.findall(cell))]), default=1)
+
+
+def _broken(cell: str, width: int) -> str:
+    """Lines of a cell: numbers with their error and intervals stay whole where they fit."""
+    lines = [""]
+    for unit in _UNIT.findall(cell):
+        for word in [unit] if len(unit) <= width else unit.split():
+            longer = f"{lines[-1]} {word}".strip()
+            if len(longer) <= width:
+                lines[-1] = longer
+            else:
+                lines.append(word)
+    return "\n".join(filter(None, lines))
 
 
 def as_markdown(table: Table) -> str:

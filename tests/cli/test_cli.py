@@ -1,5 +1,6 @@
 """The command line as a person meets it: one sentence, exit code 2, no traceback."""
 
+import functools
 import inspect
 import os
 import re
@@ -11,11 +12,15 @@ from pathlib import Path
 
 import pytest
 import torch
+from rich.console import Console
 
+from bcl.api import console
 from bcl.attacks.suites import ATTACK_NAMES
+from bcl.cli import commands
 from bcl.cli.main import COMMANDS, functions_of, main
 from bcl.cli.options import NO_OPTIONS, options_of
 from bcl.config import config_from_toml, resolve
+from bcl.result import Listing
 
 
 @pytest.fixture
@@ -328,3 +333,17 @@ def test_a_reader_that_leaves_early_is_no_error() -> None:
     assert b"Traceback" not in process.stderr.read()
     process.stderr.close()
     process.wait()
+
+
+def test_the_lines_of_a_status_are_broken_between_words(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    phase = "  at, next: phase 2  10/255  runs nominal 20.95 20.8 21  attacked -18.05 -21 12.4  kept 3  next -> 15/255  12 min"
+    found = Listing("mine", [], f"runs/{'long-name-' * 9}: at on pong\n{phase}\n  finished", {})
+    monkeypatch.setattr(found.__class__, "state", "finished", raising=False)
+    monkeypatch.setattr(console, "out", Console(width=80))
+    commands.status(functools.partial(lambda path: found, Path("mine")))
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == f"runs/{'long-name-' * 9}:"  # a path stays whole
+    assert max(map(len, lines[2:])) <= 80
+    assert " ".join(" ".join(lines).split()).startswith(" ".join(str(found).split()))

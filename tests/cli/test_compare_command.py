@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -9,8 +10,10 @@ import torch
 from rich.console import Console
 
 import bcl as package
+from bcl.attacks import PGD
 from bcl.config import resolve
 from bcl.envs import make_env
+from bcl.evaluation import Evaluation, Score, Start
 from bcl.policies import Policy, PolicySpec
 from bcl.reports.tables import print_table
 from bcl.result import Table
@@ -140,3 +143,30 @@ def test_budgets_that_do_not_fit_beside_each_other_stand_below_each_other() -> N
         rows = [line for line in printed(table, width) if "20.9" in line]
         assert len(rows) == 10
         assert all(len(line) <= max(width, 23) for line in rows)
+
+
+def test_a_table_that_fits_neither_way_stands_in_parts_in_which_no_number_is_broken() -> None:
+    budgets = [f"{level}/255" for level in (1, 3, 5, 10, 15, 20, 25)]
+    names = [f"PGD-50 x5 of kind {kind}" for kind in range(9)]
+    rows = tuple((name, *[f"{number + 10} ± 0.12 [9.25, 21]" for number in range(7)]) for name in names)
+    totals = (("worst within", *["9 ± 0.12"] * 7), ("start (vanilla)", *["8 ± 0.12"] * 7))
+    lines = printed(Table("t", ("attack", *budgets), rows, (), totals), 80)
+    assert max(map(len, lines)) <= 80
+    text = "\n".join(lines)
+    parts = text.count("attack")
+    assert parts > 1
+    assert all(text.count(f" {name} ") == parts for name in (*names, "worst within", "start (vanilla)"))
+    assert all(text.count(f" {budget} ") == 1 for budget in budgets)
+    assert text.count("[9.25, 21]") == 63
+    assert len(re.findall(r"\b\d+ ± 0.12", text)) == 63 + 14
+
+
+def test_the_table_of_a_run_with_its_start_fits_80_columns() -> None:
+    scores = [
+        Score(attack, eps, (19.5, 21.0, 20.123), (1,) * 3, 0.1, eps, 0.0, 0, "fixed")
+        for attack, eps in ((None, 0.0), *((PGD(steps=10, step=0.2), level / 255) for level in (1, 3, 5)))
+    ]
+    table = Evaluation(resolve("pong").game, scores, start=Start("vanilla", "p", scores)).table()
+    lines = printed(table, 80)
+    assert max(map(len, lines)) <= 80
+    assert len([line for line in lines if line.startswith("│")]) == 2 + 2  # none is broken
