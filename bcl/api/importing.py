@@ -23,7 +23,8 @@ def import_policy(
         format: radial-dqn (radial_rl_v2, SA-DQN, BCL), radial-dqn-v1 (radial_rl), radial-ppo (Procgen) or sb3 (a
             Stable-Baselines3 DQN, PPO or A2C zip).
         game: The game it plays, such as fruitbot.
-        normalise: sb3: an npz file with mean and var of VecNormalize's obs_rms, where the agent was trained behind it.
+        normalise: sb3: an npz file with mean and var of VecNormalize's obs_rms, and its epsilon, where the agent was trained
+            behind it.
     """
     text("format", format, "give its name, such as 'sb3'")
     statistics = None if normalise is None else path_of("normalise", normalise)

@@ -229,6 +229,10 @@ def import_(call: Call, *, out: Path, settings: Settings = NONE) -> None:
     parameters = counted(sum(p.numel() for p in policy.parameters()), "parameter")
     actions = counted(policy.spec.num_actions, "action")
     print(f"{out}: {policy.spec.kind} for {policy.spec.algo}, {parameters}, {actions}, {game}")
+    if statistics := call.keywords.get("normalise"):
+        print(
+            f"observations are normalised by {statistics} in the first layer; they are not clipped (VecNormalize's clip_obs)"
+        )
     _print_next("attack", out)
 
 

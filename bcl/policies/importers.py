@@ -270,7 +270,9 @@ def _layers(path: Path, data: dict[str, Any], weights: Weights, normalised: bool
         unused: tuple[str, ...] = ("mlp_extractor.value_net.", "value_net.")
         if data.get("_last_original_obs") is not None and not normalised:  # kept only behind VecNormalize
             what = f"'{path}' was trained behind VecNormalize, whose statistics are not in the zip"
-            raise WeightsError(what, "give them with --normalise FILE.npz (mean and var of its obs_rms)")
+            raise WeightsError(
+                what, "give them with --normalise FILE.npz (mean and var of its obs_rms, and its epsilon)"
+            )
     else:
         body = "q_net.q_net."
         head = []

@@ -4,6 +4,7 @@ import base64
 import dataclasses
 import json
 import pickle
+import re
 import subprocess
 import sys
 import zipfile
@@ -245,6 +246,24 @@ def test_agents_behind_vecnormalize_take_their_statistics_along(tmp_path: Path) 
     ):
         with pytest.raises(WeightsError, match=words):
             import_policy(tmp_path / "agent.zip", "sb3", CARTPOLE, tmp_path / f"{name}.npz")
+
+
+def test_the_command_says_what_of_vecnormalize_is_applied(
+    trained, in_folder: Callable[..., tuple[int, str, str]]
+) -> None:
+    np.savez("stats.npz", mean=[0.0] * 4, var=[1.0] * 4, epsilon=1e-8)
+    words = ["import", str(trained("ppo")[1]), "--format", "sb3", "--game", "cartpole", "--out"]
+    code, out, _ = in_folder(*words, "normal.safetensors", "--normalise", "stats.npz")
+    assert code == 0
+    told = "observations are normalised by stats.npz in the first layer; they are not clipped (VecNormalize's clip_obs)"
+    assert told in out.splitlines()
+    assert "clip" not in in_folder(*words, "plain.safetensors")[1]
+
+
+def test_the_line_of_the_documentation_exports_all_that_is_read() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "runs.md").read_text()
+    [line] = re.findall(r'np\.savez\("stats.npz", (.*?)\)`', page)
+    assert [part.partition("=")[0] for part in line.split(", ")] == ["mean", "var", "epsilon"]
 
 
 def test_other_games_are_refused(trained) -> None:
