@@ -140,7 +140,11 @@ def _train_stages(run: RunDirectory, dispatcher: Dispatcher, until_median: bool 
     init = run.init
     given = run.about().get("init") is not None
     trained = Trained(Agent(init.policy, init.results, fingerprint(load(init.policy))) if given else None)
-    for stage in run.stages():
+    first, *_ = stages = run.stages()
+    if first.number > 1:
+        left_out = "stage 1" if first.number == 2 else f"stages 1 to {first.number - 1}"
+        dispatcher.say(f"the agent of --init takes the place of {left_out}")
+    for stage in stages:
         if stage.strategy == "none":
             trained = _train_once(stage, trained, dispatcher)
             continue

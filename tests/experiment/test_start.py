@@ -89,6 +89,14 @@ def test_an_agent_that_training_made_worse_is_told_with_the_file_of_the_better_o
     assert f"the better choice: {FILE}" in "".join(RunDirectory(run).result()["flags"])  # a run may be moved
 
 
+def test_it_is_said_why_the_first_stage_is_not_number_1(run: Path) -> None:
+    said = list[str]()
+    (run / "result.json").unlink()
+    spoiled(run, Dispatcher(say=said.append))
+    assert said[0] == "the agent of --init takes the place of stage 1"
+    assert (run / "stages" / "2-at").exists()
+
+
 def test_it_is_on_the_page(run: Path) -> None:
     c = collect(run)
     assert "its start (--init) has 60 without attack" in c.verdict
