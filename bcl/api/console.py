@@ -52,6 +52,8 @@ class Shown:
     share: float
     """How much of it is done, from 0 to 1."""
     numbers: str
+    seconds_left: float | None = None
+    """By what is known from before, for as long as it does not advance."""
 
     def line(self, left: str, of: str = "") -> str:
         """All of it; `left` is the time left, `of` what the share is of."""
@@ -97,11 +99,11 @@ class Bars:
                 say(piece.line(left[piece.key], of))
 
     def _left(self, piece: Shown) -> str:
-        """Time left in hours, minutes and seconds; empty in the first second."""
+        """Time left in hours, minutes and seconds; empty in the first second, where nothing is known from before."""
         now = time.monotonic()
         began, before = self._first.setdefault(piece.key, (now, piece.share))
         if now - began < SECONDS_PER_LOOK or piece.share <= before:
-            return ""
+            return "" if piece.seconds_left is None else str(timedelta(seconds=round(piece.seconds_left)))
         return str(timedelta(seconds=round((now - began) * (1 - piece.share) / (piece.share - before))))
 
 
@@ -186,7 +188,7 @@ class live(Bars):
                 self.show(self._under_way())
 
     def _under_way(self) -> list[Shown]:
-        from bcl.experiment.status import incumbent, pieces, training_left
+        from bcl.experiment.status import incumbent, last_speed, pieces, training_left
 
         found = [*pieces(self._run, self._since)]
         shown = [Shown(f"{piece.name} {piece.doing}", piece.name, _share(piece), _numbers(piece)) for piece in found]
@@ -194,7 +196,12 @@ class live(Bars):
             if whole := training_left(self._run, found):
                 best = incumbent(self._run)
                 numbers = "at most" + (f", best so far: {best}" if best else "")
-                shown.insert(0, Shown(WHOLE, WHOLE, whole[0] / whole[1], numbers))
+                # A curriculum judges its start before it trains.
+                speed = None if any(piece.row for piece in found) else last_speed(self._run)
+                left = (whole[1] - whole[0]) / speed if speed else None
+                if left is None and not whole[0]:
+                    numbers = "time left: once a run trains"
+                shown.insert(0, Shown(WHOLE, WHOLE, whole[0] / whole[1], numbers, left))
         return shown
 
     def _tell_rows(self) -> None:

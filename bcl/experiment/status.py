@@ -118,6 +118,15 @@ def training_left(run: Path, under_way: Sequence[Piece]) -> tuple[int, int] | No
     return (done, most) if done < most else None
 
 
+def last_speed(run: Path) -> float | None:
+    """Agent steps a second of the last training run that has told them."""
+    for training in reversed([*RunDirectory(run).trainings()]):
+        for row in reversed(training.metrics()):
+            if speed := row.get("steps_per_second"):
+                return speed
+    return None
+
+
 def _runs_left(stage: StageFolder, trained: int) -> int | None:
     """Of a curriculum, at most; none: it is open-ended."""
     if stage.strategy == "open":

@@ -5,13 +5,19 @@ import os
 import re
 import signal
 import time
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
+from bcl import experiment
 from bcl.api import console
+from bcl.config import resolve_stages
+from bcl.experiment.status import training_left
 from bcl.runs import store
+from bcl.runs.directory import RunDirectory
+from bcl.settings import parse_settings
 
 
 def test_lines_without_a_terminal(
@@ -36,6 +42,33 @@ def test_lines_without_a_terminal(
         "phase 3 run 2: 60%, 0:00:40 left, training 6,000 of 10,000, return 12.35, eps 0.05, 100 steps/s",
         "phase 3 run 2: 50%, nominal",
     ]
+
+
+def test_the_time_left_of_the_whole_is_shown_while_a_curriculum_judges_its_start(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    settings = parse_settings(["--dqn.steps=4000", "--bootstrap=vanilla"])
+    stages = resolve_stages("cartpole", recipe="bcl-mos-at", settings=settings)
+    told = {"name": "choosing", "doing": "nominal", "done": 1, "of": 2}
+
+    def lines(run: Path) -> list[str]:
+        view = console.live(run)
+        store.write_json(run / "stages" / "2-at" / "evals" / "0-progress.json", told)
+        now[0] += 31.0
+        view.tick()
+        return capsys.readouterr().err.splitlines()
+
+    experiment.create(tmp_path / "new", stages, "cpu", None)
+    assert lines(tmp_path / "new") == ["all training: 0%, time left: once a run trains", "choosing: 50%, nominal"]
+    experiment.create(tmp_path / "resumed", stages, "cpu", None)
+    vanilla = RunDirectory(tmp_path / "resumed").stages()[0]
+    store.write_json(vanilla.result_file, {"policy": "p"})
+    store.write_text(vanilla.path / "metrics.jsonl", '{"step": 4000, "steps_per_second": 100.0}\n')
+    _, most = training_left(tmp_path / "resumed", []) or (0, 0)
+    left = timedelta(seconds=(most - 4000) / 100)
+    assert lines(tmp_path / "resumed")[0] == f"all training: {4000 / most:.0%}, {left} left, at most"
 
 
 def test_a_long_evaluation_tells_how_long_it_will_take(
