@@ -18,6 +18,7 @@ from bcl.envs import VectorEnv
 from bcl.errors import ConfigError, StoreError, WeightsError
 from bcl.evaluation import game_for_evaluation
 from bcl.evaluation.plan import Starts
+from bcl.experiment.verdict import plan_of
 from bcl.games import REFERENCE_NOOPS, Game
 from bcl.policies import Policy, PolicySpec, files
 from bcl.policies.networks import layers_of
@@ -41,6 +42,8 @@ class Target:
     """Of a run: what its agent was trained from, with its name; none where that is the agent itself, or not there."""
     kept: bool = True
     """Whether `results` stay; those of an agent in memory do not."""
+    verdict_seed: int | None = None
+    """Of a run: that of the episodes of its verdict."""
 
     def game_to_play(
         self, env_set: str | None, seed: int, episodes: int, num_envs: int = 0, starts: Starts = "game"
@@ -142,7 +145,9 @@ def _target_of_path(path: Path, device: str) -> Target:
         return _target_of_policy(policy, results, str(path))
     start = run.start(trained=files.fingerprint(policy))
     known = start if start and start[1].file.exists() else None
-    return Target(policy, run.config.game, run.config.evaluation, results, str(path), known)
+    config = run.config
+    seed = plan_of(config, "evaluation").seed
+    return Target(policy, config.game, config.evaluation, results, str(path), known, verdict_seed=seed)
 
 
 def _target_of_policy(policy: Policy, results: Results, name: str) -> Target:

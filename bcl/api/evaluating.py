@@ -48,11 +48,25 @@ class Certification(Result):
     method: "Method"
     why: str
     """Why this method, where none was asked for."""
+    verdict_seed: int | None = None
+    """Of a run: that of the episodes of its verdict."""
 
     @property
     def title(self) -> str:
         """Of a table of the certificates: the method, and why it was taken."""
         return f"{self.game.id}: certificates by {self.method}" + (f" ({self.why})" if self.why else "")
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Of a run: which episodes these are."""
+        seed = self.certificates[0].seed
+        if self.verdict_seed is None:
+            return ()
+        if seed == self.verdict_seed:
+            return ("these are the episodes of the run's verdict",)
+        return (
+            f"these are the episodes of 'bcl attack' with --seed {seed}; the run's verdict has --seed {self.verdict_seed}",
+        )
 
     def table(self) -> Table:
         """A row per budget."""
@@ -60,7 +74,7 @@ class Certification(Result):
         title = f"{self.title}, {counted(first.episodes, 'episode')}, seed {first.seed}"
         header = ("eps", "actions proven (ACR)", "greedy worst case (GWC)", "nominal")
         rows = [(format_eps(c.eps), f"{c.acr:.1%}", f"{c.at_worst:.4g}", f"{c.nominal:.4g}") for c in self.certificates]
-        return Table(title, header, tuple(rows))
+        return Table(title, header, tuple(rows), self.notes)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, as `bcl certify --json` prints it."""
@@ -82,7 +96,7 @@ class Certification(Result):
 
     def __str__(self) -> str:
         """The method, then a line per budget."""
-        return "\n".join([self.title, *map(str, self.certificates)])
+        return "\n".join([self.title, *map(str, self.certificates), *self.notes])
 
 
 def _for_people(proof: "Certificate") -> dict[str, float]:
@@ -232,4 +246,4 @@ def certify(
             proofs.append(proof)
             listener.finished(str(proof))
     kept = folder.path if target.kept else None
-    return Certification(target.name, game, proofs, kept, chosen, why)
+    return Certification(target.name, game, proofs, kept, chosen, why, target.verdict_seed)

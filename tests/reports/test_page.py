@@ -156,6 +156,16 @@ def test_the_page_says_what_was_collected(pages: dict[str, Path]) -> None:
     assert shown == ["15.00", "15", "15", "15", "15.5", "16", "15.25"]  # within, at exactly 20/255, per episode, four
 
 
+def test_certificates_of_other_episodes_than_the_table_say_so(pong_run: Path) -> None:
+    c = collect(pong_run)
+    seed = c.evaluations[0].seed
+    for own, told in ((seed, False), (seed + 1, True)):
+        proofs = tuple(replace(proof, seed=own) for proof in c.proofs)
+        section = page(replace(c, proofs=proofs)).split('<section id="certificates">')[1].split("</section>")[0]
+        assert f", seed {own}</td>" in section
+        assert (f"another seed than the first table's ({seed}) are of other episodes" in section) == told
+
+
 def test_certificates_at_a_single_budget_are_a_table_alone(pong_run: Path) -> None:
     c = collect(pong_run)
     one = replace(c, proofs=tuple(proof for proof in c.proofs if proof.eps == 1 / 255))
