@@ -1,20 +1,24 @@
 """The options of a command: made from the signatures and docstrings of its functions, with tyro."""
 
+import contextlib
 import dataclasses
 import inspect
+import io
 import itertools
 import os
+import re
 import textwrap
 import types
 import typing
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import tyro
 
-from bcl.config import Config
+from bcl import recipes, zoo
+from bcl.config import Config, preset_names
 from bcl.errors import ConfigError
 from bcl.settings import Eps, documented, typed
 
@@ -29,8 +33,31 @@ OFTEN = (
     *("attack.kind", "attack.steps", "curriculum.target", "curriculum.increment", "curriculum.runs"),
     *("evaluation.eps", "evaluation.episodes", "evaluation.suite"),
 )
+# Words that shells complete, by parameter; of attacks and formats, whose modules import PyTorch.
+ATTACKS = (
+    *("apgd", "apgd-margin", "corner-noise", "fgsm", "learned", "mad", "multi", "multi-t", "noise", "pgd", "pgd-10"),
+    *("ri-fgsm", "square", "worst-action"),
+)
+WORDS = {
+    "suite": ("quick", "paper", "strong", "learned"),
+    "attack": ATTACKS,
+    "attacks": ATTACKS,
+    "format": ("radial-dqn", "radial-dqn-v1", "radial-ppo", "sb3"),
+    "device": ("auto", "cpu", "cuda"),
+}
+# tyro's table for the shell has options alone: words in their place are added as switches of that name. After an option for
+# several values it offers those alone: other options are added to them. In fish all this stands in double quotes.
+COMPLETE_MORE = """\
+for command, words in {places}.items():
+    options = COMPLETION_SPEC['subcommands'][command]['options']
+    flags = [flag for option in options for flag in option['flags']]
+    for option in options:
+        if option.get('nargs') == '*' and 'choices' in option:
+            option['choices'] = [*option['choices'], *flags]
+    options += [{{'flags': [word], 'description': word, 'type': 'flag'}} for word in words]"""
 REQUIRED = inspect.Parameter.empty
 CONFIG = (tyro.conf.FlagCreatePairsOff,)
+NOTHING: Mapping[str, Sequence[str]] = {}
 Function = Callable[..., Any]
 
 
@@ -62,8 +89,15 @@ class CommandOption:
         """For messages."""
         return self.word if self.positional else "--" + self.name.replace("_", "-")
 
-    def field(self, strict: bool) -> tuple[Any, ...]:
-        """For tyro, to which every value is text. `strict`: it insists on what is required, as help should say."""
+    def words(self, known: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
+        """Those that can be written for its value, of an option for text some of them."""
+        if typing.get_origin(self.kind) is Literal:
+            return typing.get_args(self.kind)
+        return tuple(known.get(self.parameter, ())) if self.kind is str or self.positional else ()
+
+    def field(self, strict: bool, known: Mapping[str, Sequence[str]] = NOTHING) -> tuple[Any, ...]:
+        """For tyro, to which every value is text. `strict`: it insists on what is required, as help should say; `known`: words that
+        completion offers."""
         kind: Any = bool if self.kind is bool else tuple[str, ...] if self.several else str
         missing = {bool: False, str: "", tuple[str, ...]: ()}[kind]
         about: dict[str, Any] = {"help": self.help, "help_behavior_hint": f"(default: {self.default})"}
@@ -74,9 +108,10 @@ class CommandOption:
             missing = dataclasses.MISSING if strict else missing
         elif self.kind is bool or self.default in (None, (), "", REQUIRED):
             about["help_behavior_hint"] = ""
-        if strict and typing.get_origin(self.kind) is Literal:  # completion offers its words; none is taken from here
-            kind = self.kind
-            missing = typing.get_args(kind)[0]
+        if strict and (words := self.words(known)):  # completion offers them; none is taken from here
+            choice: Any = Literal[words]
+            kind = tuple[choice, ...] if self.several else choice
+            missing = () if self.several else words[0]
         place = (tyro.conf.Positional,) if self.positional else ()
         return self.name, Annotated[(kind, tyro.conf.arg(**about), *place)], dataclasses.field(default=missing)
 
@@ -148,8 +183,8 @@ def parse(functions: Sequence[Function], name: str, words: list[str]) -> tuple[l
     return [_arguments(options, given) for options in found], rest
 
 
-def _parsed_as(functions: Iterable[Function], strict: bool) -> Any:
-    fields = [option.field(strict) for function in functions for option in options_of(function)]
+def _parsed_as(functions: Iterable[Function], strict: bool, known: Mapping[str, Sequence[str]] = NOTHING) -> Any:
+    fields = [option.field(strict, known) for function in functions for option in options_of(function)]
     return dataclasses.make_dataclass("Words", fields, kw_only=True)
 
 
@@ -181,13 +216,25 @@ def _refuse_unclear(options: Iterable[CommandOption], words: list[str]) -> None:
 
 
 def print_completion(commands: dict[str, Sequence[Function]], shell: str) -> None:
-    """A script that completes the commands and their options in a shell."""
+    """A script that completes the commands, their options and the words of both in a shell."""
+    agents = [zoo.PREFIX + name for name in zoo.names()]
+    games = preset_names()
+    known = WORDS | {"recipe": (*recipes.RECIPES,), "game": games, "games": games, "name": zoo.names()}
+    known |= dict.fromkeys(("agent", "run", "runs"), agents)
     kinds = [
-        Annotated[_parsed_as(functions, strict=True), tyro.conf.subcommand(name=name)]
+        Annotated[_parsed_as(functions, strict=True, known=known), tyro.conf.subcommand(name=name)]
         for name, functions in commands.items()
     ]
     words = ["--tyro-print-completion", shell]
-    tyro.cli(typing.Union[tuple(kinds)], prog="bcl", args=words, config=CONFIG)  # type: ignore[call-overload] # noqa: UP007
+    script = io.StringIO()
+    with contextlib.redirect_stdout(script), contextlib.suppress(SystemExit):
+        tyro.cli(typing.Union[tuple(kinds)], prog="bcl", args=words, config=CONFIG)  # type: ignore[call-overload] # noqa: UP007
+    places = {
+        name: [word for f in functions for option in options_of(f) if option.positional for word in option.words(known)]
+        for name, functions in commands.items()
+    }
+    more = COMPLETE_MORE.format(places=places)
+    print(re.sub(r"^COMPLETION_SPEC = .*$", lambda found: f"{found[0]}\n{more}", script.getvalue(), flags=re.MULTILINE))
 
 
 def settings_help() -> str:

@@ -14,12 +14,14 @@ import pytest
 import torch
 from rich.console import Console
 
+from bcl import zoo
 from bcl.api import console
-from bcl.attacks.suites import ATTACK_NAMES
+from bcl.attacks.suites import ATTACK_NAMES, SUITES
 from bcl.cli import commands
 from bcl.cli.main import COMMANDS, functions_of, main
-from bcl.cli.options import NO_OPTIONS, options_of
+from bcl.cli.options import ATTACKS, NO_OPTIONS, WORDS, options_of
 from bcl.config import config_from_toml, resolve
+from bcl.policies.importers import FORMATS
 from bcl.result import Listing
 
 
@@ -86,6 +88,47 @@ def test_shells_can_complete_commands_and_options(bcl, shell: str) -> None:
     assert "recipe" in out
     if shell == "bash":
         assert re.search(r"'--protocol'.*?'choices': \['fixed', 'first'\]", out)
+    assert out.count("'train': ['acrobot', ") == 1
+
+
+def test_words_that_shells_complete_are_those_that_are_taken() -> None:
+    assert WORDS["suite"] == tuple(SUITES)
+    assert {*ATTACKS} == {*ATTACK_NAMES}
+    assert WORDS["format"] == FORMATS
+
+
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [
+        ("train cart", ["cartpole"]),
+        ("train pong --recipe bcl-r", ["bcl-radial", "bcl-radial+at", "bcl-ratchet-at"]),
+        ("attack mine --suite ", [*SUITES]),
+        ("attack mine --attack pgd squ", ["square"]),
+        ("attack mine --attack pgd --su", ["--suite"]),
+        ("video mine --attack multi", ["multi", "multi-t"]),
+        ("attack z", [f"zoo:{name}" for name in zoo.names()]),
+        ("compare run z", [f"zoo:{name}" for name in zoo.names()]),
+        ("zoo pong-v", ["pong-vanilla"]),
+        ("import x.zip --format sb", ["sb3"]),
+        ("import x.zip --game fru", ["fruitbot"]),
+        ("bench env po", ["pong"]),
+        ("train pong --device cu", ["cuda"]),
+    ],
+)
+def test_a_shell_completes_words(completion: Path, typed: str, offered: list[str]) -> None:
+    words = ["bcl", *typed.split(" ")]
+    quoted = " ".join(f"'{word}'" for word in words)
+    script = f"source {completion}; COMP_WORDS=({quoted}); COMP_CWORD={len(words) - 1}; _tyro_bcl; printf '%s\\n' \"${{COMPREPLY[@]}}\""
+    found = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True).stdout.split()
+    assert sorted(found) == sorted(offered)
+
+
+@pytest.fixture(scope="module")
+def completion(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    file = tmp_path_factory.mktemp("shell") / "completion.bash"
+    made = subprocess.run([sys.executable, "-m", "bcl", "--completion", "bash"], capture_output=True, check=True)
+    file.write_bytes(made.stdout)
+    return file
 
 
 def test_help_does_not_import_torch() -> None:
