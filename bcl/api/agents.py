@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from bcl import envs
-from bcl.api import Where, game_of, given, path_of, switch, whole
+from bcl.api import Where, check, game_of, given, path_of
 from bcl.config import EvaluationConfig, evaluation_defaults
 from bcl.envs import VectorEnv
 from bcl.errors import ConfigError, StoreError, WeightsError
@@ -23,6 +23,7 @@ from bcl.policies import Policy, PolicySpec, files
 from bcl.policies.networks import layers_of
 from bcl.runs.directory import Agent, Repeats, RunDirectory
 from bcl.runs.results import Results
+from bcl.settings import Count, Natural
 
 DEVICES = "auto, cpu or cuda"
 
@@ -69,19 +70,16 @@ def save(policy: Policy, path: Where) -> None:
 
 def make_env(
     game: str | Game | Callable[..., Any],
-    num_envs: int,
+    num_envs: Count,
     device: str | torch.device = "cpu",
-    threads: int = 0,
+    threads: Natural = 0,
     *,
     render: bool = False,
 ) -> VectorEnv:
     """N copies of a game; observations arrive on `device`. `threads` 0 lets the engine choose; results never depend on it,
     nor on `render`, which makes pictures for people (`screen`)."""
-    copies = whole("num_envs", num_envs, at_least=1)
-    pictures = switch("render", render)
-    return envs.make_env(
-        game_of(game), copies, _torch_device(device), whole("threads", threads, at_least=0), render=pictures
-    )
+    check(make_env, locals())
+    return envs.make_env(game_of(game), num_envs, _torch_device(device), threads, render=render)
 
 
 def wrap(network: nn.Module, game: str | Game | Callable[..., Any]) -> Policy:

@@ -12,11 +12,11 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from bcl.api import Attack, Policy, Where, finite, given, path_of, whole
+from bcl.api import Attack, Policy, Where, check, path_of
 from bcl.api.evaluating import NO_LISTENER, ProgressListener
 from bcl.errors import ConfigError, counted
 from bcl.result import Result, Table
-from bcl.settings import format_eps, parse_eps
+from bcl.settings import Natural, format_eps, parse_eps
 
 if TYPE_CHECKING:
     from bcl.evaluation import Moment
@@ -76,8 +76,8 @@ def video(
     *,
     attack: str | Attack = "pgd",
     eps: float | str | None = None,
-    seed: int = 0,
-    steps: int = 600,
+    seed: Natural = 0,
+    steps: Natural = 600,
     fps: float = 15.0,
     env_set: Literal["train", "eval"] | None = None,
     out: Where | None = None,
@@ -99,7 +99,7 @@ def video(
         device: auto, cpu or cuda.
     """
     from bcl.api.agents import evaluated
-    from bcl.api.playing import check_levels, named_attack
+    from bcl.api.playing import named_attack
     from bcl.attacks import attack_label
     from bcl.envs import make_env
     from bcl.evaluation import Cell, Plan, watch
@@ -109,13 +109,10 @@ def video(
     from bcl.reports.video import Subject, encode, ffmpeg, frames
     from bcl.runs import store
 
+    check(video, locals())
     given_budget = None if eps is None else parse_eps(eps)
-    seed = whole("seed", seed, at_least=0)
-    steps = whole("steps", steps, at_least=0)
-    if not 1 <= finite("fps", fps) <= 240:
+    if not 1 <= fps <= 240:
         raise ConfigError(f"fps = {fps:g} is not possible", "give 1 to 240")
-    check_levels(env_set)
-    given("listener", listener, ProgressListener, "give a bcl.api.evaluating.ProgressListener")
     wanted_folder = None if out is None else path_of("out", out)
     ffmpeg()  # before anything is played
     adversary = named_attack(attack, "attack")
@@ -136,7 +133,7 @@ def video(
             dimensions = OBSERVATION_NAMES.get(game.id, ())
             subject = Subject(game.id, adversary if budget else None, budget, envs.action_names, dimensions)
             listener.start(1)
-            make_ready = ready(policy, Plan(game, 1, seed), target.results.scores, listener.begin)
+            make_ready = ready(policy, Plan(game, 1, int(seed)), target.results.scores, listener.begin)
             played = make_ready(Cell(adversary, budget))
             moments = watch(policy, envs, played.attack, budget, seed=seed, steps=steps or None)
             report = listener.begin("playing")

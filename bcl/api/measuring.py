@@ -8,12 +8,12 @@ import os
 from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
-from bcl.api import choice, finite, function, named_game, whole
+from bcl.api import check, named_game
 from bcl.config import preset_names, resolve
 from bcl.errors import ConfigError, MissingExtra, counted
 from bcl.games import AtariGame, Game
 from bcl.result import Listing
-from bcl.settings import format_eps
+from bcl.settings import Count, Natural, format_eps
 
 ATTACKS = ("pgd-30", "ri-fgsm", "multi-t")
 EPS = 3 / 255
@@ -22,8 +22,8 @@ EPS = 3 / 255
 def bench(
     what: Literal["env", "attack"],
     *games: str,
-    num_envs: int = 32,
-    threads: int = 0,
+    num_envs: Count = 32,
+    threads: Natural = 0,
     seconds: float = 2.0,
     device: str = "auto",
     say: Callable[[str], object] = lambda line: None,
@@ -40,16 +40,14 @@ def bench(
         seconds: How long each row is measured, about.
         device: Where attacks run: auto, cpu or cuda.
     """
-    choice("what", what, ("env", "attack"))
+    check(bench, locals())
     named = [*map(named_game, games)]
     played = [resolve(name).game for name in named]  # mistakes before anything is measured
     if what == "attack" and not all(isinstance(game, AtariGame) for game in played):
         raise ConfigError("only Atari games are measured under attack", "name Atari games, or none for pong")
-    copies = counted(whole("num_envs", num_envs, at_least=1), "copy", "copies")
-    whole("threads", threads, at_least=0)
-    if not 0 < finite("seconds", seconds) < 3600:
+    copies = counted(num_envs, "copy", "copies")
+    if not 0 < seconds < 3600:
         raise ConfigError(f"seconds = {seconds:g} is not possible", "give a number between 0 and 3600")
-    function("say", say)
     from bcl.api.agents import pick_device
 
     device = pick_device(device)

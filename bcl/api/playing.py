@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bcl.api import Budgets, choice, given, misfit, several, text, whole
+from bcl.api import Budgets, misfit, several, text
 from bcl.api.agents import Target
 from bcl.api.evaluating import ProgressListener
 from bcl.api.workers import Workers
@@ -106,19 +106,6 @@ class Evaluator:
         for _ in Workers(parallel=self.parallel).make_executor().run(jobs, lambda: False, tick):
             pass
         folder.gather()
-
-
-def check(env_set: object, parallel: object, listener: object) -> None:
-    """Refuse what is no set of levels, no number of processes or no listener."""
-    check_levels(env_set)
-    Workers(parallel=whole("parallel", parallel)).worker_device()
-    given("listener", listener, ProgressListener, "give a bcl.api.evaluating.ProgressListener")
-
-
-def check_levels(env_set: object) -> None:
-    """Refuse what is no set of levels."""
-    if env_set is not None:
-        choice("env_set", env_set, ("train", "eval"))
 
 
 def budgets(eps: Budgets | None) -> list[float]:

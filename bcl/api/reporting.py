@@ -7,7 +7,7 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bcl.api import Where, function, path_of, switch
+from bcl.api import Where, check, path_of
 from bcl.errors import ConfigError, GameError, MissingExtra
 from bcl.result import Listing, Result, Table
 from bcl.runs import store
@@ -96,21 +96,20 @@ def report(
         device: Where sample frames are played: auto, cpu or cuda.
     """
     from bcl.api.agents import pick_device
+    from bcl.reports import page
     from bcl.reports.collect import agent_file
     from bcl.reports.frames import play_frames
-    from bcl.reports.page import check, page
 
+    check(report, locals())
     target = path_of("run", run, HINT)
     chosen = pick_device(device)
-    function("say", say)
-    switch("frames", frames)
-    collected, file = check(target, None if out is None else path_of("out", out))
+    collected, file = page.check(target, None if out is None else path_of("out", out))
     if frames and agent_file(target):
         try:
             collected = dataclasses.replace(collected, frames=play_frames(collected, chosen, say))
         except (GameError, MissingExtra) as error:  # the rest of the page needs no game
             say(f"no sample frames: {error}")
-    store.write_text(file, page(collected))
+    store.write_text(file, page.page(collected))
     return Report(file, collected)
 
 

@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from bcl import recipes, zoo
-from bcl.api import Policy, Where, function, given, named_game, path_of, switch, text, whole
+from bcl.api import Policy, Where, check, named_game, path_of, text
 from bcl.api.workers import Workers
 from bcl.config import Stages, resolve_stages
 from bcl.errors import BclError, ConfigError, StoreError, TrainingError, counted
 from bcl.result import Result, Table
 from bcl.runs import store
 from bcl.runs.directory import Repeats, RunDirectory, check_new, make_room, runs_of
-from bcl.settings import format_eps
+from bcl.settings import Count, format_eps
 
 if TYPE_CHECKING:
     from bcl.evaluation import Evaluation
@@ -140,15 +140,6 @@ class Finisher:
     on_row: OnRow | None
     as_command: bool
 
-    def __post_init__(self) -> None:
-        given("workers", self.workers, Workers, "give bcl.Workers(parallel=2) or the like")
-        function("say", self.say)
-        if self.progress is not None:
-            switch("progress", self.progress)
-        if self.on_row is not None:
-            function("on_row", self.on_row)
-        switch("as_command", self.as_command)
-
     def finish_repeats(self, group: Path) -> RepeatedRun:
         """Every repeat; then the median by the paper's final score, and the IQM beside it."""
         from bcl import experiment
@@ -235,7 +226,7 @@ def train(
     size: Literal["full", "small"] | None = None,
     init: Where | Policy | None = None,
     config: Where | None = None,
-    repeats: int = 1,
+    repeats: Count = 1,
     workers: Workers = ALONE,
     say: Say = lambda line: None,
     progress: bool | None = None,
@@ -262,8 +253,8 @@ def train(
         repeats: How many whole runs to train, with this seed and the following ones, each in a folder of its own.
     """
     _refuse_options("train", settings)
+    check(train, locals())
     finisher = Finisher(workers, say, progress, on_row, as_command)
-    whole("repeats", repeats, at_least=1)
     name = _name(game, workers)
     if recipe is not None:
         text("recipe", recipe, "give its name, such as 'at'")
@@ -331,6 +322,7 @@ def resume(
         folder: The run directory, or that of its repeats.
     """
     _refuse_options("resume", settings)
+    check(resume, locals())
     finisher = Finisher(workers, say, progress, on_row, as_command)
     path = path_of("folder", folder)
     run = RunDirectory(path)
