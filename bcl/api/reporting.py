@@ -15,8 +15,8 @@ from bcl.runs.directory import Repeats, RunDirectory
 
 if TYPE_CHECKING:
     from bcl.experiment.status import RunState
+    from bcl.reports.collect import Collected
     from bcl.reports.compare import Comparison
-    from bcl.reports.data import Collected
 
 HINT = "give a run or a policy file; an agent in memory is first written to one by bcl.save, and evaluated there"
 

@@ -19,8 +19,8 @@ from bcl.runs.directory import Repeats, RunDirectory
 from bcl.settings import format_eps
 
 if TYPE_CHECKING:
+    from bcl.reports.collect import Collected
     from bcl.reports.compare import Comparison
-    from bcl.reports.data import Collected
 
 Call = partial[Any]
 NONE: Settings = {}
@@ -140,14 +140,14 @@ def compare(
         format: What is printed.
         figure: Also draw it: a png, svg or pdf file.
     """
-    from bcl.reports import compare_figure, tables
+    from bcl.reports import figures, tables
     from bcl.runs import store
 
     file = Path(figure) if figure else None
-    ending = compare_figure.figure_format(file) if file else ""  # before the work
+    ending = figures.figure_format(file) if file else ""  # before the work
     found = call()
     if file:  # before a reader of the tables closes the pipe
-        store.write_bytes(file, compare_figure.encoded(compare_figure.draw(found), ending))
+        store.write_bytes(file, figures.encoded(figures.comparison(found), ending))
     if format == "json":
         print(to_json.dumps(found.to_dict()))
         return

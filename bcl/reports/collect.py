@@ -3,8 +3,9 @@
 import dataclasses
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import bcl
 from bcl import zoo
@@ -12,26 +13,101 @@ from bcl.attacks import Attack
 from bcl.attacks.suites import SUITES, suite
 from bcl.config import Config, evaluation_defaults, preset_for, resolve_stages
 from bcl.errors import StoreError, WeightsError, counted
-from bcl.evaluation import Evaluation, Score, Start, read_breaking, read_certificates, read_evaluations
+from bcl.evaluation import (
+    Breaking,
+    Certificate,
+    Evaluation,
+    Score,
+    Start,
+    lowest,
+    read_breaking,
+    read_certificates,
+    read_evaluations,
+)
 from bcl.evaluation.evaluation import levels_of, ordered
-from bcl.evaluation.flags import WORSE_THAN_START, flags, worse_than_start
+from bcl.evaluation.flags import WORSE_THAN_START, Flag, flags, worse_than_start
 from bcl.experiment.run import commit_here
 from bcl.experiment.status import incumbent, status
 from bcl.experiment.verdict import Verdict, under_attack
 from bcl.games import Game
 from bcl.policies import Policy, files
 from bcl.policies.files import fingerprint, is_policy, load
-from bcl.reports.data import Collected, Proof
-from bcl.reports.history import read_timeline
-from bcl.reports.published import result_for
+from bcl.reports.history import Timeline, read_timeline
+from bcl.reports.published import PublishedRow, result_for
 from bcl.runs.directory import Agent, Repeats, RunDirectory
 from bcl.runs.results import Results
 from bcl.settings import difference, setting_line
+
+if TYPE_CHECKING:
+    from bcl.reports.frames import Frames
 
 MADE_BY = ("report made by", f"bcl {bcl.__version__}")
 OWN = "the run's own verdict"
 LATER = "evaluated afterwards"
 CHOOSING = "the episodes that agents are chosen by, so that the best of several looks better than it is"
+
+
+@dataclass(frozen=True)
+class Proof(Certificate):
+    """A certificate as a report shows it."""
+
+    levels: str = ""
+    """Procgen: `train` or `eval`."""
+    whose: str = ""
+    """Empty: the agent's."""
+
+
+@dataclass(frozen=True)
+class Collected:
+    """A whole report as data."""
+
+    title: str
+    source: str
+    """The path that was given."""
+    agent: str
+    """The run or file that commands about its agent take; of repeats the one that is shown."""
+    state: Literal["finished", "at work", "stopped", "policy"]
+    """`policy`: a bare policy file."""
+    verdict: str
+    evaluations: tuple[Evaluation, ...]
+    """The one to look at first; then others of the same agent."""
+    proofs: tuple[Proof, ...]
+    provenance: tuple[tuple[str, str], ...]
+    progress: tuple[str, ...] = ()
+    """Of an unfinished run: what is done, what is under way."""
+    published: PublishedRow | None = None
+    """The paper's row of this recipe on this game."""
+    timeline: Timeline | None = None
+    frames: "Frames | None" = None
+    about: tuple[tuple[str, str], ...] = ()
+    """Recipe, learner, seed and the like."""
+    settings: tuple[tuple[str, str, str, str], ...] = ()
+    """Those that differ from the preset's: stage, name, value here, value there."""
+    repeats: tuple[tuple[str, float | None, bool], ...] = ()
+    """Of several whole runs: name, final score (none: not finished), whether it is the one shown."""
+    started_with: str = ""
+    """The version that the run was started with, where this one is another."""
+    breaking: Breaking | None = None
+    """The smallest budget that breaks the agent, where it was searched for."""
+
+    @property
+    def further_flags(self) -> list[Flag]:
+        """See `Evaluation.further_flags`, of the first one."""
+        return self.evaluations[0].further_flags(self.evaluations[1:]) if self.evaluations else []
+
+    @property
+    def undercut(self) -> tuple[Score, ...]:
+        """The lowest scores within each budget of the other evaluations, where they are lower than the first's."""
+        if not self.evaluations:
+            return ()
+        first, *others = self.evaluations
+        scores = [s for other in others if other.levels == first.levels for s in other.scores if s.eps > 0]
+        found = dict[Score, None]()  # in the order of their budgets
+        for eps, known in first.worst_within.items():
+            within = [s for s in scores if s.eps <= eps]
+            if within and lowest(within).mean < known.mean:
+                found[lowest(within)] = None
+        return tuple(found)
 
 
 def collect(path: Path) -> Collected:

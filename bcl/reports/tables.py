@@ -16,8 +16,7 @@ from bcl.settings import format_eps
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from bcl.reports.comparable import Entry
-    from bcl.reports.compare import Block, Comparison, ReturnAtBudget, Row
+    from bcl.reports.compare import Block, Comparison, Entry, ReturnAtBudget, Row
 
 EXACTLY = "at exactly this budget"
 # columns that are left out where the paper has neither

@@ -13,7 +13,7 @@ from bcl.config import Config, resolve_stages
 from bcl.evaluation import Plan, Score
 from bcl.evaluation.evaluation import append_score
 from bcl.games import game_to_dict
-from bcl.reports.data import Frame, Frames
+from bcl.reports.frames import Frame, Frames
 from bcl.runs import store
 from bcl.runs.results import ScoresFolder
 

@@ -16,7 +16,8 @@ from bcl.curriculum_rules import INCUMBENT, Candidate, Decision, Phase
 from bcl.errors import BclError, ConfigError, StoreError
 from bcl.games import ProcgenGame
 from bcl.reports.compare import Missing, compare_agents
-from bcl.reports.compare_figure import draw, figure_format
+from bcl.reports.figures import comparison as draw
+from bcl.reports.figures import figure_format
 from bcl.reports.history import Effort, effort
 from bcl.reports.tables import tables
 from bcl.runs import store

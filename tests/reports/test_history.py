@@ -4,8 +4,7 @@ from pathlib import Path
 
 from bcl.reports import figures
 from bcl.reports.collect import collect
-from bcl.reports.data import Curve, Skip, TimelineBar
-from bcl.reports.history import effort
+from bcl.reports.history import Curve, Skip, TimelineBar, effort
 from bcl.reports.page import page
 from bcl.runs import store
 from bcl.runs.directory import times
