@@ -120,22 +120,18 @@ def _cut(numbers: str) -> str:
 class progress(Bars, ProgressListener):
     """A bar of all the work of an evaluation; without a terminal, a line every half minute and per finished unit."""
 
-    def __init__(self, units: int = 0, quiet: bool = False) -> None:
+    def __init__(self, quiet: bool = False) -> None:
         super().__init__(shown=False if quiet else None, lines=not quiet)
-        self._quiet = quiet
-        self._units = units
+        self._units = 0
         self._finished = 0
         self._started = 0
 
     def start(self, units: int) -> None:
-        """See ProgressListener."""
         self._units = units
         self._finished = 0
         self._started += 1
 
     def begin(self, label: str) -> Callable[[int, int], None]:
-        """See ProgressListener."""
-
         def told(done: int, of: int) -> None:
             counted = f"{self._finished} of {self._units} done" if self._units else ""
             self.show([Shown(str(self._started), label, done / of if of else 0.0, counted)], of=" of all")
@@ -143,9 +139,8 @@ class progress(Bars, ProgressListener):
         return told
 
     def finished(self, line: str) -> None:
-        """See ProgressListener."""
         self._finished += 1
-        if not self._quiet and not self.shown:
+        if self._lines:
             say(line)
 
 

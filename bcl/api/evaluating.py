@@ -142,7 +142,6 @@ def evaluate(
         threshold: With --find-eps: a return; by default half of that without attack, counted from the game's lowest.
     """
     from bcl.api import playing
-    from bcl.api.agents import evaluated
     from bcl.attacks import LowestScored, attack_by_name
     from bcl.evaluation import Cell, Evaluation, Plan, cells, find_breaking, flags, run_suite, worse_than_start
 
@@ -151,7 +150,7 @@ def evaluate(
     chosen = playing.chosen_attacks(suite, attacks)
     if threshold is not None and not find_eps:
         raise ConfigError("a threshold was given but no search for a budget", "add --find-eps")
-    with evaluated(agent, device) as target:
+    with playing.evaluated(agent, device) as target:
         count = target.defaults.episodes if episodes is None else int(episodes)
         starts = target.defaults.starts if starts is None else starts
         game = target.game_to_play(env_set, seed, count, num_envs, starts)
@@ -205,12 +204,11 @@ def certify(
         parallel: Processes that share the work; worth it on a CPU with several cores.
     """
     from bcl.api import playing
-    from bcl.api.agents import evaluated
     from bcl.evaluation import Plan, affordable_method, run_certificates
 
     check(certify, locals())
     given_budgets = playing.budgets(eps)
-    with evaluated(agent, device) as target:
+    with playing.evaluated(agent, device) as target:
         count = target.defaults.episodes if episodes is None else int(episodes)
         game = target.game_to_play(env_set, seed, count)
         plan = Plan(game, count, int(seed), num_envs=count)

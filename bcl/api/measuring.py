@@ -50,7 +50,7 @@ def bench(
         raise ConfigError(f"seconds = {seconds:g} is not possible", "give a number between 0 and 3600")
     from bcl.api.agents import pick_device
 
-    device = pick_device(device)
+    device = str(pick_device(device))
     if what == "attack":
         title = f"agent steps/s under attack at {format_eps(EPS)}, {copies}, untrained network, {device}"
         measured = _attacks(named or ["pong"], num_envs, seconds, device)

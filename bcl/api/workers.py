@@ -70,7 +70,7 @@ class Workers:
                 "--judge-beside on is for one run at a time", "leave it out, or --parallel and --executor"
             )
         if self.local:
-            return pick_device(self.device)
+            return str(pick_device(self.device))
         wanted = "cuda" if self.ray_gpus > 0 else "cpu"
         if self.device not in ("auto", wanted):
             raise ConfigError(f"--device {self.device} does not fit --ray-gpus {self.ray_gpus:g}", "leave one out")

@@ -13,17 +13,9 @@ from bcl.attacks import Attack
 from bcl.attacks.suites import SUITES, suite
 from bcl.config import Config, evaluation_defaults, preset_for, resolve_stages
 from bcl.errors import StoreError, WeightsError, counted
-from bcl.evaluation import (
-    Breaking,
-    Certificate,
-    Evaluation,
-    Score,
-    Start,
-    lowest,
-    read_breaking,
-    read_certificates,
-    read_evaluations,
-)
+from bcl.evaluation import Evaluation, Score, Start, lowest, read_evaluations
+from bcl.evaluation.breaking import Breaking, read_breaking
+from bcl.evaluation.certify import Certificate, read_certificates
 from bcl.evaluation.evaluation import levels_of, ordered
 from bcl.evaluation.flags import WORSE_THAN_START, Flag, flags, worse_than_start
 from bcl.experiment.run import commit_here
@@ -201,7 +193,7 @@ def _of_run(run: RunDirectory, source: Path) -> Collected:
         evaluations=tuple(found),
         published=result_for(config, found[0].levels if found else levels_of(config.game)),
         timeline=read_timeline(run.path),
-        proofs=(*_proofs([(run.results, policy)]), *_proofs_of_start(run.start(policy))) if verdict else (),
+        proofs=_proofs_of_run(run, policy) if verdict else (),
         about=tuple(about.items()),
         settings=tuple(_settings(run, config)),
         provenance=tuple(_provenance(run)),
@@ -239,7 +231,7 @@ def _of_policy(file: Path) -> Collected:
         state="policy",
         verdict=sentence,
         evaluations=tuple(found),
-        proofs=_proofs(results),
+        proofs=tuple(proof for one in results for proof in _proofs(*one)),
         provenance=(*((k, v) for k, v in about.items() if v), MADE_BY),
         breaking=read_breaking(files.results_of(file), identity),
     )
@@ -339,24 +331,22 @@ def _so_far(run: RunDirectory) -> list[Evaluation]:
     return []
 
 
-def _proofs_of_start(start: tuple[str, Agent] | None) -> Iterator[Proof]:
-    """What `bcl certify` proved about the policy file that training began from."""
-    if start:
+def _proofs_of_run(run: RunDirectory, policy: str) -> tuple[Proof, ...]:
+    """With what `bcl certify` proved about the policy file that training began from."""
+    found = _proofs(run.results, policy)
+    if start := run.start(policy):
         name, agent = start
-        for proof in _proofs([(files.results_of(agent.file), agent.fingerprint)]):
-            yield dataclasses.replace(proof, whose=f"start ({name})")
-
-
-def _proofs(results: Iterable[tuple[Results, str]]) -> tuple[Proof, ...]:
-    """Certificates of each agent, with the greedy worst case for people."""
-    found = []
-    for one, policy in results:
-        proofs = []
-        for conditions, proof in read_certificates(one.certificates, policy):
-            facts = proof.to_dict() | {"gwc": proof.at_worst}
-            proofs.append(Proof(**facts, levels=levels_of(conditions.plan.game)))
-        found += sorted(proofs, key=lambda p: (p.levels, p.method, p.seed, p.episodes, p.eps))
+        found += _proofs(files.results_of(agent.file), agent.fingerprint, f"start ({name})")
     return tuple(found)
+
+
+def _proofs(results: Results, policy: str, whose: str = "") -> list[Proof]:
+    """Certificates of an agent, with the greedy worst case for people."""
+    proofs = []
+    for conditions, proof in read_certificates(results.certificates, policy):
+        facts = proof.to_dict() | {"gwc": proof.at_worst}
+        proofs.append(Proof(**facts, levels=levels_of(conditions.plan.game), whose=whose))
+    return sorted(proofs, key=lambda p: (p.levels, p.method, p.seed, p.episodes, p.eps))
 
 
 def _settings(run: RunDirectory, config: Config) -> Iterator[tuple[str, str, str, str]]:

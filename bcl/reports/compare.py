@@ -377,10 +377,15 @@ class _Alike:
         rows = [self._row(entry, medians[entry.label]) for entry in self.entries]
         missing = self._missing()
         notes = [f"{label} was not evaluated on these levels" for label in self.absent]
-        notes += [*self._other_episodes(), *self._atari_conditions(), *self._uneven()]
+        if not set.intersection(*({one.seed for one in members} for members in self.members.values())):
+            notes.append("they played different episodes; 'bcl attack' of each plays the same ones")
+        notes += [*self._atari_conditions(), *self._uneven()]
         for row in rows:
             notes += self._hurt_more(row.label, self.members[row.label][medians[row.label]])
-            notes += self._fewer_budgets(row)
+            largest = max(row.cells, default=0.0)
+            if lacking := [format_eps(eps) for eps in self.attacks if eps not in row.cells and eps < largest]:
+                what = f"{row.label} was not evaluated at {', '.join(lacking)}"
+                notes.append(f"{what}: within larger budgets it may have less")
         if missing and (apart := [format_eps(eps) for eps in missing.eps if eps not in self.attacks]):
             notes.append(f"at {', '.join(apart)} no attack was faced by all; evaluate each by --suite {missing.suite}")
         quick = [entry.label for entry in self.entries if entry.config and entry.config.size == "small"]
@@ -426,12 +431,6 @@ class _Alike:
             published=result_for(entry.config, self.first.levels),
         )
 
-    def _other_episodes(self) -> Iterator[str]:
-        """Of runs that are compared by their own verdicts, say: each has a seed of its own."""
-        seeds = {label: {one.seed for one in members} for label, members in self.members.items() if members}
-        if seeds and not set.intersection(*seeds.values()):
-            yield "they played different episodes; 'bcl attack' of each plays the same ones"
-
     def _atari_conditions(self) -> Iterator[str]:
         """In what Atari evaluations of one table may differ: the pipeline, and v1's moves after a lost life."""
         pipelines = set[str]()
@@ -474,12 +473,6 @@ class _Alike:
         for own in found:
             what = f"{own.mean:.4g} at {format_eps(own.eps)} under {evaluation.labels[own.attack]}"
             yield f"{label} has {what}, which not all faced"
-
-    def _fewer_budgets(self, row: Row) -> Iterator[str]:
-        """Where an agent was not evaluated at budgets that count for others at larger ones."""
-        largest = max(row.cells, default=0.0)
-        if lacking := [format_eps(eps) for eps in self.attacks if eps not in row.cells and eps < largest]:
-            yield f"{row.label} was not evaluated at {', '.join(lacking)}: within larger budgets it may have less"
 
     def _missing(self) -> Missing | None:
         """The largest suite that an agent faced, and the first agent that did not."""

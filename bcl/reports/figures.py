@@ -23,7 +23,7 @@ from matplotlib.ticker import EngFormatter, MaxNLocator
 from bcl import stats
 from bcl.attacks import attack_labels
 from bcl.errors import ConfigError, counted
-from bcl.evaluation import Evaluation, Score
+from bcl.evaluation import Evaluation
 from bcl.reports.collect import Proof
 from bcl.reports.compare import Block, Comparison, Row
 from bcl.reports.frames import Frame
@@ -131,11 +131,6 @@ def _number_axis(axis: Axes) -> None:
     axis.yaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]))
 
 
-def _errors(scores: Sequence[Score]) -> list[float] | None:
-    """Standard errors, where there are episodes enough for such."""
-    return [s.sem for s in scores] if all(s.has_error for s in scores) else None
-
-
 @styled
 def return_against_budget(evaluation: Evaluation, published: PublishedRow | None, width: int) -> Figure:
     """A line per attack; the worst within each budget bold; that of the agent from which training began as wide and gray;
@@ -152,7 +147,8 @@ def return_against_budget(evaluation: Evaluation, published: PublishedRow | None
     lowest = {s.eps: s.mean for s in nominal} | {eps: w.mean for eps, w in evaluation.worst_within.items()}
     for attack, look in looks.items():
         scores = [*nominal, *(s for s in evaluation.scores if s.attack == attack)]
-        axes.errorbar([s.eps for s in scores], [s.mean for s in scores], _errors(scores), elinewidth=1, **look)
+        errors = [s.sem for s in scores] if all(s.has_error for s in scores) else None
+        axes.errorbar([s.eps for s in scores], [s.mean for s in scores], errors, elinewidth=1, **look)
     if began := evaluation.start_within:
         axes.plot([*began], [w.mean for w in began.values()], color=LIGHT["muted"], linewidth=3.5, zorder=2.5,
                   linestyle=_DASHED, marker="" if looks else "s", label=of_start)  # fmt: skip
