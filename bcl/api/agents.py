@@ -75,14 +75,12 @@ def wrap(network: "nn.Module", game: str | Game | Callable[..., Any]) -> Policy:
 
     given("network", network, nn.Module, "give a PyTorch module")
     game = game_of(game)
+    layers = layers_of(network)
+    notes = {files.LAYERS: json.dumps(layers)} if layers else {}
     with contextlib.closing(envs.make_env(game, 1)) as env:
         shape = env.obs_shape
         actions = env.num_actions
-        low = env.low
-        high = env.high
-    layers = layers_of(network)
-    notes = {files.LAYERS: json.dumps(layers)} if layers else {}
-    spec = PolicySpec("custom", shape, actions, low, high, game=game, notes=notes)
+        spec = PolicySpec("custom", shape, actions, env.low, env.high, game=game, notes=notes)
     policy = Policy(spec, network).eval()
     device = next((p.device for p in network.parameters()), None)
     if device is None:

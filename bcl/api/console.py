@@ -15,8 +15,8 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, Self
 
 from rich.console import Console
-from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
+from rich.table import Column
 
 from bcl.api import INTERRUPTED
 from bcl.api.evaluating import ProgressListener
@@ -65,8 +65,13 @@ class Bars:
     def __init__(self, shown: bool | None, lines: bool) -> None:
         self.shown = err.is_terminal or err.is_jupyter if shown is None else shown
         self._lines = lines and not self.shown
-        columns = (TextColumn("{task.description}"), BarColumn(BAR), TextColumn("{task.fields[numbers]}"))
-        self.drawn = Progress(*columns, console=err, transient=True, disable=not self.shown)
+        columns = (  # how far it is and how long it will take come early, so that narrow terminals show it
+            TextColumn("{task.description}", markup=False, table_column=Column(width=NAME, no_wrap=True)),
+            TextColumn("{task.percentage:>3.0f}% {task.fields[left]:<14}"),
+            BarColumn(BAR),
+            TextColumn("{task.fields[numbers]}", markup=False, table_column=Column(ratio=1, no_wrap=True)),
+        )
+        self.drawn = Progress(*columns, console=err, transient=True, expand=True, disable=not self.shown)
         self._tasks: dict[str, TaskID] = {}
         self._first: dict[str, tuple[float, float]] = {}
         """When each piece was first seen, and how far it was then."""
@@ -86,11 +91,13 @@ class Bars:
             self.drawn.remove_task(self._tasks.pop(gone))
         left = {piece.key: self._left(piece) for piece in pieces}
         for piece in pieces:
-            head = _head(piece, left[piece.key])
-            numbers = _cut(piece.numbers)
+            fields: dict[str, Any] = {
+                "left": f"{left[piece.key]} left" if left[piece.key] else "",
+                "numbers": piece.numbers,
+            }
             if piece.key not in self._tasks:
-                self._tasks[piece.key] = self.drawn.add_task(head, total=1.0, numbers=numbers)
-            self.drawn.update(self._tasks[piece.key], completed=piece.share, description=head, numbers=numbers)
+                self._tasks[piece.key] = self.drawn.add_task(piece.name, total=1.0, **fields)
+            self.drawn.update(self._tasks[piece.key], completed=piece.share, description=piece.name, **fields)
         if self._lines and time.monotonic() - self._printed >= SECONDS_PER_LINE:
             self._printed = time.monotonic()
             for piece in pieces:
@@ -103,18 +110,6 @@ class Bars:
         if now - began < SECONDS_PER_LOOK or piece.share <= before:
             return ""
         return str(timedelta(seconds=round((now - began) * (1 - piece.share) / (piece.share - before))))
-
-
-def _head(piece: Shown, left: str) -> str:
-    """What is under way, how far it is and how long it will take: first in the line, so that narrow terminals show it."""
-    short = piece.name if len(piece.name) <= NAME else f"{piece.name[: NAME - 1]}\N{HORIZONTAL ELLIPSIS}"
-    return f"{escape(short):<{NAME}} {piece.share:>4.0%} {f'{left} left' if left else '':<14}"
-
-
-def _cut(numbers: str) -> str:
-    """As much as fits behind the bar."""
-    room = err.width - NAME - BAR - 22  # percent, time left and gaps
-    return escape(numbers if len(numbers) <= room else f"{numbers[: max(0, room - 1)]}\N{HORIZONTAL ELLIPSIS}")
 
 
 class progress(Bars, ProgressListener):

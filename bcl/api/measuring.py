@@ -67,11 +67,8 @@ def bench(
     return Listing(title, rows, "\n".join(lines), {"title": title, "rows": rows})
 
 
-Measured = Iterator[tuple[dict[str, Any], str]]
-"""A row and the line that shows it."""
-
-
-def _attacks(games: list[str], num_envs: int, seconds: float, device: str) -> Measured:
+def _attacks(games: list[str], num_envs: int, seconds: float, device: str) -> Iterator[tuple[dict[str, Any], str]]:
+    """Rows, each with the line that shows it."""
     from bcl.attacks import attack_by_name
     from bcl.evaluation.speed import attack_speed, untrained_policy
 
@@ -86,7 +83,7 @@ def _attacks(games: list[str], num_envs: int, seconds: float, device: str) -> Me
             yield row, f"{name:<14}{attack!r:<90}{rate:>10,.1f}"
 
 
-def _games(games: list[str], num_envs: int, threads: int, seconds: float) -> Measured:
+def _games(games: list[str], num_envs: int, threads: int, seconds: float) -> Iterator[tuple[dict[str, Any], str]]:
     from bcl.evaluation.speed import game_speed
 
     for name in games or preset_names():

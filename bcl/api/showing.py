@@ -149,14 +149,13 @@ def report(
     """
     from bcl.api.agents import pick_device
     from bcl.reports import page
-    from bcl.reports.collect import agent_file
     from bcl.reports.frames import play_frames
 
     check(report, locals())
     target = path_of("run", run, HINT)
     chosen = str(pick_device(device))
     collected, file = page.check(target, None if out is None else path_of("out", out))
-    if frames and agent_file(target):
+    if frames:
         try:
             collected = dataclasses.replace(collected, frames=play_frames(collected, chosen, say))
         except (GameError, MissingExtra) as error:  # the rest of the page needs no game

@@ -120,14 +120,10 @@ class RepeatedRun(Run):
         finals = self.summary["final_scores"]
         median = self.median.folder
         scores = " ".join(f"{score:.4g}" for score in finals.values())
-        return "\n".join(
-            [
-                *map(str, self.runs),
-                f"final score: {self.summary['final_score_is']}",
-                f"final scores of {len(self.runs)} repeats: {scores}, IQM {self.summary['iqm']:.4g}",
-                f"the median is {median} with {finals[median.name]:.4g}",
-            ]
-        )
+        lines = [*map(str, self.runs), f"final score: {self.summary['final_score_is']}"]
+        lines.append(f"final scores of {len(self.runs)} repeats: {scores}, IQM {self.summary['iqm']:.4g}")
+        lines.append(f"the median is {median} with {finals[median.name]:.4g}")
+        return "\n".join(lines)
 
 
 @dataclass(frozen=True)

@@ -90,22 +90,19 @@ def as_latex(table: Table) -> str:
     header, *rows = [" & ".join(map(_escaped, row)) + r" \\" for row in (table.header, *table.rows)]
     caption = _escaped(". ".join([table.title, *table.notes]))
     columns = "l" + "r" * (len(table.header) - 1)
-    return "\n".join(
-        [
-            r"% needs \usepackage{booktabs}",
-            r"\begin{table}",
-            r"\centering",
-            rf"\caption{{{caption}}}",
-            rf"\begin{{tabular}}{{{columns}}}",
-            r"\toprule",
-            header,
-            r"\midrule",
-            *rows,
-            r"\bottomrule",
-            r"\end{tabular}",
-            r"\end{table}",
-        ]
-    )
+    body = "\n".join(rows)
+    return rf"""% needs \usepackage{{booktabs}}
+\begin{{table}}
+\centering
+\caption{{{caption}}}
+\begin{{tabular}}{{{columns}}}
+\toprule
+{header}
+\midrule
+{body}
+\bottomrule
+\end{{tabular}}
+\end{{table}}"""
 
 
 def _returns(block: "Block") -> Table:
