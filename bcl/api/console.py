@@ -55,8 +55,7 @@ class Shown:
 
     def line(self, left: str, of: str = "") -> str:
         """All of it; `left` is the time left, `of` what the share is of."""
-        words = [f"{self.name}: {self.share:.0%}{of}", f"{left} left" if left else "", self.numbers]
-        return ", ".join(filter(None, words))
+        return ", ".join(filter(None, (f"{self.name}: {self.share:.0%}{of}", left, self.numbers)))
 
 
 class Bars:
@@ -89,12 +88,9 @@ class Bars:
         for gone in self._tasks.keys() - {piece.key for piece in pieces}:
             del self._first[gone]
             self.drawn.remove_task(self._tasks.pop(gone))
-        left = {piece.key: self._left(piece) for piece in pieces}
+        left = {piece.key: self._estimate(piece) for piece in pieces}
         for piece in pieces:
-            fields: dict[str, Any] = {
-                "left": f"{left[piece.key]} left" if left[piece.key] else "",
-                "numbers": piece.numbers,
-            }
+            fields: dict[str, Any] = {"left": left[piece.key], "numbers": piece.numbers}
             if piece.key not in self._tasks:
                 self._tasks[piece.key] = self.drawn.add_task(piece.name, total=1.0, **fields)
             self.drawn.update(self._tasks[piece.key], completed=piece.share, description=piece.name, **fields)
@@ -103,13 +99,18 @@ class Bars:
             for piece in pieces:
                 say(piece.line(left[piece.key], of))
 
-    def _left(self, piece: Shown) -> str:
-        """Time left in hours, minutes and seconds; empty in the first second."""
+    def _estimate(self, piece: Shown) -> str:
+        """The time left; empty in the first second."""
         now = time.monotonic()
         began, before = self._first.setdefault(piece.key, (now, piece.share))
         if now - began < SECONDS_PER_LOOK or piece.share <= before:
             return ""
-        return str(timedelta(seconds=round((now - began) * (1 - piece.share) / (piece.share - before))))
+        return _left((now - began) * (1 - piece.share) / (piece.share - before))
+
+
+def _left(seconds: float) -> str:
+    """In hours, minutes and seconds."""
+    return f"{timedelta(seconds=round(seconds))} left"
 
 
 class progress(Bars, ProgressListener):
@@ -179,7 +180,7 @@ class live(Bars):
         from bcl.experiment.status import incumbent, pieces, training_left
 
         found = [*pieces(self._run, self._since)]
-        shown = [Shown(f"{piece.name} {piece.doing}", piece.name, _share(piece), _numbers(piece)) for piece in found]
+        shown = [*map(_shown, found)]
         with contextlib.suppress(StoreError):
             if whole := training_left(self._run, found):
                 best = incumbent(self._run)
@@ -206,15 +207,10 @@ class live(Bars):
 def piece_line(piece: "Piece") -> str:
     """One line for `bcl status`; the time left is by the last row of metrics."""
     rate = piece.row.get("steps_per_second")
-    left = str(timedelta(seconds=round((piece.of - piece.done) / rate))) if rate else ""
-    return Shown("", piece.name, _share(piece), _numbers(piece)).line(left)
+    return _shown(piece).line(_left((piece.of - piece.done) / rate) if rate else "")
 
 
-def _share(piece: "Piece") -> float:
-    return piece.done / max(piece.of, 1)
-
-
-def _numbers(piece: "Piece") -> str:
+def _shown(piece: "Piece") -> Shown:
     row = piece.row
     words = [f"{piece.doing} {piece.done:,} of {piece.of:,}" if row else piece.doing]
     for name, label in (("return", "return"), ("return_attacked", "attacked"), ("eps", "eps")):
@@ -222,7 +218,7 @@ def _numbers(piece: "Piece") -> str:
             words.append(f"{label} {value:.4g}")
     if rate := row.get("steps_per_second"):
         words.append(f"{rate:,.0f} steps/s")
-    return ", ".join(words)
+    return Shown(f"{piece.name} {piece.doing}", piece.name, piece.done / max(piece.of, 1), ", ".join(words))
 
 
 @contextlib.contextmanager
