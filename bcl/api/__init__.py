@@ -1,4 +1,7 @@
-"""What the commands do, as functions; the names that people use are in `bcl` itself."""
+"""What the commands do, as functions; the names that people use are in `bcl` itself.
+
+The command line reads their signatures for its help: their modules import nothing heavy at the top.
+"""
 
 import inspect
 import math
@@ -7,7 +10,7 @@ import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from numbers import Integral, Real
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin
 
 from bcl.config import resolve
 from bcl.errors import ConfigError
@@ -55,12 +58,11 @@ def given(name: str, value: Any, kinds: type | tuple[type, ...], hint: str) -> A
 
 
 def check(function: Callable[..., object], arguments: Mapping[str, Any]) -> None:
-    """Refuse arguments that do not fit the annotations of a function, or of a dataclass. What may be of several kinds is left
-    to the function itself."""
+    """Refuse arguments that do not fit the annotations of a function or dataclass; those of several kinds it checks itself."""
     for name, parameter in inspect.signature(function).parameters.items():
         value = arguments[name]
         hint = parameter.annotation
-        if isinstance(hint, types.UnionType):
+        if get_origin(hint) in (types.UnionType, Union):
             hint, *others = get_args(hint)
             if others != [type(None)] or value is None:
                 continue

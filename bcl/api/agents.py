@@ -1,7 +1,4 @@
-"""bcl.load, bcl.save, bcl.make_env, bcl.wrap and bcl.import_policy.
-
-The command line reads the signature of the last for its help: nothing heavy is imported at the top.
-"""
+"""bcl.load, bcl.save, bcl.make_env, bcl.wrap and bcl.import_policy."""
 
 import contextlib
 import json
@@ -25,8 +22,7 @@ DEVICES = "auto, cpu or cuda"
 
 
 def load(path: Where, device: "str | torch.device" = "cpu") -> Policy:
-    """The best policy of a run directory, a policy file or `zoo:NAME`, in eval mode; anything else is refused in one
-    sentence."""
+    """The best policy of a run directory, a policy file or `zoo:NAME`, in eval mode."""
     from bcl.policies import files
 
     return files.load(policy_file(path_of("path", path)), pick_device(device, numbered=True))

@@ -1,7 +1,4 @@
-"""bcl.evaluate and bcl.certify.
-
-The command line reads their signatures for its help: nothing heavy is imported at the top.
-"""
+"""bcl.evaluate and bcl.certify."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass

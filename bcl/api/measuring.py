@@ -1,7 +1,4 @@
-"""bcl.bench.
-
-The command line reads its signature for its help: nothing heavy is imported at the top.
-"""
+"""bcl.bench."""
 
 import dataclasses
 import os

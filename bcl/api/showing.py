@@ -1,7 +1,4 @@
-"""bcl.report, bcl.status, bcl.compare and bcl.video.
-
-The command line reads their signatures for its help: nothing heavy is imported at the top.
-"""
+"""bcl.report, bcl.status, bcl.compare and bcl.video."""
 
 import base64
 import contextlib

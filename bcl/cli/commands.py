@@ -91,8 +91,7 @@ def certify(call: Call, *, json: bool = False) -> None:
 
 
 def _played(call: Call, json: bool) -> Any:
-    """The result of an evaluation, printed as JSON on request; where it is interrupted, the message says that finished scores
-    are kept."""
+    """The result of an evaluation, printed as JSON on request; when interrupted, it says that finished scores stay."""
     try:
         with console.progress(quiet=json) as bar:
             found = call(listener=bar)

@@ -139,8 +139,7 @@ def load_with_game(file: Path) -> tuple[Policy, Game]:
 
 
 def results_of_policy(file: Path, policy: Policy) -> list[tuple[Results, str]]:
-    """Its results, each with the fingerprint of the agent that played them. An agent of the zoo was
-    published with some."""
+    """Its results, each with its player's fingerprint; an agent of the zoo was published with some."""
     found = [(files.results_of(file), fingerprint(policy))]
     if agent := zoo.find(file):
         found.append((agent.results, agent.judged))

@@ -285,8 +285,7 @@ def common_starts(entries: Sequence[Entry], levels: Levels) -> list[Starts | Non
 
 
 def evaluated_alike(entries: Sequence[Entry], levels: Levels, starts: Starts | None) -> dict[str, list[Evaluation]]:
-    """By entry that was evaluated on these levels, one evaluation per member, all under the same conditions, chosen by
-    `_sharing`."""
+    """By entry that was evaluated on these levels, one evaluation per member, all under the same conditions."""
     members = [(entry.label, member.on(levels, starts)) for entry in entries for member in entry.members]
     absent = {label for label, evaluations in members if not evaluations}
     pools = [(label, evaluations) for label, evaluations in members if label not in absent]

@@ -170,10 +170,8 @@ def return_against_budget(evaluation: Evaluation, published: PublishedRow | None
 
 @styled
 def timeline(history: Timeline, width: int) -> Figure:
-    """Time across, budget up: a bar per run, the kept one solid, skips as arrows. Every budget has a row of its own.
-
-    A budget that paces itself is a line between the rows.
-    """
+    """Time across, budget up, a row for each: a bar per run, the kept one solid; skips as arrows, a budget that paces itself
+    as a line between the rows."""
     shown = {0.0, *(bar.eps for bar in history.bars), *(eps for skip in history.skips for eps in (skip.low, skip.high))}
     shown |= {share * max(rise.eps) for rise in history.rises for share in (0.25, 0.5, 0.75, 1.0)}
     budgets = sorted(shown | ({history.target} if history.target else set()))
@@ -305,8 +303,7 @@ def figure_format(path: Path) -> str:
 
 @styled
 def comparison(compared: Comparison) -> Figure:
-    """A column per block. Solid: measured, of repeats the median run, with 95 % intervals; hollow and dotted: the
-    paper's."""
+    """A column per block. Solid: measured, of repeats the median run, with 95 % intervals; hollow: the paper's."""
     blocks = compared.blocks
     rows = 2 if any(len(block.rows) > 1 for block in blocks) else 1
     longest = max(len(_name(row)) for block in blocks for row in block.rows)
@@ -374,8 +371,7 @@ def _improvement(axes: Axes, block: Block) -> None:
 def _series(
     axes: Axes, block: Block, place: int, points: list[tuple[float, float, stats.Interval | None]], **more: Any
 ) -> None:
-    """Budget, value and interval of each point; moved a little, so that intervals of different rows do not hide each
-    other."""
+    """Budget, value and interval of each point; moved a little, so that those of other rows are not hidden."""
     shift = 0.008 * max(block.budgets) * (place - (len(block.rows) - 1) / 2)
     below = [max(value - interval.low, 0) if interval else 0.0 for _, value, interval in points]
     above = [max(interval.high - value, 0) if interval else 0.0 for _, value, interval in points]
