@@ -143,7 +143,8 @@ class progress(Bars, ProgressListener):
 class live(Bars):
     """A run that this process works on: a bar for the whole and one for every piece of its work that is under way.
 
-    `shown` forces bars or none, `lines` are printed where none are; `on_row` is told the rows of metrics that are new.
+    `shown` forces bars or none, `lines` are printed where none are; `on_row` is told the rows of metrics that are new, and
+    what it raises gets the `note`.
     """
 
     def __init__(
@@ -152,6 +153,7 @@ class live(Bars):
         shown: bool | None = None,
         lines: bool = True,
         on_row: Callable[[str, dict[str, Any]], object] | None = None,
+        note: str = "",
     ) -> None:
         super().__init__(shown, lines)
         self._run = run
@@ -159,6 +161,7 @@ class live(Bars):
         self._watched = shown is not False or lines
         self._looked = time.monotonic()
         self._on_row = on_row
+        self._note = note
         self._told = {folder: row["step"] for folder, row in self._rows({})} if on_row else {}
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -192,7 +195,11 @@ class live(Bars):
         if self._on_row:
             for folder, row in self._rows(self._told):
                 self._told[folder] = row["step"]
-                self._on_row(str(folder.relative_to(self._run)), row)
+                try:
+                    self._on_row(str(folder.relative_to(self._run)), row)
+                except Exception as error:
+                    error.add_note(self._note)
+                    raise
 
     def _rows(self, told: dict[Path, float]) -> Iterator[tuple[Path, dict[str, Any]]]:
         """Of every training run, those after the step that was told."""

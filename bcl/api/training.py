@@ -168,12 +168,10 @@ class Finisher:
 
         resume = shlex.join(["bcl", "resume", str(resumed), *self.workers.options()])
         continue_with = f"continue with: {resume}"
-        on_row = self.on_row and _with_note(
-            self.on_row, f"on_row raised this; what was trained is kept, {continue_with}"
-        )
+        note = f"on_row raised this; what was trained is kept, {continue_with}"
         stops = console.stop_requests(continue_with) if self.as_command else contextlib.nullcontext(lambda: False)
         try:
-            with stops as interrupted, console.live(run, self.progress, self.as_command, on_row) as view:
+            with stops as interrupted, console.live(run, self.progress, self.as_command, self.on_row, note) as view:
                 dispatcher = self.workers.dispatcher(interrupted, view.tick, self.say)
                 self.say(f"'{run}' is finished" if RunDirectory(run).finished else f"run: {run}{until}")
                 yield dispatcher
@@ -187,19 +185,6 @@ class Finisher:
         except BclError as error:
             error.hint = "; ".join(filter(None, (error.hint, continue_with)))
             raise
-
-
-def _with_note(on_row: OnRow, note: str) -> OnRow:
-    """The same function; what it raises reaches the caller as it is, with a note."""
-
-    def told(folder: str, row: dict[str, Any]) -> None:
-        try:
-            on_row(folder, row)
-        except Exception as error:
-            error.add_note(note)
-            raise
-
-    return told
 
 
 def _resume_warning(run: Path) -> str:
