@@ -52,7 +52,8 @@ def make_env(
     from bcl import envs
 
     check(make_env, locals())
-    return envs.make_env(game_of(game), num_envs, pick_device(device, numbered=True), threads, render=render)
+    played_on = pick_device(device, numbered=True)
+    return envs.make_env(game_of(game), int(num_envs), played_on, int(threads), render=render)
 
 
 def wrap(network: "nn.Module", game: str | Game | Callable[..., Any]) -> Policy:
@@ -149,7 +150,7 @@ def pick_device(device: "str | torch.device", numbered: bool = False) -> "torch.
     import torch
 
     given("device", device, (str, torch.device), DEVICES)
-    gpus = torch.cuda.device_count()
+    gpus = torch.cuda.device_count() if str(device) != "cpu" and torch.cuda.is_available() else 0
     if device == "auto":
         device = "cuda" if gpus else "cpu"
     try:

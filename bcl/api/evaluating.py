@@ -151,7 +151,7 @@ def evaluate(
         count = target.defaults.episodes if episodes is None else int(episodes)
         starts = target.defaults.starts if starts is None else starts
         game = target.game_to_play(env_set, seed, count, num_envs, starts)
-        plan = Plan(game, count, int(seed), protocol, precision, num_envs, starts)
+        plan = Plan(game, count, int(seed), protocol, precision, int(num_envs), starts)
         compared = cells(chosen, budgets or (() if find_eps else target.defaults.eps))
         wanted = [*compared, Cell(attack_by_name("pgd-30"), 1.0)] if sanity else compared
         listener.start(len(wanted) + (len(compared) if target.start else 0))
@@ -170,7 +170,8 @@ def evaluate(
             raised += worse_than_start(scores, start.scores, start.file)
         breaking = None
         if find_eps:
-            breaking = find_breaking(target.policy, plan, chosen, target.results, threshold, listener.begin)
+            least = None if threshold is None else float(threshold)
+            breaking = find_breaking(target.policy, plan, chosen, target.results, least, listener.begin)
     kept = folder.path if target.kept else None
     return Evaluation(game, scores, target.name, raised, floor, kept, start, breaking)
 
