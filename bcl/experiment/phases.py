@@ -212,7 +212,7 @@ class Curriculum:
         value, paper = (OwnValue(), CrossEntropy()) if self._config.algo == "ppo" else (CrossEntropy(), None)
         # PPO's PGD leads away from the action taken, which here is the best one.
         settings = self._config.attack
-        attack = training_attack(settings, value, paper if settings.kind == "pgd" else None)
+        attack = training_attack(settings, value, paper)
         [score] = self._dispatcher.scores("choosing", agent, self._plan, [Cell(attack, eps)])
         return score.mean
 

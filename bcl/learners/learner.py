@@ -10,7 +10,7 @@ from typing import Any, ClassVar, TypeVar
 import torch
 from torch import Generator, Tensor, nn
 
-from bcl.attacks import PGD, RIFGSM, Attack, CrossEntropy, Margin, MixedPGD, Objective, attack_by_name
+from bcl.attacks import PGD, RIFGSM, Attack, CrossEntropy, Margin, MixedPGD, Objective, attack_by_name, perturb
 from bcl.config import AttackConfig, LearnerConfig
 from bcl.device import Graphed, acceleration, keep_freed_memory, uses_bf16
 from bcl.envs import VectorEnv
@@ -58,9 +58,11 @@ class Learner(ABC):
     section: ClassVar[str]  # of its settings, for messages
     draws: ClassVar[tuple[str, ...]]  # what is random in it; each has a generator
     held: str = "certified"  # column of the metrics that a paced budget may wait for
-    meter: Meter
 
-    def __init__(self, policy: Policy, env: VectorEnv, config: LearnerConfig, task: Task) -> None:
+    def __init__(
+        self, policy: Policy, env: VectorEnv, config: LearnerConfig, task: Task, driven: int, spread: float
+    ) -> None:
+        """`driven`: copies, the first ones, that act on what the adversary shows; `spread`: of its budgets, as in the settings."""
         keep_freed_memory()
         self.image = len(env.obs_shape) == 3
         if self.image:
@@ -74,6 +76,10 @@ class Learner(ABC):
         accelerate = acceleration(config.accelerate, device, config.steps)
         self.graphed = accelerate != "none"
         self.compiles = accelerate == "full"
+        self.meter = Meter(env.num_envs, device, driven)
+        self._driven = driven
+        self._spread = spread
+        self._victim = self._compiled(self._twin())
         # Fixed places that graphs read; schedules write into them without the host waiting.
         self._rate = torch.zeros((), device=device)
         self._eps = torch.zeros((), device=device)
@@ -84,6 +90,7 @@ class Learner(ABC):
             policy.parameters(), lr=self._rate, eps=config.adam_eps, fused=True, capturable=device.type == "cuda"
         )
         self.pacer = Pacer(task.pace, policy, self.optimizer) if task.pace else None
+        self._went_back = False  # whether the last row made it go back to earlier weights
         self.generators = {name: Generator(device).manual_seed(derive(task.seed, name)) for name in self.draws}
 
     @abstractmethod
@@ -94,8 +101,16 @@ class Learner(ABC):
         """
 
     @abstractmethod
+    def schedules(self) -> Metrics:
+        """What the row of metrics tells of budgets and rates."""
+
     def metrics(self) -> Metrics:
         """What happened since the last call. The one place where the host waits for the device."""
+        self._refuse_divergence(self.meter.means())
+        row = self.meter.row(self.step, self.schedules())
+        if self.pacer:
+            self._went_back = self.pacer.observe(self.step, *self.meter.played, row.get(self.held) or 0.0)
+        return row
 
     def state(self) -> State:
         """What a checkpoint needs."""
@@ -120,14 +135,6 @@ class Learner(ABC):
             self.pacer.restore(state["pacer"])
         self.meter.start_at(self.step)
 
-    def _row(self, schedules: Metrics) -> tuple[Metrics, bool]:
-        """The row of metrics, and whether a paced budget stepped back after it."""
-        self._refuse_divergence(self.meter.means())
-        row = self.meter.row(self.step, schedules)
-        if not self.pacer:
-            return row, False
-        return row, self.pacer.observe(self.step, *self.meter.played, row.get(self.held) or 0.0)
-
     def _refuse_divergence(self, means: Mapping[str, float]) -> None:
         """Stop a run whose losses or weights explode."""
         largest = max(float(parameter.detach().abs().amax()) for parameter in self.policy.parameters())
@@ -143,13 +150,22 @@ class Learner(ABC):
     def _compiled(self, part: Any) -> Any:
         return torch.compile(part, dynamic=False) if self.compiles else part
 
-    def _victim(self) -> Any:
+    def _twin(self) -> Policy:
         """The policy as attacks take it: its weights stay those of the original and have no gradients. Compiled code computes the
         gradients of all that has any, and an attack needs those of the observation alone."""
         twin = copy.deepcopy(self.policy).requires_grad_(False)
         for mine, original in zip(twin.parameters(), self.policy.parameters(), strict=True):
             mine.data = original.data
-        return self._compiled(twin)
+        return twin
+
+    def _perturbed(self, attack: Attack, obs: Tensor, budgets: Tensor, draws: str = "attack") -> Tensor:
+        """What the attack shows instead of float observations."""
+        with self._autocast():
+            return perturb(attack, self._victim, obs, budgets, self.generators[draws], check=False)
+
+    def _budgets(self, count: int) -> Tensor:
+        """Of so many attacked observations."""
+        return spread_budgets(self._eps, count, self._spread)
 
     def _autocast(self) -> torch.autocast:
         # A new one each time: weights cast where gradients are off must not be reused where they are on.
@@ -202,9 +218,9 @@ def spread_budgets(eps: Tensor, count: int, spread: float) -> Tensor:
 
 
 def training_attack(config: AttackConfig, value: Objective, paper: Objective | None = None) -> Attack:
-    """The configured adversary; `value` is the learner's expected value, `paper` what the paper attacks if not that."""
+    """The configured adversary; `value` is the learner's expected value, `paper` what the paper's PGD attacks if not that."""
     objectives: dict[str, Objective] = {
-        "paper": paper or value,
+        "paper": paper if paper and config.kind == "pgd" else value,
         "value": value,
         "cross-entropy": CrossEntropy(),
         "margin": Margin(),
@@ -228,19 +244,22 @@ class Reporter:
     and only the short ones would count as returns.
     """
 
-    def __init__(self, learner: Learner, config: LearnerConfig, hooks: Hooks) -> None:
+    def __init__(self, learner: Learner, config: LearnerConfig, hooks: Hooks, state: State | None) -> None:
+        """`state`: a checkpoint of the same task, to continue from."""
+        if state:
+            learner.restore(state)
         self._learner = learner
         self._config = config
         self._hooks = hooks
         self._last = self._saved = self._began = learner.step
         self._saved_at = self._began_at = time.monotonic()
 
-    def report(self) -> bool:
-        """After each pass; whether the games have to start anew, as after a checkpoint that is counted in steps."""
+    def report(self, obs: Tensor) -> Tensor:
+        """After each pass; the observations to play on from: `obs`, or those of games that had to start anew."""
         learner = self._learner
         config = self._config
         hooks = self._hooks
-        step = self._learner.step
+        step = learner.step
         done = step >= config.steps
         if done or step // config.log_steps > self._last // config.log_steps:
             hooks.log(learner.metrics())
@@ -259,7 +278,7 @@ class Reporter:
             raise KeyboardInterrupt
         if done and learner.pacer:
             learner.pacer.refuse_no_learning(learner.section, config.steps)
-        return save is not None and config.checkpoint_steps > 0
+        return learner.restart() if save and config.checkpoint_steps else obs
 
     def _due(self) -> bool:
         if self._config.checkpoint_steps:

@@ -13,14 +13,14 @@ import torch
 from torch import Tensor, nn
 
 from bcl import losses, schedules
-from bcl.attacks import AwayFromActions, CrossEntropy, OwnValue, perturb
+from bcl.attacks import AwayFromActions, CrossEntropy, OwnValue
 from bcl.bounds import input_box, score_bounds
 from bcl.config import AttackConfig, PpoConfig
 from bcl.device import enough_memory, quick_kernels
 from bcl.envs import Step, VectorEnv
 from bcl.errors import ConfigError, WeightsError
-from bcl.learners.learner import HeldActions, Hooks, Learner, Reporter, State, Task, spread_budgets, training_attack
-from bcl.learners.metrics import Meter, Metrics
+from bcl.learners.learner import HeldActions, Hooks, Learner, Reporter, State, Task, training_attack
+from bcl.learners.metrics import Metrics
 from bcl.policies import Policy, as_float
 from bcl.policies.networks import ActorCritic
 from bcl.seeds import derive
@@ -42,17 +42,14 @@ def train(
 ) -> Policy:
     """Train `policy` in place on `env`; `state` continues a checkpoint of the same task."""
     learner = PpoLearner(policy, env, config, attack, task)
-    if state:
-        learner.restore(state)
-    reporter = Reporter(learner, config, hooks)
+    reporter = Reporter(learner, config, hooks, state)
     obs = learner.restart()
     with quick_kernels(learner.bf16):
         while learner.step < config.steps:
             rollout, obs = learner.rollout(obs)
             if not learner.pacer or learner.pacer.knows_start:
                 learner.update(rollout)
-            if reporter.report():
-                obs = learner.restart()
+            obs = reporter.report(obs)
     policy.spec = dataclasses.replace(policy.spec, notes=policy.spec.notes | {NOTE: learner.returns.to_note()})
     return policy
 
@@ -102,18 +99,17 @@ class PpoLearner(Learner):
             raise ConfigError(f"PPO cannot train network '{policy.spec.kind}'", "it needs impala or actor-critic-mlp")
         if task.loss == "sa":
             raise ConfigError("PPO has no 'sa' loss", "choose another recipe, or --algo dqn")
-        super().__init__(policy, env, config, task)
+        driven = round(config.in_play * env.num_envs) if task.loss == "at" else 0
+        super().__init__(policy, env, config, task, driven, attack.spread)
         self.config = config
         self.adversary = attack
         self.updates = 0
         objective = {"standard": losses.ppo, "at": losses.ppo_adversarial, "radial": losses.ppo_radial}[task.loss]
         self._network = self._compiled(network.logits_and_value)
-        self._attacked = self._victim()
         self._score_bounds = self._compiled(score_bounds)
         self._objective = self._compiled(objective)
         device = self.device
         num_envs = env.num_envs
-        self._driven = round(config.in_play * num_envs) if task.loss == "at" else 0  # the first copies
         self._obs = _laid_out(as_float(self._obs) if self._driven else self._obs)
         self._memory = Rollout.empty(config.rollout, self._obs)
         self._random = HeldActions(num_envs, env.num_actions, config.exploration_repeat, self.generators["act"])
@@ -135,8 +131,6 @@ class PpoLearner(Learner):
         self.returns = ReturnScale(num_envs, config.return_gamma, device)
         if config.keep_return_statistics and NOTE in policy.spec.notes:
             self.returns.restore(torch.tensor(read_note(policy.spec.notes[NOTE]), dtype=torch.float64))
-        victims = torch.arange(num_envs, device=device) < self._driven
-        self.meter = Meter(num_envs, device, victims if self._driven else None)
 
     def restart(self) -> Tensor:
         self.meter.restart()
@@ -212,9 +206,8 @@ class PpoLearner(Learner):
         c = self.config
         return schedules.exploration(self.step, c.exploration_start, 0.0, 0, c.exploration_steps)
 
-    def metrics(self) -> Metrics:
-        row, _ = self._row({"eps": self._eps.item(), "kappa": self.config.kappa})
-        return row
+    def schedules(self) -> Metrics:
+        return {"eps": self._eps.item(), "kappa": self.config.kappa}
 
     def state(self) -> State:
         """All that a checkpoint needs; it lies between two rollouts, so resuming is exact."""
@@ -227,12 +220,8 @@ class PpoLearner(Learner):
 
     def _perturb_victims(self) -> Tensor:
         """Away from the action that the policy prefers: none is taken yet."""
-        preferred = CrossEntropy() if self.adversary.kind == "pgd" else None
-        attack = training_attack(self.adversary, OwnValue(), preferred)
-        budgets = spread_budgets(self._eps, self._driven, self.adversary.spread)
-        victims = self._obs[: self._driven]
-        with self._autocast():
-            return perturb(attack, self._attacked, victims, budgets, self.generators["attack"], check=False)
+        attack = training_attack(self.adversary, OwnValue(), CrossEntropy())
+        return self._perturbed(attack, self._obs[: self._driven], self._budgets(self._driven))
 
     def _choose_actions(self) -> Tensor:
         with torch.no_grad(), self._autocast():
@@ -290,14 +279,11 @@ class PpoLearner(Learner):
     def _perturb_batch(self) -> Tensor:
         index = self._order[self._batch]
         obs = _at(self._memory.obs, index)
-        actions = _at(self._memory.actions, index)
-        paper = AwayFromActions(actions) if self.adversary.kind == "pgd" else None
-        attack = training_attack(self.adversary, OwnValue(), paper)
-        budgets = spread_budgets(self._eps, len(obs), self.adversary.spread)
+        attack = training_attack(self.adversary, OwnValue(), AwayFromActions(_at(self._memory.actions, index)))
+        budgets = self._budgets(len(obs))
         if self._driven:  # what those copies saw was attacked already
             budgets = budgets * (index % self.env.num_envs >= self._driven)
-        with self._autocast():
-            return perturb(attack, self._attacked, as_float(obs), budgets, self.generators["attack"], check=False)
+        return self._perturbed(attack, as_float(obs), budgets)
 
     def _take_gradient_step(self) -> None:
         m = self._memory
