@@ -32,7 +32,7 @@ ALLOWED = {
     "curriculum_rules": {"errors", "config"},
     "curriculum": {"curriculum_rules", "errors"},
     "runs": {"errors", "processes", "config", "curriculum_rules", "recipes", "settings"},
-    "policies": FACTS | {"runs", "zoo", "__init__"},
+    "policies": FACTS | {"envs", "runs", "zoo", "__init__"},
     "evaluation": FACTS | {"__init__", "attacks", "bounds", "device", "stats", "envs", "policies", "result", "runs"},
     "learners": FACTS
     | {

@@ -86,9 +86,9 @@ class GymnasiumEnvs:
             self.obs_shape = (int(np.prod(space.shape)),)
             low = space.low.astype(np.float64).ravel()
             high = space.high.astype(np.float64).ravel()
-            self._scale = np.array(observation_scale(game, low.tolist(), high.tolist()))
-            self.low = tuple((low / self._scale).tolist())
-            self.high = tuple((high / self._scale).tolist())
+            self.scale = np.array(observation_scale(game, low.tolist(), high.tolist()))
+            self.low = tuple((low / self.scale).tolist())
+            self.high = tuple((high / self.scale).tolist())
 
     def reset(self, seed: Seeds) -> Tensor:
         seeds = seed_list(seed, self.num_envs)
@@ -188,7 +188,7 @@ class GymnasiumEnvs:
     def _observe(self, obs: np.ndarray) -> Tensor:
         if self._image:
             return to_device(obs, self._device).permute(0, 3, 1, 2).contiguous()
-        return to_device((obs.reshape(len(obs), *self.obs_shape) / self._scale).astype(np.float32), self._device)
+        return to_device((obs.reshape(len(obs), *self.obs_shape) / self.scale).astype(np.float32), self._device)
 
 
 def _failure(id: str, call: str, error: BaseException) -> GameError:

@@ -9,14 +9,15 @@ body and the advantage head.
 import math
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from bcl.layers import PatchConv, Residual
 
-_ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "tanh": nn.Tanh, "elu": nn.ELU}
+Activation = Literal["relu", "tanh", "elu"]
+ACTIVATIONS: dict[Activation, type[nn.Module]] = {"relu": nn.ReLU, "tanh": nn.Tanh, "elu": nn.ELU}
 
 
 class Dueling(nn.Module):
@@ -161,7 +162,7 @@ Network = Dueling | Plain | ActorCritic
 
 
 def build(
-    kind: str, shape: Sequence[int], actions: int, hidden: Sequence[int] = (), activation: str = "relu"
+    kind: str, shape: Sequence[int], actions: int, hidden: Sequence[int] = (), activation: Activation = "relu"
 ) -> Network:
     """A network with fresh weights; `hidden` and `activation` are those of MLPs."""
     size = math.prod(shape)
@@ -179,10 +180,10 @@ def build(
             layers = [nn.Flatten(), *list(mlp(size, first, 1))[:-1]]
             return Dueling(nn.Sequential(*layers), [size, *first][-1], (head,), actions)
         case "actor-critic-mlp":
-            layers = [nn.Flatten(), *list(mlp(size, hidden, 1, _ACTIVATIONS[activation]))[:-1]]
+            layers = [nn.Flatten(), *list(mlp(size, hidden, 1, ACTIVATIONS[activation]))[:-1]]
             return ActorCritic(nn.Sequential(*layers), [size, *hidden][-1], actions)
         case "plain-mlp":  # what Q-networks of other libraries become
-            return Plain(nn.Sequential(nn.Flatten(), *mlp(size, hidden, actions, _ACTIVATIONS[activation])))
+            return Plain(nn.Sequential(nn.Flatten(), *mlp(size, hidden, actions, ACTIVATIONS[activation])))
     raise ValueError(f"no network is called '{kind}'")
 
 
