@@ -268,7 +268,10 @@ class Reporter:
         self._last = step
         hooks.progress(step, config.steps)
         stop = not done and hooks.interrupted()
-        due = self._due() or (stop and not config.checkpoint_steps)
+        if config.checkpoint_steps:
+            due = step - self._saved >= config.checkpoint_steps
+        else:
+            due = stop or time.monotonic() - self._saved_at >= 60 * config.checkpoint_minutes
         save = hooks.save if due and not done else None
         if save:
             save(learner.state())
@@ -279,11 +282,6 @@ class Reporter:
         if done and learner.pacer:
             learner.pacer.refuse_no_learning(learner.section, config.steps)
         return learner.restart() if save and config.checkpoint_steps else obs
-
-    def _due(self) -> bool:
-        if self._config.checkpoint_steps:
-            return self._learner.step - self._saved >= self._config.checkpoint_steps
-        return time.monotonic() - self._saved_at >= 60 * self._config.checkpoint_minutes
 
     def _near(self) -> bool:
         """Whether the next checkpoint, or the end, comes within seconds at the rate so far."""
