@@ -4,7 +4,6 @@ Order of precedence: defaults < the stage's own settings < preset of the game < 
 recipe's rows for that game and stage < `--config FILE` < the command line.
 """
 
-import copy
 import functools
 import math
 import tomllib
@@ -424,7 +423,6 @@ class EvaluationConfig:
 
     @property
     def scored(self) -> tuple[float, ...]:
-        """Budgets of the final score."""
         return self.score_eps or self.eps
 
 
@@ -462,7 +460,6 @@ class Config:
             raise ConfigError(f"'{self.game.id}' has no sets of levels", "evaluation.levels is for Procgen games")
 
     def learner(self, loss: recipes.Loss) -> LearnerConfig:
-        """The settings of the learner that minimises `loss`."""
         if loss == "distill":
             return self.distill
         return self.ppo if self.algo == "ppo" else self.dqn
@@ -479,7 +476,6 @@ def _presets() -> dict[str, dict[str, Any]]:
 
 
 def preset_names() -> tuple[str, ...]:
-    """Names of the games with a preset."""
     return tuple(_presets())
 
 
@@ -653,7 +649,7 @@ def _check_last(game: str, stage: recipes.Stage, config: Config) -> None:
 
 def _preset(game: str, known: Game | None = None) -> dict[str, Any]:
     if game in _presets():
-        return copy.deepcopy(_presets()[game])
+        return _presets()[game]
     found = known or find_game(game, preset_names())
     algo = "ppo" if found.engine == "procgen" else "dqn"
     return {"algo": algo, "game": {"engine": found.engine, "id": found.id}}

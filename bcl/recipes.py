@@ -117,7 +117,6 @@ def take_recipe(file: Path) -> str:
 
 
 def find_recipe(name: str) -> Recipe:
-    """The recipe of that name."""
     known = RECIPES | _OWN
     if name not in known:
         hint = did_you_mean(name, known, f"one of {', '.join(known)}, or a TOML file")

@@ -103,7 +103,6 @@ class DistillLearner(ReplayLearner):
             return self.player.play(shown, self.config.exploration)
 
     def update(self) -> None:
-        """The gradient steps that are due."""
         if self._learns() and not self._updates:
             self._measure_scale()
         super().update()
@@ -112,7 +111,7 @@ class DistillLearner(ReplayLearner):
         assert self.pacer
         return self.pacer.knows_start and self.step >= self._learns_from
 
-    def schedules(self) -> Metrics:
+    def scheduled(self) -> Metrics:
         return {"eps": self._eps.item(), "learning_rate": self._rate.item()}
 
     def state(self) -> State:

@@ -102,7 +102,6 @@ class ReplayLearner(Learner):
         return super().state() | {"owed": self._owed, "replay": replay}
 
     def restore(self, state: State) -> None:
-        """Continue from `state`, where it has a replay memory with that."""
         super().restore(state)
         self._owed = state["owed"]
         if state["replay"] is not None:
@@ -240,7 +239,7 @@ class DqnLearner(ReplayLearner):
             self.step, c.exploration_start, c.exploration_end, c.exploration_hold, c.exploration_steps
         )
 
-    def schedules(self) -> Metrics:
+    def scheduled(self) -> Metrics:
         eps = 0.0 if self.task.loss == "standard" else self._eps.item()
         return {"eps": eps, "kappa": self._kappa.item(), "exploration": self.exploration}
 
@@ -364,7 +363,6 @@ class Player:
         self._choose = Graphed(self._choose_actions, generator, enabled=graphed)
 
     def reset(self, seed: int) -> Tensor:
-        """Start every copy anew."""
         self._random.restart()
         obs = self._env.reset(seed)
         if self._stream:
@@ -397,7 +395,6 @@ class Player:
         return actions
 
     def wait(self) -> Step:
-        """The result of the step."""
         with on_stream(self._stream):
             step = self._env.recv()
         self._use_on_stream(step.obs, step.reward, step.terminated, step.truncated, step.playing, step.final_obs)

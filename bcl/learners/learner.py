@@ -101,19 +101,18 @@ class Learner(ABC):
         """
 
     @abstractmethod
-    def schedules(self) -> Metrics:
+    def scheduled(self) -> Metrics:
         """What the row of metrics tells of budgets and rates."""
 
     def metrics(self) -> Metrics:
         """What happened since the last call. The one place where the host waits for the device."""
         self._refuse_divergence(self.meter.means())
-        row = self.meter.row(self.step, self.schedules())
+        row = self.meter.row(self.step, self.scheduled())
         if self.pacer:
             self._went_back = self.pacer.observe(self.step, *self.meter.played, row.get(self.held) or 0.0)
         return row
 
     def state(self) -> State:
-        """What a checkpoint needs."""
         self._refuse_divergence({})
         return {
             "step": self.step,
@@ -124,7 +123,6 @@ class Learner(ABC):
         }
 
     def restore(self, state: State) -> None:
-        """Continue from `state`."""
         self.step = state["step"]
         self.policy.load_state_dict(state["policy"])
         self.optimizer.load_state_dict(state["optimizer"])
@@ -164,7 +162,6 @@ class Learner(ABC):
             return perturb(attack, self._victim, obs, budgets, self.generators[draws], check=False)
 
     def _budgets(self, count: int) -> Tensor:
-        """Of so many attacked observations."""
         return spread_budgets(self._eps, count, self._spread)
 
     def _autocast(self) -> torch.autocast:
@@ -187,7 +184,6 @@ class HeldActions:
         self._left = torch.zeros_like(self._held)  # steps for which an action is held
 
     def restart(self) -> None:
-        """Every copy was started anew."""
         self._left.zero_()
 
     def instead_of(self, actions: Tensor, share: Tensor) -> Tensor:

@@ -57,7 +57,6 @@ class Meter:
             self._sums.setdefault(name, torch.zeros_like(value)).add_(value)
 
     def means(self) -> dict[str, float]:
-        """What was added, per update."""
         return {name: (value / max(self.updates, 1)).item() for name, value in self._sums.items()}
 
     @contextmanager

@@ -206,7 +206,7 @@ class PpoLearner(Learner):
         c = self.config
         return schedules.exploration(self.step, c.exploration_start, 0.0, 0, c.exploration_steps)
 
-    def schedules(self) -> Metrics:
+    def scheduled(self) -> Metrics:
         return {"eps": self._eps.item(), "kappa": self.config.kappa}
 
     def state(self) -> State:
@@ -337,34 +337,31 @@ class ReturnScale:
     def __init__(self, num_envs: int, gamma: float, device: torch.device) -> None:
         self._gamma = gamma
         self._running = torch.zeros(num_envs, dtype=torch.float64, device=device)  # of the episodes being played
-        first = torch.tensor([0.0, 1.0, FIRST_COUNT], dtype=torch.float64, device=device)
-        self._mean, self._variance, self._count = first.unbind()
+        self._moments = torch.tensor([0.0, 1.0, FIRST_COUNT], dtype=torch.float64, device=device)
 
     def restart(self) -> None:
-        """Every copy was started anew."""
         self._running.zero_()
 
     def scaled(self, rewards: Tensor, ended: Tensor) -> Tensor:
         """(N,) rewards of one vector step by all that was seen up to it, this step included."""
+        mean, variance, count = self._moments.unbind()
         self._running.mul_(self._gamma).add_(rewards)
         new = len(rewards)
-        old = self._count.clone()
-        self._count.add_(new)
-        distance = self._running.mean() - self._mean
-        squares = self._variance * old + self._running.var(correction=0) * new
-        self._variance.copy_((squares + distance.square() * old * new / self._count) / self._count)
-        self._mean.add_(distance * new / self._count)
+        old = count.clone()
+        count.add_(new)
+        distance = self._running.mean() - mean
+        squares = variance * old + self._running.var(correction=0) * new
+        variance.copy_((squares + distance.square() * old * new / count) / count)
+        mean.add_(distance * new / count)
         self._running.mul_(~ended)
-        return (rewards / (self._variance + SMALL).sqrt()).float()
+        return (rewards / (variance + SMALL).sqrt()).float()
 
     def state(self) -> Tensor:
         """(3,) mean, variance and number of returns."""
-        return torch.stack([self._mean, self._variance, self._count])
+        return self._moments.clone()
 
     def restore(self, state: Tensor) -> None:
-        """Continue from `state`."""
-        for place, number in zip((self._mean, self._variance, self._count), state, strict=True):
-            place.copy_(number)
+        self._moments.copy_(state)
 
     def to_note(self) -> str:
         """The state as text, which can travel with a policy."""

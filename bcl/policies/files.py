@@ -32,7 +32,6 @@ LAYERS = "layers"  # note of a wrapped network: what it is made of, as JSON
 
 
 def save(policy: Policy, path: str | Path) -> None:
-    """Write a policy atomically."""
     store.write_bytes(Path(path), to_bytes(policy))
 
 

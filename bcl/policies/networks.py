@@ -35,11 +35,9 @@ class Dueling(nn.Module):
         return _last_in_full(self.value, features) + advantage - advantage.mean(dim=1, keepdim=True)
 
     def chain(self) -> nn.Sequential:
-        """Observation to advantages."""
         return nn.Sequential(*self.cnn, *self.advantage)
 
     def value_chain(self) -> nn.Sequential:
-        """Observation to the state's value."""
         return nn.Sequential(*self.cnn, *self.value)
 
 
@@ -54,7 +52,6 @@ class Plain(nn.Module):
         return _last_in_full(self.model, obs)
 
     def chain(self) -> nn.Sequential:
-        """Observation to scores."""
         return self.model
 
 
@@ -69,7 +66,6 @@ class Custom(nn.Module):
         return self.module(obs)
 
     def chain(self) -> nn.Sequential:
-        """Observation to scores."""
         return self.module if type(self.module) is nn.Sequential else nn.Sequential(self.module)
 
 
@@ -129,7 +125,6 @@ class ActorCritic(nn.Module):
         return _in_full(self.logits, self._features(obs))
 
     def logits_and_value(self, obs: Tensor) -> tuple[Tensor, Tensor]:
-        """(B, A) logits and (B,) values."""
         features = self._features(obs)
         return _in_full(self.logits, features), _in_full(self.value, features).squeeze(1)
 
@@ -145,7 +140,6 @@ class ActorCritic(nn.Module):
         return x
 
     def chain(self) -> nn.Sequential:
-        """Observation to logits."""
         return nn.Sequential(*self.body, self.logits)
 
 
