@@ -26,7 +26,6 @@ ALLOWED = {
     "stats": set(),
     "result": {"errors"},
     "device": {"errors"},
-    "seeds": set(),
     "schedules": set(),
     "losses": {"errors"},
     "curriculum_rules": {"errors", "config"},
@@ -45,7 +44,6 @@ ALLOWED = {
         "policies",
         "recipes",
         "schedules",
-        "seeds",
     },
     "experiment": FACTS
     | {
@@ -61,7 +59,7 @@ ALLOWED = {
         "policies",
         "recipes",
     }
-    | {"device", "runs", "seeds", "stats"},
+    | {"device", "runs", "stats"},
     "reports": FACTS
     | {"__init__", "attacks", "config", "curriculum_rules", "envs", "evaluation", "experiment", "learners", "policies"}
     | {"device", "recipes", "result", "runs", "stats", "zoo"},

@@ -25,13 +25,12 @@ from bcl.evaluation.play import ActionChooser, SearchForm
 from bcl.evaluation.score import lowest
 from bcl.experiment.worker import train_run
 from bcl.games import AtariGame, game_to_dict
-from bcl.learners.learner import Hooks, Task
+from bcl.learners.learner import Hooks, Task, derive
 from bcl.policies import Policy
 from bcl.policies.files import fingerprint
 from bcl.policies.networks import Dueling, Plain
 from bcl.policies.policy import default_kind
 from bcl.runs.results import ScoresFolder
-from bcl.seeds import derive
 from bcl.settings import format_eps
 
 MEANING = 1  # of a stored adversary: raised when the same facts come to mean another training or choice

@@ -17,14 +17,13 @@ from bcl.evaluation import Cell, cells, flags, worst
 from bcl.experiment.beside import Guess, OverlappedRuns
 from bcl.experiment.verdict import SELECTION, choosing_attacks, final_score, plan_of, plans_of
 from bcl.experiment.worker import MODULES, Dispatcher, TrainingOrder, content
-from bcl.learners.learner import Task, training_attack
+from bcl.learners.learner import Task, derive, training_attack
 from bcl.learners.pacing import Pace
 from bcl.policies.files import fingerprint, load
 from bcl.recipes import Loss, Strategy
 from bcl.runs import store
 from bcl.runs.directory import Agent, Clock, StageFolder, TrainingFolder
 from bcl.runs.executors import BackgroundJobs
-from bcl.seeds import derive
 from bcl.settings import format_eps
 
 GPU_PASS = 8  # scores of 20 or 64 copies that a GPU plays side by side (`bcl.evaluation.suite`)

@@ -36,14 +36,13 @@ from bcl.experiment.verdict import Verdict, choosing_attacks, evaluate_run, fina
 from bcl.experiment.worker import Dispatcher, TrainingOrder, check_fits, content, spec_of
 from bcl.learners import dqn
 from bcl.learners.distill import load_teacher
-from bcl.learners.learner import Task
+from bcl.learners.learner import Task, derive
 from bcl.policies import Policy
 from bcl.policies.files import fingerprint, load, to_bytes
 from bcl.recipes import find_recipe
 from bcl.runs import store
 from bcl.runs.directory import Agent, RunDirectory, StageFolder, trained_stages
 from bcl.runs.store import Json
-from bcl.seeds import derive
 from bcl.settings import format_eps
 
 

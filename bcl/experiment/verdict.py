@@ -13,11 +13,11 @@ from bcl.evaluation.flags import WORSE_THAN_START, Flag, flags, worse_than_start
 from bcl.evaluation.score import worst, worst_within
 from bcl.experiment.learning_check import NO_LEARNING, UNKNOWN_LEARNING
 from bcl.experiment.worker import Dispatcher
+from bcl.learners.learner import derive
 from bcl.recipes import find_recipe
 from bcl.runs.directory import Agent, RunDirectory
 from bcl.runs.results import Results
 from bcl.runs.store import Json, fitting
-from bcl.seeds import derive
 from bcl.settings import format_eps, typed_values
 
 SELECTION = "selection"

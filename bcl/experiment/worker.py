@@ -29,7 +29,7 @@ from bcl.evaluation import Cell, Plan, Score, missing_cells, read_scores, run_ce
 from bcl.experiment.trackers import NO_TRACKERS, Tracker, Trackers
 from bcl.games import Game, GymnasiumGame
 from bcl.learners import distill, dqn, ppo
-from bcl.learners.learner import Hooks, State, Task
+from bcl.learners.learner import Hooks, State, Task, derive
 from bcl.learners.metrics import Metrics
 from bcl.learners.ppo import read_note
 from bcl.policies import Policy, PolicySpec
@@ -39,7 +39,6 @@ from bcl.runs import store
 from bcl.runs.directory import Agent, TrainingFolder
 from bcl.runs.executors import Executor, InThisProcess, Job, JudgeBeside, no_tick
 from bcl.runs.results import CertificatesFolder, ScoresFolder
-from bcl.seeds import derive
 
 TRAINING = "training"
 FORMAT = 1  # of checkpoints

@@ -19,12 +19,11 @@ from bcl.config import AttackConfig, DistillConfig, DqnConfig
 from bcl.device import Graphed, enough_memory, on_stream, quick_kernels
 from bcl.envs import Step, VectorEnv
 from bcl.errors import ConfigError
-from bcl.learners.learner import HeldActions, Hooks, Learner, Reporter, State, Task, training_attack
+from bcl.learners.learner import HeldActions, Hooks, Learner, Reporter, State, Task, derive, training_attack
 from bcl.learners.metrics import Metrics
 from bcl.learners.replay import Batch, Replay
 from bcl.policies import Policy, as_float
 from bcl.policies.networks import Dueling
-from bcl.seeds import derive
 
 REFERENCE_BATCH = 128  # the batch that `learning_rate` is meant for, where it is scaled
 

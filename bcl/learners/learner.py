@@ -1,6 +1,7 @@
 """What all learners share: what a training run is asked for, its device, optimizer, random draws, checkpoints and reports."""
 
 import copy
+import hashlib
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
@@ -19,7 +20,6 @@ from bcl.learners.metrics import Meter, Metrics
 from bcl.learners.pacing import Pace, Pacer
 from bcl.policies import Policy
 from bcl.recipes import Loss
-from bcl.seeds import derive
 
 T = TypeVar("T")
 State = dict[str, Any]
@@ -167,6 +167,13 @@ class Learner(ABC):
     def _autocast(self) -> torch.autocast:
         # A new one each time: weights cast where gradients are off must not be reused where they are on.
         return torch.autocast(self.device.type, torch.bfloat16, enabled=self.bf16)
+
+
+def derive(seed: int, *path: object) -> int:
+    """Every random draw of a run follows from its seed and a path such as ("phase", 3, "run", 1): a seed of its own for every path,
+    below 2**30 so that engines can count up from it."""
+    digest = hashlib.sha256(repr((seed, *path)).encode()).digest()
+    return int.from_bytes(digest[:4]) >> 2
 
 
 class HeldActions:

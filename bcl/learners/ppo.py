@@ -19,11 +19,10 @@ from bcl.config import AttackConfig, PpoConfig
 from bcl.device import enough_memory, quick_kernels
 from bcl.envs import Step, VectorEnv
 from bcl.errors import ConfigError, WeightsError
-from bcl.learners.learner import HeldActions, Hooks, Learner, Reporter, State, Task, training_attack
+from bcl.learners.learner import HeldActions, Hooks, Learner, Reporter, State, Task, derive, training_attack
 from bcl.learners.metrics import Metrics
 from bcl.policies import Policy, as_float
 from bcl.policies.networks import ActorCritic
-from bcl.seeds import derive
 
 NOTE = "ppo returns"  # under which a policy carries the statistics of its returns
 SMALL = 1e-8
