@@ -10,7 +10,7 @@ from abc import abstractmethod
 from collections.abc import Callable
 
 import torch
-from torch import Generator, Tensor
+from torch import Tensor
 
 from bcl import losses, schedules
 from bcl.attacks import TargetValue
@@ -83,10 +83,7 @@ class ReplayLearner(Learner):
     ) -> None:
         super().__init__(policy, env, config, task, driven, spread)
         self.config = config
-        self.player = Player(
-            policy, env, self.generators["act"],
-            longest=config.exploration_repeat, graphed=self.graphed, bf16=self.bf16, attacked=driven > 0,
-        )  # fmt: skip
+        self.player = Player(policy, env, self._random, graphed=self.graphed, bf16=self.bf16, attacked=driven > 0)
         self._owed = 0.0  # updates
         self._updates = 0
 
@@ -335,22 +332,13 @@ class Player:
     a GPU on a stream of their own, so that the emulators need not wait for updates under way."""
 
     def __init__(
-        self,
-        policy: Policy,
-        env: VectorEnv,
-        generator: Generator,
-        *,
-        longest: int,
-        graphed: bool,
-        bf16: bool,
-        attacked: bool = False,
+        self, policy: Policy, env: VectorEnv, random: HeldActions, *, graphed: bool, bf16: bool, attacked: bool
     ) -> None:
-        """`longest`: of random actions, see `HeldActions`; `attacked`: observations are floats that the learner made, and have to
-        be waited for."""
+        """`attacked`: observations are floats that the learner made, and have to be waited for."""
         self._policy = copy.deepcopy(policy).requires_grad_(False)
         self._env = env
         self._bf16 = bf16
-        device = self._device = generator.device
+        device = self._device = random.generator.device
         cuda = device.type == "cuda"
         self._stream = torch.cuda.Stream() if cuda else None
         self._followed = torch.cuda.Event() if cuda else None
@@ -358,8 +346,8 @@ class Player:
         dtype = torch.uint8 if len(env.obs_shape) == 3 and not attacked else torch.float32
         self._obs = torch.zeros(env.num_envs, *env.obs_shape, dtype=dtype, device=device)
         self._share = torch.zeros((), device=device)  # of random actions
-        self._random = HeldActions(env.num_envs, env.num_actions, longest, generator)
-        self._choose = Graphed(self._choose_actions, generator, enabled=graphed)
+        self._random = random
+        self._choose = Graphed(self._choose_actions, random.generator, enabled=graphed)
 
     def reset(self, seed: int) -> Tensor:
         self._random.restart()

@@ -92,6 +92,7 @@ class Learner(ABC):
         self.pacer = Pacer(task.pace, policy, self.optimizer) if task.pace else None
         self._went_back = False  # whether the last row made it go back to earlier weights
         self.generators = {name: Generator(device).manual_seed(derive(task.seed, name)) for name in self.draws}
+        self._random = HeldActions(env.num_envs, env.num_actions, config.exploration_repeat, self.generators["act"])
 
     @abstractmethod
     def restart(self) -> Tensor:
@@ -184,9 +185,9 @@ class HeldActions:
 
     def __init__(self, num_envs: int, num_actions: int, longest: int, generator: Generator) -> None:
         """`longest`: an action is held for 1 to so many steps, n or more with probability 1/n (Dabney et al. 2021)."""
+        self.generator = generator
         self._num_actions = num_actions
         self._longest = longest
-        self._generator = generator
         self._held = torch.zeros(num_envs, dtype=torch.long, device=generator.device)
         self._left = torch.zeros_like(self._held)  # steps for which an action is held
 
@@ -196,10 +197,9 @@ class HeldActions:
     def instead_of(self, actions: Tensor, share: Tensor) -> Tensor:
         """(N,) `actions`, with random ones in their place on some copies; `share` of the others begin one."""
         shape = actions.shape
-        generator = self._generator
         device = actions.device
-        draws = torch.rand(2, *shape, generator=generator, device=device)
-        random = torch.randint(self._num_actions, shape, generator=generator, device=device)
+        draws = torch.rand(2, *shape, generator=self.generator, device=device)
+        random = torch.randint(self._num_actions, shape, generator=self.generator, device=device)
         begins = (self._left == 0) & (draws[0] < share)
         length = (1 / (1 - draws[1])).clamp(max=self._longest).long()
         self._held.copy_(torch.where(begins, random, self._held))

@@ -19,7 +19,7 @@ from bcl.config import AttackConfig, PpoConfig
 from bcl.device import enough_memory, quick_kernels
 from bcl.envs import Step, VectorEnv
 from bcl.errors import ConfigError, WeightsError
-from bcl.learners.learner import HeldActions, Hooks, Learner, Reporter, State, Task, derive, training_attack
+from bcl.learners.learner import Hooks, Learner, Reporter, State, Task, derive, training_attack
 from bcl.learners.metrics import Metrics
 from bcl.policies import Policy, as_float
 from bcl.policies.networks import ActorCritic
@@ -111,7 +111,6 @@ class PpoLearner(Learner):
         num_envs = env.num_envs
         self._obs = _laid_out(as_float(self._obs) if self._driven else self._obs)
         self._memory = Rollout.empty(config.rollout, self._obs)
-        self._random = HeldActions(num_envs, env.num_actions, config.exploration_repeat, self.generators["act"])
         self._share = torch.zeros((), device=device)  # of random actions
         self._chosen = torch.zeros(1, dtype=torch.long, device=device)  # next row of it to act for, round and round
         self._kept = torch.zeros(1, dtype=torch.long, device=device)  # next row of it to complete
