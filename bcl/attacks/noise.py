@@ -84,7 +84,7 @@ def _fill(out: Tensor, dim: int, generator: Randomness, fill: Callable[[Tensor, 
     if isinstance(generator, Generator):
         fill(out, generator)
         return
-    for part, own in generator.parts(out, dim):
+    for part, own in zip(out.chunk(len(generator), dim), generator, strict=True):
         part.copy_(fill(torch.empty_like(part), own))  # in the order in which it would be filled alone
 
 

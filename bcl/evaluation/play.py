@@ -10,18 +10,9 @@ import numpy as np
 import torch
 from torch import Generator, Tensor, nn
 
-from bcl.attacks import (
-    Attack,
-    Budget,
-    CrossEntropy,
-    LowestScored,
-    Randomness,
-    RowGenerators,
-    perturb,
-    recorded,
-)
+from bcl.attacks import Attack, Budget, CrossEntropy, LowestScored, Randomness, perturb, recorded
 from bcl.attacks.objectives import ascent
-from bcl.attacks.threat import per_sample, refuse_not_finite
+from bcl.attacks.threat import refuse_not_finite
 from bcl.bounds import Method, certified, full_precision, input_box, margins
 from bcl.device import Graphed, on_stream
 from bcl.envs import Step, VariedStarts, VectorEnv
@@ -81,8 +72,14 @@ def evaluate_cells(
     shared_envs = [SharedEnv(env, share, size, plan.seed) for env, share in zip(envs, shares, strict=False)]
     probe = Probe(policy, search, certificates or {})
     decide = functools.partial(chooser_for, policy, search)
-    by_attack = sorted(_by_attack(slots), key=lambda members: _waits(members[0].cell.attack))  # others go on meanwhile
-    groups = [Group(members, decide, probe) for members in by_attack]
+    by_attack: dict[object, list[Slot]] = {}
+    for number, slot in enumerate(slots):
+        attack = slot.cell.attack
+        # A user-defined attack may know one budget and one generator only.
+        ours = attack is None or type(attack).__module__.startswith("bcl.attacks.")
+        by_attack.setdefault(attack if ours else number, []).append(slot)
+    groups = [Group(members, decide, probe) for members in by_attack.values()]
+    groups.sort(key=lambda group: _waits(group.slots[0].cell.attack))  # others go on meanwhile
     left = [slot for group in groups for slot in group.slots]
     for steps in play(groups, shared_envs):
         progress(steps, sum(slot.counter.finished for slot in slots))
@@ -127,14 +124,8 @@ def watch(
         raise BclError(f"{envs.num_envs} copies cannot be watched at once", "make one")
     if steps is not None and steps < 1:
         raise BclError(f"{steps} steps cannot be watched", "ask for at least 1")
-    return _moments(policy, envs, Cell(attack if eps > 0 else None, eps), seed, steps, precision)
-
-
-def _moments(
-    policy: Policy, envs: VectorEnv, cell: Cell, seed: int, steps: int | None, precision: Precision
-) -> Iterator[Moment]:
-    device = next(policy.parameters()).device
-    slot = Slot(cell, seed, EpisodeCounter(1, 1, "fixed", device))
+    counter = EpisodeCounter(1, 1, "fixed", next(policy.parameters()).device)
+    slot = Slot(Cell(attack if eps > 0 else None, eps), seed, counter)
     shared_env = SharedEnv(envs, [slot], 1, seed)
     group = Group([slot], functools.partial(chooser_for, policy, SearchForm.of(policy, precision)))
     obs = slot.obs
@@ -144,7 +135,6 @@ def _moments(
     for _ in play([group], [shared_env]):
         decided = group.decided
         step = slot.step
-        refuse_over_budget(decided.distance.amax(), cell)
         if bool(step.playing[0]):  # else it was a move of the game's own
             reward = float(step.reward[0])
             total += reward
@@ -176,16 +166,6 @@ def play(groups: "list[Group]", shared_envs: "list[SharedEnv]") -> Iterator[int]
         groups = [group.without_finished() for group in groups if group.playing]
 
 
-def _by_attack(slots: "Sequence[Slot]") -> "list[list[Slot]]":
-    groups: dict[object, list[Slot]] = {}
-    for number, slot in enumerate(slots):
-        attack = slot.cell.attack
-        # A user-defined attack may know one budget and one generator only.
-        ours = attack is None or type(attack).__module__.startswith("bcl.attacks.")
-        groups.setdefault(attack if ours else number, []).append(slot)
-    return [*groups.values()]
-
-
 def _waits(attack: Attack | None) -> bool:
     """Whether an attack looks at what the device found, so that it cannot be a graph."""
     return getattr(attack, "leaves_settled", False)
@@ -210,7 +190,9 @@ class Slot:
         """Of a slot whose episodes are all done."""
         counter = self.counter
         cell = self.cell
-        refuse_over_budget(counter.largest, cell)
+        if not counter.largest <= cell.eps + TOLERANCE:  # NaN included; no adversary with this budget could do it
+            what = f"{cell.attack} moved an observation by {counter.largest:.6g} at eps {cell.eps:.6g}"
+            raise BclError(what, "this attack is broken")
         episodes = counter.episodes()
         return Score(
             attack=recorded(cell.attack),
@@ -320,12 +302,8 @@ class Group:
                     refuse_not_finite(as_float(slot.obs))
                     hint = "the policy's action scores or gradients are not finite"
                     raise BclError(f"{slot.cell.attack} made NaN observations", hint)
-                if probing:
-                    refuse_over_budget(slot.decided.distance.amax(), slot.cell)
-        if self._probe and probing:
-            self._probe(self.playing)
-        elif self._probe:
-            self._probe.certificates_hold(self.playing)
+                if self._probe:
+                    self._probe(slot, probing)
 
     def without_finished(self) -> "Group":
         """The same with fewer rows, once that is worth making the decision anew: on a GPU a graph has to be captured."""
@@ -362,12 +340,11 @@ class SearchForm(nn.Module):
 def chooser_for(policy: Policy, search: SearchForm, slots: Sequence[Slot]) -> "ActionChooser":
     """For slots under one attack: each row has its slot's budget and random draws."""
     first = slots[0]
-    copies = len(slots[0].obs)
     if len(slots) == 1:
         return ActionChooser(policy, search, first.cell.attack, first.cell.eps, first.generator)
     budgets = torch.tensor([slot.cell.eps for slot in slots], device=first.generator.device)
-    generators = RowGenerators([slot.generator for slot in slots], [copies] * len(slots))
-    return ActionChooser(policy, search, first.cell.attack, budgets.repeat_interleave(copies), generators)
+    rows = budgets.repeat_interleave(len(first.obs))
+    return ActionChooser(policy, search, first.cell.attack, rows, [slot.generator for slot in slots])
 
 
 class ActionChooser:
@@ -391,7 +368,7 @@ class ActionChooser:
             return self._run()
         if self._graph is None:
             self._input = torch.empty_like(obs)  # the fixed place from which the graph reads
-            generators = [self._generator] if isinstance(self._generator, Generator) else self._generator.generators
+            generators = [self._generator] if isinstance(self._generator, Generator) else self._generator
             self._graph = Graphed(self._run, *generators, enabled=not _waits(self._attack))
         self._input.copy_(obs)
         return self._graph()
@@ -433,46 +410,29 @@ class Probe:
         # that nothing else has any.
         self._exact = SearchForm(policy, half=False)
 
-    def __call__(self, slots: Sequence[Slot]) -> None:
-        """At what the copies see whose steps count; each slot is told of its own."""
-        counts = [int(slot.counter.counting.sum()) for slot in slots]
-        if not sum(counts):
+    def __call__(self, slot: Slot, thorough: bool) -> None:
+        """At what the copies see whose steps count. Not `thorough`: only whether a stored certificate is broken."""
+        quick: Method = (
+            "ibp" if self._policy.spec.kind == "impala" else "crown-ibp"
+        )  # which takes seconds a state on IMPALA
+        method = quick if thorough else self._certificates.get(slot.cell.eps)
+        if method is None:
             return
-        counting = [torch.from_numpy(slot.counter.counting) for slot in slots]
-        obs = torch.cat([as_float(slot.obs)[own] for slot, own in zip(slots, counting, strict=True)])
-        actions = torch.cat([slot.decided.actions[own] for slot, own in zip(slots, counting, strict=True)])
-        actions = actions.to(obs.device)
+        rows = torch.from_numpy(slot.counter.counting)
+        obs = as_float(slot.obs)[rows.to(slot.obs.device)]
+        actions = slot.decided.actions[rows].to(obs.device)
         with torch.no_grad():
             scores = self._policy(obs)
-            again = self._policy(obs)
-            searched = self._searched(obs)
-        refuse_broken_scores(scores)
-        if not searched.isfinite().all():
-            raise BclError("the policy's action scores overflow in half precision", "evaluate with precision full")
-        stochastic = not torch.equal(scores, again)
-        if not stochastic:  # else the action was another draw's than the scores
-            # Others take seconds a state on IMPALA.
-            method: Method = "ibp" if self._policy.spec.kind == "impala" else "crown-ibp"
-            cells = [slot.cell for slot, count in zip(slots, counts, strict=True) for _ in range(count)]
-            _refuse_broken_certificate(self._policy, obs, scores, actions, cells, method)
-        blind = without_gradient(self._exact, obs).split(counts)
-        for slot, count, without in zip(slots, counts, blind, strict=True):
-            slot.probed += count
-            slot.zero_gradients += int(without.sum())
-            slot.stochastic |= stochastic
-
-    def certificates_hold(self, slots: Sequence[Slot]) -> None:
-        """Only whether a certified action was changed, by the method of the certificates that are stored."""
-        for slot in slots:
-            method = self._certificates.get(slot.cell.eps)
-            if method is None or slot.stochastic:
-                continue
-            rows = torch.from_numpy(slot.counter.counting)
-            obs = as_float(slot.obs)[rows.to(slot.obs.device)]
-            with torch.no_grad():
-                scores = self._policy(obs)
-            actions = slot.decided.actions[rows].to(obs.device)
-            _refuse_broken_certificate(self._policy, obs, scores, actions, [slot.cell] * len(obs), method)
+            again = self._policy(obs) if thorough else scores
+        if thorough:
+            refuse_broken_scores(scores)
+            if not self._searched(obs).isfinite().all():
+                raise BclError("the policy's action scores overflow in half precision", "evaluate with precision full")
+            slot.probed += len(obs)
+            slot.zero_gradients += int(without_gradient(self._exact, obs).sum())
+            slot.stochastic |= not torch.equal(scores, again)
+        if not slot.stochastic:  # else the action was another draw's than the scores
+            _refuse_broken_certificate(self._policy, obs, scores, actions, slot.cell, method)
 
 
 def without_gradient(searched: SearchForm, obs: Tensor) -> Tensor:
@@ -481,29 +441,16 @@ def without_gradient(searched: SearchForm, obs: Tensor) -> Tensor:
     return (gradient.flatten(1) == 0).all(dim=1)
 
 
-def refuse_over_budget(largest: Tensor | float, cell: Cell) -> None:
-    """Stop at a perturbation that no adversary with this budget could make."""
-    if not float(largest) <= cell.eps + TOLERANCE:  # NaN included
-        what = f"{cell.attack} moved an observation by {float(largest):.6g} at eps {cell.eps:.6g}"
-        raise BclError(what, "this attack is broken")
-
-
 def _refuse_broken_certificate(
-    policy: Policy, obs: Tensor, scores: Tensor, actions: Tensor, cells: Sequence[Cell], method: Method
+    policy: Policy, obs: Tensor, scores: Tensor, actions: Tensor, cell: Cell, method: Method
 ) -> None:
-    """`cells`: of each observation."""
-    eps = per_sample(torch.tensor([cell.eps for cell in cells], dtype=obs.dtype, device=obs.device), obs)
     try:
         with torch.no_grad(), full_precision():
-            lower, upper = input_box(obs, eps, policy.low, policy.high)
+            lower, upper = input_box(obs, cell.eps, policy.low, policy.high)
             clean = scores.argmax(dim=1)
             proven = certified(margins(policy.chain(), lower, upper, clean, method), clean, scores)
     except BclError:  # a layer without bounds: nothing is certified, so nothing can be broken
         return
-    broken = (proven & (actions != clean)).tolist()
-    if any(broken):
-        cell = cells[broken.index(True)]
-        raise BclError(
-            f"{cell.attack} changed an action that was certified at eps {cell.eps:.6g}",
-            "the certificate is wrong: report it",
-        )
+    if (proven & (actions != clean)).any():
+        what = f"{cell.attack} changed an action that was certified at eps {cell.eps:.6g}"
+        raise BclError(what, "the certificate is wrong: report it")

@@ -84,6 +84,6 @@ def test_watching_can_end_early_and_wants_one_copy(game: Game) -> None:
 
     assert len(list(look(1, 4))) == 4
     with pytest.raises(BclError, match="2 copies cannot be watched at once; make one"):
-        look(2, 4)
+        list(look(2, 4))
     with pytest.raises(BclError, match="0 steps"):
-        look(1, 0)
+        list(look(1, 0))
