@@ -75,27 +75,27 @@ class OtherAttack:
 def attack_to_dict(attack: Attack) -> dict[str, Any]:
     """Its kind, those of its fields that its repr shows and, if it is not one of this package, a digest of its source."""
     if isinstance(attack, OtherAttack):
-        return _as_dict(attack.kind, attack.source, dict(attack.settings))
-    kind = type(attack)
-    ours = _KINDS.get(kind.__name__) is kind
-    name = kind.__name__ if ours else f"{kind.__module__}:{kind.__qualname__}"
-    source = "" if ours else source_digest(kind)
-    if not dataclasses.is_dataclass(attack):
-        return _as_dict(name, source, {"repr": repr(attack)})
-    values = {field.name: getattr(attack, field.name) for field in dataclasses.fields(attack) if field.repr}
-    for taken in {"kind", SOURCE} & values.keys():
-        raise ConfigError(
-            f"{name} has a field '{taken}', which says in stored scores what an attack is", "rename the field"
-        )
-    return _as_dict(name, source, values)
-
-
-def _as_dict(kind: str, source: str, values: dict[str, Any]) -> dict[str, Any]:
-    about = {"kind": kind} | ({SOURCE: source} if source else {})
-    return about | {
-        key: attack_to_dict(cast(Attack, value)) if dataclasses.is_dataclass(value) else _plain(value)
-        for key, value in values.items()
-    }
+        name = attack.kind
+        source = attack.source
+        values = dict(attack.settings)
+    else:
+        kind = type(attack)
+        ours = _KINDS.get(kind.__name__) is kind
+        name = kind.__name__ if ours else f"{kind.__module__}:{kind.__qualname__}"
+        source = "" if ours else source_digest(kind)
+        values = {"repr": repr(attack)}
+        if dataclasses.is_dataclass(attack):
+            values = {field.name: getattr(attack, field.name) for field in dataclasses.fields(attack) if field.repr}
+            for taken in {"kind", SOURCE} & values.keys():
+                what = f"{name} has a field '{taken}', which says in stored scores what an attack is"
+                raise ConfigError(what, "rename the field")
+    data: dict[str, Any] = {"kind": name} | ({SOURCE: source} if source else {})
+    for key, value in values.items():
+        if dataclasses.is_dataclass(value):
+            data[key] = attack_to_dict(cast(Attack, value))
+        else:
+            data[key] = value if isinstance(value, bool | int | float | str) else repr(value)
+    return data
 
 
 def attack_from_dict(data: dict[str, Any]) -> Attack:
@@ -205,10 +205,6 @@ def _with_fields(attack: Attack) -> str:
 
 def _with_digest(attack: Attack) -> str:
     return f"{_with_fields(attack)} {hashlib.sha256(json.dumps(attack_to_dict(attack)).encode()).hexdigest()[:6]}"
-
-
-def _plain(value: object) -> object:
-    return value if isinstance(value, bool | int | float | str) else repr(value)
 
 
 def _parsed(node: ast.expr) -> dict[str, Any]:

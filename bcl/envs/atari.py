@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from bcl.envs.vector import Seeds, Step, expect_sent, host_actions, seed_list, to_device
+from bcl.envs.vector import Seeds, Step, VectorEnv, expect_sent, host_actions, seed_list, to_device
 from bcl.errors import GameError, MissingExtra, counted
 from bcl.games import AtariGame
 
@@ -26,7 +26,7 @@ SPARES = 2  # a curriculum alternates between training and evaluation
 _spare: dict[str, Any] = {}  # closed emulators by their settings: ale-py makes them one after the other, 0.15 s each
 
 
-class AtariEnvs:
+class AtariEnvs(VectorEnv):
     """N copies of an Atari game; emulators run on C++ threads between `send` and `recv`."""
 
     low = (0.0,)

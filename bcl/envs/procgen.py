@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bcl.envs.vector import MAX_SEED, Seeds, Step, expect_sent, host_actions, seed_list, to_device
+from bcl.envs.vector import MAX_SEED, Seeds, Step, VectorEnv, expect_sent, host_actions, seed_list, to_device
 from bcl.errors import GameError, MissingExtra
 from bcl.games import PROCGEN_GAMES, ProcgenGame
 
@@ -24,7 +24,7 @@ INSTALL = (
 SYSTEM = "apt-get install libgl1 libglib2.0-0 libx11-6"
 
 
-class ProcgenEnvs:
+class ProcgenEnvs(VectorEnv):
     """N copies of a Procgen game; they run on C++ threads between `send` and `recv`."""
 
     num_actions = 15

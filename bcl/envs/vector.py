@@ -52,26 +52,15 @@ class Step:
 class VectorEnv(Protocol):
     """N copies of a game. `send` starts a step and returns at once where the engine has threads; `recv` waits for it."""
 
-    @property
-    def game(self) -> Game: ...
-    @property
-    def num_envs(self) -> int: ...
-    @property
-    def num_actions(self) -> int: ...
-    @property
-    def action_names(self) -> tuple[str, ...]:
-        """For people."""
-        ...
-
-    @property
-    def obs_shape(self) -> tuple[int, ...]: ...
-    @property
-    def low(self) -> tuple[float, ...]:
-        """Smallest valid observation as a policy sees it (bytes count as [0, 1]): one number, or one per dimension."""
-        ...
-
-    @property
-    def high(self) -> tuple[float, ...]: ...
+    game: Game
+    num_envs: int
+    num_actions: int
+    action_names: tuple[str, ...]
+    """For people."""
+    obs_shape: tuple[int, ...]
+    low: tuple[float, ...]
+    """Smallest valid observation as a policy sees it (bytes count as [0, 1]): one number, or one per dimension."""
+    high: tuple[float, ...]
 
     def reset(self, seed: Seeds) -> Tensor:
         """Start every copy anew and return the first observations.
@@ -149,7 +138,7 @@ def to_device(array: np.ndarray, device: torch.device) -> Tensor:
     return pinned.to(device, non_blocking=True)
 
 
-class WrappedEnv:
+class WrappedEnv(VectorEnv):
     """A game with something changed: a subclass changes `reset`, `send` or `recv`, the rest is the game's."""
 
     def __init__(self, env: VectorEnv) -> None:

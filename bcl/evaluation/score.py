@@ -7,10 +7,9 @@ from typing import Any
 
 from bcl import stats
 from bcl.attacks import Attack, attack_from_dict, attack_from_repr, attack_label, attack_to_dict
+from bcl.attacks.records import NONE
 from bcl.runs.store import fitting
 from bcl.settings import format_eps, typed_values
-
-NO_ATTACK = "none"  # in place of an attack's repr
 
 
 @dataclass(frozen=True)
@@ -95,18 +94,16 @@ class Score:
             values = typed_values(cls, {name: data[name] for name in names})
             if not values["returns"]:
                 raise ValueError("it has no returns")
-            return cls(attack=_attack(data), **values)
+            if "adversary" not in data:  # version 0.1
+                attack = attack_from_repr(data["attack"])
+            else:
+                attack = None if data["adversary"] is None else attack_from_dict(data["adversary"])
+            return cls(attack=attack, **values)
 
 
 def shown(attack: Attack | None) -> str:
     """All of an attack, in words."""
-    return NO_ATTACK if attack is None else repr(attack)
-
-
-def _attack(data: dict[str, Any]) -> Attack | None:
-    if "adversary" not in data:  # version 0.1
-        return attack_from_repr(data["attack"])
-    return None if data["adversary"] is None else attack_from_dict(data["adversary"])
+    return NONE if attack is None else repr(attack)
 
 
 @dataclass(frozen=True)

@@ -61,8 +61,9 @@ def run_suite(
     missing = {key: cell for key, cell in zip(keys, wanted, strict=True) if key not in found}
     lengths = next((found[key].lengths for key in keys if key in found), ())
     overall = SuiteProgress([*missing.values()], plan, progress, lengths)
-    proven = _certified(folder.certificates, conditions.agent)
-    playing = _play(policy, plan, missing, overall, ready, proven)
+    proofs = [proof for _, proof in read_certificates(folder.certificates, conditions.agent)]
+    proofs.sort(key=lambda proof: -METHODS.index(proof.method))  # the quickest method of each budget comes last
+    playing = _play(policy, plan, missing, overall, ready, {proof.eps: proof.method for proof in proofs})
     count = useful_threads(policy.spec.obs_shape, plan.copies())
     try:
         for key in keys:
@@ -150,13 +151,6 @@ def make_envs(plan: Plan, count: int, device: torch.device) -> list[VectorEnv]:
     if isinstance(game, AtariGame):
         game = dataclasses.replace(game, first_noops=game.first_noops * count)
     return [dataclasses.replace(plan, game=game).make_env(plan.copies() * count, device)]
-
-
-def _certified(folder: CertificatesFolder, agent: str) -> dict[float, Method]:
-    """Budgets at which certificates of this agent lie in a folder, each with the quickest method used there."""
-    proofs = [proof for _, proof in read_certificates(folder, agent)]
-    proofs.sort(key=lambda proof: -METHODS.index(proof.method))
-    return {proof.eps: proof.method for proof in proofs}
 
 
 def cells_at_once(policy: Policy, plan: Plan) -> int:
