@@ -157,9 +157,7 @@ class AtariEnvs(VectorEnv):
         for frame in range(SKIP):
             screens, frame_reward, frame_over, _, info = self._ale.recv()
             live = ~terminated
-            newest = np.where(live[:, None, None, None], screens[:, 0], self._last_frames[-1])
-            shifted = [*self._last_frames[1:], newest]
-            pairs = zip(shifted, self._last_frames, strict=True)
+            pairs = zip([*self._last_frames[1:], screens[:, 0]], self._last_frames, strict=True)
             self._last_frames = [np.where(live[:, None, None, None], new, old) for new, old in pairs]
             reward += np.where(live, frame_reward, 0)
             lives = np.where(live, info["lives"], lives)

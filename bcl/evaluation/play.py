@@ -4,28 +4,26 @@ import copy
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Generator, Tensor, nn
 
-from bcl.attacks import Attack, Budget, CrossEntropy, LowestScored, Randomness, perturb, recorded
+from bcl.attacks import Attack, Budget, CrossEntropy, LowestScored, Randomness, perturb
 from bcl.attacks.objectives import ascent
 from bcl.attacks.threat import refuse_not_finite
 from bcl.bounds import Method, certified, full_precision, input_box, margins
 from bcl.device import Graphed, on_stream
-from bcl.envs import Step, VariedStarts, VectorEnv
+from bcl.envs import VariedStarts, VectorEnv
 from bcl.envs.vector import seed_list
 from bcl.errors import BclError
-from bcl.evaluation.episodes import EpisodeCounter
 from bcl.evaluation.plan import Cell, Plan, Precision, Protocol
 from bcl.evaluation.score import Score
+from bcl.evaluation.slot import Decided, Slot
 from bcl.policies import Policy, as_float
 
 Progress = Callable[[int, int], None]
 PROBE_EVERY = 32  # steps between looks at gradients and certificates
-TOLERANCE = 1e-6  # rounding of a perturbation in float32
 
 
 def evaluate(
@@ -64,12 +62,11 @@ def evaluate_cells(
     `progress` is told after every step how many steps each copy has played, and how many episodes are done.
     """
     device = next(policy.parameters()).device
-    search = SearchForm.of(policy, plan.precision)
-    size = plan.copies()
-    slots = [Slot(cell, plan.seed, EpisodeCounter(size, plan.episodes, plan.protocol, device)) for cell in cells]
-    per_env = envs[0].num_envs // size
+    search = SearchForm(policy, plan.precision)
+    slots = [Slot(cell, plan, device) for cell in cells]
+    per_env = envs[0].num_envs // plan.copies()
     shares = [slots[first : first + per_env] for first in range(0, len(slots), per_env)]
-    shared_envs = [SharedEnv(env, share, size, plan.seed) for env, share in zip(envs, shares, strict=False)]
+    shared_envs = [SharedEnv(env, share) for env, share in zip(envs, shares, strict=False)]
     probe = Probe(policy, search, certificates or {})
     decide = functools.partial(chooser_for, policy, search)
     by_attack: dict[object, list[Slot]] = {}
@@ -82,11 +79,11 @@ def evaluate_cells(
     groups.sort(key=lambda group: _waits(group.slots[0].cell.attack))  # others go on meanwhile
     left = [slot for group in groups for slot in group.slots]
     for steps in play(groups, shared_envs):
-        progress(steps, sum(slot.counter.finished for slot in slots))
+        progress(steps, sum(slot.finished for slot in slots))
         for slot in left:
-            if slot.counter.complete:
-                yield slots.index(slot), slot.score(plan, search.is_half)
-        left = [slot for slot in left if not slot.counter.complete]
+            if slot.complete:
+                yield slots.index(slot), slot.score(search.is_half)
+        left = [slot for slot in left if not slot.complete]
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,10 +121,10 @@ def watch(
         raise BclError(f"{envs.num_envs} copies cannot be watched at once", "make one")
     if steps is not None and steps < 1:
         raise BclError(f"{steps} steps cannot be watched", "ask for at least 1")
-    counter = EpisodeCounter(1, 1, "fixed", next(policy.parameters()).device)
-    slot = Slot(Cell(attack if eps > 0 else None, eps), seed, counter)
-    shared_env = SharedEnv(envs, [slot], 1, seed)
-    group = Group([slot], functools.partial(chooser_for, policy, SearchForm.of(policy, precision)))
+    plan = Plan(envs.game, 1, seed, num_envs=1)
+    slot = Slot(Cell(attack if eps > 0 else None, eps), plan, next(policy.parameters()).device)
+    shared_env = SharedEnv(envs, [slot])
+    group = Group([slot], functools.partial(chooser_for, policy, SearchForm(policy, precision)))
     obs = slot.obs
     screen = envs.screen()
     total = 0.0
@@ -171,63 +168,24 @@ def _waits(attack: Attack | None) -> bool:
     return getattr(attack, "leaves_settled", False)
 
 
-class Slot:
-    """A cell being played: its random draws, what its copies see and do, and what counts."""
-
-    obs: Tensor
-    decided: "Decided"
-    step: Step
-
-    def __init__(self, cell: Cell, seed: int, counter: EpisodeCounter) -> None:
-        self.cell = cell
-        self.generator = Generator(counter.device).manual_seed(seed)
-        self.counter = counter
-        self.probed = 0  # states that were looked at
-        self.zero_gradients = 0
-        self.stochastic = False
-
-    def score(self, plan: Plan, half: bool) -> Score:
-        """Of a slot whose episodes are all done."""
-        counter = self.counter
-        cell = self.cell
-        if not counter.largest <= cell.eps + TOLERANCE:  # NaN included; no adversary with this budget could do it
-            what = f"{cell.attack} moved an observation by {counter.largest:.6g} at eps {cell.eps:.6g}"
-            raise BclError(what, "this attack is broken")
-        episodes = counter.episodes()
-        return Score(
-            attack=recorded(cell.attack),
-            eps=cell.eps,
-            returns=tuple(episode.value for episode in episodes),
-            lengths=tuple(episode.length for episode in episodes),
-            changed=counter.noted / max(counter.steps, 1),
-            max_perturbation=counter.largest,
-            zero_gradient=self.zero_gradients / max(self.probed, 1),
-            seed=plan.seed,
-            protocol=plan.protocol,
-            precision="half" if half else "full",
-            stochastic=self.stochastic,
-            courses=counter.courses(),
-            prefixes=tuple(episode.prefix for episode in episodes if episode.prefix is not None),
-        )
-
-
 class SharedEnv:
-    """An environment, and the slots that share its copies, `size` each: on a GPU more copies cost little more."""
+    """An environment, and the slots that share its copies: on a GPU more copies cost little more."""
 
-    def __init__(self, env: VectorEnv, slots: list[Slot], size: int, seed: int) -> None:
+    def __init__(self, env: VectorEnv, slots: list[Slot]) -> None:
+        plan = slots[0].plan
         self._env = env
         self.slots = slots
-        self._size = size
-        slot_count = env.num_envs // size
-        obs = env.reset(seed_list(seed, size) * slot_count if slot_count > 1 else seed)
-        for slot, part in zip(slots, obs.split(size), strict=False):
+        self._size = plan.copies()
+        slot_count = env.num_envs // self._size
+        obs = env.reset(seed_list(plan.seed, self._size) * slot_count if slot_count > 1 else plan.seed)
+        for slot, part in zip(slots, obs.split(self._size), strict=False):
             slot.obs = part
-        self._idle = [torch.zeros(size, dtype=torch.long)] * (slot_count - len(slots))
+        self._idle = [torch.zeros(self._size, dtype=torch.long)] * (slot_count - len(slots))
 
     @property
     def playing(self) -> bool:
         """Whether a slot has episodes left."""
-        return not all(slot.counter.complete for slot in self.slots)
+        return not all(slot.complete for slot in self.slots)
 
     def send(self) -> None:
         """Start a step of every copy; slots that are done repeat their last actions."""
@@ -239,23 +197,8 @@ class SharedEnv:
         step = self._env.recv()
         facts = torch.stack([step.reward.double(), step.playing.double(), step.ended.double()]).cpu().numpy()
         for number, (slot, part) in enumerate(zip(self.slots, step.split(self._size), strict=False)):
-            slot.step = part
-            slot.obs = part.obs
             rows = slice(number * self._size, (number + 1) * self._size)
-            if not slot.counter.complete:
-                noted = slot.decided.noted.numpy()
-                distance = slot.decided.distance.numpy()
-                slot.counter.add(part, facts[:, rows], noted, distance, None if prefixes is None else prefixes[rows])
-
-
-class Decided(NamedTuple):
-    """What N copies do next, and why. On a GPU the next call of `ActionChooser` writes over it."""
-
-    actions: Tensor  # (N,)
-    clean: Tensor  # (N,) actions on the clean observations
-    seen: Tensor  # (N, *obs_shape) what the attack showed
-    distance: Tensor  # (N,) how far each observation was moved
-    noted: Tensor  # (N,) where the attack changed the action; of certificates, where no attack can
+            slot.receive(part, facts[:, rows], None if prefixes is None else prefixes[rows])
 
 
 class Group:
@@ -279,7 +222,7 @@ class Group:
     @property
     def playing(self) -> list[Slot]:
         """Tables whose episodes are not all done."""
-        return [slot for slot in self.slots if not slot.counter.complete]
+        return [slot for slot in self.slots if not slot.complete]
 
     def decide(self) -> None:
         """What every copy does next; on a GPU the host goes on meanwhile."""
@@ -296,7 +239,7 @@ class Group:
         on_host = d._replace(actions=d.actions.cpu(), distance=d.distance.cpu(), noted=d.noted.cpu())  # once for all
         parts = zip(*(part.split(len(self.slots[0].obs)) for part in on_host), strict=True)
         for slot, part in zip(self.slots, parts, strict=True):
-            if not slot.counter.complete:
+            if not slot.complete:
                 slot.decided = Decided(*part)
                 if not slot.decided.distance.isfinite().all():
                     refuse_not_finite(as_float(slot.obs))
@@ -316,22 +259,17 @@ class SearchForm(nn.Module):
     """What attacks look at: the chain whose scores differ between actions as the policy's do (a dueling value stream
     cancels in every objective of our suites, so it is not computed), in half precision and channels last where fast."""
 
-    def __init__(self, policy: Policy, half: bool) -> None:
+    def __init__(self, policy: Policy, precision: Precision) -> None:
         super().__init__()
-        self.is_half = half
-        self._dtype = torch.float16 if half else next(policy.parameters()).dtype
+        images = len(policy.spec.obs_shape) == 3  # in [0, 1]; half precision would be too coarse for larger numbers
+        self.is_half = next(policy.parameters()).is_cuda and images and precision == "fast"
+        self._dtype = torch.float16 if self.is_half else next(policy.parameters()).dtype
         self._chain = policy.chain()
-        if half:
+        if self.is_half:
             self._chain = copy.deepcopy(self._chain).half()
             nn.utils.convert_conv2d_weight_memory_format(self._chain, torch.channels_last)
         self.low = policy.low
         self.high = policy.high
-
-    @classmethod
-    def of(cls, policy: Policy, precision: Precision) -> "SearchForm":
-        """As an evaluation of this precision searches."""
-        images = len(policy.spec.obs_shape) == 3  # in [0, 1]; half precision would be too coarse for larger numbers
-        return cls(policy, half=next(policy.parameters()).is_cuda and images and precision == "fast")
 
     def forward(self, obs: Tensor) -> Tensor:
         return self._chain(obs.to(self._dtype)).to(obs.dtype)
@@ -408,7 +346,7 @@ class Probe:
         self._certificates = certificates
         # Where gradients are looked for: through the whole policy, what rounding leaves of a dueling value stream would hide
         # that nothing else has any.
-        self._exact = SearchForm(policy, half=False)
+        self._exact = SearchForm(policy, "full")
 
     def __call__(self, slot: Slot, thorough: bool) -> None:
         """At what the copies see whose steps count. Not `thorough`: only whether a stored certificate is broken."""
@@ -418,7 +356,7 @@ class Probe:
         method = quick if thorough else self._certificates.get(slot.cell.eps)
         if method is None:
             return
-        rows = torch.from_numpy(slot.counter.counting)
+        rows = torch.from_numpy(slot.counting)
         obs = as_float(slot.obs)[rows.to(slot.obs.device)]
         actions = slot.decided.actions[rows].to(obs.device)
         with torch.no_grad():

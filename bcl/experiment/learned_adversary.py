@@ -60,7 +60,7 @@ class AdversaryEnvs(WrappedEnv):
         aims = self._aims = torch.zeros(env.num_envs, dtype=torch.long, device=device)
         generator = torch.Generator(device).manual_seed(0)  # nothing is drawn
         actor = Directed(lambda obs: aims)
-        self._decide = ActionChooser(victim, SearchForm.of(victim, "fast"), actor, eps, generator)
+        self._decide = ActionChooser(victim, SearchForm(victim, "fast"), actor, eps, generator)
 
     def reset(self, seed: Seeds) -> Tensor:
         self._obs = self._env.reset(seed)

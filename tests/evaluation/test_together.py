@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch import Generator, Tensor
 
+from bcl.api.measuring import untrained_policy
 from bcl.attacks import FGSM, PGD, RIFGSM, SUITES, CornerNoise, Square, UniformNoise, perturb
 from bcl.config import resolve
 from bcl.envs import make_env
 from bcl.evaluation import Cell, Plan, evaluate, evaluate_cells, run_suite, suite
-from bcl.evaluation.speed import untrained_policy
 from bcl.evaluation.suite import cells_at_once
 from bcl.policies import Policy, PolicySpec
 from bcl.runs.results import ScoresFolder

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 import torch
 
+from bcl.api.measuring import untrained_policy
 from bcl.attacks import PGD, Attack, UniformNoise
 from bcl.config import resolve
 from bcl.envs import VectorEnv, make_env
 from bcl.envs.atari import crop_v2
 from bcl.errors import BclError
 from bcl.evaluation import Moment, evaluate, watch
-from bcl.evaluation.speed import untrained_policy
 from bcl.games import AtariGame, Game
 
 GAMES = ("cartpole", "pong", "fruitbot")
