@@ -11,7 +11,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, cast, overload
+from typing import Any, TypeVar, cast
 
 from torch import Tensor
 
@@ -23,24 +23,13 @@ from bcl.attacks.ri_fgsm import RIFGSM, Multi, MultiT
 from bcl.attacks.threat import Attack, AttackedPolicy, Budget, LowestScored, Randomness
 from bcl.errors import BclError, ConfigError
 
+PerhapsAttack = TypeVar("PerhapsAttack", Attack, Attack | None)
 NONE = "none"  # the repr of no attack
 SOURCE = "source_digest"  # key of an attack that is not one of this package
 # In the order of tables: the paper's first.
 _ATTACKS = (
-    PGD,
-    RIFGSM,
-    Multi,
-    MultiT,
-    FGSM,
-    APGD,
-    WorstAction,
-    Square,
-    UniformNoise,
-    CornerNoise,
-    Learned,
-    LowestScored,
-    MixedPGD,
-)
+    PGD, RIFGSM, Multi, MultiT, FGSM, APGD, WorstAction, Square, UniformNoise, CornerNoise, Learned, LowestScored, MixedPGD,
+)  # fmt: skip
 _OBJECTIVES = (CrossEntropy, KL, Margin, MinBest, OwnValue)
 _KINDS: dict[str, type] = {kind.__name__: kind for kind in (*_ATTACKS, *_OBJECTIVES)}
 _NAMES = {
@@ -149,11 +138,7 @@ def attack_from_repr(text: str) -> Attack | None:
         return OtherAttack(text)
 
 
-@overload
-def recorded(attack: Attack) -> Attack: ...
-@overload
-def recorded(attack: Attack | None) -> Attack | None: ...
-def recorded(attack: Attack | None) -> Attack | None:
+def recorded(attack: PerhapsAttack) -> PerhapsAttack:
     """The attack as it is read back once it was stored."""
     return attack and attack_from_dict(attack_to_dict(attack))
 

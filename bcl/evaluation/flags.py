@@ -7,7 +7,7 @@ from itertools import pairwise, permutations
 from bcl import stats
 from bcl.attacks import APGD, PGD, CornerNoise, Learned, Multi, MultiT, Square, UniformNoise, attack_label
 from bcl.errors import counted
-from bcl.evaluation.score import Score, lowest
+from bcl.evaluation.evaluation import Score, lowest
 from bcl.settings import format_eps
 
 ZERO_GRADIENT_SHARE = 0.1

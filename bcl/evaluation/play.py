@@ -17,8 +17,8 @@ from bcl.device import Graphed, on_stream
 from bcl.envs import VariedStarts, VectorEnv
 from bcl.envs.vector import seed_list
 from bcl.errors import BclError
+from bcl.evaluation.evaluation import Score
 from bcl.evaluation.plan import Cell, Plan, Precision, Protocol
-from bcl.evaluation.score import Score
 from bcl.evaluation.slot import Decided, Slot
 from bcl.policies import Policy, as_float
 
@@ -202,7 +202,7 @@ class SharedEnv:
 
 
 class Group:
-    """Tables under the same attack, whose copies are rows of one batch."""
+    """Slots under the same attack, whose copies are rows of one batch."""
 
     decided: Decided
 
@@ -221,7 +221,7 @@ class Group:
 
     @property
     def playing(self) -> list[Slot]:
-        """Tables whose episodes are not all done."""
+        """Slots whose episodes are not all done."""
         return [slot for slot in self.slots if not slot.complete]
 
     def decide(self) -> None:
@@ -361,14 +361,14 @@ class Probe:
         actions = slot.decided.actions[rows].to(obs.device)
         with torch.no_grad():
             scores = self._policy(obs)
-            again = self._policy(obs) if thorough else scores
-        if thorough:
-            refuse_broken_scores(scores)
-            if not self._searched(obs).isfinite().all():
-                raise BclError("the policy's action scores overflow in half precision", "evaluate with precision full")
-            slot.probed += len(obs)
-            slot.zero_gradients += int(without_gradient(self._exact, obs).sum())
-            slot.stochastic |= not torch.equal(scores, again)
+            if thorough:
+                refuse_broken_scores(scores)
+                if not self._searched(obs).isfinite().all():
+                    what = "the policy's action scores overflow in half precision"
+                    raise BclError(what, "evaluate with precision full")
+                slot.probed += len(obs)
+                slot.zero_gradients += int(without_gradient(self._exact, obs).sum())
+                slot.stochastic |= not torch.equal(scores, self._policy(obs))
         if not slot.stochastic:  # else the action was another draw's than the scores
             _refuse_broken_certificate(self._policy, obs, scores, actions, slot.cell, method)
 

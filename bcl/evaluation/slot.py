@@ -9,8 +9,8 @@ from torch import Generator, Tensor
 from bcl.attacks import recorded
 from bcl.envs import Step
 from bcl.errors import BclError
+from bcl.evaluation.evaluation import Score
 from bcl.evaluation.plan import Cell, Plan
-from bcl.evaluation.score import Score
 
 MIX = 6364136223846793005  # odd, with well mixed bits: a product by it, modulo 2**64, loses nothing
 TOLERANCE = 1e-6  # rounding of a perturbation in float32

@@ -20,9 +20,9 @@ from bcl.envs import Step, VariedStarts, VectorEnv
 from bcl.envs.vector import Seeds, WrappedEnv
 from bcl.errors import counted
 from bcl.evaluation import Cell, Plan, run_suite
+from bcl.evaluation.evaluation import lowest
 from bcl.evaluation.plan import Starts
 from bcl.evaluation.play import ActionChooser, SearchForm
-from bcl.evaluation.score import lowest
 from bcl.experiment.worker import train_run
 from bcl.games import AtariGame, game_to_dict
 from bcl.learners.learner import Hooks, Task

@@ -9,8 +9,8 @@ from bcl.attacks import Attack, attack_from_dict, attack_labels, attack_to_dict,
 from bcl.config import Config
 from bcl.errors import StoreError
 from bcl.evaluation import Cell, Conditions, Evaluation, Plan, Score, Start, cells, game_for_evaluation, read_scores
+from bcl.evaluation.evaluation import worst, worst_within
 from bcl.evaluation.flags import WORSE_THAN_START, Flag, flags, worse_than_start
-from bcl.evaluation.score import worst, worst_within
 from bcl.experiment.learning_check import NO_LEARNING, UNKNOWN_LEARNING
 from bcl.experiment.worker import Dispatcher
 from bcl.recipes import find_recipe
