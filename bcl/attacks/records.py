@@ -9,7 +9,7 @@ import inspect
 import json
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
@@ -173,23 +173,18 @@ def attack_label(attack: Attack | None) -> str:
 def attack_labels(attacks: Iterable[Attack | None]) -> dict[Attack | None, str]:
     """Names that tell these attacks apart: short ones, and more of those that would have the same."""
     labels = {attack: attack_label(attack) for attack in attacks}
-    for longer in (_with_module, _with_fields, _with_digest):
+    for longer in (attack_label, repr, _repr_and_digest):
         often = Counter(labels.values())
-        labels = {a: longer(a) if a is not None and often[label] > 1 else label for a, label in labels.items()}
+        for attack, label in labels.items():
+            if attack is not None and often[label] > 1:
+                module = attack.kind.rpartition(":")[0] if isinstance(attack, OtherAttack) else ""
+                labels[attack] = f"{module}:{longer(attack)}" if module else longer(attack)
     return labels
 
 
-def _with_module(attack: Attack, name: Callable[[Attack], str] = attack_label) -> str:
-    module = attack.kind.rpartition(":")[0] if isinstance(attack, OtherAttack) else ""
-    return f"{module}:{name(attack)}" if module else name(attack)
-
-
-def _with_fields(attack: Attack) -> str:
-    return _with_module(attack, repr)
-
-
-def _with_digest(attack: Attack) -> str:
-    return f"{_with_fields(attack)} {hashlib.sha256(json.dumps(attack_to_dict(attack)).encode()).hexdigest()[:6]}"
+def _repr_and_digest(attack: Attack | None) -> str:
+    data = json.dumps(attack and attack_to_dict(attack))
+    return f"{attack!r} {hashlib.sha256(data.encode()).hexdigest()[:6]}"
 
 
 def _parsed(node: ast.expr) -> dict[str, Any]:

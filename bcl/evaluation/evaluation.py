@@ -279,7 +279,7 @@ class Evaluation(Result):
         """The worst case within each budget above 0: smaller budgets count too, and so does play without attack."""
         return worst_within(self.scores)
 
-    @property
+    @cached_property
     def start_within(self) -> dict[float, Score | Worst]:
         """Of the start: without attack, and the worst within each budget."""
         scores = self.start.scores if self.start else []
@@ -362,9 +362,8 @@ class Evaluation(Result):
         for s in self.scores:
             at = f" at {format_eps(s.eps)}" if s.eps else ""
             lines.append(f"{self.labels[s.attack]}{at}: {s}")
-        began = worst_within(self.start.scores) if self.start else {}
         for eps, least in self.worst_within.items():
-            start = f" (its start: {began[eps].mean:.4g})" if eps in began else ""
+            start = f" (its start: {self.start_within[eps].mean:.4g})" if eps in self.start_within else ""
             lines.append(f"worst within {format_eps(eps)}: {least.mean:.4g}{start}")
         lines += [str(self.breaking)] if self.breaking else []
         return "\n".join([*lines, *(f"flag {flag}" for flag in self.flags)])
