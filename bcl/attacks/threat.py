@@ -17,8 +17,8 @@ which attacks get shaped so that it broadcasts over observations."""
 
 
 Randomness: TypeAlias = Generator | Sequence[Generator]
-"""Where attacks draw from, by the functions of `bcl.attacks.noise`. Several generators share the rows of a batch equally: played
-together, the rows of each are what they would be alone."""
+"""Where attacks draw from, by the functions of `bcl.attacks.noise`. Several generators share the rows of a batch equally:
+played together, the rows of each are what they would be alone."""
 
 
 class AttackedPolicy(Protocol):

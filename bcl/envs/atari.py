@@ -136,12 +136,10 @@ class AtariEnvs(VectorEnv):
             self.recv()
         if self._twin:
             self._twin.close()
-        key = self._settings
-        ale = self._ale
-        self._ale = None
-        if older := _spare.pop(key, None):
+        if older := _spare.pop(self._settings, None):
             older.close()
-        _spare[key] = ale
+        _spare[self._settings] = self._ale
+        self._ale = None
         while len(_spare) > SPARES:
             _spare.pop(next(iter(_spare))).close()
 
@@ -227,8 +225,8 @@ def _emulators(game: AtariGame, num_envs: int, threads: int) -> tuple[Any, str]:
     if game.id not in roms.get_all_rom_ids():
         raise GameError(f"ale-py has no game '{game.id}'", "ROM names are in snake case, such as road_runner")
     if abs(game.crop_shift) > MARGIN:
-        allowed = f"between -{MARGIN} and {MARGIN}"
-        raise GameError(f"game.crop_shift {game.crop_shift} leaves the screen", f"it lies {allowed}")
+        what = f"game.crop_shift {game.crop_shift} leaves the screen"
+        raise GameError(what, f"it lies between -{MARGIN} and {MARGIN}")
     if not 1 <= game.noop_max < 2**31 - 1:
         allowed = "it must be at least 1, and a 32-bit number"
         raise GameError(f"game.noop_max {game.noop_max} cannot be played", allowed)

@@ -1,5 +1,7 @@
-"""Scores, one for each attack and budget, and evaluations: the scores of one agent under equal conditions. Scores are stored as
-rows, each with its conditions."""
+"""Scores, one for each attack and budget, and evaluations: the scores of one agent under equal conditions.
+
+Scores are stored as rows, each with its conditions.
+"""
 
 import dataclasses
 import json

@@ -36,12 +36,11 @@ def evaluate(
     seed: int = 0,
     protocol: Protocol = "fixed",
     precision: Precision = "fast",
-    progress: Progress = lambda steps, episodes: None,
 ) -> Score:
     """Greedy play under one attack; see `evaluate_cells`."""
     cell = Cell(attack if eps > 0 or isinstance(attack, LowestScored) else None, eps)
     plan = Plan(env.game, episodes, seed, protocol, precision, env.num_envs)
-    [(_, score)] = evaluate_cells(policy, [env], [cell], plan, progress=progress)
+    [(_, score)] = evaluate_cells(policy, [env], [cell], plan)
     return score
 
 
@@ -106,14 +105,7 @@ class Moment:
 
 
 def watch(
-    policy: Policy,
-    envs: VectorEnv,
-    attack: Attack | None,
-    eps: float,
-    *,
-    seed: int = 0,
-    steps: int | None = None,
-    precision: Precision = "fast",
+    policy: Policy, envs: VectorEnv, attack: Attack | None, eps: float, *, seed: int = 0, steps: int | None = None
 ) -> Iterator[Moment]:
     """The episode that `evaluate` plays with this seed, step by step; `steps` ends it early. Pictures need
     `make_env(..., render=True)`."""
@@ -124,7 +116,7 @@ def watch(
     plan = Plan(envs.game, 1, seed, num_envs=1)
     slot = Slot(Cell(attack if eps > 0 else None, eps), plan, next(policy.parameters()).device)
     shared_env = SharedEnv(envs, [slot])
-    group = Group([slot], functools.partial(chooser_for, policy, SearchForm(policy, precision)))
+    group = Group([slot], functools.partial(chooser_for, policy, SearchForm(policy, "fast")))
     obs = slot.obs
     screen = envs.screen()
     total = 0.0
