@@ -125,10 +125,8 @@ def observation_scale(game: GymnasiumGame, low: Sequence[float], high: Sequence[
     given = game.scale or OBSERVATION_SCALES.get(game.id)
     if given:
         if len(given) != len(low):
-            raise GameError(
-                f"game.scale has {counted(len(given), 'number')}, '{game.id}' has {counted(len(low), 'dimension')}",
-                "give one each",
-            )
+            what = f"game.scale has {counted(len(given), 'number')}, '{game.id}' has {counted(len(low), 'dimension')}"
+            raise GameError(what, "give one each")
         return given
     bounds = (max(abs(a), abs(b)) for a, b in zip(low, high, strict=True))
     return tuple(bound if 0 < bound < 1e6 else 1.0 for bound in bounds)

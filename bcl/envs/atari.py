@@ -46,10 +46,8 @@ class AtariEnvs(VectorEnv):
             raise GameError(f"'{game.id}' has {len(actions)} actions, not {game.num_actions}", "lower game.num_actions")
         given = game.first_noops
         if given and (len(given) != num_envs or min(given) < 1 or max(given) > game.noop_max):
-            raise GameError(
-                f"first_noops ({len(given)} from {min(given)} to {max(given)}) do not fit",
-                f"{counted(num_envs, 'number')} from 1 to {game.noop_max}",
-            )
+            what = f"first_noops ({len(given)} from {min(given)} to {max(given)}) do not fit"
+            raise GameError(what, f"{counted(num_envs, 'number')} from 1 to {game.noop_max}")
         self.num_actions = game.num_actions or len(actions)
         self.action_names = tuple(actions[: self.num_actions])
         self.obs_shape = (1, 80, 80) if self._v1 else (1, 84, 84)

@@ -68,9 +68,8 @@ class GymnasiumEnvs(VectorEnv):
         actions = self._envs.single_action_space
         space = self._envs.single_observation_space
         if not isinstance(actions, gymnasium.spaces.Discrete):
-            raise GameError(
-                f"'{game.id}' has actions of type {type(actions).__name__}", "only Discrete actions are supported"
-            )
+            what = f"'{game.id}' has actions of type {type(actions).__name__}"
+            raise GameError(what, "only Discrete actions are supported")
         if not isinstance(space, gymnasium.spaces.Box):
             raise GameError(f"'{game.id}' observes a {type(space).__name__}", "only Box observations are supported")
         self.num_actions = int(actions.n)

@@ -45,10 +45,8 @@ class ProcgenEnvs(VectorEnv):
         if game.distribution_mode not in modes:
             raise GameError(f"'{game.id}' has no mode '{game.distribution_mode}'", f"one of {', '.join(modes)}")
         if game.num_levels < 0 or game.start_level < 0 or game.start_level + game.num_levels > MAX_SEED:
-            raise GameError(
-                f"{game.num_levels} levels from {game.start_level} on leave the range",
-                f"levels lie between 0 and {MAX_SEED}",
-            )
+            what = f"{game.num_levels} levels from {game.start_level} on leave the range"
+            raise GameError(what, f"levels lie between 0 and {MAX_SEED}")
         self.game = game
         self.num_envs = num_envs
         self._device = device

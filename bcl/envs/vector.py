@@ -94,10 +94,8 @@ def seed_list(seed: Seeds, num_envs: int) -> list[int]:
     except TypeError:
         raise GameError(f"seed {seed!r:.60} is not whole", "give one integer, or one seed each") from None
     if len(seeds) != num_envs:
-        raise GameError(
-            f"{counted(len(seeds), 'seed')} for {counted(num_envs, 'environment')}",
-            "give one integer, or one seed each",
-        )
+        what = f"{counted(len(seeds), 'seed')} for {counted(num_envs, 'environment')}"
+        raise GameError(what, "give one integer, or one seed each")
     if not all(0 <= s <= MAX_SEED for s in seeds):
         raise GameError(f"seeds {min(seeds)} to {max(seeds)} leave the range", f"seeds lie between 0 and {MAX_SEED}")
     return seeds
