@@ -29,9 +29,8 @@ ALLOWED = {
     "seeds": set(),
     "schedules": set(),
     "losses": {"errors"},
-    "curriculum_rules": {"errors", "config"},
-    "curriculum": {"curriculum_rules", "errors"},
-    "runs": {"errors", "processes", "config", "curriculum_rules", "recipes", "settings"},
+    "curriculum": {"errors", "config"},
+    "runs": {"errors", "processes", "config", "curriculum", "recipes", "settings"},
     "policies": FACTS | {"runs", "zoo", "__init__"},
     "evaluation": FACTS | {"__init__", "attacks", "bounds", "device", "stats", "envs", "policies", "result", "runs"},
     "learners": FACTS
@@ -54,7 +53,6 @@ ALLOWED = {
         "bounds",
         "config",
         "curriculum",
-        "curriculum_rules",
         "envs",
         "evaluation",
         "learners",
@@ -63,7 +61,7 @@ ALLOWED = {
     }
     | {"device", "runs", "seeds", "stats"},
     "reports": FACTS
-    | {"__init__", "attacks", "config", "curriculum_rules", "envs", "evaluation", "experiment", "learners", "policies"}
+    | {"__init__", "attacks", "config", "curriculum", "envs", "evaluation", "experiment", "learners", "policies"}
     | {"device", "recipes", "result", "runs", "stats", "zoo"},
     "api": FACTS
     | {"attacks", "bounds", "config", "envs", "evaluation", "experiment", "learners", "policies", "recipes", "reports"}

@@ -71,7 +71,7 @@ class Run(Result):
         lines = _score_lines("", self.verdict.evaluation)
         lines += _score_lines(" on unlimited levels", self.verdict.unlimited) if self.verdict.unlimited else []
         lines += [f"flag {flag}" for flag in self.verdict.evaluation.flags]
-        lines += [f"its start ({start.name}): {RunDirectory(self.folder).file(start.file)}"] if start else []
+        lines += [f"its start ({start.name}): {self.folder / start.file}"] if start else []
         return "\n".join([*lines, f"verdict: {self.sentence}"])
 
 

@@ -3,17 +3,3 @@
 from bcl.experiment.run import check, create, finish, share_median, shared_stages, summary, train_until_median
 from bcl.experiment.verdict import Start, Verdict
 from bcl.experiment.worker import Dispatcher, train_run
-
-__all__ = [
-    "Dispatcher",
-    "Start",
-    "Verdict",
-    "check",
-    "create",
-    "finish",
-    "share_median",
-    "shared_stages",
-    "summary",
-    "train_run",
-    "train_until_median",
-]

@@ -11,19 +11,19 @@ from typing import Any
 from bcl import curriculum
 from bcl.attacks import PGD, CrossEntropy, Multi, OwnValue, attacks_named
 from bcl.config import Config, DistillConfig, DqnConfig, PpoConfig
-from bcl.curriculum_rules import INCUMBENT, CurriculumResult, Decision, Phase, Rules, above_floor, budgets
+from bcl.curriculum import INCUMBENT, CurriculumResult, Decision, Phase, Rules, above_floor, budgets
 from bcl.errors import TrainingError, counted
 from bcl.evaluation import Cell, cells, flags, worst
-from bcl.experiment.beside import Guess, OverlappedRuns
+from bcl.experiment import worker
 from bcl.experiment.verdict import SELECTION, choosing_attacks, final_score, plan_of, plans_of
-from bcl.experiment.worker import MODULES, Dispatcher, TrainingOrder, content
+from bcl.experiment.worker import Dispatcher, TrainingOrder, content
 from bcl.learners.learner import Task, training_attack
 from bcl.learners.pacing import Pace
 from bcl.policies.files import fingerprint, load
 from bcl.recipes import Loss, Strategy
 from bcl.runs import store
 from bcl.runs.directory import Agent, Clock, StageFolder, TrainingFolder
-from bcl.runs.executors import BackgroundJobs
+from bcl.runs.executors import BackgroundJobs, Job
 from bcl.seeds import derive
 from bcl.settings import format_eps
 
@@ -54,8 +54,7 @@ class Curriculum:
         self._attacks = choosing_attacks(self._config)
         self._bootstrap = Agent(bootstrap.file, stage.results, bootstrap.fingerprint)
         self._dispatcher = dispatcher
-        self._background = BackgroundJobs(dispatcher.interrupted, dispatcher.tick, MODULES)
-        self._overlapped = OverlappedRuns(stage, dispatcher, self._background)
+        self._overlapped = OverlappedRuns(stage, dispatcher)
         self._judges_beside = dispatcher.judges_beside(self._config.game)
         self._succeeds = True  # whether the run that was judged last met the thresholds
         self._clock = Clock(stage)
@@ -66,9 +65,9 @@ class Curriculum:
     def result(self) -> dict[str, Any]:
         """Which agent the stage hands on, the budget it was trained up to, why the curriculum stopped, and flags."""
         self._stage.clear_discarded()
-        with self._background:
+        with self._overlapped.background:
             if self._judges_beside and not self._stage.decisions():
-                self._overlapped.begin_ahead(self._guess(Phase(0, 0.0, self._rules.eps[0], 0), 0, self._bootstrap))
+                self._begin_ahead(Phase(0, 0.0, self._rules.eps[0], 0), 0, self._bootstrap)
             ended = curriculum.bcl(
                 self._bootstrap,
                 self._rules,
@@ -142,7 +141,7 @@ class Curriculum:
         for k, (run, order) in enumerate(orders, 1):
             self._overlapped.train(run, order)
             if self._overlapped.begin_to_judge(run, order):
-                self._overlapped.begin_ahead(self._guess(phase, k, run.agent(phase.index), orders))
+                self._begin_ahead(phase, k, run.agent(phase.index), orders)
             self._overlapped.wait_until_judged(run)
             try:
                 yield run
@@ -150,22 +149,22 @@ class Curriculum:
                 self._overlapped.end_phase()
                 raise
 
-    def _guess(
+    def _begin_ahead(
         self, phase: Phase, k: int, agent: Agent, orders: Sequence[tuple[TrainingFolder, TrainingOrder]] = ()
-    ) -> Guess | None:
-        """What to train while run k is judged; nothing where that could not be used."""
+    ) -> None:
+        """While run k is judged, train the one that probably comes next; none where it could not be used."""
         c = self._config.curriculum
         runs_left = not c.max_runs or self._runs_done + min(k, 1) < c.max_runs
         time_left = not c.max_hours or self._clock.seconds() < 3600 * c.max_hours
         likely = curriculum.likely_next(phase, k, self._rules, self._succeeds) if runs_left and time_left else None
         if likely is None:
-            return None
+            return
         following, number = likely
         if following == phase:
-            run, order = orders[number - 1]
-            return Guess(run, order, "")
-        order = self._order(agent, following, number)
-        return Guess(self._stage.phase(following.index).run(number), order, agent.fingerprint)
+            self._overlapped.begin_ahead(*orders[number - 1])
+        else:
+            run = self._stage.phase(following.index).run(number)
+            self._overlapped.begin_ahead(run, self._order(agent, following, number), agent.fingerprint)
 
     def _order(self, parent: Agent, phase: Phase, k: int) -> TrainingOrder:
         """A run, with what the phase will ask of it, so that workers play it: the thresholds' returns, and those of V_k."""
@@ -232,6 +231,84 @@ class Curriculum:
         self._succeeds = decision.candidates[-1].met is not False
         self._dispatcher.say(phase_line(decision, self._rules.eps, seconds - self._decided_at))
         self._decided_at = seconds
+
+
+class OverlappedRuns:
+    """Judging that does not stop training: one run of a curriculum trains in a process of its own while another process plays the
+    scores of the run before it.
+
+    Which run that is has to be guessed (`curriculum.likely_next`), since the scores decide it. Decisions are made as without a
+    guess, by the same scores in the same order; the training of a wrong guess is not used, which is told and counted.
+    """
+
+    def __init__(self, stage: StageFolder, dispatcher: Dispatcher) -> None:
+        self._stage = stage
+        self._dispatcher = dispatcher
+        self.background = BackgroundJobs(dispatcher.interrupted, dispatcher.tick, worker.MODULES)
+        self._guessed: TrainingFolder | None = None
+
+    def train(self, run: TrainingFolder, order: TrainingOrder) -> None:
+        """Until it is trained, whether it was begun ahead or not."""
+        if run != self._guessed:
+            self._discard_all_but(None, "")
+            self._begin(run, order)
+        self._guessed = None
+        self.background.wait(run.path)
+
+    def begin_to_judge(self, run: TrainingFolder, order: TrainingOrder) -> bool:
+        """Have the scores played that will be asked for; whether any is missing."""
+        agent = run.agent()
+        assert order.plan
+        if not agent.fingerprint or not self._dispatcher.missing(agent, order.plan, order.cells):
+            return False
+        for job in self._dispatcher.evaluation_jobs(order.name, agent, order.plan, (*order.cells, *order.along)):
+            self.background.begin(job)
+        return True
+
+    def wait_until_judged(self, run: TrainingFolder) -> None:
+        self.background.wait(run.results.scores.path)
+        run.results.scores.gather()
+
+    def begin_ahead(self, run: TrainingFolder, order: TrainingOrder, parent: str = "") -> None:
+        """Train a run before it is asked for, if it is not there yet; `parent`: the fingerprint of the agent that it starts from,
+        empty where that is as for all runs of the phase at work."""
+        if parent:
+            self._discard_all_but(run, parent)
+            if run.path.exists() and not run.began_ahead():
+                return
+            store.write_json(run.ahead_file, {"parent": parent})
+        self._begin(run, order)
+        self._guessed = run
+
+    def end_phase(self) -> None:
+        """No more of its runs are wanted: one that was begun is not used."""
+        if self._guessed and not self._guessed.began_ahead():
+            self.background.cancel(self._guessed.path)
+            self._say_unused(self._guessed, self._guessed.seconds())
+            self._guessed = None
+
+    def settle(self, asked: TrainingFolder | None, parent: str) -> None:
+        """Of the runs that were begun ahead, now or before a kill, the one that is asked for, from this parent, is a run like any
+        other from here on; the others are deleted."""
+        self._discard_all_but(asked, parent)
+        if asked:
+            store.remove(asked.ahead_file)
+
+    def _discard_all_but(self, wanted: TrainingFolder | None, parent: str) -> None:
+        for run in self._stage.begun_ahead():
+            if run != wanted or run.began_ahead() != parent:
+                self.background.cancel(run.path)
+                self._say_unused(run, self._stage.discard(run))
+
+    def _say_unused(self, run: TrainingFolder, seconds: float) -> None:
+        where = f"phase {int(run.path.parent.name)}, {run.path.name}"
+        self._dispatcher.say(f"{where}: begun ahead but not used, {seconds:.0f} s of training")
+
+    def _begin(self, run: TrainingFolder, order: TrainingOrder) -> None:
+        """Unless it is trained already."""
+        if not run.finished or run.checkpoint.exists():
+            self._dispatcher.say_if_continued(run, order)
+            self.background.begin(Job(run.path, worker.train, (replace(order, cells=(), along=()),)))
 
 
 def _allowed(amount: float, what: str) -> str:

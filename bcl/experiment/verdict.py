@@ -11,7 +11,6 @@ from bcl.errors import StoreError
 from bcl.evaluation import Cell, Conditions, Evaluation, Plan, Score, Start, cells, game_for_evaluation, read_scores
 from bcl.evaluation.flags import WORSE_THAN_START, Flag, flags, worse_than_start
 from bcl.evaluation.score import worst, worst_within
-from bcl.experiment.learning_check import NO_LEARNING, UNKNOWN_LEARNING
 from bcl.experiment.worker import Dispatcher
 from bcl.recipes import find_recipe
 from bcl.runs.directory import Agent, RunDirectory
@@ -25,6 +24,9 @@ SELECTION = "selection"
 FACTS = ("final_score", "curriculum", "kept", "reached")
 """Of a verdict, those that its file holds as they are."""
 UNCHANGED = ("the start", "the bootstrap")  # what `kept` calls the agent that a curriculum began from
+# Flags of stages that began with fresh weights.
+NO_LEARNING = "no-learning"
+UNKNOWN_LEARNING = "unknown-learning"
 MOST_NAMED = 4  # attacks in a sentence; the paper's table has as many
 
 
@@ -53,12 +55,7 @@ class Verdict:
         return [self.evaluation, *([self.unlimited] if self.unlimited else [])]
 
     @classmethod
-    def read(cls, run: RunDirectory) -> "Verdict | None":
-        """Of a finished run; none: it has not ended."""
-        return cls.of_result(run) if run.finished else None
-
-    @classmethod
-    def of_result(cls, run: RunDirectory) -> "Verdict":
+    def read(cls, run: RunDirectory) -> "Verdict":
         """Of a finished run."""
         data = run.result()
         with fitting(f"'{run.result_file}'", "delete it and resume the run"):

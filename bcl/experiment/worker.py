@@ -179,12 +179,13 @@ class ProgressFile:
     def begin(self, label: str) -> Callable[[int, int], None]:
         """For a part of an evaluation: `tell`, with a look at whether to stop."""
         self._written = 0.0
-        return functools.partial(self._tell_or_stop, label)
 
-    def _tell_or_stop(self, label: str, done: int, of: int) -> None:
-        if self._stop():
-            raise KeyboardInterrupt
-        self.tell(label, done, of)
+        def tell_or_stop(done: int, of: int) -> None:
+            if self._stop():
+                raise KeyboardInterrupt
+            self.tell(label, done, of)
+
+        return tell_or_stop
 
     def remove(self) -> None:
         store.remove(self._path)
@@ -202,7 +203,7 @@ def train(folder: Path, order: TrainingOrder, stop: Stop) -> None:
     try:
         policy = train_run(folder, order.config, order.task, parent, order.device, hooks, order.trackers)
         if order.plan:
-            _play(policy, order.plan, (*order.cells, *order.along), run.results.scores, progress, stop)
+            _play(policy, order.plan, (*order.cells, *order.along), run.results.scores, progress)
     except TrainingError as error:
         if not order.plan:
             raise
@@ -216,7 +217,7 @@ def evaluate(
     """A job: scores of a policy by its file's content; `part`: which of several jobs in this folder."""
     scores = ScoresFolder(folder)
     progress = ProgressFile(scores.progress(part), name, stop)
-    _play(_unpack(policy, device), plan, cells, scores, progress, stop, part)
+    _play(_unpack(policy, device), plan, cells, scores, progress, part)
     progress.remove()
 
 
@@ -237,15 +238,13 @@ def _play(
     cells: tuple[Cell, ...],
     folder: ScoresFolder,
     progress: ProgressFile,
-    stop: Stop,
     part: int | None = None,
 ) -> None:
     from bcl.experiment.learned_adversary import ready  # which trains by `train_run`
 
     trained = ready(policy, plan, folder, progress.begin)
     for _ in run_suite(policy, plan, cells, folder, progress.begin, trained, part):
-        if stop():
-            raise KeyboardInterrupt
+        pass
 
 
 def _unpack(policy: bytes, device: str) -> Policy:
@@ -268,19 +267,16 @@ class _Record:
         kept = _read_checkpoint(run.checkpoint, identity, device) or {}
         self.state: State | None = kept.get("state")
         self.step = int(self.state["step"]) if self.state else 0
-        self._drop_later()
+        # Rows and snapshots that the checkpoint does not know are dropped.
+        store.keep_metrics(run.metrics_file, lambda row: row["step"] <= self.step)
+        held = self.state["pacer"]["told"] if self.state and self.state["pacer"] else 0
+        for increments, path in run.snapshots().items():
+            if increments > held:
+                store.remove(path)
         self._began = kept.get("began", began)
         # Work that was lost by a kill does not count; checkpoints of version 0.1 have no seconds.
         self._before = kept.get("seconds", run.seconds())
         self._here = time.monotonic()
-
-    def _drop_later(self) -> None:
-        """Drop rows and snapshots that the checkpoint does not know."""
-        store.keep_metrics(self._run.metrics_file, lambda row: row["step"] <= self.step)
-        held = self.state["pacer"]["told"] if self.state and self.state["pacer"] else 0
-        for increments, path in self._run.snapshots().items():
-            if increments > held:
-                store.remove(path)
 
     def log(self, row: Metrics) -> None:
         self.metrics.append(row)
@@ -325,8 +321,10 @@ def train_run(
         return load(run.policy, device)
     began = time.time()
     game = seen_by_learner(make_env(config.game, config.learner(task.loss).num_envs, device))
-    with contextlib.closing(game) as env, _threads_for(env):
-        policy = _child(parent, config, env) if parent else _fresh(config, env, derive(task.seed, "weights"))
+    # One thread for vectors; of images all, whatever else runs: with another number sums round otherwise.
+    vectors = len(game.obs_shape) == 1
+    with contextlib.closing(game) as env, threads(1) if vectors else contextlib.nullcontext():
+        policy = _untrained(parent, config, task, env)
         facts = (FORMAT, config, task, policy.spec.parent)
         identity = hashlib.sha256(repr(facts).encode()).hexdigest()[:16]
         record = _Record(run, policy, identity, device, began)
@@ -345,11 +343,6 @@ def train_run(
     about = {"policy": fingerprint(policy), "parent": policy.spec.parent, **dataclasses.asdict(task)}
     run.finish({**about, "last": run.metrics()[-1], **record.times()})
     return policy.eval()
-
-
-def _threads_for(env: VectorEnv) -> contextlib.AbstractContextManager[None]:
-    """One for vector observations; of images all, whatever else runs: with another number sums round otherwise."""
-    return threads(1) if len(env.obs_shape) == 1 else contextlib.nullcontext()
 
 
 def check_fits(policy: Policy, config: Config, env: VectorEnv) -> None:
@@ -392,17 +385,16 @@ def spec_of(config: Config, env: VectorEnv) -> PolicySpec:
     return PolicySpec(kind, env.obs_shape, env.num_actions, env.low, env.high, hidden, game=config.game)
 
 
-def _fresh(config: Config, env: VectorEnv, seed: int) -> Policy:
+def _untrained(parent: Policy | None, config: Config, task: Task, env: VectorEnv) -> Policy:
+    """With the parent's weights, or fresh ones."""
+    if parent:
+        check_fits(parent, config, env)
+        policy = copy.deepcopy(parent)
+        policy.spec = dataclasses.replace(parent.spec, game=config.game, parent=fingerprint(parent))
+        return policy
     with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(seed)
+        torch.default_generator.manual_seed(derive(task.seed, "weights"))
         return Policy(spec_of(config, env))
-
-
-def _child(parent: Policy, config: Config, env: VectorEnv) -> Policy:
-    check_fits(parent, config, env)
-    policy = copy.deepcopy(parent)
-    policy.spec = dataclasses.replace(parent.spec, game=config.game, parent=fingerprint(parent))
-    return policy
 
 
 def _read_checkpoint(path: Path, identity: str, device: str) -> dict[str, Any] | None:

@@ -23,7 +23,7 @@ from typing import Any
 
 from bcl import recipes
 from bcl.config import Config, Stages, config_from_dict, config_from_toml, override
-from bcl.curriculum_rules import INCUMBENT, Decision
+from bcl.curriculum import INCUMBENT, Decision
 from bcl.errors import ConfigError, StoreError
 from bcl.recipes import Stage
 from bcl.runs import store
@@ -132,17 +132,9 @@ class TrainingFolder(WorkFolder):
     def snapshots(self) -> dict[int, Path]:
         return {int(path.stem): path for path in sorted((self.path / "snapshots").glob("*.safetensors"))}
 
-    def begin_ahead(self, parent: str) -> None:
-        """Say that it is trained before anybody asked for it, from an agent by its fingerprint."""
-        store.write_json(self.ahead_file, {"parent": parent})
-
     def began_ahead(self) -> str | None:
-        """The agent that it is trained from before anybody asked for it; none: it was asked for."""
+        """The agent, by its fingerprint, that it is trained from before anybody asked for it; none: it was asked for."""
         return store.read_if_there(self.ahead_file).get("parent")
-
-    def asked_for(self) -> None:
-        """From here on it is a run like any other."""
-        store.remove(self.ahead_file)
 
     def forget(self) -> None:
         """Delete what a cancelled run left: its checkpoint can be gigabytes."""
@@ -359,11 +351,6 @@ class RunDirectory(WorkFolder):
         return [run for run in runs if run.exists]
 
     @staticmethod
-    def of_best(file: Path) -> "RunDirectory":
-        """That whose best policy would lie here."""
-        return RunDirectory(file.parent.parent)
-
-    @staticmethod
     def create(path: Path, stages: Stages, about: Mapping[str, Any], init: bytes | None = None) -> "RunDirectory":
         """Make the directory from the settings of every stage, its provenance and the agent to start from. run.json is
         written first and config.toml last."""
@@ -450,10 +437,6 @@ class RunDirectory(WorkFolder):
         """Of all that reports read of the stages, by file."""
         found = sorted(path for pattern in REPORTED for path in (self.path / "stages").rglob(pattern))
         return {self.name_of(path): _digest(path.read_bytes()) for path in found}
-
-    def file(self, name: str) -> Path:
-        """The inverse of `name_of`."""
-        return self.path / name
 
     def name_of(self, path: Path) -> str:
         """Of a file, within the run."""

@@ -8,8 +8,7 @@ import pytest
 from bcl import experiment
 from bcl.config import resolve_stages
 from bcl.experiment import Dispatcher, Verdict
-from bcl.experiment.learning_check import first_and_last, learning_flag, rose
-from bcl.experiment.status import status
+from bcl.experiment.status import first_and_last, learning_flag, rose, status
 from bcl.reports.collect import collect
 from bcl.runs import store
 from bcl.runs.directory import TrainingFolder
