@@ -11,7 +11,7 @@ from typing import Any
 from bcl import curriculum
 from bcl.attacks import PGD, CrossEntropy, Multi, OwnValue, attacks_named
 from bcl.config import Config, DistillConfig, DqnConfig, PpoConfig
-from bcl.curriculum import INCUMBENT, CurriculumResult, Decision, Phase, Rules, above_floor, budgets
+from bcl.curriculum import INCUMBENT, Decision, Phase, Rules, above_floor, budgets
 from bcl.errors import TrainingError, counted
 from bcl.evaluation import Cell, cells, flags, worst
 from bcl.experiment import worker
@@ -77,12 +77,13 @@ class Curriculum:
                 limit_reached=self._limit_reached,
                 training_score=self._training_score if self._config.curriculum.weak_attack_share else None,
             )
-            self._overlapped.settle(None, "")
+            self._overlapped.discard_guesses()
         kept = ended.policy if self._config.curriculum.keep == "last" else ended.best
         store.write_bytes(self._stage.policy, content(kept))
-        trained_up_to = self._rules.eps[kept.phase]
-        name = f"the agent of phase {kept.phase}, trained up to {format_eps(trained_up_to)}"
-        reached = self._reached(ended, kept)
+        reached = self._rules.eps[kept.phase]
+        name = f"the agent of phase {kept.phase}, trained up to {format_eps(reached)}"
+        if ended.stopped == curriculum.TARGET_REACHED and kept is ended.policy and self._stage.strategy != "open":
+            reached = max(reached, self._config.curriculum.target)  # found robust there
         found: dict[str, Any] = {
             "policy": kept.fingerprint,
             "reached": reached,
@@ -97,26 +98,19 @@ class Curriculum:
             found["final_score"] = final_score(played, self._config)
         return found
 
-    def _reached(self, ended: CurriculumResult[Agent], kept: Agent) -> float:
-        """The budget that the agent was trained up to, or found robust at."""
-        reached = self._rules.eps[kept.phase]
-        is_last = kept is ended.policy and self._stage.strategy != "open"
-        if ended.stopped == curriculum.TARGET_REACHED and is_last:
-            return max(reached, self._config.curriculum.target)
-        return reached
-
     def _flags(self, kept: Agent, reached: float) -> list[str]:
         """RADIAL may hide its gradients, and adversarial training needs them."""
         if self._stage.loss != "radial" or reached == 0:
             return []
         wanted = [Cell(None, 0.0), Cell(PGD(steps=30, step=0.1), reached), Cell(Multi(starts=100), reached)]
         scores = self._dispatcher.scores(self._stage.name, kept, self._plan, wanted)
-        return [f"{flag.name}: {flag.message}" for flag in flags(scores)]
+        return [*map(str, flags(scores))]
 
     def _train(self, parent: Agent, phase: Phase) -> Iterator[Agent]:
         folder = self._stage.phase(phase.index)
         orders = [(folder.run(k), self._order(parent, phase, k)) for k in range(1, phase.runs + 1)]
-        self._overlapped.settle(folder.run(1), parent.fingerprint)
+        self._overlapped.discard_guesses(folder.run(1), parent.fingerprint)
+        store.remove(folder.run(1).ahead_file)  # from here on it is a run like any other
         working = self._runs_beside(phase, orders) if self._judges_beside else self._dispatcher.train(orders)
         self._diverged = 0
         try:
@@ -250,18 +244,18 @@ class OverlappedRuns:
     def train(self, run: TrainingFolder, order: TrainingOrder) -> None:
         """Until it is trained, whether it was begun ahead or not."""
         if run != self._guessed:
-            self._discard_all_but(None, "")
+            self.discard_guesses()
             self._begin(run, order)
         self._guessed = None
         self.background.wait(run.path)
 
     def begin_to_judge(self, run: TrainingFolder, order: TrainingOrder) -> bool:
         """Have the scores played that will be asked for; whether any is missing."""
-        agent = run.agent()
-        assert order.plan
-        if not agent.fingerprint or not self._dispatcher.missing(agent, order.plan, order.cells):
+        if not self._dispatcher.missing_of(run, order):
             return False
-        for job in self._dispatcher.evaluation_jobs(order.name, agent, order.plan, (*order.cells, *order.along)):
+        assert order.plan
+        wanted = (*order.cells, *order.along)
+        for job in self._dispatcher.evaluation_jobs(order.name, run.agent(), order.plan, wanted):
             self.background.begin(job)
         return True
 
@@ -273,7 +267,7 @@ class OverlappedRuns:
         """Train a run before it is asked for, if it is not there yet; `parent`: the fingerprint of the agent that it starts from,
         empty where that is as for all runs of the phase at work."""
         if parent:
-            self._discard_all_but(run, parent)
+            self.discard_guesses(run, parent)
             if run.path.exists() and not run.began_ahead():
                 return
             store.write_json(run.ahead_file, {"parent": parent})
@@ -287,16 +281,10 @@ class OverlappedRuns:
             self._say_unused(self._guessed, self._guessed.seconds())
             self._guessed = None
 
-    def settle(self, asked: TrainingFolder | None, parent: str) -> None:
-        """Of the runs that were begun ahead, now or before a kill, the one that is asked for, from this parent, is a run like any
-        other from here on; the others are deleted."""
-        self._discard_all_but(asked, parent)
-        if asked:
-            store.remove(asked.ahead_file)
-
-    def _discard_all_but(self, wanted: TrainingFolder | None, parent: str) -> None:
+    def discard_guesses(self, right: TrainingFolder | None = None, parent: str = "") -> None:
+        """Delete the runs that were begun ahead, now or before a kill, but the right one, which starts from this parent."""
         for run in self._stage.begun_ahead():
-            if run != wanted or run.began_ahead() != parent:
+            if run != right or run.began_ahead() != parent:
                 self.background.cancel(run.path)
                 self._say_unused(run, self._stage.discard(run))
 

@@ -110,8 +110,7 @@ def finish(path: Path, dispatcher: Dispatcher) -> Verdict:
             agent = trained.agent
             assert agent  # a recipe has stages
             store.write_bytes(run.best, content(agent))
-            robust = run.stages()[-1].loss != "standard"
-            found = evaluate_run(run, agent, robust, trained.reached, dispatcher)
+            found = evaluate_run(run, agent, trained.reached, dispatcher)
         about = {"policy": agent.fingerprint, "reached": trained.reached, "kept": trained.kept}
         found |= {"flags": [*trained.flags, *found["flags"]], "files": run.digests()}
         run.finish({**about, "curriculum": trained.stopped, **found})

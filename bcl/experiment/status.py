@@ -79,7 +79,7 @@ class Times:
 def status(path: Path) -> Status:
     run = RunDirectory.open(path)
     run.check_unchanged()
-    owner = run.owner()
+    owner = store.owner(path)
     state: RunState = "finished" if run.finished else "at work" if owner else "stopped"
     lines = tuple(line for stage in run.stages() for line in _stage_lines(stage))
     since = run.locked_since() if owner else 0.0  # of a stopped run, the work that was under way when it stopped
@@ -142,15 +142,12 @@ def incumbent(run: Path) -> str:
             best_phase = made[-1].decision.best_phase
             best = next(one.decision for one in made if one.decision.phase.index == best_phase)
             kept = best.candidate(best.kept)
-            return _in_words(kept.scores if kept else {})
+            scores = kept.scores if kept else {}
+            words = [f"nominal {scores[0.0]:.4g}"] if 0.0 in scores else []
+            if (largest := max(scores, default=0.0)) > 0:
+                words.append(f"{min(scores.values()):.4g} within {format_eps(largest)}")
+            return ", ".join(words)
     return ""
-
-
-def _in_words(scores: dict[float, float]) -> str:
-    words = [f"nominal {scores[0.0]:.4g}"] if 0.0 in scores else []
-    if (largest := max(scores, default=0.0)) > 0:
-        words.append(f"{min(scores.values()):.4g} within {format_eps(largest)}")
-    return ", ".join(words)
 
 
 def _stage_lines(stage: StageFolder) -> Iterator[str]:
@@ -183,7 +180,7 @@ def times_of(stage: StageFolder) -> Times | None:
     known = [(began, ended) for began, ended in spans if began is not None and ended is not None]
     if wall is None or len(known) < len(spans):
         return None
-    unused = [seconds for found in stage.unused_training().values() for seconds in found]
+    unused = [seconds for _, seconds in stage.unused_training()]
     return Times(float(wall), _covered(known), len(unused), sum(unused))
 
 

@@ -110,14 +110,13 @@ def under_attack(scores: Sequence[Score], eps: float) -> str:
     return f"{lowest.mean:.4g} {tried}" + (f" ({with_less}{format_eps(lowest.eps)})" if lowest.eps < eps else "")
 
 
-def evaluate_run(
-    run: RunDirectory, agent: Agent, robust: bool, reached: float, dispatcher: Dispatcher
-) -> dict[str, Any]:
+def evaluate_run(run: RunDirectory, agent: Agent, reached: float, dispatcher: Dispatcher) -> dict[str, Any]:
     """The verdict on an agent, and on the one that the run started from, as plain data, which names the scores and does not
-    repeat them; `robust`: it was made so, and attacks are played."""
-    config = run.stages()[-1].config
+    repeat them; attacks are played if the agent was made robust."""
+    last = run.stages()[-1]
+    config = last.config
     attacks = attacks_named(config.evaluation.suite)
-    budgets = sorted({*config.evaluation.eps, reached} - {0.0}) if robust else []
+    budgets = sorted({*config.evaluation.eps, reached} - {0.0}) if last.loss != "standard" else []
     wanted = cells(attacks, budgets)
     plans = plans_of(config, "evaluation")
     agents = [("verdict", Agent(run.best, run.results, agent.fingerprint))]
@@ -127,13 +126,12 @@ def evaluate_run(
     dispatcher.play([(doing, one, plan, wanted) for plan in plans for doing, one in agents])
     played = [[dispatcher.scores(doing, one, plan, wanted) for plan in plans] for doing, one in agents]
     scores = played[0][0]
-    unlimited = _joined(played[0][1:])
     dispatcher.trackers.show(run, config, scores)
     raised = flags(scores)
     if begun:
         file = run.name_of(begun[1].file)
-        theirs, *beyond = played[1]
-        raised += worse_than_start(scores, theirs, file) or worse_than_start(unlimited, _joined(beyond), file)
+        worse = [worse_than_start(ours, theirs, file) for ours, theirs in zip(*played, strict=True)]
+        raised += next(filter(None, worse), [])
     return {
         "conditions": [plan.conditions(agent.fingerprint, dispatcher.device).to_dict() for plan in plans],
         "attacks": [*map(attack_to_dict, attacks)],
@@ -141,10 +139,6 @@ def evaluate_run(
         "final_score": final_score(played[0], config),
         "flags": [*map(str, raised)],
     }
-
-
-def _joined(played: Sequence[Sequence[Score]]) -> list[Score]:
-    return [score for scores in played for score in scores]
 
 
 def _evaluations_beside(run: RunDirectory, data: Json) -> list[Evaluation]:

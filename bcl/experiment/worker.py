@@ -37,7 +37,7 @@ from bcl.policies.files import fingerprint, load, save
 from bcl.policies.policy import ACTOR_CRITICS, CUSTOM, default_kind
 from bcl.runs import store
 from bcl.runs.directory import Agent, TrainingFolder
-from bcl.runs.executors import Executor, InThisProcess, Job, JudgeBeside, no_tick
+from bcl.runs.executors import Executor, InThisProcess, Job, JudgeBeside
 from bcl.runs.results import CertificatesFolder, ScoresFolder
 from bcl.seeds import derive
 
@@ -85,7 +85,7 @@ class Dispatcher:
     device: str = "cpu"
     """Of the workers."""
     interrupted: Callable[[], bool] = lambda: False
-    tick: Callable[[], None] = no_tick
+    tick: Callable[[], None] = lambda: None
     """Called several times a second while work is under way."""
     say: Callable[[str], None] = lambda line: None
     trackers: Trackers = NO_TRACKERS
@@ -94,8 +94,10 @@ class Dispatcher:
 
     def train(self, orders: Sequence[tuple[TrainingFolder, TrainingOrder]]) -> Generator[TrainingFolder, None, None]:
         """The folders in the order of `orders`, each when it is done; closing cancels the others."""
-        jobs = {run.path: Job(run.path, train, (order,)) for run, order in orders if not self._done(run, order)}
+        jobs = dict[Path, Job]()
         for run, order in orders:
+            if not run.finished or run.checkpoint.exists() or self.missing_of(run, order):
+                jobs[run.path] = Job(run.path, train, (order,))
             self.say_if_continued(run, order)
         working = self.executor.run([*jobs.values()], self.interrupted, self.tick)
         try:
@@ -149,13 +151,10 @@ class Dispatcher:
             wanted = self.device == "cuda" and not isinstance(game, GymnasiumGame)
         return wanted and isinstance(self.executor, InThisProcess)
 
-    def _done(self, run: TrainingFolder, order: TrainingOrder) -> bool:
-        if not run.finished or run.checkpoint.exists():
-            return False
+    def missing_of(self, run: TrainingFolder, order: TrainingOrder) -> list[Cell]:
+        """Those that were ordered with a run that has ended; none where it diverged."""
         agent = run.agent()
-        if order.plan is None or not agent.fingerprint:
-            return True
-        return not self.missing(agent, order.plan, order.cells)
+        return self.missing(agent, order.plan, order.cells) if order.plan and agent.fingerprint else []
 
     def missing(self, agent: Agent, plan: Plan, cells: Sequence[Cell]) -> list[Cell]:
         """Those whose scores are not stored."""
@@ -257,7 +256,6 @@ def _unpack(policy: bytes, device: str) -> Policy:
 class _Record:
     """What a training run leaves in its folder while it trains: rows of metrics, checkpoints and snapshots."""
 
-    metrics: store.MetricsFile
     tracker: Tracker
 
     def __init__(self, run: TrainingFolder, policy: Policy, identity: str, device: str, began: float) -> None:
@@ -279,12 +277,11 @@ class _Record:
         self._here = time.monotonic()
 
     def log(self, row: Metrics) -> None:
-        self.metrics.append(row)
+        store.append_row(self._run.metrics_file, row)
         self.tracker(row)
 
     def save(self, state: State) -> None:
         """A checkpoint, in place of the one before."""
-        self.metrics.sync()  # rows up to the checkpoint must be there with it
         with store.replacing(self._run.checkpoint) as file:
             torch.save({**self._about, "state": state, "began": self._began, "seconds": self._seconds()}, file)
 
@@ -329,10 +326,7 @@ def train_run(
         identity = hashlib.sha256(repr(facts).encode()).hexdigest()[:16]
         record = _Record(run, policy, identity, device, began)
         hooks = dataclasses.replace(hooks, log=record.log, save=record.save, held=record.held)
-        with (
-            store.MetricsFile(run.metrics_file) as record.metrics,
-            trackers.open(run, config, record.step) as record.tracker,
-        ):
+        with trackers.open(run, config, record.step) as record.tracker:
             if task.loss == "distill":
                 distill.train(policy.to(device), env, config.distill, task, hooks, record.state)
             elif config.algo == "ppo":

@@ -16,7 +16,6 @@ import shutil
 import time
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -80,13 +79,6 @@ class WorkFolder:
         """Store the result, which says that the work has ended."""
         store.write_json(self.result_file, facts)
 
-    def lock(self, say: Callable[[str], None] = lambda _: None) -> AbstractContextManager[None]:
-        return store.lock(self.path, say)
-
-    def owner(self) -> str | None:
-        """The process that holds its lock, by the name it wrote into it; none if it is free."""
-        return store.owner(self.path)
-
 
 class TrainingFolder(WorkFolder):
     """One training run: its agent, metrics and result; while it is under way, its checkpoint and progress."""
@@ -105,7 +97,6 @@ class TrainingFolder(WorkFolder):
         store.remove(self.checkpoint)
 
     def agent(self, phase: int = 0) -> Agent:
-        """What a run that has ended left."""
         return Agent(self.policy, self.results, str(self.result().get("policy")), phase)
 
     def metrics(self) -> list[Json]:
@@ -174,7 +165,6 @@ class PhaseFolder:
         return TrainingFolder(self.path / f"run{number}")
 
     def runs(self) -> dict[int, TrainingFolder]:
-        """Those that were begun, by number."""
         numbers = sorted(int(path.name[3:]) for path in self.path.glob("run[0-9]*"))
         return {number: self.run(number) for number in numbers}
 
@@ -229,7 +219,6 @@ class StageFolder(TrainingFolder):
         return [self.phase(int(path.name)) for path in sorted((self.path / "phases").glob("[0-9]*"))]
 
     def decisions(self) -> list[StoredDecision]:
-        """What was decided so far, phase by phase."""
         made = list[StoredDecision]()
         for path in sorted((self.path / "phases").glob("*/decision.json")):
             stored = _decision(path, store.read_json(path))
@@ -276,17 +265,14 @@ class StageFolder(TrainingFolder):
         """Delete what a kill left of a deletion."""
         shutil.rmtree(self._discarded, ignore_errors=True)
 
-    def unused_training(self) -> dict[str, list[float]]:
-        """Seconds of training that no decision used, by folder: an earlier run was good enough, or the curriculum went
-        another way."""
-        found: dict[str, list[float]] = {}
+    def unused_training(self) -> list[tuple[str, float]]:
+        """Folder and seconds of training that no decision used: an earlier run was good enough, or the guess was wrong."""
         with store.fitting(f"'{self._unused_file}'"):
-            for one in self._given_up():
-                found.setdefault(str(one["run"]), []).append(float(one["seconds"]))
+            found = [(str(one["run"]), float(one["seconds"])) for one in self._given_up()]
         for made in self.decisions():
             for number, run in self.phase(made.decision.phase.index).runs().items():
                 if not made.decision.candidate(number):
-                    found.setdefault(self._inside(run), []).append(run.seconds())
+                    found.append((self._inside(run), run.seconds()))
         return found
 
     def _given_up(self) -> list[Json]:
@@ -494,7 +480,6 @@ class Repeats(WorkFolder):
         return self.path / f"seed{seed}"
 
     def run(self, name: str) -> RunDirectory:
-        """The one of this name."""
         return RunDirectory(self.path / name)
 
     def write(self, names: Sequence[str]) -> None:

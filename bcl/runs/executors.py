@@ -14,7 +14,7 @@ import sys
 import time
 import traceback
 import types
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -29,10 +29,6 @@ JudgeBeside = Literal["auto", "on", "off"]
 JobsDone = Generator[None, None, None]
 POLL = 0.1  # seconds between looks at running jobs
 PATIENCE = 120.0  # seconds in which jobs that were told to stop have to write their checkpoints
-
-
-def no_tick() -> None:
-    pass
 
 
 @dataclass(frozen=True)
@@ -65,7 +61,7 @@ class Executor:
         """Hold open what is needed for several calls of `run`."""
         return contextlib.nullcontext()
 
-    def run(self, jobs: Sequence[Job], stop: Callable[[], bool], tick: Callable[[], None] = no_tick) -> JobsDone:
+    def run(self, jobs: Sequence[Job], stop: Callable[[], bool], tick: Callable[[], None] = lambda: None) -> JobsDone:
         """Yield once per job, in their order, when it is done; closing the iterator cancels the others.
 
         Where `stop()` becomes true, jobs keep checkpoints and KeyboardInterrupt is raised. A job's error is raised here,
@@ -78,7 +74,7 @@ class InThisProcess(Executor):
     """One job after the other in this process, each begun when its result is asked for; `tick` is called whenever a job
     asks whether to stop."""
 
-    def run(self, jobs: Sequence[Job], stop: Callable[[], bool], tick: Callable[[], None] = no_tick) -> JobsDone:
+    def run(self, jobs: Sequence[Job], stop: Callable[[], bool], tick: Callable[[], None] = lambda: None) -> JobsDone:
         def asked() -> bool:
             tick()
             return stop()
@@ -100,7 +96,7 @@ class Processes(Executor):
         # Else each would take all cores, and wait for the others.
         self._threads = max(1, (os.cpu_count() or 1) // parallel)
 
-    def run(self, jobs: Sequence[Job], stop: Callable[[], bool], tick: Callable[[], None] = no_tick) -> JobsDone:
+    def run(self, jobs: Sequence[Job], stop: Callable[[], bool], tick: Callable[[], None] = lambda: None) -> JobsDone:
         return in_order(jobs, lambda job: Child(job, self._preload, self._threads), self.width, stop, tick)
 
 
@@ -224,10 +220,13 @@ class Child:
         atexit.register(self.cancel)  # else this process would wait for it before it ends
         # Ctrl-C reaches the whole group: a child that still imports would print a traceback. It inherits the mask.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        main = sys.modules["__main__"]
+        sys.modules["__main__"] = types.ModuleType("__main__")  # else the process would run the user's script again
         try:
-            with _without_main(), environment_of_children(threads):
+            with environment_of_children(threads):
                 self._process.start()
         finally:
+            sys.modules["__main__"] = main
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         theirs.close()
 
@@ -261,17 +260,6 @@ class Child:
     def wait(self, seconds: float) -> None:
         """Until it ends, or for this long."""
         self._process.join(seconds)
-
-
-@contextlib.contextmanager
-def _without_main() -> Iterator[None]:
-    """A process that starts would run the user's script again, to have its `__main__`; jobs are functions of modules."""
-    main = sys.modules["__main__"]
-    sys.modules["__main__"] = types.ModuleType("__main__")
-    try:
-        yield
-    finally:
-        sys.modules["__main__"] = main
 
 
 def _work(job: Job, outcome: Connection) -> None:

@@ -36,9 +36,9 @@ def row(mean: float | None, episodes: float, sd: float | None = 0.0) -> Row:
 
 def told(folder: Path, rows: list[Row], parent: str = "") -> str:
     """What is said of a finished stage with these rows."""
-    with store.MetricsFile(folder / "metrics.jsonl") as file:
-        for number, one in enumerate(rows, 1):
-            file.append({"step": number, **one})
+    store.write_bytes(folder / "metrics.jsonl", b"")
+    for number, one in enumerate(rows, 1):
+        store.append_row(folder / "metrics.jsonl", {"step": number, **one})
     store.write_json(folder / "result.json", {"policy": "x", "parent": parent})
     return (learning_flag(TrainingFolder(folder)) or ("", ""))[1]
 
