@@ -16,7 +16,7 @@ from bcl.errors import TrainingError, counted
 from bcl.evaluation import Cell, cells, flags, worst
 from bcl.experiment import worker
 from bcl.experiment.verdict import SELECTION, choosing_attacks, final_score, plan_of, plans_of
-from bcl.experiment.worker import Dispatcher, TrainingOrder, content
+from bcl.experiment.worker import Dispatcher, OrderedRuns, TrainingOrder, content
 from bcl.learners.learner import Task, training_attack
 from bcl.learners.pacing import Pace
 from bcl.policies.files import fingerprint, load
@@ -128,9 +128,7 @@ class Curriculum:
         finally:
             working.close()
 
-    def _runs_beside(
-        self, phase: Phase, orders: Sequence[tuple[TrainingFolder, TrainingOrder]]
-    ) -> Generator[TrainingFolder, None, None]:
+    def _runs_beside(self, phase: Phase, orders: OrderedRuns) -> Generator[TrainingFolder, None, None]:
         """The runs of a phase in order, each when it is judged."""
         for k, (run, order) in enumerate(orders, 1):
             self._overlapped.train(run, order)
@@ -143,9 +141,7 @@ class Curriculum:
                 self._overlapped.end_phase()
                 raise
 
-    def _begin_ahead(
-        self, phase: Phase, k: int, agent: Agent, orders: Sequence[tuple[TrainingFolder, TrainingOrder]] = ()
-    ) -> None:
+    def _begin_ahead(self, phase: Phase, k: int, agent: Agent, orders: OrderedRuns = ()) -> None:
         """While run k is judged, train the one that probably comes next; none where it could not be used."""
         c = self._config.curriculum
         runs_left = not c.max_runs or self._runs_done + min(k, 1) < c.max_runs

@@ -35,8 +35,7 @@ from bcl.policies import Policy
 from bcl.policies.files import fingerprint, load, to_bytes
 from bcl.recipes import find_recipe
 from bcl.runs import store
-from bcl.runs.directory import Agent, RunDirectory, StageFolder, trained_stages
-from bcl.runs.store import Json
+from bcl.runs.directory import Agent, RunDirectory, StageFolder, TrainingFolder, trained_stages
 from bcl.seeds import derive
 from bcl.settings import format_eps
 
@@ -143,7 +142,7 @@ def _train_stages(run: RunDirectory, dispatcher: Dispatcher, until_median: bool 
         if stage.strategy == "none":
             trained = _train_once(stage, trained, dispatcher)
             continue
-        trained = _train_curriculum(run, stage, trained, dispatcher, until_median)
+        trained = _train_curriculum(stage, trained, dispatcher, until_median)
         if until_median and stage.shares_median:
             break
     return trained
@@ -167,9 +166,7 @@ def _train_once(stage: StageFolder, before: Trained, dispatcher: Dispatcher) -> 
     return replace(before, agent=stage.agent(), reached=end, flags=flags)
 
 
-def _train_curriculum(
-    run: RunDirectory, stage: StageFolder, before: Trained, dispatcher: Dispatcher, until_median: bool
-) -> Trained:
+def _train_curriculum(stage: StageFolder, before: Trained, dispatcher: Dispatcher, until_median: bool) -> Trained:
     strategy = stage.strategy
     settings = stage.config.curriculum
     start = before.reached if before.goes_on else settings.start
@@ -187,15 +184,13 @@ def _train_curriculum(
             stage.finish(Curriculum(stage, start, before.agent, dispatcher).result())
     if times := times_of(stage):
         dispatcher.say(f"stage {stage.number}: {times}")
-    about = stage.result()
-    for flag in about["flags"]:
+    for flag in stage.result()["flags"]:
         dispatcher.say(f"flag {flag}")
-    agent = stage.agent()
-    if stage.shares_median and not until_median:
-        agent, about = _median(run, stage, dispatcher) or (agent, about)
+    trained = _median(stage, dispatcher) if stage.shares_median and not until_median else stage
+    about = trained.result()
     return replace(
         before,
-        agent=agent,
+        agent=trained.agent(),
         reached=float(about["reached"]),
         goes_on=strategy in ("open", "paced"),
         stopped=about["stopped"],
@@ -204,15 +199,15 @@ def _train_curriculum(
     )
 
 
-def _median(run: RunDirectory, stage: StageFolder, dispatcher: Dispatcher) -> tuple[Agent, Json] | None:
-    """The median of the repeats' agents of a stage, and what that stage's result says; none: there are no repeats."""
+def _median(stage: StageFolder, dispatcher: Dispatcher) -> TrainingFolder:
+    """Where the median of the repeats' agents of a stage lies, with its result; the stage's own where there are no repeats."""
+    run = RunDirectory(stage.run)
     number = stage.number
     median = stage.median
     if run.repeats is None:
-        dispatcher.say(
-            f"stage {number}: goes on from this one run's agent; the paper's from the median of three (--repeats 3)"
-        )
-        return None
+        words = "goes on from this one run's agent; the paper's from the median of three (--repeats 3)"
+        dispatcher.say(f"stage {number}: {words}")
+        return stage
     resume = f"'bcl resume {shlex.quote(str(run.path.parent))}'"
     if not median.finished:
         what = f"'{run.path}' goes on from the median of its repeats, and not all of them are as far"
@@ -222,7 +217,7 @@ def _median(run: RunDirectory, stage: StageFolder, dispatcher: Dispatcher) -> tu
         what = f"'{median.result_file}' is damaged: it has no {min(missing)}"
         raise StoreError(what, f"delete it, then {resume} takes the median again")
     dispatcher.say(f"stage {number}: goes on from the agent of {about['run']}, the median of the repeats")
-    return median.agent(), about
+    return median
 
 
 def shared_stages(runs: Sequence[RunDirectory]) -> list[StageFolder]:

@@ -160,12 +160,11 @@ def _evaluations_beside(run: RunDirectory, data: Json) -> list[Evaluation]:
 
 
 def _stored(run: RunDirectory, results: Results, conditions: Conditions, wanted: Sequence[Cell]) -> list[Score]:
-    found = read_scores(results.scores, conditions)
+    folder = results.scores
+    found = read_scores(folder, conditions)
     for cell in wanted:
         if cell.key not in found:
-            what = (
-                f"'{results.scores.path}' lacks the score of {cell.label}, which the verdict of '{run.path}' is about"
-            )
+            what = f"'{folder.path}' lacks the score of {cell.label}, which the verdict of '{run.path}' is about"
             raise StoreError(what, f"restore it, or delete '{run.result_file}' and resume the run")
     return [found[cell.key] for cell in wanted]
 

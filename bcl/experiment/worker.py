@@ -37,7 +37,7 @@ from bcl.policies.files import fingerprint, load, save
 from bcl.policies.policy import ACTOR_CRITICS, CUSTOM, default_kind
 from bcl.runs import store
 from bcl.runs.directory import Agent, TrainingFolder
-from bcl.runs.executors import Executor, InThisProcess, Job, JudgeBeside
+from bcl.runs.executors import Executor, InThisProcess, Job, JudgeBeside, Stop, Tick
 from bcl.runs.results import CertificatesFolder, ScoresFolder
 from bcl.seeds import derive
 
@@ -46,7 +46,6 @@ FORMAT = 1  # of checkpoints
 # What workers import; the last with the first optimizer.
 MODULES = ("bcl.experiment.worker", "gymnasium", "torch._dynamo")
 REFILL = ", which was kept without its replay memory: that is collected anew first"
-Stop = Callable[[], bool]
 SILENT = Hooks()
 
 
@@ -69,6 +68,9 @@ class TrainingOrder:
     """Worth playing along with those."""
 
 
+OrderedRuns = Sequence[tuple[TrainingFolder, TrainingOrder]]
+
+
 def content(agent: Agent) -> bytes:
     """The policy file of an agent; refused where it is not the one that was trained."""
     if fingerprint(load(agent.file)) != agent.fingerprint:
@@ -84,15 +86,15 @@ class Dispatcher:
     executor: Executor = InThisProcess()  # frozen
     device: str = "cpu"
     """Of the workers."""
-    interrupted: Callable[[], bool] = lambda: False
-    tick: Callable[[], None] = lambda: None
+    interrupted: Stop = lambda: False
+    tick: Tick = lambda: None
     """Called several times a second while work is under way."""
     say: Callable[[str], None] = lambda line: None
     trackers: Trackers = NO_TRACKERS
     judge_beside: JudgeBeside = "auto"
     """Whether one process judges a run while another trains the next; `auto`: on a GPU that trains one run at a time."""
 
-    def train(self, orders: Sequence[tuple[TrainingFolder, TrainingOrder]]) -> Generator[TrainingFolder, None, None]:
+    def train(self, orders: OrderedRuns) -> Generator[TrainingFolder, None, None]:
         """The folders in the order of `orders`, each when it is done; closing cancels the others."""
         jobs = dict[Path, Job]()
         for run, order in orders:
@@ -343,22 +345,16 @@ def check_fits(policy: Policy, config: Config, env: VectorEnv) -> None:
     """Refuse to train on from an agent that is not one of this game, learner and network."""
     spec = policy.spec
     game = policy.spec.game
+    same_game = game is None or (type(game), game.id) == (type(config.game), config.game.id)
     network = config.network
     hidden = ",".join(map(str, spec.hidden))
+    actions = counted(spec.num_actions, "action")
     other = f"give one made for '{config.game.id}' with these [game] settings"
     for fits, what, hint in (
         (spec.kind != CUSTOM, "is a network of your own", "give one that bcl trained or imported"),
-        (
-            not game or (type(game), game.id) == (type(config.game), config.game.id),
-            f"plays '{game and game.id}'",
-            other,
-        ),
+        (same_game, f"plays '{game and game.id}'", other),
         (spec.obs_shape == env.obs_shape, f"observes {spec.obs_shape} instead of {env.obs_shape}", other),
-        (
-            spec.num_actions == env.num_actions,
-            f"has {counted(spec.num_actions, 'action')} instead of {env.num_actions}",
-            other,
-        ),
+        (spec.num_actions == env.num_actions, f"has {actions} instead of {env.num_actions}", other),
         ((spec.low, spec.high) == (env.low, env.high), "sees observations on another scale", other),
         (spec.algo == config.algo, f"was made for {spec.algo} and not for {config.algo}", "leave out --algo"),
         (network.kind in ("auto", spec.kind), f"has network.kind '{spec.kind}'", "leave out --network.kind"),

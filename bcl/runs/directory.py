@@ -255,9 +255,8 @@ class StageFolder(TrainingFolder):
         seconds = run.seconds()
         self.clear_discarded()
         run.path.rename(self._discarded)  # at once: what a kill leaves of a deletion must not be taken for a run
-        store.write_json(
-            self._unused_file, {"runs": [*self._given_up(), {"run": self._inside(run), "seconds": seconds}]}
-        )
+        unused = {"run": self._inside(run), "seconds": seconds}
+        store.write_json(self._unused_file, {"runs": [*self._given_up(), unused]})
         self.clear_discarded()
         return seconds
 

@@ -27,6 +27,8 @@ from bcl.processes import die_with_parent, environment_of_children, how_it_ended
 JudgeBeside = Literal["auto", "on", "off"]
 """Whether a run is judged while the next one trains."""
 JobsDone = Generator[None, None, None]
+Stop = Callable[[], bool]  # whether to stop
+Tick = Callable[[], None]  # called several times a second
 POLL = 0.1  # seconds between looks at running jobs
 PATIENCE = 120.0  # seconds in which jobs that were told to stop have to write their checkpoints
 
@@ -61,7 +63,7 @@ class Executor:
         """Hold open what is needed for several calls of `run`."""
         return contextlib.nullcontext()
 
-    def run(self, jobs: Sequence[Job], stop: Callable[[], bool], tick: Callable[[], None] = lambda: None) -> JobsDone:
+    def run(self, jobs: Sequence[Job], stop: Stop, tick: Tick = lambda: None) -> JobsDone:
         """Yield once per job, in their order, when it is done; closing the iterator cancels the others.
 
         Where `stop()` becomes true, jobs keep checkpoints and KeyboardInterrupt is raised. A job's error is raised here,
@@ -74,7 +76,7 @@ class InThisProcess(Executor):
     """One job after the other in this process, each begun when its result is asked for; `tick` is called whenever a job
     asks whether to stop."""
 
-    def run(self, jobs: Sequence[Job], stop: Callable[[], bool], tick: Callable[[], None] = lambda: None) -> JobsDone:
+    def run(self, jobs: Sequence[Job], stop: Stop, tick: Tick = lambda: None) -> JobsDone:
         def asked() -> bool:
             tick()
             return stop()
@@ -96,7 +98,7 @@ class Processes(Executor):
         # Else each would take all cores, and wait for the others.
         self._threads = max(1, (os.cpu_count() or 1) // parallel)
 
-    def run(self, jobs: Sequence[Job], stop: Callable[[], bool], tick: Callable[[], None] = lambda: None) -> JobsDone:
+    def run(self, jobs: Sequence[Job], stop: Stop, tick: Tick = lambda: None) -> JobsDone:
         return in_order(jobs, lambda job: Child(job, self._preload, self._threads), self.width, stop, tick)
 
 
@@ -110,13 +112,7 @@ class Begun(Protocol):
     def join(self) -> None: ...  # wait until one that was cancelled is gone
 
 
-def in_order(
-    jobs: Sequence[Job],
-    begin: Callable[[Job], Begun],
-    parallel: int,
-    stop: Callable[[], bool],
-    tick: Callable[[], None],
-) -> JobsDone:
+def in_order(jobs: Sequence[Job], begin: Callable[[Job], Begun], parallel: int, stop: Stop, tick: Tick) -> JobsDone:
     """Executor.run for jobs that `begin` begins."""
     begun: list[Begun] = []
     try:
@@ -146,7 +142,7 @@ def in_order(
             one.join()
 
 
-def _interrupt(begun: Sequence[Begun], tick: Callable[[], None]) -> None:
+def _interrupt(begun: Sequence[Begun], tick: Tick) -> None:
     for one in begun:
         one.interrupt()
     deadline = time.monotonic() + PATIENCE
@@ -160,7 +156,7 @@ class BackgroundJobs:
 
     As a context: KeyboardInterrupt lets jobs keep checkpoints, and what is still under way at its end is cancelled."""
 
-    def __init__(self, stop: Callable[[], bool], tick: Callable[[], None], preload: Sequence[str] = ()) -> None:
+    def __init__(self, stop: Stop, tick: Tick, preload: Sequence[str] = ()) -> None:
         self._stop = stop
         self._tick = tick
         self._preload = preload

@@ -21,7 +21,7 @@ from typing import Any, BinaryIO
 
 from bcl.errors import BclError, MissingExtra, StoreError
 from bcl.runs import store
-from bcl.runs.executors import Child, Executor, Job, JobFailed, JobKilled, JobsDone, in_order
+from bcl.runs.executors import Child, Executor, Job, JobFailed, JobKilled, JobsDone, Stop, Tick, in_order
 
 CONNECT = 10.0  # seconds for a cluster to answer at all
 LOOK = 0.7  # seconds that a machine waits before it looks for changed files again
@@ -61,7 +61,7 @@ class RayCluster(Executor):
             if mine:
                 ray.shutdown()
 
-    def run(self, jobs: Sequence[Job], stop: Callable[[], bool], tick: Callable[[], None] = lambda: None) -> JobsDone:
+    def run(self, jobs: Sequence[Job], stop: Stop, tick: Tick = lambda: None) -> JobsDone:
         with self.session():
             ray = _import_ray()
             site = ray.remote(num_cpus=self.cpus, num_gpus=self.gpus, max_restarts=0, max_task_retries=0)(_Site)
