@@ -8,18 +8,8 @@ from typing import Any
 
 import pytest
 
-from bcl.curriculum import (
-    ALL_TRAINED,
-    TARGET_MISSED,
-    TARGET_REACHED,
-    CurriculumResult,
-    Decision,
-    Phase,
-    Rules,
-    Tried,
-    bcl,
-    budgets,
-)
+from bcl.curriculum import ALL_TRAINED, TARGET_MISSED, TARGET_REACHED, bcl
+from bcl.curriculum_rules import CurriculumResult, Decision, Phase, Rules, Tried, budgets
 from bcl.errors import BclError
 
 Fake = tuple[float, ...]

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from bcl.curriculum import CurriculumResult, Phase, Rules, bcl, likely_next
+from bcl.curriculum import bcl, likely_next
+from bcl.curriculum_rules import CurriculumResult, Phase, Rules
 
 Fake = tuple[float, ...]  # returns by level: nominal, at eps 1, at eps 2, ...
 LEVELS = (0.0, 1.0, 2.0, 3.0)

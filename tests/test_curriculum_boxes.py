@@ -7,7 +7,8 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bcl.curriculum import Phase, Rules, bcl, budgets
+from bcl.curriculum import bcl
+from bcl.curriculum_rules import Phase, Rules, budgets
 
 
 def pseudo_code(

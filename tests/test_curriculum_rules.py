@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bcl.curriculum import Rules, bcl, budgets
+from bcl.curriculum import bcl
+from bcl.curriculum_rules import Rules, budgets
 from bcl.errors import ConfigError
 
 

@@ -29,8 +29,9 @@ ALLOWED = {
     "seeds": set(),
     "schedules": set(),
     "losses": {"errors"},
-    "curriculum": {"errors", "config"},
-    "runs": {"errors", "processes", "config", "curriculum", "recipes", "settings"},
+    "curriculum_rules": {"errors", "config"},
+    "curriculum": {"curriculum_rules", "errors"},
+    "runs": {"errors", "processes", "config", "curriculum_rules", "recipes", "settings"},
     "policies": FACTS | {"runs", "zoo", "__init__"},
     "evaluation": FACTS | {"__init__", "attacks", "bounds", "device", "stats", "envs", "policies", "result", "runs"},
     "learners": FACTS
@@ -53,6 +54,7 @@ ALLOWED = {
         "bounds",
         "config",
         "curriculum",
+        "curriculum_rules",
         "envs",
         "evaluation",
         "learners",
@@ -61,7 +63,7 @@ ALLOWED = {
     }
     | {"device", "runs", "seeds", "stats"},
     "reports": FACTS
-    | {"__init__", "attacks", "config", "curriculum", "envs", "evaluation", "experiment", "learners", "policies"}
+    | {"__init__", "attacks", "config", "curriculum_rules", "envs", "evaluation", "experiment", "learners", "policies"}
     | {"device", "recipes", "result", "runs", "stats", "zoo"},
     "api": FACTS
     | {"attacks", "bounds", "config", "envs", "evaluation", "experiment", "learners", "policies", "recipes", "reports"}

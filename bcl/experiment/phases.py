@@ -11,7 +11,7 @@ from typing import Any
 from bcl import curriculum
 from bcl.attacks import PGD, CrossEntropy, Multi, OwnValue, attacks_named
 from bcl.config import Config, DistillConfig, DqnConfig, PpoConfig
-from bcl.curriculum import INCUMBENT, Decision, Phase, Rules, above_floor, budgets
+from bcl.curriculum_rules import INCUMBENT, Decision, Phase, Rules, above_floor, budgets
 from bcl.errors import TrainingError, counted
 from bcl.evaluation import Cell, cells, flags, worst
 from bcl.experiment import worker

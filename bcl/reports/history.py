@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from bcl.curriculum import Decision
+from bcl.curriculum_rules import Decision
 from bcl.experiment.phases import budgets_of
 from bcl.reports.data import BarState, Curve, Panel, Rise, Skip, Timeline, TimelineBar
 from bcl.reports.style import short_eps

@@ -22,7 +22,7 @@ from typing import Any
 
 from bcl import recipes
 from bcl.config import Config, Stages, config_from_dict, config_from_toml, override
-from bcl.curriculum import INCUMBENT, Decision
+from bcl.curriculum_rules import INCUMBENT, Decision
 from bcl.errors import ConfigError, StoreError
 from bcl.recipes import Stage
 from bcl.runs import store

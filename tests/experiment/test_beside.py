@@ -10,7 +10,7 @@ import pytest
 from bcl import experiment
 from bcl.cli.main import main
 from bcl.config import resolve_stages
-from bcl.curriculum import Decision
+from bcl.curriculum_rules import Decision
 from bcl.errors import ConfigError
 from bcl.experiment import Dispatcher
 from bcl.experiment.status import Times, status, times_of

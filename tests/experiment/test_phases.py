@@ -14,7 +14,8 @@ import pytest
 
 from bcl import experiment
 from bcl.config import resolve_stages
-from bcl.curriculum import TARGET_MISSED, Decision, Rules, bcl
+from bcl.curriculum import TARGET_MISSED, bcl
+from bcl.curriculum_rules import Decision, Rules
 from bcl.errors import ConfigError, StoreError, TrainingError
 from bcl.experiment import Dispatcher, Verdict, worker
 from bcl.experiment.phases import pace_of

@@ -6,7 +6,7 @@ import pytest
 
 from bcl import experiment
 from bcl.config import resolve_stages
-from bcl.curriculum import INCUMBENT, Candidate, Decision, Phase, Tried
+from bcl.curriculum_rules import INCUMBENT, Candidate, Decision, Phase, Tried
 from bcl.experiment import Dispatcher
 from bcl.experiment.phases import phase_line
 from bcl.experiment.status import incumbent

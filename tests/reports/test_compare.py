@@ -12,7 +12,7 @@ from bcl import stats
 from bcl.attacks import FGSM, SUITES
 from bcl.attacks.records import attack_to_dict
 from bcl.config import resolve
-from bcl.curriculum import INCUMBENT, Candidate, Decision, Phase
+from bcl.curriculum_rules import INCUMBENT, Candidate, Decision, Phase
 from bcl.errors import BclError, ConfigError, StoreError
 from bcl.games import ProcgenGame
 from bcl.reports.compare import Missing, compare_agents
