@@ -11,7 +11,7 @@ from torch import Generator, Tensor, nn
 
 from bcl.attacks import Attack, Budget, CrossEntropy, LowestScored, Randomness, perturb
 from bcl.attacks.objectives import ascent
-from bcl.attacks.threat import refuse_not_finite
+from bcl.attacks.threat import per_sample, refuse_not_finite
 from bcl.bounds import Method, certified, full_precision, input_box, margins
 from bcl.device import Graphed, on_stream
 from bcl.envs import VariedStarts, VectorEnv
@@ -237,8 +237,10 @@ class Group:
                     refuse_not_finite(as_float(slot.obs))
                     hint = "the policy's action scores or gradients are not finite"
                     raise BclError(f"{slot.cell.attack} made NaN observations", hint)
-                if self._probe:
-                    self._probe(slot, probing)
+        if self._probe and probing:
+            self._probe(self.playing)
+        elif self._probe:
+            self._probe.certificates_hold(self.playing)
 
     def without_finished(self) -> "Group":
         """The same with fewer rows, once that is worth making the decision anew: on a GPU a graph has to be captured."""
@@ -340,29 +342,44 @@ class Probe:
         # that nothing else has any.
         self._exact = SearchForm(policy, "full")
 
-    def __call__(self, slot: Slot, thorough: bool) -> None:
-        """At what the copies see whose steps count. Not `thorough`: only whether a stored certificate is broken."""
-        quick: Method = (
-            "ibp" if self._policy.spec.kind == "impala" else "crown-ibp"
-        )  # which takes seconds a state on IMPALA
-        method = quick if thorough else self._certificates.get(slot.cell.eps)
-        if method is None:
+    def __call__(self, slots: Sequence[Slot]) -> None:
+        """At what the copies see whose steps count; each slot is told of its own."""
+        counts = [int(slot.counting.sum()) for slot in slots]
+        if not sum(counts):
             return
-        rows = torch.from_numpy(slot.counting)
-        obs = as_float(slot.obs)[rows.to(slot.obs.device)]
-        actions = slot.decided.actions[rows].to(obs.device)
+        obs = torch.cat([as_float(slot.obs)[torch.from_numpy(slot.counting)] for slot in slots])
+        actions = torch.cat([slot.decided.actions[torch.from_numpy(slot.counting)] for slot in slots]).to(obs.device)
         with torch.no_grad():
             scores = self._policy(obs)
-            if thorough:
-                refuse_broken_scores(scores)
-                if not self._searched(obs).isfinite().all():
-                    what = "the policy's action scores overflow in half precision"
-                    raise BclError(what, "evaluate with precision full")
-                slot.probed += len(obs)
-                slot.zero_gradients += int(without_gradient(self._exact, obs).sum())
-                slot.stochastic |= not torch.equal(scores, self._policy(obs))
-        if not slot.stochastic:  # else the action was another draw's than the scores
-            _refuse_broken_certificate(self._policy, obs, scores, actions, slot.cell, method)
+            again = self._policy(obs)
+            searched = self._searched(obs)
+        refuse_broken_scores(scores)
+        if not searched.isfinite().all():
+            raise BclError("the policy's action scores overflow in half precision", "evaluate with precision full")
+        stochastic = not torch.equal(scores, again)
+        if not stochastic:  # else the action was another draw's than the scores
+            # Others take seconds a state on IMPALA.
+            method: Method = "ibp" if self._policy.spec.kind == "impala" else "crown-ibp"
+            cells = [slot.cell for slot, count in zip(slots, counts, strict=True) for _ in range(count)]
+            _refuse_broken_certificate(self._policy, obs, scores, actions, cells, method)
+        blind = without_gradient(self._exact, obs).split(counts)
+        for slot, count, without in zip(slots, counts, blind, strict=True):
+            slot.probed += count
+            slot.zero_gradients += int(without.sum())
+            slot.stochastic |= stochastic
+
+    def certificates_hold(self, slots: Sequence[Slot]) -> None:
+        """Only whether a certified action was changed, by the method of the certificates that are stored."""
+        for slot in slots:
+            method = self._certificates.get(slot.cell.eps)
+            if method is None or slot.stochastic:
+                continue
+            rows = torch.from_numpy(slot.counting)
+            obs = as_float(slot.obs)[rows.to(slot.obs.device)]
+            with torch.no_grad():
+                scores = self._policy(obs)
+            actions = slot.decided.actions[rows].to(obs.device)
+            _refuse_broken_certificate(self._policy, obs, scores, actions, [slot.cell] * len(obs), method)
 
 
 def without_gradient(searched: SearchForm, obs: Tensor) -> Tensor:
@@ -372,15 +389,19 @@ def without_gradient(searched: SearchForm, obs: Tensor) -> Tensor:
 
 
 def _refuse_broken_certificate(
-    policy: Policy, obs: Tensor, scores: Tensor, actions: Tensor, cell: Cell, method: Method
+    policy: Policy, obs: Tensor, scores: Tensor, actions: Tensor, cells: Sequence[Cell], method: Method
 ) -> None:
+    """`cells`: of each observation."""
+    eps = per_sample(torch.tensor([cell.eps for cell in cells], dtype=obs.dtype, device=obs.device), obs)
     try:
         with torch.no_grad(), full_precision():
-            lower, upper = input_box(obs, cell.eps, policy.low, policy.high)
+            lower, upper = input_box(obs, eps, policy.low, policy.high)
             clean = scores.argmax(dim=1)
             proven = certified(margins(policy.chain(), lower, upper, clean, method), clean, scores)
     except BclError:  # a layer without bounds: nothing is certified, so nothing can be broken
         return
-    if (proven & (actions != clean)).any():
+    broken = (proven & (actions != clean)).tolist()
+    if any(broken):
+        cell = cells[broken.index(True)]
         what = f"{cell.attack} changed an action that was certified at eps {cell.eps:.6g}"
         raise BclError(what, "the certificate is wrong: report it")

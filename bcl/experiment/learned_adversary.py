@@ -23,6 +23,7 @@ from bcl.evaluation import Cell, Plan, run_suite
 from bcl.evaluation.evaluation import lowest
 from bcl.evaluation.plan import Starts
 from bcl.evaluation.play import ActionChooser, SearchForm
+from bcl.evaluation.suite import Begin
 from bcl.experiment.worker import train_run
 from bcl.games import AtariGame, game_to_dict
 from bcl.learners.learner import Hooks, Task
@@ -78,9 +79,7 @@ class AdversaryEnvs(WrappedEnv):
         return dataclasses.replace(step, reward=-step.reward)
 
 
-def ready(
-    victim: Policy, plan: Plan, folder: ScoresFolder, progress: Callable[[str], Callable[[int, int], None]]
-) -> Callable[[Cell], Cell]:
+def ready(victim: Policy, plan: Plan, folder: ScoresFolder, progress: Begin) -> Callable[[Cell], Cell]:
     """For `run_suite`: a learned adversary is trained, once for each agent and budget, in a folder of its own beside the scores;
     other cells are ready as they are."""
 
@@ -135,9 +134,8 @@ def director_config(victim: Policy, plan: Plan, attack: Learned) -> Config:
     )  # fmt: skip
     own = victim.spec.kind == default_kind(victim.spec.obs_shape, "dqn")
     hidden = victim.spec.hidden if own and victim.spec.hidden else config.network.hidden
-    return dataclasses.replace(
-        config, game=plan.game, dqn=dqn, network=dataclasses.replace(config.network, hidden=hidden)
-    )
+    network = dataclasses.replace(config.network, hidden=hidden)
+    return dataclasses.replace(config, game=plan.game, dqn=dqn, network=network)
 
 
 def myopic_director(victim: Policy, config: Config) -> Policy | None:
