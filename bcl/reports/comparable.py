@@ -75,7 +75,7 @@ def read_entry(path: Path, label: str) -> Entry:
 
 
 def _member(run: RunDirectory) -> Member:
-    verdict = Verdict.of_result(run)  # refuses a run whose evidence is damaged
+    verdict = Verdict.read(run)  # refuses a run whose evidence is damaged
     policy = run.result().get("policy")
     if not isinstance(policy, str) or not policy:
         raise StoreError(f"'{run.result_file}' is damaged: it names no agent", "delete it and resume the run")

@@ -10,10 +10,9 @@ from bcl.attacks import Attack, attack_labels
 from bcl.attacks.suites import SUITES
 from bcl.errors import ConfigError
 from bcl.evaluation import Evaluation, Score, Worst, lowest, worst, worst_within
-from bcl.evaluation.evaluation import Levels
+from bcl.evaluation.evaluation import Levels, shown
 from bcl.evaluation.flags import clearly_lower
 from bcl.evaluation.plan import Starts
-from bcl.evaluation.score import shown
 from bcl.games import AtariGame
 from bcl.reports.comparable import Entry, common_starts, evaluated_alike, read_entry
 from bcl.reports.published import PublishedRow, result_for

@@ -7,8 +7,8 @@ import numpy as np
 
 from bcl.attacks import Attack
 from bcl.evaluation import Breaking, Certificate, Evaluation, Score
+from bcl.evaluation.evaluation import lowest
 from bcl.evaluation.flags import Flag
-from bcl.evaluation.score import lowest
 from bcl.reports.published import PublishedRow
 
 BarState = Literal["kept", "not kept", "undecided", "diverged", "unfinished", "not needed"]
