@@ -2,8 +2,9 @@
 
 import dataclasses
 import os
+import time
 from collections.abc import Callable, Iterator
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from bcl.api import check, named_game
 from bcl.config import preset_names, resolve
@@ -11,6 +12,10 @@ from bcl.errors import ConfigError, MissingExtra, counted
 from bcl.games import AtariGame, Game
 from bcl.result import Listing
 from bcl.settings import Count, Natural, format_eps
+
+if TYPE_CHECKING:
+    from bcl.attacks import Attack
+    from bcl.policies import Policy
 
 ATTACKS = ("pgd-30", "ri-fgsm", "multi-t")
 EPS = 3 / 255
@@ -67,10 +72,10 @@ def bench(
 def _attacks(games: list[str], num_envs: int, seconds: float, device: str) -> Iterator[tuple[dict[str, Any], str]]:
     """Rows, each with the line that shows it."""
     from bcl.attacks import attack_by_name
-    from bcl.evaluation.speed import attack_speed, untrained_policy
 
     for name in games:
         game = resolve(name).game
+        assert isinstance(game, AtariGame)
         policy = untrained_policy(game, device)
         for attack in map(attack_by_name, ATTACKS):
             first = attack_speed(policy, game, attack, EPS, copies=num_envs, steps=1)
@@ -81,8 +86,6 @@ def _attacks(games: list[str], num_envs: int, seconds: float, device: str) -> It
 
 
 def _games(games: list[str], num_envs: int, threads: int, seconds: float) -> Iterator[tuple[dict[str, Any], str]]:
-    from bcl.evaluation.speed import game_speed
-
     for name in games or preset_names():
         for label, game in _pipelines(resolve(name).game):
             rate = None
@@ -106,3 +109,56 @@ def _pipelines(game: Game) -> Iterator[tuple[str, Game]]:
         yield pool, dataclasses.replace(game, pool=pool)
     if game.id == "road_runner":
         yield "v1", dataclasses.replace(game, pipeline="v1", num_actions=0)
+
+
+def untrained_policy(game: Game, device: str) -> "Policy":
+    """The paper's network for a game; speed does not depend on what the weights are."""
+    import torch
+
+    from bcl.envs import make_env
+    from bcl.policies import Policy, PolicySpec, default_kind
+
+    env = make_env(game, 1)
+    algo = "ppo" if len(env.obs_shape) == 3 and env.obs_shape[0] == 3 else "dqn"
+    kind = default_kind(env.obs_shape, algo)
+    spec = PolicySpec(kind, env.obs_shape, env.num_actions, env.low, env.high, (128, 128), game=game)
+    env.close()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return Policy(spec).to(device).eval()
+
+
+def attack_speed(policy: "Policy", game: AtariGame, attack: "Attack", eps: float, *, copies: int, steps: int) -> float:
+    """Agent steps per second of `copies` episodes of at most `steps` steps at once; start-up included."""
+    from bcl.envs import make_env
+    from bcl.evaluation import evaluate
+
+    env = make_env(dataclasses.replace(game, max_steps=steps), copies, next(policy.parameters()).device)
+    start = time.perf_counter()
+    score = evaluate(policy, env, attack, eps, episodes=copies)
+    elapsed = time.perf_counter() - start
+    env.close()
+    return sum(score.lengths) / elapsed
+
+
+def game_speed(game: Game, copies: int, threads: int, seconds: float) -> float:
+    """Agent steps of all copies together per second under random play, start-up excluded."""
+    import torch
+
+    from bcl.envs import make_env
+
+    warm_up = 5
+    env = make_env(game, copies, threads=threads)
+    env.reset(0)
+    draws = torch.Generator().manual_seed(0)
+    vector_steps = 0
+    start = time.perf_counter()
+    while vector_steps < 20 or time.perf_counter() - start < seconds:
+        env.send(torch.randint(env.num_actions, (copies,), generator=draws))
+        env.recv()
+        vector_steps += 1
+        if vector_steps == warm_up:
+            start = time.perf_counter()
+    elapsed = time.perf_counter() - start
+    env.close()
+    return (vector_steps - warm_up) * copies / elapsed

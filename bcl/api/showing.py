@@ -190,7 +190,7 @@ def _status(run: RunDirectory, repeats: Repeats) -> tuple[dict[str, Any], list[s
 
     now = status(run.path)
     best = incumbent(run.path)
-    waits = now.state == "stopped" and repeats.exists and repeats.owner()
+    waits = now.state == "stopped" and repeats.exists and store.owner(repeats.path)
     state = "waiting" if waits else now.state
     about = {"run": str(run.path), "recipe": now.config.recipe, "game": now.config.game.id, "seed": now.config.seed}
     lines = [f"{run.path}: {now.config.recipe} on {now.config.game.id}, seed {now.config.seed}"]

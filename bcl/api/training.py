@@ -71,7 +71,7 @@ class Run(Result):
         lines = _score_lines("", self.verdict.evaluation)
         lines += _score_lines(" on unlimited levels", self.verdict.unlimited) if self.verdict.unlimited else []
         lines += [f"flag {flag}" for flag in self.verdict.evaluation.flags]
-        lines += [f"its start ({start.name}): {RunDirectory(self.folder).file(start.file)}"] if start else []
+        lines += [f"its start ({start.name}): {self.folder / start.file}"] if start else []
         return "\n".join([*lines, f"verdict: {self.sentence}"])
 
 
@@ -147,12 +147,12 @@ class Finisher:
         if shared := experiment.shared_stages(runs):
             for run in runs:
                 until = ", up to the stage whose median all repeats go on from"
-                with run.lock(self.say), self.at_work(run.path, group, until) as dispatcher:
+                with store.lock(run.path, self.say), self.at_work(run.path, group, until) as dispatcher:
                     experiment.train_until_median(run.path, dispatcher)
             experiment.share_median(shared)
         finished = []
         for run in runs:
-            with run.lock(self.say), self.at_work(run.path, group) as dispatcher:
+            with store.lock(run.path, self.say), self.at_work(run.path, group) as dispatcher:
                 finished.append(Run(run.path, experiment.finish(run.path, dispatcher)))
             self.say(f"verdict: {finished[-1].sentence}")
         verdicts = {run.folder.name: run.verdict for run in finished}
@@ -255,7 +255,7 @@ def train(
         experiment.check(stages, device if workers.local else "cpu", start, workers.trackers())
     if last.size == "small":
         say(A_QUICK_LOOK)
-    with RunDirectory(folder).lock(say):
+    with store.lock(folder, say):
         if repeats > 1:
             if not begun:
                 _create_repeats(folder, each, device, start)
@@ -312,8 +312,8 @@ def resume(
     from bcl import experiment
 
     # A repeat is not resumed while all of them are.
-    others = run.repeats.lock() if run.repeats else contextlib.nullcontext()
-    with run.lock(say), others:
+    others = store.lock(run.repeats.path) if run.repeats else contextlib.nullcontext()
+    with store.lock(path, say), others:
         if Repeats(path).exists:
             return finisher.finish_repeats(path)
         with finisher.at_work(path, path) as dispatcher:

@@ -4,11 +4,11 @@ import contextlib
 import dataclasses
 import textwrap
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bcl.attacks import Attack, attack_labels
+from bcl.attacks import attack_labels
 from bcl.config import Config
 from bcl.errors import BclError, MissingExtra
 from bcl.evaluation import Score
@@ -63,7 +63,10 @@ class Trackers:
             return
         with _summary_writer()(str(run.tensorboard)) as writer:
             labels = attack_labels(score.attack for score in scores)
-            found = {f"score/{_under(score, labels)}": score.mean for score in scores}
+            found = {}
+            for score in scores:
+                under = f"{labels[score.attack]} at {format_eps(score.eps)}" if score.eps else "no attack"
+                found[f"score/{under}"] = score.mean
             writer.add_hparams(_flat(dataclasses.asdict(config)), found, run_name=".")
 
 
@@ -79,10 +82,6 @@ def _group(name: str) -> str:
     if name.startswith("share_"):
         return "speed"
     return next((group for group, names in GROUPS.items() if name in names), "loss")
-
-
-def _under(score: Score, labels: Mapping[Attack | None, str]) -> str:
-    return f"{labels[score.attack]} at {format_eps(score.eps)}" if score.eps else "no attack"
 
 
 def _flat(settings: dict[str, Any], where: str = "") -> dict[str, Any]:

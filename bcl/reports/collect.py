@@ -160,7 +160,8 @@ def _of_run(run: RunDirectory, source: Path) -> Collected:
     config = now.config
     start = run.start()
     policy = str(run.result().get("policy"))
-    if verdict := Verdict.read(run):
+    verdict = Verdict.read(run) if run.finished else None
+    if verdict:
         usual = evaluation_defaults(config.game).episodes
         # The budget that training happened to reach may lie beyond those that agents are evaluated at; others need not have it.
         asked = {eps for eps in verdict.evaluation.budgets if eps} & {*config.evaluation.eps}
@@ -209,7 +210,7 @@ def _of_policy(file: Path) -> Collected:
     results = results_of_policy(file, policy)
     found = _ranked([flagged(one, LATER) for one in read_results(results)], usual, set())
     title = f"{file.name} on {game.id}"
-    run = RunDirectory.of_best(file)
+    run = RunDirectory(file.parent.parent)
     if found and (nominal := found[0].nominal):
         words = [f"{title}: return {nominal.mean:.4g} without attack"]
         words += [under_attack(found[0].scores, max(found[0].budgets))] if found[0].attacks else []

@@ -13,10 +13,9 @@ from bcl.attacks.suites import SUITES
 from bcl.config import Config, evaluation_defaults
 from bcl.errors import ConfigError, StoreError
 from bcl.evaluation import Evaluation, Score, Worst, lowest, worst, worst_within
-from bcl.evaluation.evaluation import Levels
+from bcl.evaluation.evaluation import Levels, shown
 from bcl.evaluation.flags import clearly_lower
 from bcl.evaluation.plan import Starts
-from bcl.evaluation.score import shown
 from bcl.experiment.verdict import Verdict
 from bcl.games import AtariGame, Game
 from bcl.policies.files import is_policy
@@ -258,7 +257,7 @@ def read_entry(path: Path, label: str) -> Entry:
 
 
 def _member(run: RunDirectory) -> Member:
-    verdict = Verdict.of_result(run)  # refuses a run whose evidence is damaged
+    verdict = Verdict.read(run)  # refuses a run whose evidence is damaged
     policy = run.result().get("policy")
     if not isinstance(policy, str) or not policy:
         raise StoreError(f"'{run.result_file}' is damaged: it names no agent", "delete it and resume the run")

@@ -23,9 +23,9 @@ AGENT = "f00dfeedf00dfeed"
 
 def metrics(folder: Path, rows: list[tuple[int, float | None, float]]) -> None:
     """Rows of step, return and steps per second."""
-    with store.MetricsFile(folder / "metrics.jsonl") as file:
-        for step, value, rate in rows:
-            file.append({"step": step, "return": value, "steps_per_second": rate, "eps": 0.0})
+    for step, value, rate in rows:
+        row = {"step": step, "return": value, "steps_per_second": rate, "eps": 0.0}
+        store.append_row(folder / "metrics.jsonl", row)
 
 
 def played(

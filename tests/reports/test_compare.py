@@ -379,9 +379,8 @@ def decided(folder: Path, index: int, runs: list[int | str]) -> None:
 
 
 def trained(folder: Path, steps: list[int], rate: float) -> None:
-    with store.MetricsFile(folder / "metrics.jsonl") as file:
-        for step in steps:
-            file.append({"step": step, "steps_per_second": rate})
+    for step in steps:
+        store.append_row(folder / "metrics.jsonl", {"step": step, "steps_per_second": rate})
 
 
 def test_effort_counts_what_the_papers_table_counts(tmp_path: Path) -> None:

@@ -98,9 +98,8 @@ def test_learning_curves(pong_run: Path) -> None:
 def curve_of(pong_run: Path, rows: list[dict[str, float]]) -> Curve:
     """Of the first stage, with these rows of metrics alone."""
     (pong_run / "stages/1-vanilla/metrics.jsonl").unlink()
-    with store.MetricsFile(pong_run / "stages/1-vanilla/metrics.jsonl") as file:
-        for row in rows:
-            file.append(row)
+    for row in rows:
+        store.append_row(pong_run / "stages/1-vanilla/metrics.jsonl", row)
     timeline = collect(pong_run).timeline
     assert timeline is not None
     return timeline.panels[0].curves[0]
