@@ -6,13 +6,11 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from bcl.api.agents import load, make_env, save, wrap
+    from bcl.api.agents import import_policy, load, make_env, save, wrap
     from bcl.api.evaluating import Certification, certify, evaluate
-    from bcl.api.filming import Video, video
-    from bcl.api.importing import import_policy
     from bcl.api.listing import presets, zoo_agents
     from bcl.api.measuring import bench
-    from bcl.api.reporting import Report, RunStatus, compare, report, status
+    from bcl.api.showing import Report, RunStatus, Video, compare, report, status, video
     from bcl.api.training import RepeatedRun, Run, resume, train
     from bcl.api.workers import Workers
     from bcl.errors import BclError
@@ -21,13 +19,11 @@ if TYPE_CHECKING:
     from bcl.result import Listing
 
 _MODULES = {
-    "bcl.api.agents": ("load", "make_env", "save", "wrap"),
+    "bcl.api.agents": ("import_policy", "load", "make_env", "save", "wrap"),
     "bcl.api.evaluating": ("Certification", "certify", "evaluate"),
-    "bcl.api.filming": ("Video", "video"),
-    "bcl.api.importing": ("import_policy",),
     "bcl.api.listing": ("presets", "zoo_agents"),
     "bcl.api.measuring": ("bench",),
-    "bcl.api.reporting": ("Report", "RunStatus", "compare", "report", "status"),
+    "bcl.api.showing": ("Report", "RunStatus", "Video", "compare", "report", "status", "video"),
     "bcl.api.training": ("RepeatedRun", "Run", "resume", "train"),
     "bcl.api.workers": ("Workers",),
     "bcl.errors": ("BclError",),

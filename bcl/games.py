@@ -125,10 +125,8 @@ def observation_scale(game: GymnasiumGame, low: Sequence[float], high: Sequence[
     given = game.scale or OBSERVATION_SCALES.get(game.id)
     if given:
         if len(given) != len(low):
-            raise GameError(
-                f"game.scale has {counted(len(given), 'number')}, '{game.id}' has {counted(len(low), 'dimension')}",
-                "give one each",
-            )
+            what = f"game.scale has {counted(len(given), 'number')}, '{game.id}' has {counted(len(low), 'dimension')}"
+            raise GameError(what, "give one each")
         return given
     bounds = (max(abs(a), abs(b)) for a, b in zip(low, high, strict=True))
     return tuple(bound if 0 < bound < 1e6 else 1.0 for bound in bounds)
@@ -151,7 +149,12 @@ def find_game(name: str, presets: tuple[str, ...] = ()) -> Game:
     """The game with default settings for a name that has no preset: a Procgen game, an Atari ROM, a Gymnasium id."""
     if name in PROCGEN_GAMES:
         return ProcgenGame(name)
-    roms = _atari_roms()
+    try:
+        from ale_py import roms as ale_roms
+
+        roms = tuple(ale_roms.get_all_rom_ids())
+    except ImportError:  # not installed, or installed and broken
+        roms = ()
     if name in roms:
         return AtariGame(name)
     import gymnasium
@@ -233,18 +236,8 @@ def _content(value: Any, seen: dict[int, object], names: Mapping[str, object]) -
     if isinstance(value, type):
         own = (item for item in vars(value).items() if not item[0].startswith("__") or callable(item[1]))
         return every(value.__name__, value.__bases__, *own)
-    if isinstance(value, list):
-        return every(*value)
-    if isinstance(value, dict):
-        return every(*value.items())
+    if isinstance(value, list | dict):
+        return every(*(value.items() if isinstance(value, dict) else value))
     if isinstance(value, WRAPPERS):
         return every(kind, *(getattr(value, part, None) for part in PARTS))
     return every(kind, getattr(value, "__dict__", None))
-
-
-def _atari_roms() -> tuple[str, ...]:
-    try:
-        from ale_py import roms
-    except ImportError:  # not installed, or installed and broken
-        return ()
-    return tuple(roms.get_all_rom_ids())

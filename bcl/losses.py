@@ -217,8 +217,10 @@ def standardised(values: Tensor, weight: Tensor) -> Tensor:
     return centred / (_mean(centred.square(), weight).sqrt() + 1e-8)
 
 
-def ppo(logits: Tensor, values: Tensor, past: Past, weights: LossWeights) -> tuple[Tensor, Info]:
-    """surrogate + c_v value - c_e entropy.
+def ppo(
+    logits: Tensor, values: Tensor, past: Past, weights: LossWeights, robust: Tensor | None = None, kappa: Scalar = 1.0
+) -> tuple[Tensor, Info]:
+    """surrogate + c_v value - c_e entropy; with a robust part, kappa surrogate + (1 - kappa) robust in place of the surrogate.
 
     surrogate = -mean min(r A, clip(r) A) with r = pi(a) / pi_old(a); value = mean max((V - t)^2, (V_clipped - t)^2) / 2.
     Gradient: logits and values.
@@ -226,20 +228,32 @@ def ppo(logits: Tensor, values: Tensor, past: Past, weights: LossWeights) -> tup
     logits = _wide(logits)
     values = _wide(values)
     surrogate = -_mean(_clipped_gain(logits, past, weights.clip), past.weight)
-    rest, info = _value_and_entropy(logits, values, past, weights)
-    loss = surrogate + rest
-    return loss, info | _log(surrogate=surrogate, loss=loss)
+    near = past.values + (values - past.values).clamp(-weights.clip, weights.clip)
+    errors = torch.maximum((values - past.targets).square(), (near - past.targets).square())
+    value = _mean(errors, past.weight) / 2
+    log_probs = logits.log_softmax(dim=1)
+    entropy = -_mean((log_probs.exp() * log_probs).sum(dim=1), past.weight)
+    moved = past.log_probs - _at(log_probs, past.actions)  # its mean estimates the KL divergence from the old policy
+    info = _log(value=value, entropy=entropy, kl=_mean(moved, past.weight), surrogate=surrogate)
+    rest = weights.value * value - weights.entropy * entropy
+    if robust is None:
+        loss = surrogate + rest
+    else:
+        loss = kappa * surrogate + (1 - kappa) * robust + rest
+        info |= _log(robust=robust)
+    return loss, info | _log(loss=loss)
 
 
 def ppo_adversarial(
     logits: Tensor, values: Tensor, seen: Tensor, past: Past, weights: LossWeights, kappa: Scalar
 ) -> tuple[Tensor, Info]:
-    """AT-PPO: kappa surrogate + (1 - kappa) robust + c_v value - c_e entropy, `seen` being the logits under attack.
+    """AT-PPO: `ppo` with a robust part, `seen` being the logits under attack.
 
     robust = -mean min_i min(r_i A, clip(r_i) A), where pi_1 takes the logit of a from `seen` and the others from `logits`,
     pi_2 the other way round. Gradient: `ppo`'s, and seen.
     """
-    loss, info = _ppo_robust(logits, values, _wide(seen), _wide(logits), past, weights, kappa)
+    robust = _worst_surrogate(_wide(seen), _wide(logits), past, weights.clip)
+    loss, info = ppo(logits, values, past, weights, robust, kappa)
     fooled = _mean(logits.argmax(dim=1) != seen.argmax(dim=1), past.weight)
     return loss, info | _log(fooled=fooled)
 
@@ -252,39 +266,21 @@ def ppo_radial(
     pi_1, an upper bound of pi(a), takes the logit of a from `upper` and the others from `lower`; pi_2 the other way round.
     Gradient: `ppo`'s, and both bounds.
     """
-    return _ppo_robust(logits, values, _wide(upper), _wide(lower), past, weights, kappa)
+    robust = _worst_surrogate(_wide(upper), _wide(lower), past, weights.clip)
+    return ppo(logits, values, past, weights, robust, kappa)
 
 
-def _ppo_robust(
-    logits: Tensor, values: Tensor, one: Tensor, other: Tensor, past: Past, weights: LossWeights, kappa: Scalar
-) -> tuple[Tensor, Info]:
-    logits = _wide(logits)
-    values = _wide(values)
-    taken = past.actions.unsqueeze(1) == torch.arange(logits.shape[1], device=logits.device)
-    mixed = torch.where(taken, one, other), torch.where(taken, other, one)
-    gains = [_clipped_gain(scores, past, weights.clip) for scores in mixed]
-    surrogate = -_mean(_clipped_gain(logits, past, weights.clip), past.weight)
-    robust = -_mean(torch.minimum(*gains), past.weight)
-    rest, info = _value_and_entropy(logits, values, past, weights)
-    loss = kappa * surrogate + (1 - kappa) * robust + rest
-    return loss, info | _log(surrogate=surrogate, robust=robust, loss=loss)
+def _worst_surrogate(one: Tensor, other: Tensor, past: Past, clip: float) -> Tensor:
+    """Of two policies, which take the logit of a from one tensor and those of the others from the other."""
+    taken = past.actions.unsqueeze(1) == torch.arange(one.shape[1], device=one.device)
+    gains = [_clipped_gain(torch.where(taken, *pair), past, clip) for pair in ((one, other), (other, one))]
+    return -_mean(torch.minimum(*gains), past.weight)
 
 
 def _clipped_gain(logits: Tensor, past: Past, clip: float) -> Tensor:
     """(B,) min(r A, clip(r) A)."""
     ratio = (_at(logits.log_softmax(dim=1), past.actions) - past.log_probs).exp()
     return torch.minimum(ratio * past.advantages, ratio.clamp(1 - clip, 1 + clip) * past.advantages)
-
-
-def _value_and_entropy(logits: Tensor, values: Tensor, past: Past, weights: LossWeights) -> tuple[Tensor, Info]:
-    near = past.values + (values - past.values).clamp(-weights.clip, weights.clip)
-    errors = torch.maximum((values - past.targets).square(), (near - past.targets).square())
-    value = _mean(errors, past.weight) / 2
-    log_probs = logits.log_softmax(dim=1)
-    entropy = -_mean((log_probs.exp() * log_probs).sum(dim=1), past.weight)
-    moved = past.log_probs - _at(log_probs, past.actions)  # its mean estimates the KL divergence from the old policy
-    info = _log(value=value, entropy=entropy, kl=_mean(moved, past.weight))
-    return weights.value * value - weights.entropy * entropy, info
 
 
 def _mixed(td: Tensor, robust: Tensor, kappa: Scalar, info: Info) -> tuple[Tensor, Info]:

@@ -100,7 +100,7 @@ def take_recipe(file: Path) -> str:
         tables = data.get("stages")
         if not isinstance(tables, list) or not tables:
             raise ValueError("it has no [[stages]]")
-        stages = tuple(_own_stage(table) for table in tables)
+        stages = tuple(Stage(t.pop("loss"), t.pop("strategy", "none"), games={"*": t}) for t in tables)
     except OSError as error:
         raise ConfigError(f"cannot read the recipe '{file}': {error.strerror}", "check the path") from None
     except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -116,13 +116,7 @@ def take_recipe(file: Path) -> str:
     return file.stem
 
 
-def _own_stage(table: Settings) -> Stage:
-    settings = {key: value for key, value in table.items() if key not in ("loss", "strategy")}
-    return Stage(table["loss"], table.get("strategy", "none"), games={"*": settings})
-
-
 def find_recipe(name: str) -> Recipe:
-    """The recipe of that name."""
     known = RECIPES | _OWN
     if name not in known:
         hint = did_you_mean(name, known, f"one of {', '.join(known)}, or a TOML file")
@@ -146,19 +140,14 @@ def stages_of(
         before = ["radial"] if algo == "ppo" else ["vanilla", "radial"]  # RADIAL-PPO is trained from scratch
     found = []
     for stage in (*(_STAGES[key] for key in before), *recipe.stages):
-        row = _for_learner(stage.games.get(game, {}), algo) or stage.games.get("*", {})
-        rows = [row, recipe.games.get(game, {}).get(stage.loss, {})]
+        row = dict(stage.games.get(game, {}))
+        of_learner = row.pop("only", {}).get(algo, {})
+        rows = [merge(row, of_learner) or stage.games.get("*", {}), recipe.games.get(game, {}).get(stage.loss, {})]
         if recipe.bootstrap == "choice" and kind == "vanilla" and game in stage.games and stage.strategy != "none":
             rows.append({"curriculum": {"start": _DATA["vanilla_starts"].get(game, 0.0)}})
         rows.append(stage.at_tempo(tempo, algo, game))
         found.append((stage, rows))
     return found
-
-
-def _for_learner(row: Settings, algo: str) -> Settings:
-    """A game's settings; those under `only` are of one learner."""
-    common = {section: table for section, table in row.items() if section != "only"}
-    return merge(common, row.get("only", {}).get(algo, {}))
 
 
 def check_trainable(name: str, algo: str) -> None:

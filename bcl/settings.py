@@ -128,9 +128,12 @@ def build(kind: Any, data: Any, where: str) -> Any:
         if key not in hints:
             raise ConfigError(f"unknown setting '{_path(where, key)}'", _closest_setting(key, where, hints))
     values = typed_values(kind, data, where)
-    missing = [f.name for f in dataclasses.fields(kind) if f.name not in values and f.default is f.default_factory]
-    if missing:
-        raise ConfigError(f"setting '{_path(where, missing[0])}' is missing", "every configuration needs it")
+    for field in dataclasses.fields(kind):
+        path = _path(where, field.name)
+        if field.name not in values and field.default is field.default_factory:
+            raise ConfigError(f"setting '{path}' is missing", "every configuration needs it")
+        if values.get(field.name) == () != field.default:
+            raise ConfigError(f"{path} is empty", "give at least one, or leave it out")
     return kind(**values)
 
 
@@ -179,7 +182,7 @@ def setting_rows(config: Any) -> list[dict[str, str]]:
 
 def _leaves(config: Any, where: str = "") -> Iterator[tuple[str, Any, Any, type]]:
     """Dotted name, value, type and class of every setting, in the order of the fields."""
-    kind = type(config)
+    kind: Any = type(config)
     if hasattr(kind, TAG):
         yield _path(where, TAG), getattr(kind, TAG), str, kind
     for name, hint in _hints(kind).items():
@@ -190,16 +193,11 @@ def _leaves(config: Any, where: str = "") -> Iterator[tuple[str, Any, Any, type]
             yield _path(where, name), value, hint, kind
 
 
-def _hints(kind: Any) -> dict[str, Any]:
-    """Types of a dataclass's fields by name."""
-    hints = _type_hints(kind)
-    return {field.name: hints[field.name] for field in dataclasses.fields(kind)}
-
-
 @functools.cache
-def _type_hints(kind: Any) -> dict[str, Any]:
-    """Kept: Python evaluates them anew each time, and a report asks thousands of times."""
-    return typing.get_type_hints(kind, include_extras=True)
+def _hints(kind: Any) -> dict[str, Any]:
+    """Types of a dataclass's fields by name. Kept: Python evaluates them anew each time, and a report asks thousands of times."""
+    hints = typing.get_type_hints(kind, include_extras=True)
+    return {field.name: hints[field.name] for field in dataclasses.fields(kind)}
 
 
 @functools.cache
@@ -214,7 +212,7 @@ def documented(kind: Any) -> dict[str, str]:
 def _closest_setting(key: str, where: str, hints: Mapping[str, Any]) -> str:
     hint = did_you_mean(key, hints)
     if not hint and not where:  # `--eps` for `--evaluation.eps`
-        sections = [name for name, kind in hints.items() if dataclasses.is_dataclass(kind) and key in _hints(kind)]
+        sections = [name for name, kind in hints.items() if key in getattr(kind, "__dataclass_fields__", ())]
         hint = f"did you mean '{sections[0]}.{key}'?" if sections else ""
         hint += " (budgets are written like 3/255)" if hint and key == "eps" else ""
     return hint or f"one of {', '.join(hints)}"

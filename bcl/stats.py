@@ -38,10 +38,10 @@ def iqm_interval(values: Sequence[float], seed: int = 0) -> Interval | None:
     return _bootstrap([values], lambda x, axis: _iqm(x), seed)
 
 
-def mean_interval(runs: Sequence[Sequence[float]], seed: int = 0) -> Interval | None:
+def mean_interval(runs: Sequence[Sequence[float]]) -> Interval | None:
     """Bootstrap interval of the mean over runs of their mean returns: episodes are drawn anew within each run, so it is
     about these agents, not about training again. None where a run has n < 3 or no run varies."""
-    return _bootstrap(runs, lambda *drawn, axis: np.mean([np.mean(run, axis=axis) for run in drawn], axis=0), seed)
+    return _bootstrap(runs, lambda *drawn, axis: np.mean([np.mean(run, axis=axis) for run in drawn], axis=0))
 
 
 def certainly_less(xs: Sequence[float], ys: Sequence[float]) -> bool:
@@ -60,14 +60,12 @@ def improvement(xs: Sequence[Sequence[float]], ys: Sequence[Sequence[float]]) ->
     return float(_wins(codes[: len(xs)], codes[len(xs) :]))
 
 
-def improvement_interval(
-    xs: Sequence[Sequence[float]], ys: Sequence[Sequence[float]], seed: int = 0
-) -> Interval | None:
+def improvement_interval(xs: Sequence[Sequence[float]], ys: Sequence[Sequence[float]]) -> Interval | None:
     """Its bootstrap interval, episodes drawn anew within each run of either; none as in `mean_interval`, and at 0 and 1:
     drawing the same episodes again cannot tell how far from certain that is."""
     if not 1e-9 < improvement(xs, ys) < 1 - 1e-9:
         return None
-    return _bootstrap(_codes([*xs, *ys]), lambda *drawn, axis: _wins(drawn[: len(xs)], drawn[len(xs) :]), seed)
+    return _bootstrap(_codes([*xs, *ys]), lambda *drawn, axis: _wins(drawn[: len(xs)], drawn[len(xs) :]))
 
 
 def _codes(runs: Sequence[Sequence[float]]) -> list[np.ndarray]:
@@ -100,7 +98,7 @@ def _iqm(values: np.ndarray) -> np.ndarray:
 
 
 def _bootstrap(
-    runs: Sequence[Sequence[float] | np.ndarray], statistic: Callable[..., Any], seed: int
+    runs: Sequence[Sequence[float] | np.ndarray], statistic: Callable[..., Any], seed: int = 0
 ) -> Interval | None:
     if min(map(len, runs)) < MIN_FOR_INTERVAL or all(len({*run}) == 1 for run in runs):
         return None

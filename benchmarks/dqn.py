@@ -39,10 +39,10 @@ import torch
 from meter import Meter, emulators_alone, process_peak
 from provenance import provenance
 
+from bcl.api.measuring import untrained_policy
 from bcl.config import AttackConfig, DqnConfig, resolve
 from bcl.device import acceleration
 from bcl.envs import VectorEnv, make_env
-from bcl.evaluation.speed import untrained_policy
 from bcl.games import AtariGame
 from bcl.learners.dqn import train
 from bcl.learners.learner import Hooks, Task

@@ -25,13 +25,13 @@ import torch
 from provenance import provenance
 
 import bcl
+from bcl.api.measuring import attack_speed, untrained_policy
 from bcl.attacks import PGD, RIFGSM, Attack, Multi, MultiT, perturb, suite
 from bcl.config import resolve
 from bcl.envs import VectorEnv, make_env
 from bcl.evaluation import Cell, Plan, cells, evaluate_cells, game_for_evaluation
 from bcl.evaluation.plan import Precision
 from bcl.evaluation.play import SearchForm
-from bcl.evaluation.speed import attack_speed, untrained_policy
 from bcl.evaluation.suite import cells_at_once, make_envs
 from bcl.games import Game, ProcgenGame
 from bcl.policies import Policy, as_float
@@ -49,7 +49,7 @@ def one_at_a_time(policy: Policy, game: Game, attack: Attack, seconds: float) ->
     env = make_env(game, 1, device)
     obs = env.reset(0)
     generator = torch.Generator(device).manual_seed(0)
-    searched = SearchForm(policy, half=False)  # the same attack, without the value stream, but a step at a time
+    searched = SearchForm(policy, "full")  # the same attack, without the value stream, but a step at a time
     steps, start = 0, time.perf_counter()
     while time.perf_counter() - start < seconds:
         seen = perturb(attack, searched, as_float(obs), EPS, generator)

@@ -60,7 +60,7 @@ def states(policy: Policy, count: int) -> Tensor:
 def look(agent: str, eps: float, count: int) -> dict[str, object]:
     """How many states have no gradient, and how many actions each attack changes, of all and of these."""
     policy = bcl.load(agent)
-    searched, obs = SearchForm(policy, half=False), states(policy, count)
+    searched, obs = SearchForm(policy, "full"), states(policy, count)
     blind = without_gradient(searched, obs)
     with torch.no_grad():
         clean = policy(obs).argmax(dim=1)

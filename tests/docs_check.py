@@ -41,8 +41,8 @@ def prepare() -> None:
     import torch
 
     import bcl
+    from bcl.api.measuring import untrained_policy
     from bcl.config import resolve
-    from bcl.evaluation.speed import untrained_policy
 
     bcl.save(untrained_policy(resolve("cartpole").game, "cpu"), "policy.safetensors")
     stable_baselines3.PPO("MlpPolicy", "CartPole-v1", n_steps=64, seed=0).save("my_agent.zip")

@@ -11,7 +11,8 @@ from typing import get_args
 import pytest
 
 from bcl.attacks import attack_by_name, suite
-from bcl.cli.main import COMMANDS, parse
+from bcl.cli.main import COMMANDS, functions_of
+from bcl.cli.options import parse
 from bcl.config import Config, resolve_stages
 from bcl.games import Game
 from bcl.recipes import RECIPES, check_trainable
@@ -40,7 +41,7 @@ ALL = [block for page in PAGES for block in blocks(page)]
 
 def refuse_unknown(words: list[str]) -> None:
     """Parse a `bcl` command line, and look up every name in it."""
-    [given, *_], settings = parse(words[1], words[2:])
+    [given, *_], settings = parse(words[1], functions_of(words[1]), words[2:])
     if words[1] in ("train", "presets") and "game" in given:
         config = resolve_stages(given["game"], recipe=given.get("recipe"), settings=parse_settings(settings))[-1][1]
         check_trainable(config.recipe, config.algo)

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 import bcl
+from bcl.api import measuring
 from bcl.cli.main import main
 from bcl.config import resolve
-from bcl.evaluation import speed
 from bcl.runs import store
 
 PACKAGE = Path(bcl.__file__).parent
@@ -75,7 +75,7 @@ def test_a_training_step_is_near_the_command(
 
 def test_a_stored_score_is_near_the_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     policy = tmp_path / "p.safetensors"
-    bcl.save(speed.untrained_policy(resolve("cartpole").game, "cpu"), policy)
+    bcl.save(measuring.untrained_policy(resolve("cartpole").game, "cpu"), policy)
     words = ["attack", str(policy), "--eps", "0.1", "--episodes", "1"]
     found = frames_below(words, monkeypatch, store, "append_row")
     assert len(found) == 2  # without attack, and PGD-10

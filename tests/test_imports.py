@@ -26,13 +26,12 @@ ALLOWED = {
     "stats": set(),
     "result": {"errors"},
     "device": {"errors"},
-    "seeds": set(),
     "schedules": set(),
     "losses": {"errors"},
     "curriculum_rules": {"errors", "config"},
     "curriculum": {"curriculum_rules", "errors"},
     "runs": {"errors", "processes", "config", "curriculum_rules", "recipes", "settings"},
-    "policies": FACTS | {"runs", "zoo", "__init__"},
+    "policies": FACTS | {"envs", "runs", "zoo", "__init__"},
     "evaluation": FACTS | {"__init__", "attacks", "bounds", "device", "stats", "envs", "policies", "result", "runs"},
     "learners": FACTS
     | {
@@ -45,7 +44,6 @@ ALLOWED = {
         "policies",
         "recipes",
         "schedules",
-        "seeds",
     },
     "experiment": FACTS
     | {
@@ -61,7 +59,7 @@ ALLOWED = {
         "policies",
         "recipes",
     }
-    | {"device", "runs", "seeds", "stats"},
+    | {"device", "runs", "stats"},
     "reports": FACTS
     | {"__init__", "attacks", "config", "curriculum_rules", "envs", "evaluation", "experiment", "learners", "policies"}
     | {"device", "recipes", "result", "runs", "stats", "zoo"},

@@ -15,8 +15,9 @@ import torch
 
 import bcl
 from bcl import zoo
-from bcl.api import agents
-from bcl.cli.main import parse
+from bcl.api import playing
+from bcl.cli.main import functions_of
+from bcl.cli.options import parse
 from bcl.config import EvaluationConfig, config_from_dict, config_from_toml, resolve
 from bcl.envs import make_env
 from bcl.errors import WeightsError
@@ -115,7 +116,7 @@ def test_the_command_of_a_shipped_agent_makes_one_like_it_from_scratch(name: str
     agent, made = zoo.named(name), {None, *(Path(zoo.PREFIX + other) for other in zoo.names() if other != name)}
     for line in agent.command.split(" && "):
         assert line.startswith("bcl train ")
-        [given, *_], settings = parse("train", shlex.split(line)[2:])
+        [given, *_], settings = parse("train", functions_of("train"), shlex.split(line)[2:])
         assert given.get("init") in made  # by a command before it, or by that of another agent
         made.add(given.get("out"))
         flags = parse_settings([*settings, f"--seed={given.get('seed', 0)}"])
@@ -138,7 +139,7 @@ def test_the_command_line_takes_a_shipped_agent(
     in_folder: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("ale_py")
-    monkeypatch.setattr(agents, "evaluation_defaults", lambda game: EvaluationConfig(max_steps=20, eps=(1 / 255,)))
+    monkeypatch.setattr(playing, "evaluation_defaults", lambda game: EvaluationConfig(max_steps=20, eps=(1 / 255,)))
     before = sorted(zoo.FOLDER.rglob("*"))
     code, out, _ = in_folder("attack", "zoo:pong-radial", "--attack", "noise", "--episodes", "1")
     assert code == 0

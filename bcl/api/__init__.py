@@ -1,15 +1,21 @@
-"""What the commands do, as functions; the names that people use are in `bcl` itself."""
+"""What the commands do, as functions; the names that people use are in `bcl` itself.
 
+The command line reads their signatures for its help: their modules import nothing heavy at the top.
+"""
+
+import inspect
 import math
 import os
-from collections.abc import Iterable, Sequence
+import types
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from numbers import Integral, Real
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin
 
 from bcl.config import resolve
 from bcl.errors import ConfigError
 from bcl.games import Game, name_of_environment
+from bcl.settings import fits
 
 if TYPE_CHECKING:
     from bcl.attacks import Attack
@@ -22,6 +28,13 @@ INTERRUPTED = 130  # exit code of a command that was stopped by Ctrl-C
 Where = str | os.PathLike[str]
 """A path, or a `Run`, which stands for its directory."""
 Budgets = float | str | Sequence[float | str]
+# What an annotation allows, and what is said of anything else.
+KINDS: dict[Any, tuple[Any, str]] = {
+    int: (Integral, "give a whole number"),
+    float: (Real, "give a number"),
+    bool: (bool, "give True or False"),
+    Callable: (Callable, "give a function"),
+}
 
 
 def named_game(game: object) -> str:
@@ -39,9 +52,33 @@ def game_of(game: object) -> Game:
 
 def given(name: str, value: Any, kinds: type | tuple[type, ...], hint: str) -> Any:
     """The argument, if it is of one of these kinds; else a ConfigError."""
-    if not isinstance(value, kinds) or isinstance(value, bool):
+    if not isinstance(value, kinds) or (isinstance(value, bool) and kinds is not bool):
         raise misfit(name, value, hint)
     return value
+
+
+def check(function: Callable[..., object], arguments: Mapping[str, Any]) -> None:
+    """Refuse arguments that do not fit the annotations of a function or dataclass; those of several kinds it checks itself."""
+    for name, parameter in inspect.signature(function).parameters.items():
+        value = arguments[name]
+        hint = parameter.annotation
+        if get_origin(hint) in (types.UnionType, Union):
+            hint, *others = get_args(hint)
+            if others != [type(None)] or value is None:
+                continue
+        kind, *conditions = get_args(hint) if get_origin(hint) is Annotated else [hint]
+        kind = get_origin(kind) or kind
+        if kind is Literal and (not isinstance(value, str) or value not in get_args(hint)):
+            raise misfit(name, value, f"one of {', '.join(get_args(hint))}")
+        if kind in KINDS:
+            given(name, value, *KINDS[kind])
+        elif isinstance(kind, type) and kind.__module__.startswith("bcl."):
+            given(name, value, kind, f"give a {kind.__module__}.{kind.__name__}")
+        if kind is float and not math.isfinite(value):
+            raise misfit(name, value, "give a finite number")
+        for condition in conditions:
+            if not fits(value, condition):
+                raise ConfigError(f"{name} = {value} is not possible", f"give {condition.split()[-1]} or more")
 
 
 def misfit(name: str, value: object, hint: str) -> ConfigError:
@@ -50,46 +87,11 @@ def misfit(name: str, value: object, hint: str) -> ConfigError:
     return ConfigError(f"{name} = {shown:.60} does not fit", hint)
 
 
-def whole(name: str, value: object, at_least: int | None = None) -> int:
-    """A whole number, not below a limit."""
-    number = int(given(name, value, Integral, "give a whole number"))
-    if at_least is not None and number < at_least:
-        raise ConfigError(f"{name} = {number} is not possible", f"give {at_least} or more")
-    return number
-
-
-def finite(name: str, value: object) -> float:
-    """A number that is not infinite."""
-    number = float(given(name, value, Real, "give a number"))
-    if not math.isfinite(number):
-        raise misfit(name, value, "give a finite number")
-    return number
-
-
-def switch(name: str, value: object) -> bool:
-    """True or False."""
-    if not isinstance(value, bool):
-        raise misfit(name, value, "give True or False")
-    return value
-
-
 def text(name: str, value: object, hint: str) -> str:
     """Text that is not empty."""
     if not given(name, value, str, hint):
         raise misfit(name, value, hint)
     return str(value)
-
-
-def choice(name: str, value: object, choices: Sequence[str]) -> None:
-    """Refuse what is not one of some words."""
-    if not isinstance(value, str) or value not in choices:
-        raise misfit(name, value, f"one of {', '.join(choices)}")
-
-
-def function(name: str, value: object) -> None:
-    """Refuse what cannot be called."""
-    if not callable(value):
-        raise misfit(name, value, "give a function")
 
 
 def path_of(name: str, value: object, hint: str = "give a path") -> Path:

@@ -1,68 +1,37 @@
-"""What is evaluated: a policy, its game, and where its results go."""
+"""bcl.load, bcl.save, bcl.make_env, bcl.wrap and bcl.import_policy."""
 
 import contextlib
 import json
-import tempfile
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import nn
-
-from bcl import envs
-from bcl.api import Where, game_of, given, path_of, switch, whole
-from bcl.config import EvaluationConfig, evaluation_defaults
-from bcl.envs import VectorEnv
+from bcl.api import Policy, Where, check, game_of, given, path_of, text
 from bcl.errors import ConfigError, StoreError, WeightsError
-from bcl.evaluation import game_for_evaluation
-from bcl.evaluation.plan import Starts
-from bcl.experiment.verdict import plan_of
-from bcl.games import REFERENCE_NOOPS, Game
-from bcl.policies import Policy, PolicySpec, files
-from bcl.policies.networks import layers_of
-from bcl.runs.directory import Agent, Repeats, RunDirectory
-from bcl.runs.results import Results
+from bcl.games import Game
+from bcl.runs.directory import Repeats, RunDirectory
+from bcl.settings import Count, Natural
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+    from bcl.envs import VectorEnv
 
 DEVICES = "auto, cpu or cuda"
 
 
-@dataclass(frozen=True)
-class Target:
-    """A policy to be evaluated."""
+def load(path: Where, device: "str | torch.device" = "cpu") -> Policy:
+    """The best policy of a run directory, a policy file or `zoo:NAME`, in eval mode."""
+    from bcl.policies import files
 
-    policy: Policy
-    game: Game
-    defaults: EvaluationConfig
-    results: Results
-    name: str
-    """Where it was found."""
-    start: tuple[str, Agent] | None = None
-    """Of a run: what its agent was trained from, with its name; none where that is the agent itself, or not there."""
-    kept: bool = True
-    """Whether `results` stay; those of an agent in memory do not."""
-    verdict_seed: int | None = None
-    """Of a run: that of the episodes of its verdict."""
-
-    def game_to_play(
-        self, env_set: str | None, seed: int, episodes: int, num_envs: int = 0, starts: Starts = "game"
-    ) -> Game:
-        """The game as it is evaluated. Its episodes take the reference's starts with seed 0, one episode per copy and at
-        most 20 of them."""
-        one_each = 0 < episodes <= len(REFERENCE_NOOPS) and num_envs in (0, episodes)
-        noops = episodes if seed == 0 and one_each and starts == "game" else 0
-        return game_for_evaluation(self.game, env_set, self.defaults.max_steps, noops)
-
-
-def load(path: Where, device: str | torch.device = "cpu") -> Policy:
-    """The best policy of a run directory, a policy file or `zoo:NAME`, in eval mode; anything else is refused in one
-    sentence."""
-    return files.load(policy_file(path_of("path", path)), _torch_device(device))
+    return files.load(policy_file(path_of("path", path)), pick_device(device, numbered=True))
 
 
 def save(policy: Policy, path: Where) -> None:
     """Write a policy file, atomically."""
+    from bcl.policies import Policy, files
+
     given("policy", policy, Policy, "give a policy (bcl.wrap makes one of a module)")
     file = path_of("path", path)
     if file.is_dir():
@@ -72,38 +41,43 @@ def save(policy: Policy, path: Where) -> None:
 
 def make_env(
     game: str | Game | Callable[..., Any],
-    num_envs: int,
-    device: str | torch.device = "cpu",
-    threads: int = 0,
+    num_envs: Count,
+    device: "str | torch.device" = "cpu",
+    threads: Natural = 0,
     *,
     render: bool = False,
-) -> VectorEnv:
+) -> "VectorEnv":
     """N copies of a game; observations arrive on `device`. `threads` 0 lets the engine choose; results never depend on it,
     nor on `render`, which makes pictures for people (`screen`)."""
-    copies = whole("num_envs", num_envs, at_least=1)
-    pictures = switch("render", render)
-    return envs.make_env(
-        game_of(game), copies, _torch_device(device), whole("threads", threads, at_least=0), render=pictures
-    )
+    from bcl import envs
+
+    check(make_env, locals())
+    played_on = pick_device(device, numbered=True)
+    return envs.make_env(game_of(game), int(num_envs), played_on, int(threads), render=render)
 
 
-def wrap(network: nn.Module, game: str | Game | Callable[..., Any]) -> Policy:
+def wrap(network: "nn.Module", game: str | Game | Callable[..., Any]) -> Policy:
     """A module of your own as a policy of a game, for `bcl.evaluate`, `bcl.certify` and, if it is a `Sequential` of plain
     layers, `bcl.save`, after which commands take its file.
 
     It gets observations (B, *shape) as `bcl.make_env` gives them, bytes divided by 255, and returns one action score per action.
     Certificates need a `Sequential` of layers that have bounds.
     """
+    import torch
+    from torch import nn
+
+    from bcl import envs
+    from bcl.policies import Policy, PolicySpec, files
+    from bcl.policies.networks import layers_of
+
     given("network", network, nn.Module, "give a PyTorch module")
     game = game_of(game)
+    layers = layers_of(network)
+    notes = {files.LAYERS: json.dumps(layers)} if layers else {}
     with contextlib.closing(envs.make_env(game, 1)) as env:
         shape = env.obs_shape
         actions = env.num_actions
-        low = env.low
-        high = env.high
-    layers = layers_of(network)
-    notes = {files.LAYERS: json.dumps(layers)} if layers else {}
-    spec = PolicySpec("custom", shape, actions, low, high, game=game, notes=notes)
+        spec = PolicySpec("custom", shape, actions, env.low, env.high, game=game, notes=notes)
     policy = Policy(spec, network).eval()
     device = next((p.device for p in network.parameters()), None)
     if device is None:
@@ -124,36 +98,28 @@ def wrap(network: nn.Module, game: str | Game | Callable[..., Any]) -> Policy:
     return policy
 
 
-@contextlib.contextmanager
-def evaluated(agent: Policy | Where, device: str) -> Iterator[Target]:
-    """The best policy of a run, or a policy file, with results in the run or where those of the file go; or an agent in
-    memory, whose results are temporary, on its own device unless one is named."""
-    if not isinstance(agent, Policy):
-        hint = "give a run, a policy file, zoo:NAME or a policy (bcl.wrap makes one of a module)"
-        yield _target_of_path(path_of("agent", agent, hint), device)
-        return
-    with tempfile.TemporaryDirectory(prefix="bcl-") as temporary:
-        policy = agent if device == "auto" else agent.to(pick_device(device))
-        yield replace(_target_of_policy(policy, Results(Path(temporary)), "an agent in memory"), kept=False)
+def import_policy(
+    path: Where, format: str, game: str | Game | Callable[..., Any], *, normalise: Where | None = None
+) -> Policy:
+    """Convert a published checkpoint into a bcl policy, without running anything it carries.
 
+    `bcl.save` writes the policy to a file.
 
-def _target_of_path(path: Path, device: str) -> Target:
-    policy = load(path, pick_device(device))
-    run = RunDirectory(path)
-    results = run.results if path.is_dir() else files.results_of(path)
-    if not run.exists:
-        return _target_of_policy(policy, results, str(path))
-    start = run.start(trained=files.fingerprint(policy))
-    known = start if start and start[1].file.exists() else None
-    config = run.config
-    seed = plan_of(config, "evaluation").seed
-    return Target(policy, config.game, config.evaluation, results, str(path), known, verdict_seed=seed)
+    Args:
+        path: The foreign checkpoint.
+        format: radial-dqn (radial_rl_v2, SA-DQN, BCL), radial-dqn-v1 (radial_rl), radial-ppo (Procgen) or sb3 (a
+            Stable-Baselines3 DQN, PPO or A2C zip).
+        game: The game it plays, such as fruitbot.
+        normalise: sb3: an npz file with mean and var of VecNormalize's obs_rms, and its epsilon, where the agent was trained
+            behind it.
+    """
+    text("format", format, "give its name, such as 'sb3'")
+    statistics = None if normalise is None else path_of("normalise", normalise)
+    if statistics and not statistics.is_file():
+        raise WeightsError(f"normalise = '{statistics}' is not a file", "give the npz file of the statistics")
+    from bcl.policies import importers
 
-
-def _target_of_policy(policy: Policy, results: Results, name: str) -> Target:
-    if policy.spec.game is None:
-        raise WeightsError(f"'{name}' does not say which game it plays", "save it with a game in its spec")
-    return Target(policy, policy.spec.game, evaluation_defaults(policy.spec.game), results, name)
+    return importers.import_policy(path_of("path", path), format, game_of(game), statistics)
 
 
 def policy_file(path: Path) -> Path:
@@ -180,26 +146,21 @@ def _instead_of(folder: Path) -> str:
     return "give a directory that 'bcl train' made, a policy file or zoo:NAME"
 
 
-def pick_device(name: str) -> str:
-    """`auto` is the GPU where there is one."""
-    given("device", name, str, DEVICES)
-    if name == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    if name not in ("cpu", "cuda"):
-        raise ConfigError(f"unknown device '{name}'", DEVICES)
-    if name == "cuda" and not torch.cuda.is_available():
-        raise ConfigError("PyTorch sees no CUDA device here", "take --device cpu")
-    return name
+def pick_device(device: "str | torch.device", numbered: bool = False) -> "torch.device":
+    """One that this machine has; `auto` is the GPU where there is one, `numbered` allows a GPU by its number, such as cuda:1."""
+    import torch
 
-
-def _torch_device(device: str | torch.device) -> torch.device:
-    """One that this machine has: `auto`, cpu, cuda, or a GPU by its number such as cuda:1."""
-    if not isinstance(device, torch.device) and not str(device).startswith("cuda:"):
-        return torch.device(pick_device(device))
+    given("device", device, (str, torch.device), DEVICES)
+    gpus = torch.cuda.device_count() if str(device) != "cpu" and torch.cuda.is_available() else 0
+    if device == "auto":
+        device = "cuda" if gpus else "cpu"
     try:
         found = torch.device(device)
     except RuntimeError:
         raise ConfigError(f"unknown device '{device}'", DEVICES) from None
-    if found.type not in ("cpu", "cuda") or (found.type == "cuda" and (found.index or 0) >= torch.cuda.device_count()):
-        raise ConfigError(f"PyTorch has no device '{device}' here", DEVICES)
+    if found.type not in ("cpu", "cuda") or (found.index is not None and not numbered):
+        raise ConfigError(f"unknown device '{device}'", DEVICES)
+    if found.type == "cuda" and (found.index or 0) >= gpus:
+        number = f" {found.index}" if found.index else ""
+        raise ConfigError(f"PyTorch sees no CUDA device{number} here", "take --device cpu")
     return found

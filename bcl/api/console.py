@@ -15,8 +15,8 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, Self
 
 from rich.console import Console
-from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
+from rich.table import Column
 
 from bcl.api import INTERRUPTED
 from bcl.api.evaluating import ProgressListener
@@ -57,8 +57,7 @@ class Shown:
 
     def line(self, left: str, of: str = "") -> str:
         """All of it; `left` is the time left, `of` what the share is of."""
-        words = [f"{self.name}: {self.share:.0%}{of}", f"{left} left" if left else "", self.numbers]
-        return ", ".join(filter(None, words))
+        return ", ".join(filter(None, (f"{self.name}: {self.share:.0%}{of}", left, self.numbers)))
 
 
 class Bars:
@@ -67,8 +66,13 @@ class Bars:
     def __init__(self, shown: bool | None, lines: bool) -> None:
         self.shown = err.is_terminal or err.is_jupyter if shown is None else shown
         self._lines = lines and not self.shown
-        columns = (TextColumn("{task.description}"), BarColumn(BAR), TextColumn("{task.fields[numbers]}"))
-        self.drawn = Progress(*columns, console=err, transient=True, disable=not self.shown)
+        columns = (  # how far it is and how long it will take come early, so that narrow terminals show it
+            TextColumn("{task.description}", markup=False, table_column=Column(width=NAME, no_wrap=True)),
+            TextColumn("{task.percentage:>3.0f}% {task.fields[left]:<14}"),
+            BarColumn(BAR),
+            TextColumn("{task.fields[numbers]}", markup=False, table_column=Column(ratio=1, no_wrap=True)),
+        )
+        self.drawn = Progress(*columns, console=err, transient=True, expand=True, disable=not self.shown)
         self._tasks: dict[str, TaskID] = {}
         self._first: dict[str, tuple[float, float]] = {}
         """When each piece was first seen, and how far it was then."""
@@ -86,58 +90,46 @@ class Bars:
         for gone in self._tasks.keys() - {piece.key for piece in pieces}:
             del self._first[gone]
             self.drawn.remove_task(self._tasks.pop(gone))
-        left = {piece.key: self._left(piece) for piece in pieces}
+        left = {piece.key: self._estimate(piece) for piece in pieces}
         for piece in pieces:
-            head = _head(piece, left[piece.key])
-            numbers = _cut(piece.numbers)
+            fields: dict[str, Any] = {"left": left[piece.key], "numbers": piece.numbers}
             if piece.key not in self._tasks:
-                self._tasks[piece.key] = self.drawn.add_task(head, total=1.0, numbers=numbers)
-            self.drawn.update(self._tasks[piece.key], completed=piece.share, description=head, numbers=numbers)
+                self._tasks[piece.key] = self.drawn.add_task(piece.name, total=1.0, **fields)
+            self.drawn.update(self._tasks[piece.key], completed=piece.share, description=piece.name, **fields)
         if self._lines and time.monotonic() - self._printed >= SECONDS_PER_LINE:
             self._printed = time.monotonic()
             for piece in pieces:
                 say(piece.line(left[piece.key], of))
 
-    def _left(self, piece: Shown) -> str:
-        """Time left in hours, minutes and seconds; empty in the first second, where nothing is known from before."""
+    def _estimate(self, piece: Shown) -> str:
+        """The time left; empty in the first second, where nothing is known from before."""
         now = time.monotonic()
         began, before = self._first.setdefault(piece.key, (now, piece.share))
         if now - began < SECONDS_PER_LOOK or piece.share <= before:
-            return "" if piece.seconds_left is None else str(timedelta(seconds=round(piece.seconds_left)))
-        return str(timedelta(seconds=round((now - began) * (1 - piece.share) / (piece.share - before))))
+            return "" if piece.seconds_left is None else _left(piece.seconds_left)
+        return _left((now - began) * (1 - piece.share) / (piece.share - before))
 
 
-def _head(piece: Shown, left: str) -> str:
-    """What is under way, how far it is and how long it will take: first in the line, so that narrow terminals show it."""
-    short = piece.name if len(piece.name) <= NAME else f"{piece.name[: NAME - 1]}\N{HORIZONTAL ELLIPSIS}"
-    return f"{escape(short):<{NAME}} {piece.share:>4.0%} {f'{left} left' if left else '':<14}"
-
-
-def _cut(numbers: str) -> str:
-    """As much as fits behind the bar."""
-    room = err.width - NAME - BAR - 22  # percent, time left and gaps
-    return escape(numbers if len(numbers) <= room else f"{numbers[: max(0, room - 1)]}\N{HORIZONTAL ELLIPSIS}")
+def _left(seconds: float) -> str:
+    """In hours, minutes and seconds."""
+    return f"{timedelta(seconds=round(seconds))} left"
 
 
 class progress(Bars, ProgressListener):
     """A bar of all the work of an evaluation; without a terminal, a line every half minute and per finished unit."""
 
-    def __init__(self, units: int = 0, quiet: bool = False) -> None:
+    def __init__(self, quiet: bool = False) -> None:
         super().__init__(shown=False if quiet else None, lines=not quiet)
-        self._quiet = quiet
-        self._units = units
+        self._units = 0
         self._finished = 0
         self._started = 0
 
     def start(self, units: int) -> None:
-        """See ProgressListener."""
         self._units = units
         self._finished = 0
         self._started += 1
 
     def begin(self, label: str) -> Callable[[int, int], None]:
-        """See ProgressListener."""
-
         def told(done: int, of: int) -> None:
             counted = f"{self._finished} of {self._units} done" if self._units else ""
             self.show([Shown(str(self._started), label, done / of if of else 0.0, counted)], of=" of all")
@@ -145,16 +137,16 @@ class progress(Bars, ProgressListener):
         return told
 
     def finished(self, line: str) -> None:
-        """See ProgressListener."""
         self._finished += 1
-        if not self._quiet and not self.shown:
+        if self._lines:
             say(line)
 
 
 class live(Bars):
     """A run that this process works on: a bar for the whole and one for every piece of its work that is under way.
 
-    `shown` forces bars or none, `lines` are printed where none are; `on_row` is told the rows of metrics that are new.
+    `shown` forces bars or none, `lines` are printed where none are; `on_row` is told the rows of metrics that are new, and
+    what it raises gets the `note`.
     """
 
     def __init__(
@@ -163,6 +155,7 @@ class live(Bars):
         shown: bool | None = None,
         lines: bool = True,
         on_row: Callable[[str, dict[str, Any]], object] | None = None,
+        note: str = "",
     ) -> None:
         super().__init__(shown, lines)
         self._run = run
@@ -170,6 +163,7 @@ class live(Bars):
         self._watched = shown is not False or lines
         self._looked = time.monotonic()
         self._on_row = on_row
+        self._note = note
         self._told = {folder: row["step"] for folder, row in self._rows({})} if on_row else {}
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -191,7 +185,7 @@ class live(Bars):
         from bcl.experiment.status import incumbent, last_speed, pieces, training_left
 
         found = [*pieces(self._run, self._since)]
-        shown = [Shown(f"{piece.name} {piece.doing}", piece.name, _share(piece), _numbers(piece)) for piece in found]
+        shown = [*map(_shown, found)]
         with contextlib.suppress(StoreError):
             if whole := training_left(self._run, found):
                 best = incumbent(self._run)
@@ -208,7 +202,11 @@ class live(Bars):
         if self._on_row:
             for folder, row in self._rows(self._told):
                 self._told[folder] = row["step"]
-                self._on_row(str(folder.relative_to(self._run)), row)
+                try:
+                    self._on_row(str(folder.relative_to(self._run)), row)
+                except Exception as error:
+                    error.add_note(self._note)
+                    raise
 
     def _rows(self, told: dict[Path, float]) -> Iterator[tuple[Path, dict[str, Any]]]:
         """Of every training run, those after the step that was told."""
@@ -223,15 +221,10 @@ class live(Bars):
 def piece_line(piece: "Piece") -> str:
     """One line for `bcl status`; the time left is by the last row of metrics."""
     rate = piece.row.get("steps_per_second")
-    left = str(timedelta(seconds=round((piece.of - piece.done) / rate))) if rate else ""
-    return Shown("", piece.name, _share(piece), _numbers(piece)).line(left)
+    return _shown(piece).line(_left((piece.of - piece.done) / rate) if rate else "")
 
 
-def _share(piece: "Piece") -> float:
-    return piece.done / max(piece.of, 1)
-
-
-def _numbers(piece: "Piece") -> str:
+def _shown(piece: "Piece") -> Shown:
     row = piece.row
     words = [f"{piece.doing} {piece.done:,} of {piece.of:,}" if row else piece.doing]
     for name, label in (("return", "return"), ("return_attacked", "attacked"), ("eps", "eps")):
@@ -239,7 +232,7 @@ def _numbers(piece: "Piece") -> str:
             words.append(f"{label} {value:.4g}")
     if rate := row.get("steps_per_second"):
         words.append(f"{rate:,.0f} steps/s")
-    return ", ".join(words)
+    return Shown(f"{piece.name} {piece.doing}", piece.name, piece.done / max(piece.of, 1), ", ".join(words))
 
 
 @contextlib.contextmanager

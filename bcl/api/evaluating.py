@@ -1,17 +1,14 @@
-"""bcl.evaluate and bcl.certify.
-
-The command line reads their signatures for its help: nothing heavy is imported at the top.
-"""
+"""bcl.evaluate and bcl.certify."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from bcl.api import Attack, Budgets, Policy, Where, choice, finite, switch, whole
+from bcl.api import Attack, Budgets, Policy, Where, check
 from bcl.errors import ConfigError, counted
 from bcl.result import Result, Table
-from bcl.settings import format_eps
+from bcl.settings import Count, Natural, format_eps
 
 if TYPE_CHECKING:
     from bcl.bounds import Method
@@ -111,15 +108,15 @@ def evaluate(
     attacks: str | Attack | Sequence[str | Attack] | None = None,
     eps: Budgets | None = None,
     episodes: int | None = None,
-    seed: int = 0,
+    seed: Natural = 0,
     env_set: Literal["train", "eval"] | None = None,
     protocol: Literal["fixed", "first"] = "fixed",
     precision: Literal["fast", "full"] = "fast",
-    num_envs: int = 0,
+    num_envs: Natural = 0,
     starts: Literal["game", "varied"] | None = None,
     device: str = "auto",
     sanity: bool = False,
-    parallel: int = 1,
+    parallel: Count = 1,
     find_eps: bool = False,
     threshold: float | None = None,
     listener: ProgressListener = NO_LISTENER,
@@ -156,24 +153,19 @@ def evaluate(
         threshold: With --find-eps: a return; by default half of that without attack, counted from the game's lowest.
     """
     from bcl.api import playing
-    from bcl.api.agents import evaluated
     from bcl.attacks import LowestScored, attack_by_name
     from bcl.evaluation import Cell, Evaluation, Plan, cells, find_breaking, flags, run_suite, worse_than_start
 
+    check(evaluate, locals())
     budgets = playing.budgets(eps)
     chosen = playing.chosen_attacks(suite, attacks)
-    switch("sanity", sanity)
-    if not switch("find_eps", find_eps) and threshold is not None:
+    if threshold is not None and not find_eps:
         raise ConfigError("a threshold was given but no search for a budget", "add --find-eps")
-    threshold = None if threshold is None else finite("threshold", threshold)
-    seed = whole("seed", seed, at_least=0)
-    num_envs = whole("num_envs", num_envs, at_least=0)
-    playing.check(env_set, parallel, listener)
-    with evaluated(agent, device) as target:
-        count = target.defaults.episodes if episodes is None else whole("episodes", episodes)
+    with playing.evaluated(agent, device) as target:
+        count = target.defaults.episodes if episodes is None else int(episodes)
         starts = target.defaults.starts if starts is None else starts
         game = target.game_to_play(env_set, seed, count, num_envs, starts)
-        plan = Plan(game, count, seed, protocol, precision, num_envs, starts)
+        plan = Plan(game, count, int(seed), protocol, precision, int(num_envs), starts)
         compared = cells(chosen, budgets or (() if find_eps else target.defaults.eps))
         wanted = [*compared, Cell(attack_by_name("pgd-30"), 1.0)] if sanity else compared
         listener.start(len(wanted) + (len(compared) if target.start else 0))
@@ -192,7 +184,8 @@ def evaluate(
             raised += worse_than_start(scores, start.scores, start.file)
         breaking = None
         if find_eps:
-            breaking = find_breaking(target.policy, plan, chosen, target.results, threshold, listener.begin)
+            least = None if threshold is None else float(threshold)
+            breaking = find_breaking(target.policy, plan, chosen, target.results, least, listener.begin)
     kept = folder.path if target.kept else None
     return Evaluation(game, scores, target.name, raised, floor, kept, start, breaking)
 
@@ -203,10 +196,10 @@ def certify(
     eps: Budgets | None = None,
     method: Literal["ibp", "crown-ibp", "crown", "auto"] = "auto",
     episodes: int | None = None,
-    seed: int = 0,
+    seed: Natural = 0,
     env_set: Literal["train", "eval"] | None = None,
     device: str = "auto",
-    parallel: int = 1,
+    parallel: Count = 1,
     listener: ProgressListener = NO_LISTENER,
 ) -> Certification:
     """Prove what no attack can change: certified actions (ACR) and the greedy worst case (GWC) per budget.
@@ -223,18 +216,14 @@ def certify(
         parallel: Processes that share the work; worth it on a CPU with several cores.
     """
     from bcl.api import playing
-    from bcl.api.agents import evaluated
-    from bcl.bounds import METHODS
     from bcl.evaluation import Plan, affordable_method, run_certificates
 
+    check(certify, locals())
     given_budgets = playing.budgets(eps)
-    choice("method", method, (*METHODS, "auto"))
-    seed = whole("seed", seed, at_least=0)
-    playing.check(env_set, parallel, listener)
-    with evaluated(agent, device) as target:
-        count = target.defaults.episodes if episodes is None else whole("episodes", episodes)
+    with playing.evaluated(agent, device) as target:
+        count = target.defaults.episodes if episodes is None else int(episodes)
         game = target.game_to_play(env_set, seed, count)
-        plan = Plan(game, count, seed, num_envs=count)
+        plan = Plan(game, count, int(seed), num_envs=count)
         budgets = given_budgets or list(target.defaults.eps)
         chosen, why = affordable_method(target.policy) if method == "auto" else (method, "")
         listener.start(len(budgets))

@@ -1,7 +1,4 @@
-"""bcl.presets and bcl.zoo_agents: what comes with the package.
-
-The command line reads their signatures for its help: nothing heavy is imported at the top.
-"""
+"""bcl.presets and bcl.zoo_agents: what comes with the package."""
 
 import dataclasses
 import textwrap

@@ -1,31 +1,96 @@
-"""How bcl.evaluate and bcl.certify have scores and certificates made, in this process or in several."""
+"""What is evaluated, and how bcl.evaluate and bcl.certify have its scores and certificates made, in one process or several."""
 
 import contextlib
+import tempfile
 import time
 import warnings
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from bcl.api import Budgets, choice, given, misfit, several, text, whole
-from bcl.api.agents import Target
+from bcl.api import Budgets, Where, misfit, path_of, several, text
+from bcl.api.agents import load, pick_device
 from bcl.api.evaluating import ProgressListener
 from bcl.api.workers import Workers
 from bcl.attacks import Attack, attack_by_name, lacks_source, suite
 from bcl.attacks.suites import with_name
 from bcl.bounds import Method
-from bcl.errors import ConfigError, StoreError, counted
-from bcl.evaluation import Cell, Plan, Score, Start, missing_cells, read_certified, run_suite
+from bcl.config import EvaluationConfig, evaluation_defaults
+from bcl.errors import ConfigError, StoreError, WeightsError, counted
+from bcl.evaluation import Cell, Plan, Score, Start
+from bcl.evaluation.plan import Starts, game_for_evaluation
 from bcl.evaluation.play import Progress
-from bcl.evaluation.suite import PARTS
+from bcl.evaluation.suite import PARTS, missing_cells, read_certified, run_suite
 from bcl.experiment import worker
 from bcl.experiment.learned_adversary import ready
+from bcl.experiment.verdict import plan_of
+from bcl.games import REFERENCE_NOOPS, Game
 from bcl.policies import Policy, files
 from bcl.runs import store
+from bcl.runs.directory import Agent, RunDirectory
 from bcl.runs.executors import Job
-from bcl.runs.results import CertificatesFolder, RowsFolder, ScoresFolder
+from bcl.runs.results import CertificatesFolder, Results, RowsFolder, ScoresFolder
 from bcl.settings import parse_eps
+
+
+@dataclass(frozen=True)
+class Target:
+    """A policy to be evaluated."""
+
+    policy: Policy
+    game: Game
+    defaults: EvaluationConfig
+    results: Results
+    name: str
+    """Where it was found."""
+    start: tuple[str, Agent] | None = None
+    """Of a run: what its agent was trained from, with its name; none where that is the agent itself, or not there."""
+    kept: bool = True
+    """Whether `results` stay; those of an agent in memory do not."""
+    verdict_seed: int | None = None
+    """Of a run: that of the episodes of its verdict."""
+
+    def game_to_play(
+        self, env_set: str | None, seed: int, episodes: int, num_envs: int = 0, starts: Starts = "game"
+    ) -> Game:
+        """The game as it is evaluated. Its episodes take the reference's starts with seed 0, one episode per copy and at
+        most 20 of them."""
+        one_each = 0 < episodes <= len(REFERENCE_NOOPS) and num_envs in (0, episodes)
+        noops = episodes if seed == 0 and one_each and starts == "game" else 0
+        return game_for_evaluation(self.game, env_set, self.defaults.max_steps, noops)
+
+
+@contextlib.contextmanager
+def evaluated(agent: Policy | Where, device: str) -> Iterator[Target]:
+    """The best policy of a run, or a policy file, with results in the run or where those of the file go; or an agent in
+    memory, whose results are temporary, on its own device unless one is named."""
+    if not isinstance(agent, Policy):
+        hint = "give a run, a policy file, zoo:NAME or a policy (bcl.wrap makes one of a module)"
+        yield _target_of_path(path_of("agent", agent, hint), device)
+        return
+    with tempfile.TemporaryDirectory(prefix="bcl-") as temporary:
+        policy = agent if device == "auto" else agent.to(pick_device(device))
+        yield replace(_target_of_policy(policy, Results(Path(temporary)), "an agent in memory"), kept=False)
+
+
+def _target_of_path(path: Path, device: str) -> Target:
+    policy = load(path, pick_device(device))
+    run = RunDirectory(path)
+    results = run.results if path.is_dir() else files.results_of(path)
+    if not run.exists:
+        return _target_of_policy(policy, results, str(path))
+    start = run.start(trained=files.fingerprint(policy))
+    known = start if start and start[1].file.exists() else None
+    config = run.config
+    seed = plan_of(config, "evaluation").seed
+    return Target(policy, config.game, config.evaluation, results, str(path), known, verdict_seed=seed)
+
+
+def _target_of_policy(policy: Policy, results: Results, name: str) -> Target:
+    if policy.spec.game is None:
+        raise WeightsError(f"'{name}' does not say which game it plays", "save it with a game in its spec")
+    return Target(policy, policy.spec.game, evaluation_defaults(policy.spec.game), results, name)
 
 
 @dataclass(frozen=True)
@@ -106,19 +171,6 @@ class Evaluator:
         for _ in Workers(parallel=self.parallel).make_executor().run(jobs, lambda: False, tick):
             pass
         folder.gather()
-
-
-def check(env_set: object, parallel: object, listener: object) -> None:
-    """Refuse what is no set of levels, no number of processes or no listener."""
-    check_levels(env_set)
-    Workers(parallel=whole("parallel", parallel)).worker_device()
-    given("listener", listener, ProgressListener, "give a bcl.api.evaluating.ProgressListener")
-
-
-def check_levels(env_set: object) -> None:
-    """Refuse what is no set of levels."""
-    if env_set is not None:
-        choice("env_set", env_set, ("train", "eval"))
 
 
 def budgets(eps: Budgets | None) -> list[float]:

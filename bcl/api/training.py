@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from bcl import recipes, zoo
-from bcl.api import Policy, Where, function, given, named_game, path_of, switch, text, whole
+from bcl.api import Policy, Where, check, named_game, path_of, text
 from bcl.api.workers import Workers
 from bcl.config import Stages, resolve_stages
 from bcl.errors import BclError, ConfigError, StoreError, TrainingError, counted
 from bcl.result import Result, Table
 from bcl.runs import store
 from bcl.runs.directory import Repeats, RunDirectory, check_new, make_room, runs_of
-from bcl.settings import format_eps
+from bcl.settings import Count, format_eps
 
 if TYPE_CHECKING:
     from bcl.evaluation import Evaluation
@@ -120,14 +120,10 @@ class RepeatedRun(Run):
         finals = self.summary["final_scores"]
         median = self.median.folder
         scores = " ".join(f"{score:.4g}" for score in finals.values())
-        return "\n".join(
-            [
-                *map(str, self.runs),
-                f"final score: {self.summary['final_score_is']}",
-                f"final scores of {len(self.runs)} repeats: {scores}, IQM {self.summary['iqm']:.4g}",
-                f"the median is {median} with {finals[median.name]:.4g}",
-            ]
-        )
+        lines = [*map(str, self.runs), f"final score: {self.summary['final_score_is']}"]
+        lines.append(f"final scores of {len(self.runs)} repeats: {scores}, IQM {self.summary['iqm']:.4g}")
+        lines.append(f"the median is {median} with {finals[median.name]:.4g}")
+        return "\n".join(lines)
 
 
 @dataclass(frozen=True)
@@ -140,15 +136,6 @@ class Finisher:
     on_row: OnRow | None
     as_command: bool
 
-    def __post_init__(self) -> None:
-        given("workers", self.workers, Workers, "give bcl.Workers(parallel=2) or the like")
-        function("say", self.say)
-        if self.progress is not None:
-            switch("progress", self.progress)
-        if self.on_row is not None:
-            function("on_row", self.on_row)
-        switch("as_command", self.as_command)
-
     def finish_repeats(self, group: Path) -> RepeatedRun:
         """Every repeat; then the median by the paper's final score, and the IQM beside it."""
         from bcl import experiment
@@ -160,12 +147,12 @@ class Finisher:
         if shared := experiment.shared_stages(runs):
             for run in runs:
                 until = ", up to the stage whose median all repeats go on from"
-                with run.lock(self.say), self.at_work(run.path, group, until) as dispatcher:
+                with store.lock(run.path, self.say), self.at_work(run.path, group, until) as dispatcher:
                     experiment.train_until_median(run.path, dispatcher)
             experiment.share_median(shared)
         finished = []
         for run in runs:
-            with run.lock(self.say), self.at_work(run.path, group) as dispatcher:
+            with store.lock(run.path, self.say), self.at_work(run.path, group) as dispatcher:
                 finished.append(Run(run.path, experiment.finish(run.path, dispatcher)))
             self.say(f"verdict: {finished[-1].sentence}")
         verdicts = {run.folder.name: run.verdict for run in finished}
@@ -181,12 +168,10 @@ class Finisher:
 
         resume = shlex.join(["bcl", "resume", str(resumed), *self.workers.options()])
         continue_with = f"continue with: {resume}"
-        on_row = self.on_row and _with_note(
-            self.on_row, f"on_row raised this; what was trained is kept, {continue_with}"
-        )
+        note = f"on_row raised this; what was trained is kept, {continue_with}"
         stops = console.stop_requests(continue_with) if self.as_command else contextlib.nullcontext(lambda: False)
         try:
-            with stops as interrupted, console.live(run, self.progress, self.as_command, on_row) as view:
+            with stops as interrupted, console.live(run, self.progress, self.as_command, self.on_row, note) as view:
                 dispatcher = self.workers.dispatcher(interrupted, view.tick, self.say)
                 self.say(f"'{run}' is finished" if RunDirectory(run).finished else f"run: {run}{until}")
                 yield dispatcher
@@ -200,19 +185,6 @@ class Finisher:
         except BclError as error:
             error.hint = "; ".join(filter(None, (error.hint, continue_with)))
             raise
-
-
-def _with_note(on_row: OnRow, note: str) -> OnRow:
-    """The same function; what it raises reaches the caller as it is, with a note."""
-
-    def told(folder: str, row: dict[str, Any]) -> None:
-        try:
-            on_row(folder, row)
-        except Exception as error:
-            error.add_note(note)
-            raise
-
-    return told
 
 
 def _resume_warning(run: Path) -> str:
@@ -235,7 +207,7 @@ def train(
     size: Literal["full", "small"] | None = None,
     init: Where | Policy | None = None,
     config: Where | None = None,
-    repeats: int = 1,
+    repeats: Count = 1,
     workers: Workers = ALONE,
     say: Say = lambda line: None,
     progress: bool | None = None,
@@ -262,8 +234,8 @@ def train(
         repeats: How many whole runs to train, with this seed and the following ones, each in a folder of its own.
     """
     _refuse_options("train", settings)
+    check(train, locals())
     finisher = Finisher(workers, say, progress, on_row, as_command)
-    whole("repeats", repeats, at_least=1)
     name = _name(game, workers)
     if recipe is not None:
         text("recipe", recipe, "give its name, such as 'at'")
@@ -283,7 +255,7 @@ def train(
         experiment.check(stages, device if workers.local else "cpu", start, workers.trackers())
     if last.size == "small":
         say(A_QUICK_LOOK)
-    with RunDirectory(folder).lock(say):
+    with store.lock(folder, say):
         if repeats > 1:
             if not begun:
                 _create_repeats(folder, each, device, start)
@@ -331,6 +303,7 @@ def resume(
         folder: The run directory, or that of its repeats.
     """
     _refuse_options("resume", settings)
+    check(resume, locals())
     finisher = Finisher(workers, say, progress, on_row, as_command)
     path = path_of("folder", folder)
     run = RunDirectory(path)
@@ -339,8 +312,8 @@ def resume(
     from bcl import experiment
 
     # A repeat is not resumed while all of them are.
-    others = run.repeats.lock() if run.repeats else contextlib.nullcontext()
-    with run.lock(say), others:
+    others = store.lock(run.repeats.path) if run.repeats else contextlib.nullcontext()
+    with store.lock(path, say), others:
         if Repeats(path).exists:
             return finisher.finish_repeats(path)
         with finisher.at_work(path, path) as dispatcher:

@@ -3,9 +3,9 @@
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Literal
 
-from bcl.api import finite, given, switch, whole
+from bcl.api import check, given
 from bcl.errors import ConfigError
 from bcl.runs.executors import JudgeBeside
 
@@ -42,18 +42,10 @@ class Workers:
     """Mirror the metrics to this Weights & Biases project; needs the package and a login, or WANDB_MODE=offline."""
 
     def __post_init__(self) -> None:
-        for name, choices in (("executor", Executors), ("judge_beside", JudgeBeside)):
-            if getattr(self, name) not in get_args(choices):
-                raise ConfigError(
-                    f"{name} '{getattr(self, name)}' is unknown", f"one of {', '.join(get_args(choices))}"
-                )
+        check(Workers, vars(self))
         given("device", self.device, str, "auto, cpu or cuda")
-        whole("parallel", self.parallel)
-        for name in ("ray_cpus", "ray_gpus"):
-            finite(name, getattr(self, name))
         if self.ray_address is not None:
             given("ray_address", self.ray_address, str, "give auto, host:port or ray://host:port")
-        switch("tensorboard", self.tensorboard)
         given("wandb", self.wandb, str, "give the name of a project")
 
     @property
@@ -78,7 +70,7 @@ class Workers:
                 "--judge-beside on is for one run at a time", "leave it out, or --parallel and --executor"
             )
         if self.local:
-            return pick_device(self.device)
+            return str(pick_device(self.device))
         wanted = "cuda" if self.ray_gpus > 0 else "cpu"
         if self.device not in ("auto", wanted):
             raise ConfigError(f"--device {self.device} does not fit --ray-gpus {self.ray_gpus:g}", "leave one out")

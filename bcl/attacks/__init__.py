@@ -27,4 +27,4 @@ from bcl.attacks.records import (
 )
 from bcl.attacks.ri_fgsm import RIFGSM, Multi, MultiT
 from bcl.attacks.suites import SUITES, attack_by_name, attacks_named, suite
-from bcl.attacks.threat import Attack, AttackedPolicy, Ball, Budget, LowestScored, Randomness, RowGenerators, perturb
+from bcl.attacks.threat import Attack, AttackedPolicy, Ball, Budget, LowestScored, Randomness, perturb

@@ -44,7 +44,8 @@ class Square:
     def __call__(self, policy: AttackedPolicy, obs: Tensor, eps: Budget, generator: Randomness, /) -> Tensor:
         clean = policy(obs)
         ball = Ball.around(policy, obs, eps)
-        best = ball.project(obs + eps * _stripes(obs, generator))
+        columns = (len(obs), obs.shape[1], 1, obs.shape[3]) if obs.dim() == 4 else obs.shape
+        best = ball.project(obs + eps * signs(columns, obs, generator))  # stripes; of vectors, every element by itself
         best_value = Margin()(policy(best), clean)
         for query in range(1, self.queries):
             share = self.area / 2 ** sum(query * 10_000 > halving * self.queries for halving in SQUARE_HALVINGS)
@@ -84,16 +85,8 @@ def _fill(out: Tensor, dim: int, generator: Randomness, fill: Callable[[Tensor, 
     if isinstance(generator, Generator):
         fill(out, generator)
         return
-    for part, own in generator.parts(out, dim):
+    for part, own in zip(out.chunk(len(generator), dim), generator, strict=True):
         part.copy_(fill(torch.empty_like(part), own))  # in the order in which it would be filled alone
-
-
-def _stripes(obs: Tensor, generator: Randomness) -> Tensor:
-    """One sign per image column and channel; one per element where there are no columns."""
-    if obs.dim() != 4:
-        return signs(obs.shape, obs, generator)
-    batch, channels, _, width = obs.shape
-    return signs((batch, channels, 1, width), obs, generator)
 
 
 def _window(obs: Tensor, share: float, generator: Randomness) -> tuple[Tensor, Tensor]:

@@ -42,9 +42,8 @@ class PGD:
         demand("at least 1", steps=self.steps, restarts=self.restarts)
         demand("above 0", step=self.step)
         if self.restarts > 1 and not self.random_start:
-            raise ConfigError(
-                f"{self.restarts} restarts from the clean point are all the same", "set random_start=True"
-            )
+            what = f"{self.restarts} restarts from the clean point are all the same"
+            raise ConfigError(what, "set random_start=True")
 
     def __call__(self, policy: AttackedPolicy, obs: Tensor, eps: Budget, generator: Randomness, /) -> Tensor:
         chooses = self.restarts > 1  # by what the clean action was

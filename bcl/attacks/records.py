@@ -9,9 +9,9 @@ import inspect
 import json
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, cast, overload
+from typing import Any, TypeVar, cast
 
 from torch import Tensor
 
@@ -23,24 +23,13 @@ from bcl.attacks.ri_fgsm import RIFGSM, Multi, MultiT
 from bcl.attacks.threat import Attack, AttackedPolicy, Budget, LowestScored, Randomness
 from bcl.errors import BclError, ConfigError
 
+PerhapsAttack = TypeVar("PerhapsAttack", Attack, Attack | None)
 NONE = "none"  # the repr of no attack
 SOURCE = "source_digest"  # key of an attack that is not one of this package
 # In the order of tables: the paper's first.
 _ATTACKS = (
-    PGD,
-    RIFGSM,
-    Multi,
-    MultiT,
-    FGSM,
-    APGD,
-    WorstAction,
-    Square,
-    UniformNoise,
-    CornerNoise,
-    Learned,
-    LowestScored,
-    MixedPGD,
-)
+    PGD, RIFGSM, Multi, MultiT, FGSM, APGD, WorstAction, Square, UniformNoise, CornerNoise, Learned, LowestScored, MixedPGD,
+)  # fmt: skip
 _OBJECTIVES = (CrossEntropy, KL, Margin, MinBest, OwnValue)
 _KINDS: dict[str, type] = {kind.__name__: kind for kind in (*_ATTACKS, *_OBJECTIVES)}
 _NAMES = {
@@ -75,27 +64,27 @@ class OtherAttack:
 def attack_to_dict(attack: Attack) -> dict[str, Any]:
     """Its kind, those of its fields that its repr shows and, if it is not one of this package, a digest of its source."""
     if isinstance(attack, OtherAttack):
-        return _as_dict(attack.kind, attack.source, dict(attack.settings))
-    kind = type(attack)
-    ours = _KINDS.get(kind.__name__) is kind
-    name = kind.__name__ if ours else f"{kind.__module__}:{kind.__qualname__}"
-    source = "" if ours else source_digest(kind)
-    if not dataclasses.is_dataclass(attack):
-        return _as_dict(name, source, {"repr": repr(attack)})
-    values = {field.name: getattr(attack, field.name) for field in dataclasses.fields(attack) if field.repr}
-    for taken in {"kind", SOURCE} & values.keys():
-        raise ConfigError(
-            f"{name} has a field '{taken}', which says in stored scores what an attack is", "rename the field"
-        )
-    return _as_dict(name, source, values)
-
-
-def _as_dict(kind: str, source: str, values: dict[str, Any]) -> dict[str, Any]:
-    about = {"kind": kind} | ({SOURCE: source} if source else {})
-    return about | {
-        key: attack_to_dict(cast(Attack, value)) if dataclasses.is_dataclass(value) else _plain(value)
-        for key, value in values.items()
-    }
+        name = attack.kind
+        source = attack.source
+        values = dict(attack.settings)
+    else:
+        kind = type(attack)
+        ours = _KINDS.get(kind.__name__) is kind
+        name = kind.__name__ if ours else f"{kind.__module__}:{kind.__qualname__}"
+        source = "" if ours else source_digest(kind)
+        values = {"repr": repr(attack)}
+        if dataclasses.is_dataclass(attack):
+            values = {field.name: getattr(attack, field.name) for field in dataclasses.fields(attack) if field.repr}
+            for taken in {"kind", SOURCE} & values.keys():
+                what = f"{name} has a field '{taken}', which says in stored scores what an attack is"
+                raise ConfigError(what, "rename the field")
+    data: dict[str, Any] = {"kind": name} | ({SOURCE: source} if source else {})
+    for key, value in values.items():
+        if dataclasses.is_dataclass(value):
+            data[key] = attack_to_dict(cast(Attack, value))
+        else:
+            data[key] = value if isinstance(value, bool | int | float | str) else repr(value)
+    return data
 
 
 def attack_from_dict(data: dict[str, Any]) -> Attack:
@@ -149,11 +138,7 @@ def attack_from_repr(text: str) -> Attack | None:
         return OtherAttack(text)
 
 
-@overload
-def recorded(attack: Attack) -> Attack: ...
-@overload
-def recorded(attack: Attack | None) -> Attack | None: ...
-def recorded(attack: Attack | None) -> Attack | None:
+def recorded(attack: PerhapsAttack) -> PerhapsAttack:
     """The attack as it is read back once it was stored."""
     return attack and attack_from_dict(attack_to_dict(attack))
 
@@ -188,27 +173,18 @@ def attack_label(attack: Attack | None) -> str:
 def attack_labels(attacks: Iterable[Attack | None]) -> dict[Attack | None, str]:
     """Names that tell these attacks apart: short ones, and more of those that would have the same."""
     labels = {attack: attack_label(attack) for attack in attacks}
-    for longer in (_with_module, _with_fields, _with_digest):
+    for longer in (attack_label, repr, _repr_and_digest):
         often = Counter(labels.values())
-        labels = {a: longer(a) if a is not None and often[label] > 1 else label for a, label in labels.items()}
+        for attack, label in labels.items():
+            if attack is not None and often[label] > 1:
+                module = attack.kind.rpartition(":")[0] if isinstance(attack, OtherAttack) else ""
+                labels[attack] = f"{module}:{longer(attack)}" if module else longer(attack)
     return labels
 
 
-def _with_module(attack: Attack, name: Callable[[Attack], str] = attack_label) -> str:
-    module = attack.kind.rpartition(":")[0] if isinstance(attack, OtherAttack) else ""
-    return f"{module}:{name(attack)}" if module else name(attack)
-
-
-def _with_fields(attack: Attack) -> str:
-    return _with_module(attack, repr)
-
-
-def _with_digest(attack: Attack) -> str:
-    return f"{_with_fields(attack)} {hashlib.sha256(json.dumps(attack_to_dict(attack)).encode()).hexdigest()[:6]}"
-
-
-def _plain(value: object) -> object:
-    return value if isinstance(value, bool | int | float | str) else repr(value)
+def _repr_and_digest(attack: Attack | None) -> str:
+    data = json.dumps(attack and attack_to_dict(attack))
+    return f"{attack!r} {hashlib.sha256(data.encode()).hexdigest()[:6]}"
 
 
 def _parsed(node: ast.expr) -> dict[str, Any]:

@@ -55,7 +55,8 @@ class _ManyStarts:
             count = min(DRAW if looks and first == 0 else per_pass, self.starts - first)
             noise = _draw(obs, rows, count, generator)
             if len(rows):
-                found, key = self._try(policy, obs[rows], clean[rows], rank[rows], _of(eps, rows), noise, first)
+                budgets = eps[rows] if isinstance(eps, Tensor) and eps.dim() else eps
+                found, key = self._try(policy, obs[rows], clean[rows], rank[rows], budgets, noise, first)
                 better = key < best_key[rows]
                 best[rows] = torch.where(per_sample(better, obs), found, best[rows])
                 best_key[rows] = torch.minimum(key, best_key[rows])
@@ -106,18 +107,10 @@ def _draw(obs: Tensor, rows: Tensor, count: int, generator: Randomness) -> Tenso
     neither the number of rows nor that of starts in a pass can change the result."""
     noise = obs.new_empty(count, len(rows), *obs.shape[1:])
     for part in noise.split(DRAW):
-        if len(rows) == len(obs):
-            fill_uniform(part, generator)
-        else:
-            whole = obs.new_empty(len(part), *obs.shape)
-            fill_uniform(whole, generator)
-            part.copy_(whole[:, rows])
+        whole = obs.new_empty(len(part), *obs.shape)
+        fill_uniform(whole, generator)
+        part.copy_(whole[:, rows])
     return noise
-
-
-def _of(eps: Budget, rows: Tensor) -> Budget:
-    """The budgets of some rows of a batch, as `perturb` shapes them."""
-    return eps[rows] if isinstance(eps, Tensor) and eps.dim() else eps
 
 
 def _step(obs: Tensor, noise: Tensor, gradient: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
 """The threat model: an observation may move by at most eps per element and must stay a valid observation."""
 
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, TypeAlias
 
@@ -16,24 +16,9 @@ Budget: TypeAlias = float | Tensor
 which attacks get shaped so that it broadcasts over observations."""
 
 
-@dataclass(frozen=True)
-class RowGenerators:
-    """A generator for each stretch of rows of a batch: played together, each stretch draws what it would draw alone."""
-
-    generators: Sequence[Generator]
-    rows: Sequence[int]
-
-    @property
-    def device(self) -> torch.device:
-        return self.generators[0].device
-
-    def parts(self, batch: Tensor, dim: int) -> Iterator[tuple[Tensor, Generator]]:
-        """The stretches of a tensor whose rows lie along `dim`."""
-        yield from zip(batch.split(list(self.rows), dim), self.generators, strict=True)
-
-
-Randomness: TypeAlias = Generator | RowGenerators
-"""Where attacks draw from, by the functions of `bcl.attacks.noise`."""
+Randomness: TypeAlias = Generator | Sequence[Generator]
+"""Where attacks draw from, by the functions of `bcl.attacks.noise`. Several generators share the rows of a batch equally:
+played together, the rows of each are what they would be alone."""
 
 
 class AttackedPolicy(Protocol):
@@ -145,8 +130,9 @@ def _no_further_than(eps: Budget, edge: Tensor, centre: Tensor) -> Tensor:
 def _refuse_bad_arguments(obs: Tensor, eps: Budget, generator: Randomness, check: bool) -> None:
     if obs.dtype not in (torch.float32, torch.float64):
         raise BclError(f"observations are {obs.dtype}", "attacks need float32 or float64; images in [0, 1]")
-    if generator.device.type != obs.device.type:
-        raise BclError(f"the generator is on {generator.device}, the observations on {obs.device}", "put both on one")
+    drawn_on = (generator if isinstance(generator, Generator) else generator[0]).device
+    if drawn_on.type != obs.device.type:
+        raise BclError(f"the generator is on {drawn_on}, the observations on {obs.device}", "put both on one")
     if isinstance(eps, Tensor) and eps.dim() and eps.shape != obs.shape[:1]:
         raise BclError(f"budgets of shape {tuple(eps.shape)} for {len(obs)} observations", "give one, or one each")
     if check or not isinstance(eps, Tensor):

@@ -33,12 +33,7 @@ def input_box(obs: Tensor, eps: float | Tensor, low: Tensor, high: Tensor) -> tu
 
 
 def score_bounds(
-    chain: nn.Sequential,
-    lower: Tensor,
-    upper: Tensor,
-    method: Method = "crown",
-    *,
-    centred: bool = False,
+    chain: nn.Sequential, lower: Tensor, upper: Tensor, method: Method = "crown", *, centred: bool = False
 ) -> tuple[Tensor, Tensor]:
     """Bounds (B, A) and (B, A) of the scores; `centred`: of the scores less their mean over actions, as in RADIAL."""
     head = _head(chain)

@@ -34,21 +34,19 @@ class Question:
         """The part of x (B, ...) that the coefficients are about."""
         return x if x.dim() < 4 else _window(x, (0, 0), self.corner, self.coefficients.shape[3:])
 
-    def split(self, rows: int) -> "list[Question]":
-        """The same questions, `rows` at a time."""
-        parts = zip(self.coefficients.split(rows, dim=1), self.constants.split(rows, dim=1), strict=True)
-        return [Question(*part, self.corner) for part in parts]
-
 
 def lower_bounds(steps: Sequence[LayerBounds], question: Question, lower: Tensor, upper: Tensor) -> Tensor:
     """Lower bounds (B, S) of a question about what leaves the last step, over inputs between `lower` and `upper`."""
     rows = question.constants.shape[1]
     elements = question.coefficients.numel()
     if rows > 1 and elements > ELEMENTS_AT_ONCE:
-        parts = question.split(max(1, rows * ELEMENTS_AT_ONCE // elements))
-        return torch.cat([lower_bounds(steps, part, lower, upper) for part in parts], dim=1)
+        at_once = max(1, rows * ELEMENTS_AT_ONCE // elements)
+        parts = zip(question.coefficients.split(at_once, dim=1), question.constants.split(at_once, dim=1), strict=True)
+        questions = [Question(*part, question.corner) for part in parts]
+        return torch.cat([lower_bounds(steps, some, lower, upper) for some in questions], dim=1)
     if steps:
-        return lower_bounds(steps[:-1], _back(steps[-1], question), lower, upper)
+        rule = _RULES[type(steps[-1].layer)]
+        return lower_bounds(steps[:-1], rule(steps[-1], question), lower, upper)
     middle, radius = middle_and_radius(question.window(lower), question.window(upper))
     return question.constants + _dot(question.coefficients, middle) - _dot(question.coefficients.abs(), radius)
 
@@ -62,7 +60,8 @@ class Tightener:
 
     def __call__(self, before: Sequence[LayerBounds], layer: nn.Module, lower: Tensor, upper: Tensor) -> Pair:
         undecided = ((lower < 0) & (upper > 0)).float() if isinstance(layer, nn.ReLU) else torch.ones_like(lower)
-        if _intervals_are_exact(before) or not undecided.any():
+        mixing = [step for step in before if not isinstance(step.layer, nn.ReLU | nn.Flatten | nn.Identity)]
+        if len(mixing) <= 1 or not undecided.any():  # up to the second of them intervals are exact
             return lower, upper
         tight_lower = lower.clone()
         tight_upper = upper.clone()
@@ -89,11 +88,6 @@ class Tightener:
         return lower.view(shape), upper.view(shape)
 
 
-def _intervals_are_exact(before: Sequence[LayerBounds]) -> bool:
-    mixing = [step for step in before if not isinstance(step.layer, nn.ReLU | nn.Flatten | nn.Identity)]
-    return len(mixing) <= 1
-
-
 def _tiles(shape: Sequence[int]) -> Iterator[tuple[tuple[int, int], tuple[Any, ...]]]:
     if len(shape) < 4:
         yield (0, 0), (...,)
@@ -105,10 +99,6 @@ def _tiles(shape: Sequence[int]) -> Iterator[tuple[tuple[int, int], tuple[Any, .
 
 def _dot(coefficients: Tensor, values: Tensor) -> Tensor:  # (B, S, ...), (B, ...) -> (B, S)
     return torch.einsum("bsn,bn->bs", coefficients.flatten(2), values.flatten(1))
-
-
-def _back(step: LayerBounds, question: Question) -> Question:
-    return _RULES[type(step.layer)](step, question)
 
 
 def _linear(step: LayerBounds, question: Question) -> Question:
@@ -204,7 +194,7 @@ def _reshape(step: LayerBounds, question: Question) -> Question:
 def _residual(step: LayerBounds, question: Question) -> Question:
     path = question
     for inner in reversed(step.path):
-        path = _back(inner, path)
+        path = _RULES[type(inner.layer)](inner, path)
     # The path's 3x3 convolutions look at a larger window, which contains the shortcut's.
     shortcut = _window(question.coefficients, question.corner, path.corner, path.coefficients.shape[3:])
     return Question(shortcut + path.coefficients, path.constants, path.corner)

@@ -21,10 +21,10 @@ from bcl.settings import format_eps
 
 if TYPE_CHECKING:
     from bcl.reports.compare import Comparison
-    from bcl.reports.data import Collected
 
 Call = partial[Any]
 NONE: Settings = {}
+NEXT = {"finished": "report", "stopped": "resume", "at work": "status"}  # by the state of a run
 
 
 def _print_next(*words: str | Path) -> None:
@@ -33,31 +33,26 @@ def _print_next(*words: str | Path) -> None:
 
 
 def train(call: Call) -> None:
-    """Train."""
     found = call(say=console.say, as_command=True)
     print(found)
     _print_next("report", found.folder)
 
 
-def resume(call: Call) -> None:
-    """Continue."""
-    train(call)
+resume = train
 
 
 def status(call: Call) -> None:
-    """Tell."""
     found = call()
     wrapper = textwrap.TextWrapper(
         max(40, console.out.width), subsequent_indent=" " * 6, break_long_words=False, break_on_hyphens=False
     )
     for line in str(found).splitlines():
         print(wrapper.fill(line))
-    _print_next({"finished": "report", "stopped": "resume", "at work": "status"}[found.state], call.args[0])
+    _print_next(NEXT[found.state], call.args[0])
 
 
 def attack(call: Call, *, json: bool = False) -> None:
-    """Evaluate.
-
+    """
     Args:
         json: Print JSON instead of a table.
     """
@@ -66,9 +61,8 @@ def attack(call: Call, *, json: bool = False) -> None:
     from bcl.reports import tables
     from bcl.reports.style import TERMINAL_FLAG
 
-    found = _played(call, quiet=json)
+    found = _played(call, json)
     if json:
-        print(to_json.dumps(found.to_dict()))
         return
     tables.print_table(found.table(), console.out)
     if found.breaking:
@@ -83,16 +77,14 @@ def attack(call: Call, *, json: bool = False) -> None:
 
 
 def certify(call: Call, *, json: bool = False) -> None:
-    """Certify.
-
+    """
     Args:
         json: Print JSON instead of a table.
     """
     from bcl.reports.tables import print_table
 
-    found = _played(call, quiet=json)
+    found = _played(call, json)
     if json:
-        print(to_json.dumps(found.to_dict()))
         return
     print_table(found.table(), console.out)
     print(f"results: {found.folder}")
@@ -103,34 +95,33 @@ def certify(call: Call, *, json: bool = False) -> None:
         _print_next("certify", call.args[0], "--eps", *budgets, "--method", "crown")
 
 
-def _played(call: Call, quiet: bool) -> Any:
-    """The result of an evaluation; where it is interrupted, the message says that finished scores are kept."""
+def _played(call: Call, json: bool) -> Any:
+    """The result of an evaluation, printed as JSON on request; when interrupted, it says that finished scores stay."""
     try:
-        with console.progress(quiet=quiet) as bar:
-            return call(listener=bar)
+        with console.progress(quiet=json) as bar:
+            found = call(listener=bar)
     except KeyboardInterrupt:
         raise KeyboardInterrupt("what is finished is kept, the same command goes on from there") from None
+    if json:
+        print(to_json.dumps(found.to_dict()))
+    return found
 
 
 def report(call: Call) -> None:
-    """Report."""
-    found = call(say=console.say)
-    print(found)
-    print(f"next: {_after_report(found.collected)}")
-
-
-def _after_report(collected: "Collected") -> str:
     from bcl.reports.collect import agent_file
 
-    if word := {"stopped": "resume", "at work": "status"}.get(collected.state):
-        return f"bcl {word} {shlex.quote(collected.source)}"
-    agent = Path(collected.agent)
-    if agent_file(agent):
-        return f"bcl {'video' if collected.evaluations else 'attack'} {shlex.quote(collected.agent)}"
-    last = RunDirectory(agent).stages()[-1].policy  # the best one is gone; this is what it was copied from
-    if last.exists():
-        return f"bcl attack {shlex.quote(str(last))}"
-    return f"copy the run again with all its files, '{agent}' has no best policy"
+    made = call(say=console.say)
+    print(made)
+    found = made.collected
+    agent = Path(found.agent)
+    if found.state in ("stopped", "at work"):
+        _print_next(NEXT[found.state], found.source)
+    elif agent_file(agent):
+        _print_next("video" if found.evaluations else "attack", agent)
+    elif (last := RunDirectory(agent).stages()[-1].policy).exists():  # the best one was copied from it
+        _print_next("attack", last)
+    else:
+        print(f"next: copy the run again with all its files, '{agent}' has no best policy")
 
 
 def compare(
@@ -139,20 +130,19 @@ def compare(
     format: Literal["table", "markdown", "latex", "json"] = "table",
     figure: Where | None = None,
 ) -> None:
-    """Compare.
-
+    """
     Args:
         format: What is printed.
         figure: Also draw it: a png, svg or pdf file.
     """
-    from bcl.reports import compare_figure, tables
+    from bcl.reports import figures, tables
     from bcl.runs import store
 
     file = Path(figure) if figure else None
-    ending = compare_figure.figure_format(file) if file else ""  # before the work
+    ending = figures.figure_format(file) if file else ""  # before the work
     found = call()
     if file:  # before a reader of the tables closes the pipe
-        store.write_bytes(file, compare_figure.encoded(compare_figure.draw(found), ending))
+        store.write_bytes(file, figures.encoded(figures.comparison(found), ending))
     if format == "json":
         print(to_json.dumps(found.to_dict()))
         return
@@ -164,29 +154,28 @@ def compare(
         tables.print_table(table, console.out)
     if file:
         print(f"figure: {file}")
-    print(f"next: {_after_compare(found, call.args, bool(file))}")
+    last = ["--format", "latex"] if file else ["--figure", "compare.png"]
+    _print_next(*(_missing(found) or ["compare", *call.args, *last]))
 
 
-def _after_compare(found: "Comparison", paths: tuple[Path, ...], drawn: bool) -> str:
-    """What is missing first: attacks that others of the same game faced; then the figure."""
+def _missing(found: "Comparison") -> list[str]:
+    """The command that plays attacks which others of the same game faced; empty where none are missing."""
     for block in found.blocks:
         if missing := block.missing:
             entry = next(entry for entry in found.entries if entry.label == missing.row)
             agent = Repeats(entry.path).run(missing.member).path if len(entry.members) > 1 else entry.path
-            words = ["bcl", "attack", str(agent), *missing.options]
+            words = ["attack", str(agent), *missing.options]
             words += ["--eps", *map(format_eps, missing.eps)] if missing.eps else []
             words += ["--episodes", str(block.episodes)]
             words += ["--env-set", block.levels] if block.levels else []
             words += ["--starts", block.starts] if block.starts != "game" else []
             words += ["--protocol", block.protocol] if block.protocol != "fixed" else []
-            return shlex.join(words)
-    last = ["--format", "latex"] if drawn else ["--figure", "compare.png"]
-    return shlex.join(["bcl", "compare", *map(str, paths), *last])
+            return words
+    return []
 
 
 def video(call: Call) -> None:
-    """Film."""
-    with console.progress(1) as bar:
+    with console.progress() as bar:
         made = call(listener=bar)
     print(made)
     given = call.keywords
@@ -196,7 +185,6 @@ def video(call: Call) -> None:
 
 
 def zoo(call: Call) -> None:
-    """List."""
     found = call()
     print(found)
     if not call.args:
@@ -206,15 +194,13 @@ def zoo(call: Call) -> None:
 
 
 def presets(call: Call) -> None:
-    """List."""
     print(call())
     if not call.args:
         print("\nnext: bcl presets pong --recipe bcl-mos-at")
 
 
 def import_(call: Call, *, out: Path, settings: Settings = NONE) -> None:
-    """Import.
-
+    """
     Args:
         out: The file to write; must not exist.
     """
@@ -237,5 +223,4 @@ def import_(call: Call, *, out: Path, settings: Settings = NONE) -> None:
 
 
 def bench(call: Call) -> None:
-    """Measure."""
     call(say=partial(print, flush=True))

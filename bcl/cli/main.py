@@ -102,18 +102,14 @@ def chosen(words: list[str]) -> Callable[[], object]:
     if name == "--version":
         return partial(print, f"bcl {bcl.__version__}")
     if name == "--completion":
-        return _completion(rest)
+        from bcl.cli import options
+
+        if len(rest) != 1 or rest[0] not in SHELLS:
+            raise ConfigError(f"no completion for '{' '.join(rest)}'", f"one of {', '.join(SHELLS)}")
+        return partial(options.print_completion, {name: functions_of(name) for name in COMMANDS}, rest[0])
     if name not in COMMANDS:
         raise ConfigError(f"unknown command '{name}'", did_you_mean(name, COMMANDS, "see 'bcl --help'"))
     return _command(name, rest)
-
-
-def _completion(words: list[str]) -> Callable[[], object]:
-    from bcl.cli import options
-
-    if len(words) != 1 or words[0] not in SHELLS:
-        raise ConfigError(f"no completion for '{' '.join(words)}'", f"one of {', '.join(SHELLS)}")
-    return partial(options.print_completion, {name: functions_of(name) for name in COMMANDS}, words[0])
 
 
 def functions_of(name: str) -> list[Callable[..., Any]]:
@@ -125,34 +121,12 @@ def functions_of(name: str) -> list[Callable[..., Any]]:
     return [verb, bcl.Workers, own] if "workers" in inspect.signature(verb).parameters else [verb, own]
 
 
-def parse(name: str, words: list[str]) -> tuple[list[dict[str, Any]], list[str]]:
-    """The arguments of a command's functions that the words after its name give, and those words that are settings."""
-    from bcl.cli import options
-
-    functions = functions_of(name)
-    try:
-        arguments, rest = options.parse(functions, name, words)
-    except SystemExit:  # tyro has printed the help
-        if name == "train":
-            print(options.settings_help())
-        raise
-    except ConfigError as error:
-        raise ConfigError(error.message, error.hint or f"see 'bcl {name} --help'") from None
-    takes_settings = options.take_settings(functions)
-    if takes_settings and words and words[0] in rest:
-        usage = options.usage(name, functions)
-        raise ConfigError(f"the setting '{words[0]}' stands first", f"write the name first: {usage}")
-    for word in rest:
-        if not takes_settings or word.removeprefix("--").partition("=")[0] in options.NO_OPTIONS:
-            raise ConfigError(f"unknown argument '{word}'", f"see 'bcl {name} --help'")
-    return arguments, rest
-
-
 def _command(name: str, words: list[str]) -> Callable[[], object]:
+    from bcl.cli import options
     from bcl.settings import parse_settings
 
     functions = functions_of(name)
-    arguments, rest = parse(name, words)
+    arguments, rest = options.parse(name, functions, words)
     for function, given in zip(functions, arguments, strict=True):
         parameters = inspect.signature(function).parameters
         if "settings" in parameters:

@@ -166,21 +166,34 @@ def summary(name: str, functions: Sequence[Function]) -> str:
     return f"  {usage(name, functions)}\n{about}"
 
 
-def parse(functions: Sequence[Function], name: str, words: list[str]) -> tuple[list[dict[str, Any]], list[str]]:
-    """The arguments of each function that the words after a command's name give, and the words that are no options."""
+def parse(name: str, functions: Sequence[Function], words: list[str]) -> tuple[list[dict[str, Any]], list[str]]:
+    """The arguments of each function that the words after a command's name give, and those words that are settings."""
     found = [[*options_of(function)] for function in functions]
     help_wanted = "-h" in words or "--help" in words
+    see_help = f"see 'bcl {name} --help'"
     if not help_wanted:
-        _refuse_unclear(itertools.chain(*found), words)
-    given, rest = tyro.cli(
-        _parsed_as(functions, strict=help_wanted),
-        prog=f"bcl {name}",
-        description=(inspect.getdoc(functions[0]) or "").split("\n\n")[0],  # what follows is for Python
-        args=words,
-        return_unknown_args=True,
-        config=CONFIG,
-    )
-    return [_arguments(options, given) for options in found], rest
+        _refuse_unclear(itertools.chain(*found), words, see_help)
+    try:
+        given, rest = tyro.cli(
+            _parsed_as(functions, strict=help_wanted),
+            prog=f"bcl {name}",
+            description=(inspect.getdoc(functions[0]) or "").split("\n\n")[0],  # what follows is for Python
+            args=words,
+            return_unknown_args=True,
+            config=CONFIG,
+        )
+    except SystemExit:  # the help was printed
+        if name == "train":
+            print(settings_help())
+        raise
+    arguments = [_arguments(options, given, see_help) for options in found]
+    if take_settings(functions) and words and words[0] in rest:
+        hint = f"write the name first: {usage(name, functions)}"
+        raise ConfigError(f"the setting '{words[0]}' stands first", hint)
+    for word in rest:
+        if not take_settings(functions) or word.removeprefix("--").partition("=")[0] in NO_OPTIONS:
+            raise ConfigError(f"unknown argument '{word}'", see_help)
+    return arguments, rest
 
 
 def _parsed_as(functions: Iterable[Function], strict: bool, known: Mapping[str, Sequence[str]] = NOTHING) -> Any:
@@ -188,19 +201,19 @@ def _parsed_as(functions: Iterable[Function], strict: bool, known: Mapping[str, 
     return dataclasses.make_dataclass("Words", fields, kw_only=True)
 
 
-def _arguments(options: Iterable[CommandOption], words: Any) -> dict[str, Any]:
+def _arguments(options: Iterable[CommandOption], words: Any, see_help: str) -> dict[str, Any]:
     """What was given; the rest keeps the function's defaults."""
     arguments = {}
     for option in options:
         if given := getattr(words, option.name):
             arguments[option.parameter] = option.value(given)
         elif option.default is REQUIRED and not option.several:
-            hint = "write it first, before all options" if option.positional else ""
+            hint = "write it first, before all options" if option.positional else see_help
             raise ConfigError(f"{option.shown} is missing", hint)
     return arguments
 
 
-def _refuse_unclear(options: Iterable[CommandOption], words: list[str]) -> None:
+def _refuse_unclear(options: Iterable[CommandOption], words: list[str], see_help: str) -> None:
     """Refuse an option without its value, or one for several values given twice: the parser would drop the first without an error."""
     valued = {option.shown: option for option in options if option.kind is not bool and not option.positional}
     seen = set()
@@ -209,7 +222,7 @@ def _refuse_unclear(options: Iterable[CommandOption], words: list[str]) -> None:
         name = option.replace("_", "-")
         empty = not value if given else not following or following.startswith("--")
         if name in valued and empty:
-            raise ConfigError(f"{option} has no value")
+            raise ConfigError(f"{option} has no value", see_help)
         if name in seen and valued[name].several:
             raise ConfigError(f"{option} is given twice", "give it once, with all its values")
         seen.update({name} & valued.keys())

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from bcl.envs.vector import Seeds, Step, expect_sent, host_actions, seed_list, to_device
+from bcl.envs.vector import Seeds, Step, VectorEnv, expect_sent, host_actions, seed_list, to_device
 from bcl.errors import GameError, MissingExtra, counted
 from bcl.games import AtariGame
 
@@ -26,7 +26,7 @@ SPARES = 2  # a curriculum alternates between training and evaluation
 _spare: dict[str, Any] = {}  # closed emulators by their settings: ale-py makes them one after the other, 0.15 s each
 
 
-class AtariEnvs:
+class AtariEnvs(VectorEnv):
     """N copies of an Atari game; emulators run on C++ threads between `send` and `recv`."""
 
     low = (0.0,)
@@ -46,10 +46,8 @@ class AtariEnvs:
             raise GameError(f"'{game.id}' has {len(actions)} actions, not {game.num_actions}", "lower game.num_actions")
         given = game.first_noops
         if given and (len(given) != num_envs or min(given) < 1 or max(given) > game.noop_max):
-            raise GameError(
-                f"first_noops ({len(given)} from {min(given)} to {max(given)}) do not fit",
-                f"{counted(num_envs, 'number')} from 1 to {game.noop_max}",
-            )
+            what = f"first_noops ({len(given)} from {min(given)} to {max(given)}) do not fit"
+            raise GameError(what, f"{counted(num_envs, 'number')} from 1 to {game.noop_max}")
         self.num_actions = game.num_actions or len(actions)
         self.action_names = tuple(actions[: self.num_actions])
         self.obs_shape = (1, 80, 80) if self._v1 else (1, 84, 84)
@@ -136,12 +134,10 @@ class AtariEnvs:
             self.recv()
         if self._twin:
             self._twin.close()
-        key = self._settings
-        ale = self._ale
-        self._ale = None
-        if older := _spare.pop(key, None):
+        if older := _spare.pop(self._settings, None):
             older.close()
-        _spare[key] = ale
+        _spare[self._settings] = self._ale
+        self._ale = None
         while len(_spare) > SPARES:
             _spare.pop(next(iter(_spare))).close()
 
@@ -157,9 +153,7 @@ class AtariEnvs:
         for frame in range(SKIP):
             screens, frame_reward, frame_over, _, info = self._ale.recv()
             live = ~terminated
-            newest = np.where(live[:, None, None, None], screens[:, 0], self._last_frames[-1])
-            shifted = [*self._last_frames[1:], newest]
-            pairs = zip(shifted, self._last_frames, strict=True)
+            pairs = zip([*self._last_frames[1:], screens[:, 0]], self._last_frames, strict=True)
             self._last_frames = [np.where(live[:, None, None, None], new, old) for new, old in pairs]
             reward += np.where(live, frame_reward, 0)
             lives = np.where(live, info["lives"], lives)
@@ -205,8 +199,10 @@ def crop_v2(screens: Tensor, crop_shift: int) -> Tensor:
     """Gray (N, 210, 160) or RGB -> (N, 1, 84, 84): 168 rows, 4 black columns each side, rounded mean of 2x2 blocks."""
     top = MARGIN + crop_shift
     rows = screens[:, top : top + 168]
-    rows = luma(rows) if rows.dim() == 4 else rows
-    return F.pad(_block_mean(rows), (2, 2)).unsqueeze(1)  # 4 black columns are 2 black columns after the mean
+    rows = (luma(rows) if rows.dim() == 4 else rows).to(torch.int16)
+    pairs = rows[:, 0::2] + rows[:, 1::2]  # rows first: they are contiguous
+    blocks = ((pairs[:, :, 0::2] + pairs[:, :, 1::2] + 2) >> 2).to(torch.uint8)
+    return F.pad(blocks, (2, 2)).unsqueeze(1)  # 4 black columns are 2 black columns after the mean
 
 
 def crop_v1(rgb: Tensor) -> Tensor:
@@ -214,12 +210,6 @@ def crop_v1(rgb: Tensor) -> Tensor:
     rows = rgb[:, 34:194].int().sum(-1)
     total = rows[:, 0::2, 0::2] + rows[:, 1::2, 0::2] + rows[:, 0::2, 1::2] + rows[:, 1::2, 1::2]
     return ((total + 6) // 12).to(torch.uint8).unsqueeze(1)
-
-
-def _block_mean(x: Tensor) -> Tensor:
-    x = x.to(torch.int16)
-    x = x[:, 0::2] + x[:, 1::2]  # rows first: they are contiguous
-    return ((x[:, :, 0::2] + x[:, :, 1::2] + 2) >> 2).to(torch.uint8)
 
 
 def _emulators(game: AtariGame, num_envs: int, threads: int) -> tuple[Any, str]:
@@ -233,8 +223,8 @@ def _emulators(game: AtariGame, num_envs: int, threads: int) -> tuple[Any, str]:
     if game.id not in roms.get_all_rom_ids():
         raise GameError(f"ale-py has no game '{game.id}'", "ROM names are in snake case, such as road_runner")
     if abs(game.crop_shift) > MARGIN:
-        allowed = f"between -{MARGIN} and {MARGIN}"
-        raise GameError(f"game.crop_shift {game.crop_shift} leaves the screen", f"it lies {allowed}")
+        what = f"game.crop_shift {game.crop_shift} leaves the screen"
+        raise GameError(what, f"it lies between -{MARGIN} and {MARGIN}")
     if not 1 <= game.noop_max < 2**31 - 1:
         allowed = "it must be at least 1, and a 32-bit number"
         raise GameError(f"game.noop_max {game.noop_max} cannot be played", allowed)

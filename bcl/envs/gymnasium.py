@@ -3,7 +3,7 @@
 Vector observations are divided, per dimension, by documented constants (`bcl.games.OBSERVATION_SCALES`); eps is in those
 scaled units. Byte images (height, width, channels) become (channels, height, width).
 
-An error of the user's environment becomes one sentence. It comes in `info` and is raised by `_refuse_failures`: not every
+An error of the user's environment becomes one sentence. It comes in `info` and is raised by `_answered`: not every
 exception can be sent from a process, and Gymnasium prints what it gets.
 """
 
@@ -22,7 +22,7 @@ import torch
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from torch import Tensor
 
-from bcl.envs.vector import Seeds, Step, expect_sent, host_actions, seed_list, to_device
+from bcl.envs.vector import Seeds, Step, VectorEnv, expect_sent, host_actions, seed_list, to_device
 from bcl.errors import GameError, MissingExtra
 from bcl.games import ACTION_NAMES, OF_A_SCRIPT, GymnasiumGame, gymnasium_entry, observation_scale
 from bcl.processes import die_with_parent, how_it_ended
@@ -34,7 +34,7 @@ FAILURE = "failure"
 StepInfo = dict[str, Any]
 
 
-class GymnasiumEnvs:
+class GymnasiumEnvs(VectorEnv):
     """N copies of a Gymnasium environment."""
 
     def __init__(
@@ -68,9 +68,8 @@ class GymnasiumEnvs:
         actions = self._envs.single_action_space
         space = self._envs.single_observation_space
         if not isinstance(actions, gymnasium.spaces.Discrete):
-            raise GameError(
-                f"'{game.id}' has actions of type {type(actions).__name__}", "only Discrete actions are supported"
-            )
+            what = f"'{game.id}' has actions of type {type(actions).__name__}"
+            raise GameError(what, "only Discrete actions are supported")
         if not isinstance(space, gymnasium.spaces.Box):
             raise GameError(f"'{game.id}' observes a {type(space).__name__}", "only Box observations are supported")
         self.num_actions = int(actions.n)
@@ -86,9 +85,9 @@ class GymnasiumEnvs:
             self.obs_shape = (int(np.prod(space.shape)),)
             low = space.low.astype(np.float64).ravel()
             high = space.high.astype(np.float64).ravel()
-            self._scale = np.array(observation_scale(game, low.tolist(), high.tolist()))
-            self.low = tuple((low / self._scale).tolist())
-            self.high = tuple((high / self._scale).tolist())
+            self.scale = np.array(observation_scale(game, low.tolist(), high.tolist()))
+            self.low = tuple((low / self.scale).tolist())
+            self.high = tuple((high / self.scale).tolist())
 
     def reset(self, seed: Seeds) -> Tensor:
         seeds = seed_list(seed, self.num_envs)
@@ -97,10 +96,8 @@ class GymnasiumEnvs:
         self._pending = "reset"
         with self._naming_ended_processes():
             obs, info = self._envs.reset(seed=[*seeds])
-        self._pending = ""
-        _refuse_failures(info)
-        _refuse_infinite(self.game.id, "reset", "observation", obs)
-        return self._observe(obs)
+        self._answered(info)
+        return self._observe(obs, "reset")
 
     def send(self, actions: Tensor) -> None:
         """Start one step; without processes it runs in `recv`."""
@@ -115,20 +112,17 @@ class GymnasiumEnvs:
         envs = self._envs
         with self._naming_ended_processes():
             result = envs.step_wait() if isinstance(envs, AsyncVectorEnv) else envs.step(self._actions)
-        self._pending = ""
         obs, reward, terminated, truncated, info = result
-        _refuse_failures(info)
+        self._answered(info)
         ended = terminated | truncated
         last = np.stack(info["final_obs"][ended]) if ended.any() else obs[:0]
-        for what, numbers in (("reward", reward), ("observation", obs), ("observation", last)):
-            _refuse_infinite(self.game.id, "step", what, numbers)
         return Step(
-            obs=self._observe(obs),
+            obs=self._observe(obs, "step"),
             reward=to_device(reward.astype(np.float32), self._device),
             terminated=to_device(terminated, self._device),
             truncated=to_device(truncated & ~terminated, self._device),
             playing=torch.ones(self.num_envs, dtype=torch.bool, device=self._device),
-            final_obs=self._observe(last),
+            final_obs=self._observe(last, "step"),
         )
 
     def screen(self) -> np.ndarray | None:
@@ -185,10 +179,19 @@ class GymnasiumEnvs:
         limited = env.spec is not None and env.spec.max_episode_steps is not None
         return Guard(env if limited else gymnasium.wrappers.TimeLimit(env, self.game.max_steps), self.game.id)
 
-    def _observe(self, obs: np.ndarray) -> Tensor:
+    def _answered(self, info: StepInfo) -> None:
+        """The copies have answered; raise what went wrong in one of them."""
+        self._pending = ""
+        if FAILURE in info:
+            raise next(error for error in info[FAILURE] if error is not None)
+
+    def _observe(self, obs: np.ndarray, call: str) -> Tensor:
+        if obs.dtype.kind == "f" and not np.isfinite(obs).all():
+            odd = obs[~np.isfinite(obs)][0]
+            raise GameError(f"'{self.game.id}' returned {odd} as observation in {call}", "it has to be finite")
         if self._image:
             return to_device(obs, self._device).permute(0, 3, 1, 2).contiguous()
-        return to_device((obs.reshape(len(obs), *self.obs_shape) / self._scale).astype(np.float32), self._device)
+        return to_device((obs.reshape(len(obs), *self.obs_shape) / self.scale).astype(np.float32), self._device)
 
 
 def _failure(id: str, call: str, error: BaseException) -> GameError:
@@ -204,19 +207,6 @@ def _add_traceback(sentence: GameError, error: BaseException) -> GameError:
     frames = error.__traceback__ and error.__traceback__.tb_next
     sentence.add_note("".join(traceback.format_exception(type(error), error, frames)).rstrip())
     return sentence
-
-
-def _refuse_failures(info: StepInfo) -> None:
-    """Raise what went wrong in one of the copies."""
-    if FAILURE in info:
-        raise next(error for error in info[FAILURE] if error is not None)
-
-
-def _refuse_infinite(id: str, call: str, what: str, numbers: np.ndarray) -> None:
-    """Refuse answers of the copies that have NaN or infinite elements."""
-    if numbers.dtype.kind == "f" and not np.isfinite(numbers).all():
-        odd = numbers[~np.isfinite(numbers)][0]
-        raise GameError(f"'{id}' returned {odd} as {what} in {call}", "it has to be finite")
 
 
 @contextlib.contextmanager
@@ -271,12 +261,10 @@ class Guard(gymnasium.Wrapper[Any, Any, Any, Any]):
     def _array(self, obs: Any, call: str) -> np.ndarray:
         array = np.asarray(obs)
         space = self._space
-        if array.shape == space.shape and array.dtype == space.dtype:
-            return array
         if array.shape != space.shape or not np.can_cast(array.dtype, space.dtype, "same_kind"):
             what = f"'{self._id}' returned an observation of shape {array.shape} and type {array.dtype} in {call}"
             raise GameError(what, f"its observation_space has shape {space.shape} and type {space.dtype}")
-        return array.astype(space.dtype)
+        return array.astype(space.dtype, copy=False)
 
     def _number(self, name: str, value: Any) -> float:
         if type(value) in (bool, int, float) and abs(value) <= LARGEST:

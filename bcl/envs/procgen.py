@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bcl.envs.vector import MAX_SEED, Seeds, Step, expect_sent, host_actions, seed_list, to_device
+from bcl.envs.vector import MAX_SEED, Seeds, Step, VectorEnv, expect_sent, host_actions, seed_list, to_device
 from bcl.errors import GameError, MissingExtra
 from bcl.games import PROCGEN_GAMES, ProcgenGame
 
@@ -24,7 +24,7 @@ INSTALL = (
 SYSTEM = "apt-get install libgl1 libglib2.0-0 libx11-6"
 
 
-class ProcgenEnvs:
+class ProcgenEnvs(VectorEnv):
     """N copies of a Procgen game; they run on C++ threads between `send` and `recv`."""
 
     num_actions = 15
@@ -45,10 +45,8 @@ class ProcgenEnvs:
         if game.distribution_mode not in modes:
             raise GameError(f"'{game.id}' has no mode '{game.distribution_mode}'", f"one of {', '.join(modes)}")
         if game.num_levels < 0 or game.start_level < 0 or game.start_level + game.num_levels > MAX_SEED:
-            raise GameError(
-                f"{game.num_levels} levels from {game.start_level} on leave the range",
-                f"levels lie between 0 and {MAX_SEED}",
-            )
+            what = f"{game.num_levels} levels from {game.start_level} on leave the range"
+            raise GameError(what, f"levels lie between 0 and {MAX_SEED}")
         self.game = game
         self.num_envs = num_envs
         self._device = device

@@ -52,26 +52,15 @@ class Step:
 class VectorEnv(Protocol):
     """N copies of a game. `send` starts a step and returns at once where the engine has threads; `recv` waits for it."""
 
-    @property
-    def game(self) -> Game: ...
-    @property
-    def num_envs(self) -> int: ...
-    @property
-    def num_actions(self) -> int: ...
-    @property
-    def action_names(self) -> tuple[str, ...]:
-        """For people."""
-        ...
-
-    @property
-    def obs_shape(self) -> tuple[int, ...]: ...
-    @property
-    def low(self) -> tuple[float, ...]:
-        """Smallest valid observation as a policy sees it (bytes count as [0, 1]): one number, or one per dimension."""
-        ...
-
-    @property
-    def high(self) -> tuple[float, ...]: ...
+    game: Game
+    num_envs: int
+    num_actions: int
+    action_names: tuple[str, ...]
+    """For people."""
+    obs_shape: tuple[int, ...]
+    low: tuple[float, ...]
+    """Smallest valid observation as a policy sees it (bytes count as [0, 1]): one number, or one per dimension."""
+    high: tuple[float, ...]
 
     def reset(self, seed: Seeds) -> Tensor:
         """Start every copy anew and return the first observations.
@@ -105,10 +94,8 @@ def seed_list(seed: Seeds, num_envs: int) -> list[int]:
     except TypeError:
         raise GameError(f"seed {seed!r:.60} is not whole", "give one integer, or one seed each") from None
     if len(seeds) != num_envs:
-        raise GameError(
-            f"{counted(len(seeds), 'seed')} for {counted(num_envs, 'environment')}",
-            "give one integer, or one seed each",
-        )
+        what = f"{counted(len(seeds), 'seed')} for {counted(num_envs, 'environment')}"
+        raise GameError(what, "give one integer, or one seed each")
     if not all(0 <= s <= MAX_SEED for s in seeds):
         raise GameError(f"seeds {min(seeds)} to {max(seeds)} leave the range", f"seeds lie between 0 and {MAX_SEED}")
     return seeds
@@ -149,7 +136,7 @@ def to_device(array: np.ndarray, device: torch.device) -> Tensor:
     return pinned.to(device, non_blocking=True)
 
 
-class WrappedEnv:
+class WrappedEnv(VectorEnv):
     """A game with something changed: a subclass changes `reset`, `send` or `recv`, the rest is the game's."""
 
     def __init__(self, env: VectorEnv) -> None:

@@ -2,9 +2,18 @@
 
 from bcl.evaluation.breaking import Breaking, find_breaking, read_breaking
 from bcl.evaluation.certify import Certificate, affordable_method, certify, read_certificates
-from bcl.evaluation.evaluation import Evaluation, Start, read_evaluations, read_scores
+from bcl.evaluation.evaluation import (
+    Evaluation,
+    Score,
+    Start,
+    Worst,
+    lowest,
+    read_evaluations,
+    read_scores,
+    worst,
+    worst_within,
+)
 from bcl.evaluation.flags import Flag, flags, worse_than_start
 from bcl.evaluation.plan import Cell, Conditions, Plan, cells, game_for_evaluation
 from bcl.evaluation.play import Moment, evaluate, evaluate_cells, watch
-from bcl.evaluation.score import Score, Worst, lowest, worst, worst_within
 from bcl.evaluation.suite import missing_cells, read_certified, run_certificates, run_suite

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from bcl import stats
 from bcl.bounds import Method, certified, full_precision, impossible, input_box, margins, pair_margins
 from bcl.envs import VectorEnv
-from bcl.evaluation.episodes import Episode, EpisodeCounter
-from bcl.evaluation.plan import Cell, Conditions
-from bcl.evaluation.play import Decided, Group, SharedEnv, Slot, play, refuse_broken_scores
+from bcl.evaluation.plan import Cell, Conditions, Plan
+from bcl.evaluation.play import Group, SharedEnv, play, refuse_broken_scores
+from bcl.evaluation.slot import Decided, Episode, Slot
 from bcl.policies import Policy, as_float
 from bcl.runs.results import CertificatesFolder
 from bcl.runs.store import fitting
@@ -49,12 +49,6 @@ class Certificate:
 
     def to_dict(self) -> dict[str, Any]:
         return {**vars(self)}
-
-    @classmethod
-    def from_dict(cls, data: dict[str, Any], source: str) -> "Certificate":
-        """The inverse of `to_dict`; `source` names the data in an error."""
-        with fitting(f"the certificate in {source}", "delete it to have it proven again"):
-            return cls(**typed_values(cls, {f.name: data[f.name] for f in fields(cls)}))
 
 
 def affordable_method(policy: Policy) -> tuple[Method, str]:
@@ -118,12 +112,11 @@ def _play(
     progress: Callable[[float], None],
 ) -> list[Episode]:
     """One episode per copy; noted are states where the rule's second answer was yes. `length`: of the longest, expected."""
-    device = next(policy.parameters()).device
-    counter = EpisodeCounter(env.num_envs, env.num_envs, "fixed", device)
-    slot = Slot(Cell(None, 0.0), seed, counter)
+    plan = Plan(env.game, env.num_envs, seed, num_envs=env.num_envs)
+    slot = Slot(Cell(None, 0.0), plan, next(policy.parameters()).device)
 
     def decide(obs: Tensor) -> Decided:
-        counting = torch.from_numpy(counter.counting).to(obs.device)
+        counting = torch.from_numpy(slot.counting).to(obs.device)
         actions = torch.zeros(len(obs), dtype=torch.long, device=obs.device)
         proof = torch.zeros_like(counting)
         counted = as_float(obs)[counting]
@@ -132,16 +125,17 @@ def _play(
         actions[counting], proof[counting] = rule(counted, scores)
         return Decided(actions, actions, obs, torch.zeros(len(obs)), proof)
 
-    shared_env = SharedEnv(env, [slot], env.num_envs, seed)
-    for steps in play([Group([slot], lambda slots: decide)], [shared_env]):
-        progress(max(counter.finished / env.num_envs, min(0.95, steps / length)))
-    return counter.episodes()
+    for steps in play([Group([slot], lambda slots: decide)], [SharedEnv(env, [slot])]):
+        progress(max(slot.finished / env.num_envs, min(0.95, steps / length)))
+    return slot.episodes()
 
 
 def read_certificates(folder: CertificatesFolder, agent: str) -> list[tuple[Conditions, Certificate]]:
     """Of the agent with this fingerprint, with what they were proven under."""
     found = []
     for source, row in folder.read(agent):
-        proof = Certificate.from_dict(row, source)
+        with fitting(f"the certificate in {source}", "delete it to have it proven again"):
+            values = {field.name: row[field.name] for field in fields(Certificate)}
+            proof = Certificate(**typed_values(Certificate, values))
         found.append((Conditions.from_row(row, source), proof))
     return found

@@ -7,7 +7,7 @@ from itertools import pairwise, permutations
 from bcl import stats
 from bcl.attacks import APGD, PGD, CornerNoise, Learned, Multi, MultiT, Square, UniformNoise, attack_label
 from bcl.errors import counted
-from bcl.evaluation.score import Score, lowest
+from bcl.evaluation.evaluation import Score, lowest
 from bcl.settings import format_eps
 
 ZERO_GRADIENT_SHARE = 0.1
@@ -66,7 +66,14 @@ def flags(scores: Sequence[Score], floor: Score | None = None) -> list[Flag]:
     """All reasons to distrust these scores of one policy. `floor`: play in which every action is the lowest-scored."""
     nominal = next((s for s in scores if s.attack is None), None)
     attacked = [s for s in scores if s.attack is not None]
-    found = [*_zero_gradients(attacked), *_no_effect(attacked), *_stochastic(attacked), *_few_courses(scores)]
+    found = []
+    blind = max((s.zero_gradient for s in attacked), default=0.0)
+    if blind > ZERO_GRADIENT_SHARE:
+        found.append(Flag("zero-gradients", f"the gradient is exactly zero on {blind:.0%} of sampled states"))
+    found += [Flag("no-effect", f"{s.label} changed no action at all") for s in attacked if s.changed == 0]
+    if any(s.stochastic for s in attacked):
+        found.append(Flag("stochastic-policy", "the policy answers one observation differently each time"))
+    found += _few_courses(scores)
     found += _stronger_than_pgd("masking", WITHOUT_GRADIENT_DESCENT, attacked, nominal)
     found += _stronger_than_pgd("weak-pgd", (APGD,), attacked, nominal)
     found += [*_planning_wins(attacked, nominal), *_bigger_budget(attacked, nominal), *_more_effort(attacked, nominal)]
@@ -96,23 +103,6 @@ def clearly_lower(low: Score, high: Score, nominal: Score | None) -> bool:
     noise = (low.sem**2 + high.sem**2) ** 0.5
     share = abs(nominal.mean) * SHARE_OF_NOMINAL if nominal else 0.0
     return high.mean - low.mean > max(SIGMAS * noise, share)
-
-
-def _zero_gradients(scores: Sequence[Score]) -> Iterator[Flag]:
-    share = max((s.zero_gradient for s in scores), default=0.0)
-    if share > ZERO_GRADIENT_SHARE:
-        yield Flag("zero-gradients", f"the gradient is exactly zero on {share:.0%} of sampled states")
-
-
-def _no_effect(scores: Sequence[Score]) -> Iterator[Flag]:
-    for score in scores:
-        if score.changed == 0:
-            yield Flag("no-effect", f"{score.label} changed no action at all")
-
-
-def _stochastic(scores: Sequence[Score]) -> Iterator[Flag]:
-    if any(s.stochastic for s in scores):
-        yield Flag("stochastic-policy", "the policy answers one observation differently each time")
 
 
 def _few_courses(scores: Sequence[Score]) -> Iterator[Flag]:

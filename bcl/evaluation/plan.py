@@ -73,9 +73,9 @@ class Plan:
         if self.num_envs < 0:
             raise ConfigError(f"{self.num_envs} copies cannot be played", "give 0 or more")
         for name, allowed in (("protocol", Protocol), ("precision", Precision), ("starts", Starts)):
-            if not isinstance(getattr(self, name), str) or getattr(self, name) not in get_args(allowed):
-                what = f"{name} = {getattr(self, name)!r:.60} does not fit"
-                raise ConfigError(what, f"one of {', '.join(get_args(allowed))}")
+            value = getattr(self, name)
+            if value not in get_args(allowed):
+                raise ConfigError(f"{name} = {value!r:.60} does not fit", f"one of {', '.join(get_args(allowed))}")
         seed_list(self.seed, self.copies())
 
     def make_env(self, copies: int, device: torch.device) -> VectorEnv:

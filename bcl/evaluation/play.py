@@ -4,37 +4,26 @@ import copy
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Generator, Tensor, nn
 
-from bcl.attacks import (
-    Attack,
-    Budget,
-    CrossEntropy,
-    LowestScored,
-    Randomness,
-    RowGenerators,
-    perturb,
-    recorded,
-)
+from bcl.attacks import Attack, Budget, CrossEntropy, LowestScored, Randomness, perturb
 from bcl.attacks.objectives import ascent
 from bcl.attacks.threat import per_sample, refuse_not_finite
 from bcl.bounds import Method, certified, full_precision, input_box, margins
 from bcl.device import Graphed, on_stream
-from bcl.envs import Step, VariedStarts, VectorEnv
+from bcl.envs import VariedStarts, VectorEnv
 from bcl.envs.vector import seed_list
 from bcl.errors import BclError
-from bcl.evaluation.episodes import EpisodeCounter
+from bcl.evaluation.evaluation import Score
 from bcl.evaluation.plan import Cell, Plan, Precision, Protocol
-from bcl.evaluation.score import Score
+from bcl.evaluation.slot import Decided, Slot
 from bcl.policies import Policy, as_float
 
 Progress = Callable[[int, int], None]
 PROBE_EVERY = 32  # steps between looks at gradients and certificates
-TOLERANCE = 1e-6  # rounding of a perturbation in float32
 
 
 def evaluate(
@@ -47,12 +36,11 @@ def evaluate(
     seed: int = 0,
     protocol: Protocol = "fixed",
     precision: Precision = "fast",
-    progress: Progress = lambda steps, episodes: None,
 ) -> Score:
     """Greedy play under one attack; see `evaluate_cells`."""
     cell = Cell(attack if eps > 0 or isinstance(attack, LowestScored) else None, eps)
     plan = Plan(env.game, episodes, seed, protocol, precision, env.num_envs)
-    [(_, score)] = evaluate_cells(policy, [env], [cell], plan, progress=progress)
+    [(_, score)] = evaluate_cells(policy, [env], [cell], plan)
     return score
 
 
@@ -73,23 +61,28 @@ def evaluate_cells(
     `progress` is told after every step how many steps each copy has played, and how many episodes are done.
     """
     device = next(policy.parameters()).device
-    search = SearchForm.of(policy, plan.precision)
-    size = plan.copies()
-    slots = [Slot(cell, plan.seed, EpisodeCounter(size, plan.episodes, plan.protocol, device)) for cell in cells]
-    per_env = envs[0].num_envs // size
+    search = SearchForm(policy, plan.precision)
+    slots = [Slot(cell, plan, device) for cell in cells]
+    per_env = envs[0].num_envs // plan.copies()
     shares = [slots[first : first + per_env] for first in range(0, len(slots), per_env)]
-    shared_envs = [SharedEnv(env, share, size, plan.seed) for env, share in zip(envs, shares, strict=False)]
+    shared_envs = [SharedEnv(env, share) for env, share in zip(envs, shares, strict=False)]
     probe = Probe(policy, search, certificates or {})
     decide = functools.partial(chooser_for, policy, search)
-    by_attack = sorted(_by_attack(slots), key=lambda members: _waits(members[0].cell.attack))  # others go on meanwhile
-    groups = [Group(members, decide, probe) for members in by_attack]
+    by_attack: dict[object, list[Slot]] = {}
+    for number, slot in enumerate(slots):
+        attack = slot.cell.attack
+        # A user-defined attack may know one budget and one generator only.
+        ours = attack is None or type(attack).__module__.startswith("bcl.attacks.")
+        by_attack.setdefault(attack if ours else number, []).append(slot)
+    groups = [Group(members, decide, probe) for members in by_attack.values()]
+    groups.sort(key=lambda group: _waits(group.slots[0].cell.attack))  # others go on meanwhile
     left = [slot for group in groups for slot in group.slots]
     for steps in play(groups, shared_envs):
-        progress(steps, sum(slot.counter.finished for slot in slots))
+        progress(steps, sum(slot.finished for slot in slots))
         for slot in left:
-            if slot.counter.complete:
-                yield slots.index(slot), slot.score(plan, search.is_half)
-        left = [slot for slot in left if not slot.counter.complete]
+            if slot.complete:
+                yield slots.index(slot), slot.score(search.is_half)
+        left = [slot for slot in left if not slot.complete]
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,14 +105,7 @@ class Moment:
 
 
 def watch(
-    policy: Policy,
-    envs: VectorEnv,
-    attack: Attack | None,
-    eps: float,
-    *,
-    seed: int = 0,
-    steps: int | None = None,
-    precision: Precision = "fast",
+    policy: Policy, envs: VectorEnv, attack: Attack | None, eps: float, *, seed: int = 0, steps: int | None = None
 ) -> Iterator[Moment]:
     """The episode that `evaluate` plays with this seed, step by step; `steps` ends it early. Pictures need
     `make_env(..., render=True)`."""
@@ -127,16 +113,10 @@ def watch(
         raise BclError(f"{envs.num_envs} copies cannot be watched at once", "make one")
     if steps is not None and steps < 1:
         raise BclError(f"{steps} steps cannot be watched", "ask for at least 1")
-    return _moments(policy, envs, Cell(attack if eps > 0 else None, eps), seed, steps, precision)
-
-
-def _moments(
-    policy: Policy, envs: VectorEnv, cell: Cell, seed: int, steps: int | None, precision: Precision
-) -> Iterator[Moment]:
-    device = next(policy.parameters()).device
-    slot = Slot(cell, seed, EpisodeCounter(1, 1, "fixed", device))
-    shared_env = SharedEnv(envs, [slot], 1, seed)
-    group = Group([slot], functools.partial(chooser_for, policy, SearchForm.of(policy, precision)))
+    plan = Plan(envs.game, 1, seed, num_envs=1)
+    slot = Slot(Cell(attack if eps > 0 else None, eps), plan, next(policy.parameters()).device)
+    shared_env = SharedEnv(envs, [slot])
+    group = Group([slot], functools.partial(chooser_for, policy, SearchForm(policy, "fast")))
     obs = slot.obs
     screen = envs.screen()
     total = 0.0
@@ -144,7 +124,6 @@ def _moments(
     for _ in play([group], [shared_env]):
         decided = group.decided
         step = slot.step
-        refuse_over_budget(decided.distance.amax(), cell)
         if bool(step.playing[0]):  # else it was a move of the game's own
             reward = float(step.reward[0])
             total += reward
@@ -176,76 +155,29 @@ def play(groups: "list[Group]", shared_envs: "list[SharedEnv]") -> Iterator[int]
         groups = [group.without_finished() for group in groups if group.playing]
 
 
-def _by_attack(slots: "Sequence[Slot]") -> "list[list[Slot]]":
-    groups: dict[object, list[Slot]] = {}
-    for number, slot in enumerate(slots):
-        attack = slot.cell.attack
-        # A user-defined attack may know one budget and one generator only.
-        ours = attack is None or type(attack).__module__.startswith("bcl.attacks.")
-        groups.setdefault(attack if ours else number, []).append(slot)
-    return [*groups.values()]
-
-
 def _waits(attack: Attack | None) -> bool:
     """Whether an attack looks at what the device found, so that it cannot be a graph."""
     return getattr(attack, "leaves_settled", False)
 
 
-class Slot:
-    """A cell being played: its random draws, what its copies see and do, and what counts."""
-
-    obs: Tensor
-    decided: "Decided"
-    step: Step
-
-    def __init__(self, cell: Cell, seed: int, counter: EpisodeCounter) -> None:
-        self.cell = cell
-        self.generator = Generator(counter.device).manual_seed(seed)
-        self.counter = counter
-        self.probed = 0  # states that were looked at
-        self.zero_gradients = 0
-        self.stochastic = False
-
-    def score(self, plan: Plan, half: bool) -> Score:
-        """Of a slot whose episodes are all done."""
-        counter = self.counter
-        cell = self.cell
-        refuse_over_budget(counter.largest, cell)
-        episodes = counter.episodes()
-        return Score(
-            attack=recorded(cell.attack),
-            eps=cell.eps,
-            returns=tuple(episode.value for episode in episodes),
-            lengths=tuple(episode.length for episode in episodes),
-            changed=counter.noted / max(counter.steps, 1),
-            max_perturbation=counter.largest,
-            zero_gradient=self.zero_gradients / max(self.probed, 1),
-            seed=plan.seed,
-            protocol=plan.protocol,
-            precision="half" if half else "full",
-            stochastic=self.stochastic,
-            courses=counter.courses(),
-            prefixes=tuple(episode.prefix for episode in episodes if episode.prefix is not None),
-        )
-
-
 class SharedEnv:
-    """An environment, and the slots that share its copies, `size` each: on a GPU more copies cost little more."""
+    """An environment, and the slots that share its copies: on a GPU more copies cost little more."""
 
-    def __init__(self, env: VectorEnv, slots: list[Slot], size: int, seed: int) -> None:
+    def __init__(self, env: VectorEnv, slots: list[Slot]) -> None:
+        plan = slots[0].plan
         self._env = env
         self.slots = slots
-        self._size = size
-        slot_count = env.num_envs // size
-        obs = env.reset(seed_list(seed, size) * slot_count if slot_count > 1 else seed)
-        for slot, part in zip(slots, obs.split(size), strict=False):
+        self._size = plan.copies()
+        slot_count = env.num_envs // self._size
+        obs = env.reset(seed_list(plan.seed, self._size) * slot_count if slot_count > 1 else plan.seed)
+        for slot, part in zip(slots, obs.split(self._size), strict=False):
             slot.obs = part
-        self._idle = [torch.zeros(size, dtype=torch.long)] * (slot_count - len(slots))
+        self._idle = [torch.zeros(self._size, dtype=torch.long)] * (slot_count - len(slots))
 
     @property
     def playing(self) -> bool:
         """Whether a slot has episodes left."""
-        return not all(slot.counter.complete for slot in self.slots)
+        return not all(slot.complete for slot in self.slots)
 
     def send(self) -> None:
         """Start a step of every copy; slots that are done repeat their last actions."""
@@ -257,27 +189,12 @@ class SharedEnv:
         step = self._env.recv()
         facts = torch.stack([step.reward.double(), step.playing.double(), step.ended.double()]).cpu().numpy()
         for number, (slot, part) in enumerate(zip(self.slots, step.split(self._size), strict=False)):
-            slot.step = part
-            slot.obs = part.obs
             rows = slice(number * self._size, (number + 1) * self._size)
-            if not slot.counter.complete:
-                noted = slot.decided.noted.numpy()
-                distance = slot.decided.distance.numpy()
-                slot.counter.add(part, facts[:, rows], noted, distance, None if prefixes is None else prefixes[rows])
-
-
-class Decided(NamedTuple):
-    """What N copies do next, and why. On a GPU the next call of `ActionChooser` writes over it."""
-
-    actions: Tensor  # (N,)
-    clean: Tensor  # (N,) actions on the clean observations
-    seen: Tensor  # (N, *obs_shape) what the attack showed
-    distance: Tensor  # (N,) how far each observation was moved
-    noted: Tensor  # (N,) where the attack changed the action; of certificates, where no attack can
+            slot.receive(part, facts[:, rows], None if prefixes is None else prefixes[rows])
 
 
 class Group:
-    """Tables under the same attack, whose copies are rows of one batch."""
+    """Slots under the same attack, whose copies are rows of one batch."""
 
     decided: Decided
 
@@ -296,8 +213,8 @@ class Group:
 
     @property
     def playing(self) -> list[Slot]:
-        """Tables whose episodes are not all done."""
-        return [slot for slot in self.slots if not slot.counter.complete]
+        """Slots whose episodes are not all done."""
+        return [slot for slot in self.slots if not slot.complete]
 
     def decide(self) -> None:
         """What every copy does next; on a GPU the host goes on meanwhile."""
@@ -314,14 +231,12 @@ class Group:
         on_host = d._replace(actions=d.actions.cpu(), distance=d.distance.cpu(), noted=d.noted.cpu())  # once for all
         parts = zip(*(part.split(len(self.slots[0].obs)) for part in on_host), strict=True)
         for slot, part in zip(self.slots, parts, strict=True):
-            if not slot.counter.complete:
+            if not slot.complete:
                 slot.decided = Decided(*part)
                 if not slot.decided.distance.isfinite().all():
                     refuse_not_finite(as_float(slot.obs))
                     hint = "the policy's action scores or gradients are not finite"
                     raise BclError(f"{slot.cell.attack} made NaN observations", hint)
-                if probing:
-                    refuse_over_budget(slot.decided.distance.amax(), slot.cell)
         if self._probe and probing:
             self._probe(self.playing)
         elif self._probe:
@@ -338,22 +253,17 @@ class SearchForm(nn.Module):
     """What attacks look at: the chain whose scores differ between actions as the policy's do (a dueling value stream
     cancels in every objective of our suites, so it is not computed), in half precision and channels last where fast."""
 
-    def __init__(self, policy: Policy, half: bool) -> None:
+    def __init__(self, policy: Policy, precision: Precision) -> None:
         super().__init__()
-        self.is_half = half
-        self._dtype = torch.float16 if half else next(policy.parameters()).dtype
+        images = len(policy.spec.obs_shape) == 3  # in [0, 1]; half precision would be too coarse for larger numbers
+        self.is_half = next(policy.parameters()).is_cuda and images and precision == "fast"
+        self._dtype = torch.float16 if self.is_half else next(policy.parameters()).dtype
         self._chain = policy.chain()
-        if half:
+        if self.is_half:
             self._chain = copy.deepcopy(self._chain).half()
             nn.utils.convert_conv2d_weight_memory_format(self._chain, torch.channels_last)
         self.low = policy.low
         self.high = policy.high
-
-    @classmethod
-    def of(cls, policy: Policy, precision: Precision) -> "SearchForm":
-        """As an evaluation of this precision searches."""
-        images = len(policy.spec.obs_shape) == 3  # in [0, 1]; half precision would be too coarse for larger numbers
-        return cls(policy, half=next(policy.parameters()).is_cuda and images and precision == "fast")
 
     def forward(self, obs: Tensor) -> Tensor:
         return self._chain(obs.to(self._dtype)).to(obs.dtype)
@@ -362,12 +272,11 @@ class SearchForm(nn.Module):
 def chooser_for(policy: Policy, search: SearchForm, slots: Sequence[Slot]) -> "ActionChooser":
     """For slots under one attack: each row has its slot's budget and random draws."""
     first = slots[0]
-    copies = len(slots[0].obs)
     if len(slots) == 1:
         return ActionChooser(policy, search, first.cell.attack, first.cell.eps, first.generator)
     budgets = torch.tensor([slot.cell.eps for slot in slots], device=first.generator.device)
-    generators = RowGenerators([slot.generator for slot in slots], [copies] * len(slots))
-    return ActionChooser(policy, search, first.cell.attack, budgets.repeat_interleave(copies), generators)
+    rows = budgets.repeat_interleave(len(first.obs))
+    return ActionChooser(policy, search, first.cell.attack, rows, [slot.generator for slot in slots])
 
 
 class ActionChooser:
@@ -391,7 +300,7 @@ class ActionChooser:
             return self._run()
         if self._graph is None:
             self._input = torch.empty_like(obs)  # the fixed place from which the graph reads
-            generators = [self._generator] if isinstance(self._generator, Generator) else self._generator.generators
+            generators = [self._generator] if isinstance(self._generator, Generator) else self._generator
             self._graph = Graphed(self._run, *generators, enabled=not _waits(self._attack))
         self._input.copy_(obs)
         return self._graph()
@@ -431,17 +340,15 @@ class Probe:
         self._certificates = certificates
         # Where gradients are looked for: through the whole policy, what rounding leaves of a dueling value stream would hide
         # that nothing else has any.
-        self._exact = SearchForm(policy, half=False)
+        self._exact = SearchForm(policy, "full")
 
     def __call__(self, slots: Sequence[Slot]) -> None:
         """At what the copies see whose steps count; each slot is told of its own."""
-        counts = [int(slot.counter.counting.sum()) for slot in slots]
+        counts = [int(slot.counting.sum()) for slot in slots]
         if not sum(counts):
             return
-        counting = [torch.from_numpy(slot.counter.counting) for slot in slots]
-        obs = torch.cat([as_float(slot.obs)[own] for slot, own in zip(slots, counting, strict=True)])
-        actions = torch.cat([slot.decided.actions[own] for slot, own in zip(slots, counting, strict=True)])
-        actions = actions.to(obs.device)
+        obs = torch.cat([as_float(slot.obs)[torch.from_numpy(slot.counting)] for slot in slots])
+        actions = torch.cat([slot.decided.actions[torch.from_numpy(slot.counting)] for slot in slots]).to(obs.device)
         with torch.no_grad():
             scores = self._policy(obs)
             again = self._policy(obs)
@@ -467,7 +374,7 @@ class Probe:
             method = self._certificates.get(slot.cell.eps)
             if method is None or slot.stochastic:
                 continue
-            rows = torch.from_numpy(slot.counter.counting)
+            rows = torch.from_numpy(slot.counting)
             obs = as_float(slot.obs)[rows.to(slot.obs.device)]
             with torch.no_grad():
                 scores = self._policy(obs)
@@ -479,13 +386,6 @@ def without_gradient(searched: SearchForm, obs: Tensor) -> Tensor:
     """(N,) where the gradient of the cross-entropy is zero in every element: attacks that climb it cannot begin there."""
     _, _, gradient = ascent(CrossEntropy(), searched, obs, searched(obs).detach())
     return (gradient.flatten(1) == 0).all(dim=1)
-
-
-def refuse_over_budget(largest: Tensor | float, cell: Cell) -> None:
-    """Stop at a perturbation that no adversary with this budget could make."""
-    if not float(largest) <= cell.eps + TOLERANCE:  # NaN included
-        what = f"{cell.attack} moved an observation by {float(largest):.6g} at eps {cell.eps:.6g}"
-        raise BclError(what, "this attack is broken")
 
 
 def _refuse_broken_certificate(
@@ -503,7 +403,5 @@ def _refuse_broken_certificate(
     broken = (proven & (actions != clean)).tolist()
     if any(broken):
         cell = cells[broken.index(True)]
-        raise BclError(
-            f"{cell.attack} changed an action that was certified at eps {cell.eps:.6g}",
-            "the certificate is wrong: report it",
-        )
+        what = f"{cell.attack} changed an action that was certified at eps {cell.eps:.6g}"
+        raise BclError(what, "the certificate is wrong: report it")

@@ -12,10 +12,9 @@ from bcl.bounds import METHODS, Method
 from bcl.device import threads, useful_threads
 from bcl.envs import VectorEnv
 from bcl.evaluation.certify import USUAL_LENGTH, Certificate, certify, read_certificates
-from bcl.evaluation.evaluation import Key, append_score, read_scores
+from bcl.evaluation.evaluation import Key, Score, append_score, read_scores
 from bcl.evaluation.plan import Cell, Conditions, Plan
 from bcl.evaluation.play import Progress, evaluate_cells
-from bcl.evaluation.score import Score
 from bcl.games import AtariGame, ProcgenGame
 from bcl.policies import Policy
 from bcl.policies.files import fingerprint
@@ -61,8 +60,9 @@ def run_suite(
     missing = {key: cell for key, cell in zip(keys, wanted, strict=True) if key not in found}
     lengths = next((found[key].lengths for key in keys if key in found), ())
     overall = SuiteProgress([*missing.values()], plan, progress, lengths)
-    proven = _certified(folder.certificates, conditions.agent)
-    playing = _play(policy, plan, missing, overall, ready, proven)
+    proofs = [proof for _, proof in read_certificates(folder.certificates, conditions.agent)]
+    proofs.sort(key=lambda proof: -METHODS.index(proof.method))  # the quickest method of each budget comes last
+    playing = _play(policy, plan, missing, overall, ready, {proof.eps: proof.method for proof in proofs})
     count = useful_threads(policy.spec.obs_shape, plan.copies())
     try:
         for key in keys:
@@ -83,28 +83,25 @@ class SuiteProgress:
         self._plan = plan
         self._begin = progress
         self._all = sum(network_passes(cell.attack) for cell in cells)
-        self._done = 0.0
-        self._length = max(lengths, default=USUAL_LENGTH)
+        self._begun = 0  # passes before this one
+        self.length = max(lengths, default=USUAL_LENGTH)
+        """Steps that an episode is expected to have: as many as the longest of the last score."""
 
     def begin(self, cells: Sequence[Cell]) -> Progress:
         """Cells that are played together; told of their steps and episodes."""
         label = cells[0].label
         report = self._begin(f"{label} and {len(cells) - 1} more" if len(cells) > 1 else label)
-        before = self._done
+        before = self._begun
         cost = sum(network_passes(cell.attack) for cell in cells)
+        self._begun += cost
         rounds = -(-self._plan.episodes // self._plan.copies())
         episodes = self._plan.episodes * len(cells)
 
         def told(steps: int, finished: int) -> None:
-            share = max(finished / episodes, min(0.95, steps / (rounds * self._length)))
+            share = max(finished / episodes, min(0.95, steps / (rounds * self.length)))
             report(round(PARTS * (before + share * cost) / self._all), PARTS)
 
         return told
-
-    def finished(self, cell: Cell, lengths: Sequence[int]) -> None:
-        """One cell is done, after episodes of these lengths."""
-        self._done += network_passes(cell.attack)
-        self._length = max(lengths)
 
 
 def network_passes(attack: Attack | None) -> int:
@@ -132,7 +129,7 @@ def _play(
             keys = ordered[first : first + width]
             cells = [ready(missing[key]) for key in keys]
             for number, score in evaluate_cells(policy, envs, cells, plan, certificates, overall.begin(cells)):
-                overall.finished(cells[number], score.lengths)
+                overall.length = max(score.lengths)
                 yield keys[number], score
 
 
@@ -150,13 +147,6 @@ def make_envs(plan: Plan, count: int, device: torch.device) -> list[VectorEnv]:
     if isinstance(game, AtariGame):
         game = dataclasses.replace(game, first_noops=game.first_noops * count)
     return [dataclasses.replace(plan, game=game).make_env(plan.copies() * count, device)]
-
-
-def _certified(folder: CertificatesFolder, agent: str) -> dict[float, Method]:
-    """Budgets at which certificates of this agent lie in a folder, each with the quickest method used there."""
-    proofs = [proof for _, proof in read_certificates(folder, agent)]
-    proofs.sort(key=lambda proof: -METHODS.index(proof.method))
-    return {proof.eps: proof.method for proof in proofs}
 
 
 def cells_at_once(policy: Policy, plan: Plan) -> int:

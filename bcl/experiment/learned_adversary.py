@@ -20,18 +20,18 @@ from bcl.envs import Step, VariedStarts, VectorEnv
 from bcl.envs.vector import Seeds, WrappedEnv
 from bcl.errors import counted
 from bcl.evaluation import Cell, Plan, run_suite
+from bcl.evaluation.evaluation import lowest
 from bcl.evaluation.plan import Starts
 from bcl.evaluation.play import ActionChooser, SearchForm
-from bcl.evaluation.score import lowest
+from bcl.evaluation.suite import Begin
 from bcl.experiment.worker import train_run
 from bcl.games import AtariGame, game_to_dict
-from bcl.learners.learner import Hooks, Task
+from bcl.learners.learner import Hooks, Task, derive
 from bcl.policies import Policy
 from bcl.policies.files import fingerprint
 from bcl.policies.networks import Dueling, Plain
 from bcl.policies.policy import default_kind
 from bcl.runs.results import ScoresFolder
-from bcl.seeds import derive
 from bcl.settings import format_eps
 
 MEANING = 1  # of a stored adversary: raised when the same facts come to mean another training or choice
@@ -60,7 +60,7 @@ class AdversaryEnvs(WrappedEnv):
         aims = self._aims = torch.zeros(env.num_envs, dtype=torch.long, device=device)
         generator = torch.Generator(device).manual_seed(0)  # nothing is drawn
         actor = Directed(lambda obs: aims)
-        self._decide = ActionChooser(victim, SearchForm.of(victim, "fast"), actor, eps, generator)
+        self._decide = ActionChooser(victim, SearchForm(victim, "fast"), actor, eps, generator)
 
     def reset(self, seed: Seeds) -> Tensor:
         self._obs = self._env.reset(seed)
@@ -78,9 +78,7 @@ class AdversaryEnvs(WrappedEnv):
         return dataclasses.replace(step, reward=-step.reward)
 
 
-def ready(
-    victim: Policy, plan: Plan, folder: ScoresFolder, progress: Callable[[str], Callable[[int, int], None]]
-) -> Callable[[Cell], Cell]:
+def ready(victim: Policy, plan: Plan, folder: ScoresFolder, progress: Begin) -> Callable[[Cell], Cell]:
     """For `run_suite`: a learned adversary is trained, once for each agent and budget, in a folder of its own beside the scores;
     other cells are ready as they are."""
 
@@ -135,9 +133,8 @@ def director_config(victim: Policy, plan: Plan, attack: Learned) -> Config:
     )  # fmt: skip
     own = victim.spec.kind == default_kind(victim.spec.obs_shape, "dqn")
     hidden = victim.spec.hidden if own and victim.spec.hidden else config.network.hidden
-    return dataclasses.replace(
-        config, game=plan.game, dqn=dqn, network=dataclasses.replace(config.network, hidden=hidden)
-    )
+    network = dataclasses.replace(config.network, hidden=hidden)
+    return dataclasses.replace(config, game=plan.game, dqn=dqn, network=network)
 
 
 def myopic_director(victim: Policy, config: Config) -> Policy | None:

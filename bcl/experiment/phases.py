@@ -11,20 +11,19 @@ from typing import Any
 from bcl import curriculum
 from bcl.attacks import PGD, CrossEntropy, Multi, OwnValue, attacks_named
 from bcl.config import Config, DistillConfig, DqnConfig, PpoConfig
-from bcl.curriculum_rules import INCUMBENT, CurriculumResult, Decision, Phase, Rules, above_floor, budgets
+from bcl.curriculum_rules import INCUMBENT, Decision, Phase, Rules, above_floor, budgets
 from bcl.errors import TrainingError, counted
 from bcl.evaluation import Cell, cells, flags, worst
-from bcl.experiment.beside import Guess, OverlappedRuns
+from bcl.experiment import worker
 from bcl.experiment.verdict import SELECTION, choosing_attacks, final_score, plan_of, plans_of
-from bcl.experiment.worker import MODULES, Dispatcher, TrainingOrder, content
-from bcl.learners.learner import Task, training_attack
+from bcl.experiment.worker import Dispatcher, OrderedRuns, TrainingOrder, content
+from bcl.learners.learner import Task, derive, training_attack
 from bcl.learners.pacing import Pace
 from bcl.policies.files import fingerprint, load
 from bcl.recipes import Loss, Strategy
 from bcl.runs import store
 from bcl.runs.directory import Agent, Clock, StageFolder, TrainingFolder
-from bcl.runs.executors import BackgroundJobs
-from bcl.seeds import derive
+from bcl.runs.executors import BackgroundJobs, Job
 from bcl.settings import format_eps
 
 GPU_PASS = 8  # scores of 20 or 64 copies that a GPU plays side by side (`bcl.evaluation.suite`)
@@ -54,8 +53,7 @@ class Curriculum:
         self._attacks = choosing_attacks(self._config)
         self._bootstrap = Agent(bootstrap.file, stage.results, bootstrap.fingerprint)
         self._dispatcher = dispatcher
-        self._background = BackgroundJobs(dispatcher.interrupted, dispatcher.tick, MODULES)
-        self._overlapped = OverlappedRuns(stage, dispatcher, self._background)
+        self._overlapped = OverlappedRuns(stage, dispatcher)
         self._judges_beside = dispatcher.judges_beside(self._config.game)
         self._succeeds = True  # whether the run that was judged last met the thresholds
         self._clock = Clock(stage)
@@ -66,9 +64,9 @@ class Curriculum:
     def result(self) -> dict[str, Any]:
         """Which agent the stage hands on, the budget it was trained up to, why the curriculum stopped, and flags."""
         self._stage.clear_discarded()
-        with self._background:
+        with self._overlapped.background:
             if self._judges_beside and not self._stage.decisions():
-                self._overlapped.begin_ahead(self._guess(Phase(0, 0.0, self._rules.eps[0], 0), 0, self._bootstrap))
+                self._begin_ahead(Phase(0, 0.0, self._rules.eps[0], 0), 0, self._bootstrap)
             ended = curriculum.bcl(
                 self._bootstrap,
                 self._rules,
@@ -78,12 +76,13 @@ class Curriculum:
                 limit_reached=self._limit_reached,
                 training_score=self._training_score if self._config.curriculum.weak_attack_share else None,
             )
-            self._overlapped.settle(None, "")
+            self._overlapped.discard_guesses()
         kept = ended.policy if self._config.curriculum.keep == "last" else ended.best
         store.write_bytes(self._stage.policy, content(kept))
-        trained_up_to = self._rules.eps[kept.phase]
-        name = f"the agent of phase {kept.phase}, trained up to {format_eps(trained_up_to)}"
-        reached = self._reached(ended, kept)
+        reached = self._rules.eps[kept.phase]
+        name = f"the agent of phase {kept.phase}, trained up to {format_eps(reached)}"
+        if ended.stopped == curriculum.TARGET_REACHED and kept is ended.policy and self._stage.strategy != "open":
+            reached = max(reached, self._config.curriculum.target)  # found robust there
         found: dict[str, Any] = {
             "policy": kept.fingerprint,
             "reached": reached,
@@ -98,26 +97,19 @@ class Curriculum:
             found["final_score"] = final_score(played, self._config)
         return found
 
-    def _reached(self, ended: CurriculumResult[Agent], kept: Agent) -> float:
-        """The budget that the agent was trained up to, or found robust at."""
-        reached = self._rules.eps[kept.phase]
-        is_last = kept is ended.policy and self._stage.strategy != "open"
-        if ended.stopped == curriculum.TARGET_REACHED and is_last:
-            return max(reached, self._config.curriculum.target)
-        return reached
-
     def _flags(self, kept: Agent, reached: float) -> list[str]:
         """RADIAL may hide its gradients, and adversarial training needs them."""
         if self._stage.loss != "radial" or reached == 0:
             return []
         wanted = [Cell(None, 0.0), Cell(PGD(steps=30, step=0.1), reached), Cell(Multi(starts=100), reached)]
         scores = self._dispatcher.scores(self._stage.name, kept, self._plan, wanted)
-        return [f"{flag.name}: {flag.message}" for flag in flags(scores)]
+        return [*map(str, flags(scores))]
 
     def _train(self, parent: Agent, phase: Phase) -> Iterator[Agent]:
         folder = self._stage.phase(phase.index)
         orders = [(folder.run(k), self._order(parent, phase, k)) for k in range(1, phase.runs + 1)]
-        self._overlapped.settle(folder.run(1), parent.fingerprint)
+        self._overlapped.discard_guesses(folder.run(1), parent.fingerprint)
+        store.remove(folder.run(1).ahead_file)  # from here on it is a run like any other
         working = self._runs_beside(phase, orders) if self._judges_beside else self._dispatcher.train(orders)
         self._diverged = 0
         try:
@@ -135,14 +127,12 @@ class Curriculum:
         finally:
             working.close()
 
-    def _runs_beside(
-        self, phase: Phase, orders: Sequence[tuple[TrainingFolder, TrainingOrder]]
-    ) -> Generator[TrainingFolder, None, None]:
+    def _runs_beside(self, phase: Phase, orders: OrderedRuns) -> Generator[TrainingFolder, None, None]:
         """The runs of a phase in order, each when it is judged."""
         for k, (run, order) in enumerate(orders, 1):
             self._overlapped.train(run, order)
             if self._overlapped.begin_to_judge(run, order):
-                self._overlapped.begin_ahead(self._guess(phase, k, run.agent(phase.index), orders))
+                self._begin_ahead(phase, k, run.agent(phase.index), orders)
             self._overlapped.wait_until_judged(run)
             try:
                 yield run
@@ -150,22 +140,20 @@ class Curriculum:
                 self._overlapped.end_phase()
                 raise
 
-    def _guess(
-        self, phase: Phase, k: int, agent: Agent, orders: Sequence[tuple[TrainingFolder, TrainingOrder]] = ()
-    ) -> Guess | None:
-        """What to train while run k is judged; nothing where that could not be used."""
+    def _begin_ahead(self, phase: Phase, k: int, agent: Agent, orders: OrderedRuns = ()) -> None:
+        """While run k is judged, train the one that probably comes next; none where it could not be used."""
         c = self._config.curriculum
         runs_left = not c.max_runs or self._runs_done + min(k, 1) < c.max_runs
         time_left = not c.max_hours or self._clock.seconds() < 3600 * c.max_hours
         likely = curriculum.likely_next(phase, k, self._rules, self._succeeds) if runs_left and time_left else None
         if likely is None:
-            return None
+            return
         following, number = likely
         if following == phase:
-            run, order = orders[number - 1]
-            return Guess(run, order, "")
-        order = self._order(agent, following, number)
-        return Guess(self._stage.phase(following.index).run(number), order, agent.fingerprint)
+            self._overlapped.begin_ahead(*orders[number - 1])
+        else:
+            run = self._stage.phase(following.index).run(number)
+            self._overlapped.begin_ahead(run, self._order(agent, following, number), agent.fingerprint)
 
     def _order(self, parent: Agent, phase: Phase, k: int) -> TrainingOrder:
         """A run, with what the phase will ask of it, so that workers play it: the thresholds' returns, and those of V_k."""
@@ -212,7 +200,7 @@ class Curriculum:
         value, paper = (OwnValue(), CrossEntropy()) if self._config.algo == "ppo" else (CrossEntropy(), None)
         # PPO's PGD leads away from the action taken, which here is the best one.
         settings = self._config.attack
-        attack = training_attack(settings, value, paper if settings.kind == "pgd" else None)
+        attack = training_attack(settings, value, paper)
         [score] = self._dispatcher.scores("choosing", agent, self._plan, [Cell(attack, eps)])
         return score.mean
 
@@ -232,6 +220,78 @@ class Curriculum:
         self._succeeds = decision.candidates[-1].met is not False
         self._dispatcher.say(phase_line(decision, self._rules.eps, seconds - self._decided_at))
         self._decided_at = seconds
+
+
+class OverlappedRuns:
+    """Judging that does not stop training: one run of a curriculum trains in a process of its own while another process plays the
+    scores of the run before it.
+
+    Which run that is has to be guessed (`curriculum.likely_next`), since the scores decide it. Decisions are made as without a
+    guess, by the same scores in the same order; the training of a wrong guess is not used, which is told and counted.
+    """
+
+    def __init__(self, stage: StageFolder, dispatcher: Dispatcher) -> None:
+        self._stage = stage
+        self._dispatcher = dispatcher
+        self.background = BackgroundJobs(dispatcher.interrupted, dispatcher.tick, worker.MODULES)
+        self._guessed: TrainingFolder | None = None
+
+    def train(self, run: TrainingFolder, order: TrainingOrder) -> None:
+        """Until it is trained, whether it was begun ahead or not."""
+        if run != self._guessed:
+            self.discard_guesses()
+            self._begin(run, order)
+        self._guessed = None
+        self.background.wait(run.path)
+
+    def begin_to_judge(self, run: TrainingFolder, order: TrainingOrder) -> bool:
+        """Have the scores played that will be asked for; whether any is missing."""
+        if not self._dispatcher.missing_of(run, order):
+            return False
+        assert order.plan
+        wanted = (*order.cells, *order.along)
+        for job in self._dispatcher.evaluation_jobs(order.name, run.agent(), order.plan, wanted):
+            self.background.begin(job)
+        return True
+
+    def wait_until_judged(self, run: TrainingFolder) -> None:
+        self.background.wait(run.results.scores.path)
+        run.results.scores.gather()
+
+    def begin_ahead(self, run: TrainingFolder, order: TrainingOrder, parent: str = "") -> None:
+        """Train a run before it is asked for, if it is not there yet; `parent`: the fingerprint of the agent that it starts from,
+        empty where that is as for all runs of the phase at work."""
+        if parent:
+            self.discard_guesses(run, parent)
+            if run.path.exists() and not run.began_ahead():
+                return
+            store.write_json(run.ahead_file, {"parent": parent})
+        self._begin(run, order)
+        self._guessed = run
+
+    def end_phase(self) -> None:
+        """No more of its runs are wanted: one that was begun is not used."""
+        if self._guessed and not self._guessed.began_ahead():
+            self.background.cancel(self._guessed.path)
+            self._say_unused(self._guessed, self._guessed.seconds())
+            self._guessed = None
+
+    def discard_guesses(self, right: TrainingFolder | None = None, parent: str = "") -> None:
+        """Delete the runs that were begun ahead, now or before a kill, but the right one, which starts from this parent."""
+        for run in self._stage.begun_ahead():
+            if run != right or run.began_ahead() != parent:
+                self.background.cancel(run.path)
+                self._say_unused(run, self._stage.discard(run))
+
+    def _say_unused(self, run: TrainingFolder, seconds: float) -> None:
+        where = f"phase {int(run.path.parent.name)}, {run.path.name}"
+        self._dispatcher.say(f"{where}: begun ahead but not used, {seconds:.0f} s of training")
+
+    def _begin(self, run: TrainingFolder, order: TrainingOrder) -> None:
+        """Unless it is trained already."""
+        if not run.finished or run.checkpoint.exists():
+            self._dispatcher.say_if_continued(run, order)
+            self.background.begin(Job(run.path, worker.train, (replace(order, cells=(), along=()),)))
 
 
 def _allowed(amount: float, what: str) -> str:

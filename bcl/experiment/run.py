@@ -20,30 +20,22 @@ import torch
 import bcl
 from bcl import stats
 from bcl.bounds import margins
-from bcl.config import Config, Stages
+from bcl.config import Stages
 from bcl.envs import make_env
 from bcl.errors import ConfigError, StoreError, counted
-from bcl.experiment.learning_check import learning_flag
-from bcl.experiment.phases import (
-    Curriculum,
-    pace_of,
-    rules_of,
-    train_paced,
-)
-from bcl.experiment.status import times_of
+from bcl.experiment.phases import Curriculum, pace_of, rules_of, train_paced
+from bcl.experiment.status import learning_flag, times_of
 from bcl.experiment.trackers import NO_TRACKERS, Trackers
 from bcl.experiment.verdict import Verdict, choosing_attacks, evaluate_run, final_score_in_words
 from bcl.experiment.worker import Dispatcher, TrainingOrder, check_fits, content, spec_of
 from bcl.learners import dqn
 from bcl.learners.distill import load_teacher
-from bcl.learners.learner import Task
+from bcl.learners.learner import Task, derive
 from bcl.policies import Policy
 from bcl.policies.files import fingerprint, load, to_bytes
 from bcl.recipes import find_recipe
 from bcl.runs import store
-from bcl.runs.directory import Agent, RunDirectory, StageFolder, trained_stages
-from bcl.runs.store import Json
-from bcl.seeds import derive
+from bcl.runs.directory import Agent, RunDirectory, StageFolder, TrainingFolder, trained_stages
 from bcl.settings import format_eps
 
 
@@ -66,22 +58,32 @@ def check(stages: Stages, device: str, init: Policy | None, trackers: Trackers =
         with contextlib.closing(make_env(config.game, 1, device)) as env:
             if init:
                 check_fits(init, config, env)
-                if stage.loss in ("radial", "sa", "distill"):
-                    _refuse_unbounded(init)
+                if stage.loss in ("radial", "sa", "distill"):  # made of bounds, which every layer needs
+                    obs = torch.zeros(1, *init.spec.obs_shape, device=next(init.parameters()).device)
+                    margins(init.chain(), obs, obs, torch.zeros(1, dtype=torch.long, device=obs.device), "ibp")
             student = init or Policy(spec_of(config, env))
             if stage.loss == "distill":
                 load_teacher(config.distill.teacher, student)
 
 
-def _refuse_unbounded(policy: Policy) -> None:
-    """Losses made of bounds need them for every layer."""
-    obs = torch.zeros(1, *policy.spec.obs_shape, device=next(policy.parameters()).device)
-    margins(policy.chain(), obs, obs, torch.zeros(1, dtype=torch.long, device=obs.device), "ibp")
-
-
 def create(path: Path, stages: Stages, device: str, init: Policy | None) -> None:
     """Make the run directory, with all that `finish` needs: every stage's configuration, and the agent to start from."""
-    about = _provenance(stages[-1][1], device, init)
+    about = {
+        "version": bcl.__version__,
+        "commit": commit_here(),
+        "command": shlex.join(["bcl", *sys.argv[1:]]),
+        "seed": stages[-1][1].seed,
+        "worker_device": device,
+        "init": init and fingerprint(init),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "machine": {
+            "platform": platform.platform(),
+            "cpus": os.cpu_count(),
+            "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+        },
+    }
     RunDirectory.create(path, stages, about, to_bytes(init) if init else None)
 
 
@@ -103,14 +105,14 @@ def finish(path: Path, dispatcher: Dispatcher) -> Verdict:
         run.check_device(dispatcher.device)
         with dispatcher.executor.session():
             trained = _train_stages(run, dispatcher)
-            agent = trained.the_agent()
+            agent = trained.agent
+            assert agent  # a recipe has stages
             store.write_bytes(run.best, content(agent))
-            robust = run.stages()[-1].loss != "standard"
-            found = evaluate_run(run, agent, robust, trained.reached, dispatcher)
+            found = evaluate_run(run, agent, trained.reached, dispatcher)
         about = {"policy": agent.fingerprint, "reached": trained.reached, "kept": trained.kept}
         found |= {"flags": [*trained.flags, *found["flags"]], "files": run.digests()}
         run.finish({**about, "curriculum": trained.stopped, **found})
-    return Verdict.of_result(run)
+    return Verdict.read(run)
 
 
 @dataclass(frozen=True)
@@ -129,11 +131,6 @@ class Trained:
     """Which of its agents this is."""
     flags: tuple[str, ...] = ()
 
-    def the_agent(self) -> Agent:
-        """Once there is one: a recipe has stages, and a curriculum has a bootstrap."""
-        assert self.agent
-        return self.agent
-
 
 def _train_stages(run: RunDirectory, dispatcher: Dispatcher, until_median: bool = False) -> Trained:
     """Every stage from the agent of the one before; `until_median`: up to the one of which repeats share the median."""
@@ -148,7 +145,7 @@ def _train_stages(run: RunDirectory, dispatcher: Dispatcher, until_median: bool 
         if stage.strategy == "none":
             trained = _train_once(stage, trained, dispatcher)
             continue
-        trained = _train_curriculum(run, stage, trained, dispatcher, until_median)
+        trained = _train_curriculum(stage, trained, dispatcher, until_median)
         if until_median and stage.shares_median:
             break
     return trained
@@ -172,9 +169,7 @@ def _train_once(stage: StageFolder, before: Trained, dispatcher: Dispatcher) -> 
     return replace(before, agent=stage.agent(), reached=end, flags=flags)
 
 
-def _train_curriculum(
-    run: RunDirectory, stage: StageFolder, before: Trained, dispatcher: Dispatcher, until_median: bool
-) -> Trained:
+def _train_curriculum(stage: StageFolder, before: Trained, dispatcher: Dispatcher, until_median: bool) -> Trained:
     strategy = stage.strategy
     settings = stage.config.curriculum
     start = before.reached if before.goes_on else settings.start
@@ -185,21 +180,20 @@ def _train_curriculum(
     target = ", open-ended" if strategy == "open" else f" to {format_eps(settings.target)}"
     dispatcher.say(f"stage {stage.number}: curriculum, {stage.name} from {format_eps(start)}{target}")
     if not stage.finished:
+        assert before.agent  # a curriculum has a bootstrap
         if strategy == "paced":
-            stage.finish(train_paced(stage, start, before.the_agent(), dispatcher))
+            stage.finish(train_paced(stage, start, before.agent, dispatcher))
         else:
-            stage.finish(Curriculum(stage, start, before.the_agent(), dispatcher).result())
+            stage.finish(Curriculum(stage, start, before.agent, dispatcher).result())
     if times := times_of(stage):
         dispatcher.say(f"stage {stage.number}: {times}")
-    about = stage.result()
-    for flag in about["flags"]:
+    for flag in stage.result()["flags"]:
         dispatcher.say(f"flag {flag}")
-    agent = stage.agent()
-    if stage.shares_median and not until_median:
-        agent, about = _median(run, stage, dispatcher) or (agent, about)
+    trained = _median(stage, dispatcher) if stage.shares_median and not until_median else stage
+    about = trained.result()
     return replace(
         before,
-        agent=agent,
+        agent=trained.agent(),
         reached=float(about["reached"]),
         goes_on=strategy in ("open", "paced"),
         stopped=about["stopped"],
@@ -208,15 +202,15 @@ def _train_curriculum(
     )
 
 
-def _median(run: RunDirectory, stage: StageFolder, dispatcher: Dispatcher) -> tuple[Agent, Json] | None:
-    """The median of the repeats' agents of a stage, and what that stage's result says; none: there are no repeats."""
+def _median(stage: StageFolder, dispatcher: Dispatcher) -> TrainingFolder:
+    """Where the median of the repeats' agents of a stage lies, with its result; the stage's own where there are no repeats."""
+    run = RunDirectory(stage.run)
     number = stage.number
     median = stage.median
     if run.repeats is None:
-        dispatcher.say(
-            f"stage {number}: goes on from this one run's agent; the paper's from the median of three (--repeats 3)"
-        )
-        return None
+        words = "goes on from this one run's agent; the paper's from the median of three (--repeats 3)"
+        dispatcher.say(f"stage {number}: {words}")
+        return stage
     resume = f"'bcl resume {shlex.quote(str(run.path.parent))}'"
     if not median.finished:
         what = f"'{run.path}' goes on from the median of its repeats, and not all of them are as far"
@@ -226,7 +220,7 @@ def _median(run: RunDirectory, stage: StageFolder, dispatcher: Dispatcher) -> tu
         what = f"'{median.result_file}' is damaged: it has no {min(missing)}"
         raise StoreError(what, f"delete it, then {resume} takes the median again")
     dispatcher.say(f"stage {number}: goes on from the agent of {about['run']}, the median of the repeats")
-    return median.agent(), about
+    return median
 
 
 def shared_stages(runs: Sequence[RunDirectory]) -> list[StageFolder]:
@@ -273,22 +267,3 @@ def commit_here() -> str | None:
             git = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
             return subprocess.run(git, capture_output=True, text=True).stdout.strip() or None
     return None
-
-
-def _provenance(config: Config, device: str, init: Policy | None) -> dict[str, Any]:
-    return {
-        "version": bcl.__version__,
-        "commit": commit_here(),
-        "command": shlex.join(["bcl", *sys.argv[1:]]),
-        "seed": config.seed,
-        "worker_device": device,
-        "init": init and fingerprint(init),
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "machine": {
-            "platform": platform.platform(),
-            "cpus": os.cpu_count(),
-            "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-        },
-    }

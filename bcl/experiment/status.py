@@ -1,14 +1,15 @@
-"""Where a run stands and where its time went, read from its files: for its own live view and for other processes."""
+"""Where a run stands, whether its stages learned, and where its time went, read from its files: for its own live view and for
+other processes."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from bcl.config import Config
 from bcl.errors import StoreError, counted
-from bcl.experiment.learning_check import learning_flag
 from bcl.experiment.phases import budgets_of, phase_line, rules_of
+from bcl.experiment.verdict import NO_LEARNING, UNKNOWN_LEARNING
 from bcl.experiment.worker import TRAINING
 from bcl.learners.metrics import Metrics
 from bcl.runs import store
@@ -16,6 +17,9 @@ from bcl.runs.directory import RunDirectory, StageFolder, TrainingFolder
 from bcl.settings import format_eps
 
 RunState = Literal["finished", "at work", "stopped"]
+ENOUGH = 100  # episodes: the first of many copies to end are its shortest, and say little about the others
+SIGMAS = 3.0  # a rise counts above this many standard errors
+Part = tuple[float, float, float]  # mean return, population deviation, episodes
 
 
 @dataclass(frozen=True)
@@ -75,7 +79,7 @@ class Times:
 def status(path: Path) -> Status:
     run = RunDirectory.open(path)
     run.check_unchanged()
-    owner = run.owner()
+    owner = store.owner(path)
     state: RunState = "finished" if run.finished else "at work" if owner else "stopped"
     lines = tuple(line for stage in run.stages() for line in _stage_lines(stage))
     since = run.locked_since() if owner else 0.0  # of a stopped run, the work that was under way when it stopped
@@ -147,15 +151,12 @@ def incumbent(run: Path) -> str:
             best_phase = made[-1].decision.best_phase
             best = next(one.decision for one in made if one.decision.phase.index == best_phase)
             kept = best.candidate(best.kept)
-            return _in_words(kept.scores if kept else {})
+            scores = kept.scores if kept else {}
+            words = [f"nominal {scores[0.0]:.4g}"] if 0.0 in scores else []
+            if (largest := max(scores, default=0.0)) > 0:
+                words.append(f"{min(scores.values()):.4g} within {format_eps(largest)}")
+            return ", ".join(words)
     return ""
-
-
-def _in_words(scores: dict[float, float]) -> str:
-    words = [f"nominal {scores[0.0]:.4g}"] if 0.0 in scores else []
-    if (largest := max(scores, default=0.0)) > 0:
-        words.append(f"{min(scores.values()):.4g} within {format_eps(largest)}")
-    return ", ".join(words)
 
 
 def _stage_lines(stage: StageFolder) -> Iterator[str]:
@@ -188,7 +189,7 @@ def times_of(stage: StageFolder) -> Times | None:
     known = [(began, ended) for began, ended in spans if began is not None and ended is not None]
     if wall is None or len(known) < len(spans):
         return None
-    unused = [seconds for found in stage.unused_training().values() for seconds in found]
+    unused = [seconds for _, seconds in stage.unused_training()]
     return Times(float(wall), _covered(known), len(unused), sum(unused))
 
 
@@ -200,3 +201,67 @@ def _covered(spans: list[tuple[float, float]]) -> float:
         covered += max(0.0, ended - max(began, until))
         until = max(until, ended)
     return covered
+
+
+def learning_flag(run: TrainingFolder) -> tuple[str, str] | None:
+    """A flag and a sentence about a finished stage from fresh weights whose last episodes were no better than its first, or
+    of which that cannot be told; else none.
+
+    A stage that trains on from an agent begins with good returns, and is not expected to raise them.
+    """
+    if not run.finished or run.result().get("parent"):
+        return None
+    if not run.metrics_file.exists():
+        return UNKNOWN_LEARNING, f"its {run.metrics_file.name} is missing, so whether it learned cannot be told"
+    rows = run.metrics()
+    found = first_and_last(rows)
+    if found is None:
+        known = _known(rows)  # good episodes are long, and few
+        if len(known) > 1 and rose(known[0], _pooled(known[1:])):
+            return None
+        return UNKNOWN_LEARNING, "it has too few episodes to tell whether it learned"
+    if rose(*found):
+        return None
+    (first, _, before), (last, _, after) = found
+    start, end = (counted(int(number), "episode") for number in (before, after))
+    return NO_LEARNING, f"returns did not rise ({first:.4g} in its first {start}, {last:.4g} in its last {end})"
+
+
+def rose(first: Part, last: Part) -> bool:
+    """Whether the mean return grew by more than chance."""
+    before, before_sd, before_episodes = first
+    after, after_sd, after_episodes = last
+    return after - before > SIGMAS * (before_sd**2 / before_episodes + after_sd**2 / after_episodes) ** 0.5
+
+
+def first_and_last(rows: Sequence[dict[str, Any]]) -> tuple[Part, Part] | None:
+    """`ENOUGH` episodes from each end of a run, a quarter of all where these are few; none: they cannot be told apart."""
+    known = _known(rows)
+    wanted = min(ENOUGH, sum(part[2] for part in known) / 4)
+    head = _until(wanted, known)
+    tail = _until(wanted, known[::-1])
+    if not head or len(head) + len(tail) > len(known):
+        return None
+    return _pooled(head), _pooled(tail)
+
+
+def _known(rows: Sequence[dict[str, Any]]) -> list[Part]:
+    parts: list[Any] = [(row.get("return"), row.get("return_sd"), row.get("episodes")) for row in rows]
+    return [part for part in parts if all(isinstance(number, int | float) for number in part)]
+
+
+def _until(episodes: float, parts: Sequence[Part]) -> Sequence[Part]:
+    """The first parts that have so many episodes together."""
+    count = 0.0
+    for number, part in enumerate(parts, 1):
+        count += part[2]
+        if count >= episodes:
+            return parts[:number]
+    return parts
+
+
+def _pooled(parts: Sequence[Part]) -> Part:
+    episodes = sum(count for *_, count in parts)
+    mean = sum(part_mean * count for part_mean, _, count in parts) / episodes
+    squares = sum((sd**2 + part_mean**2) * count for part_mean, sd, count in parts) / episodes
+    return mean, max(squares - mean**2, 0.0) ** 0.5, episodes

@@ -4,11 +4,11 @@ import contextlib
 import dataclasses
 import textwrap
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bcl.attacks import Attack, attack_labels
+from bcl.attacks import attack_labels
 from bcl.config import Config
 from bcl.errors import BclError, MissingExtra
 from bcl.evaluation import Score
@@ -65,7 +65,8 @@ class Trackers:
         with _summary_writer()(str(run.tensorboard)) as writer:
             labels = attack_labels(score.attack for score in scores)
             for score in scores:
-                writer.add_scalar(f"score/{_under(score, labels)}", score.mean)
+                under = f"{labels[score.attack]} at {format_eps(score.eps)}" if score.eps else "no attack"
+                writer.add_scalar(f"score/{under}", score.mean)
             _add_hparams(writer, config)
 
 
@@ -81,10 +82,6 @@ def _group(name: str) -> str:
     if name.startswith("share_"):
         return "speed"
     return next((group for group, names in GROUPS.items() if name in names), "loss")
-
-
-def _under(score: Score, labels: Mapping[Attack | None, str]) -> str:
-    return f"{labels[score.attack]} at {format_eps(score.eps)}" if score.eps else "no attack"
 
 
 def _add_hparams(writer: Any, config: Config) -> None:

@@ -10,15 +10,14 @@ from bcl.attacks import Attack, attack_from_dict, attack_labels, attack_to_dict,
 from bcl.config import Config
 from bcl.errors import StoreError
 from bcl.evaluation import Cell, Conditions, Evaluation, Plan, Score, Start, cells, game_for_evaluation, read_scores
+from bcl.evaluation.evaluation import worst, worst_within
 from bcl.evaluation.flags import WORSE_THAN_START, Flag, flags, worse_than_start
-from bcl.evaluation.score import worst, worst_within
-from bcl.experiment.learning_check import NO_LEARNING, UNKNOWN_LEARNING
 from bcl.experiment.worker import Dispatcher
+from bcl.learners.learner import derive
 from bcl.recipes import find_recipe
 from bcl.runs.directory import Agent, RunDirectory
 from bcl.runs.results import Results
 from bcl.runs.store import Json, fitting
-from bcl.seeds import derive
 from bcl.settings import format_eps, typed_values
 
 SELECTION = "selection"
@@ -26,6 +25,9 @@ SELECTION = "selection"
 FACTS = ("final_score", "curriculum", "kept", "reached")
 """Of a verdict, those that its file holds as they are."""
 UNCHANGED = ("the start", "the bootstrap")  # what `kept` calls the agent that a curriculum began from
+# Flags of stages that began with fresh weights.
+NO_LEARNING = "no-learning"
+UNKNOWN_LEARNING = "unknown-learning"
 MOST_NAMED = 4  # attacks in a sentence; the paper's table has as many
 
 
@@ -54,12 +56,7 @@ class Verdict:
         return [self.evaluation, *([self.unlimited] if self.unlimited else [])]
 
     @classmethod
-    def read(cls, run: RunDirectory) -> "Verdict | None":
-        """Of a finished run; none: it has not ended."""
-        return cls.of_result(run) if run.finished else None
-
-    @classmethod
-    def of_result(cls, run: RunDirectory) -> "Verdict":
+    def read(cls, run: RunDirectory) -> "Verdict":
         """Of a finished run."""
         data = run.result()
         with fitting(f"'{run.result_file}'", "delete it and resume the run"):
@@ -114,14 +111,13 @@ def under_attack(scores: Sequence[Score], eps: float) -> str:
     return f"{lowest.mean:.4g} {tried}" + (f" ({with_less}{format_eps(lowest.eps)})" if lowest.eps < eps else "")
 
 
-def evaluate_run(
-    run: RunDirectory, agent: Agent, robust: bool, reached: float, dispatcher: Dispatcher
-) -> dict[str, Any]:
+def evaluate_run(run: RunDirectory, agent: Agent, reached: float, dispatcher: Dispatcher) -> dict[str, Any]:
     """The verdict on an agent, and on the one that the run started from, as plain data, which names the scores and does not
-    repeat them; `robust`: it was made so, and attacks are played."""
-    config = run.stages()[-1].config
+    repeat them; attacks are played if the agent was made robust."""
+    last = run.stages()[-1]
+    config = last.config
     attacks = attacks_named(config.evaluation.suite)
-    budgets = sorted({*config.evaluation.eps, reached} - {0.0}) if robust else []
+    budgets = sorted({*config.evaluation.eps, reached} - {0.0}) if last.loss != "standard" else []
     wanted = cells(attacks, budgets)
     plans = plans_of(config, "evaluation")
     agents = [("verdict", Agent(run.best, run.results, agent.fingerprint))]
@@ -131,13 +127,12 @@ def evaluate_run(
     dispatcher.play([(doing, one, plan, wanted) for plan in plans for doing, one in agents])
     played = [[dispatcher.scores(doing, one, plan, wanted) for plan in plans] for doing, one in agents]
     scores = played[0][0]
-    unlimited = _joined(played[0][1:])
     dispatcher.trackers.show(run, config, scores)
     raised = flags(scores)
     if begun:
         file = run.name_of(begun[1].file)
-        theirs, *beyond = played[1]
-        raised += worse_than_start(scores, theirs, file) or worse_than_start(unlimited, _joined(beyond), file)
+        worse = [worse_than_start(ours, theirs, file) for ours, theirs in zip(*played, strict=True)]
+        raised += next(filter(None, worse), [])
     return {
         "conditions": [plan.conditions(agent.fingerprint, dispatcher.device).to_dict() for plan in plans],
         "attacks": [*map(attack_to_dict, attacks)],
@@ -152,10 +147,6 @@ def _with_path(run: RunDirectory, flag: Flag, start: Start | None) -> Flag:
     if flag.name != WORSE_THAN_START or not start:
         return flag
     return replace(flag, message=flag.message.removesuffix(run.name_of(Path(start.file))) + start.file)
-
-
-def _joined(played: Sequence[Sequence[Score]]) -> list[Score]:
-    return [score for scores in played for score in scores]
 
 
 def _evaluations_beside(run: RunDirectory, data: Json) -> list[Evaluation]:
@@ -177,12 +168,11 @@ def _evaluations_beside(run: RunDirectory, data: Json) -> list[Evaluation]:
 
 
 def _stored(run: RunDirectory, results: Results, conditions: Conditions, wanted: Sequence[Cell]) -> list[Score]:
-    found = read_scores(results.scores, conditions)
+    folder = results.scores
+    found = read_scores(folder, conditions)
     for cell in wanted:
         if cell.key not in found:
-            what = (
-                f"'{results.scores.path}' lacks the score of {cell.label}, which the verdict of '{run.path}' is about"
-            )
+            what = f"'{folder.path}' lacks the score of {cell.label}, which the verdict of '{run.path}' is about"
             raise StoreError(what, f"restore it, or delete '{run.result_file}' and resume the run")
     return [found[cell.key] for cell in wanted]
 
@@ -199,7 +189,7 @@ def _evaluations_inside(run: RunDirectory, data: Json) -> list[Evaluation]:
     for name, levels in (("scores", None), ("unlimited", "eval")):
         if scores := read(data.get(name, [])):
             game = game_for_evaluation(config.game, levels, config.evaluation.max_steps)
-            start = Start(str(about["name"]), str(run.file(about["file"])), read(about[name])) if about else None
+            start = Start(str(about["name"]), str(run.path / about["file"]), read(about[name])) if about else None
             found.append(Evaluation(game, scores, start=start))
     return found
 

@@ -29,7 +29,7 @@ from bcl.evaluation import Cell, Plan, Score, missing_cells, read_scores, run_ce
 from bcl.experiment.trackers import NO_TRACKERS, Tracker, Trackers
 from bcl.games import Game, GymnasiumGame
 from bcl.learners import distill, dqn, ppo
-from bcl.learners.learner import Hooks, State, Task
+from bcl.learners.learner import Hooks, State, Task, derive
 from bcl.learners.metrics import Metrics
 from bcl.learners.ppo import read_note
 from bcl.policies import Policy, PolicySpec
@@ -37,16 +37,14 @@ from bcl.policies.files import fingerprint, load, save
 from bcl.policies.policy import ACTOR_CRITICS, CUSTOM, default_kind
 from bcl.runs import store
 from bcl.runs.directory import Agent, TrainingFolder
-from bcl.runs.executors import Executor, InThisProcess, Job, JudgeBeside, no_tick
+from bcl.runs.executors import Executor, InThisProcess, Job, JudgeBeside, Stop, Tick
 from bcl.runs.results import CertificatesFolder, ScoresFolder
-from bcl.seeds import derive
 
 TRAINING = "training"
 FORMAT = 1  # of checkpoints
 # What workers import; the last with the first optimizer.
 MODULES = ("bcl.experiment.worker", "gymnasium", "torch._dynamo")
 REFILL = ", which was kept without its replay memory: that is collected anew first"
-Stop = Callable[[], bool]
 SILENT = Hooks()
 
 
@@ -69,6 +67,9 @@ class TrainingOrder:
     """Worth playing along with those."""
 
 
+OrderedRuns = Sequence[tuple[TrainingFolder, TrainingOrder]]
+
+
 def content(agent: Agent) -> bytes:
     """The policy file of an agent; refused where it is not the one that was trained."""
     if fingerprint(load(agent.file)) != agent.fingerprint:
@@ -84,18 +85,20 @@ class Dispatcher:
     executor: Executor = InThisProcess()  # frozen
     device: str = "cpu"
     """Of the workers."""
-    interrupted: Callable[[], bool] = lambda: False
-    tick: Callable[[], None] = no_tick
+    interrupted: Stop = lambda: False
+    tick: Tick = lambda: None
     """Called several times a second while work is under way."""
     say: Callable[[str], None] = lambda line: None
     trackers: Trackers = NO_TRACKERS
     judge_beside: JudgeBeside = "auto"
     """Whether one process judges a run while another trains the next; `auto`: on a GPU that trains one run at a time."""
 
-    def train(self, orders: Sequence[tuple[TrainingFolder, TrainingOrder]]) -> Generator[TrainingFolder, None, None]:
+    def train(self, orders: OrderedRuns) -> Generator[TrainingFolder, None, None]:
         """The folders in the order of `orders`, each when it is done; closing cancels the others."""
-        jobs = {run.path: Job(run.path, train, (order,)) for run, order in orders if not self._done(run, order)}
+        jobs = dict[Path, Job]()
         for run, order in orders:
+            if not run.finished or run.checkpoint.exists() or self.missing_of(run, order):
+                jobs[run.path] = Job(run.path, train, (order,))
             self.say_if_continued(run, order)
         working = self.executor.run([*jobs.values()], self.interrupted, self.tick)
         try:
@@ -149,13 +152,10 @@ class Dispatcher:
             wanted = self.device == "cuda" and not isinstance(game, GymnasiumGame)
         return wanted and isinstance(self.executor, InThisProcess)
 
-    def _done(self, run: TrainingFolder, order: TrainingOrder) -> bool:
-        if not run.finished or run.checkpoint.exists():
-            return False
+    def missing_of(self, run: TrainingFolder, order: TrainingOrder) -> list[Cell]:
+        """Those that were ordered with a run that has ended; none where it diverged."""
         agent = run.agent()
-        if order.plan is None or not agent.fingerprint:
-            return True
-        return not self.missing(agent, order.plan, order.cells)
+        return self.missing(agent, order.plan, order.cells) if order.plan and agent.fingerprint else []
 
     def missing(self, agent: Agent, plan: Plan, cells: Sequence[Cell]) -> list[Cell]:
         """Those whose scores are not stored."""
@@ -179,12 +179,13 @@ class ProgressFile:
     def begin(self, label: str) -> Callable[[int, int], None]:
         """For a part of an evaluation: `tell`, with a look at whether to stop."""
         self._written = 0.0
-        return functools.partial(self._tell_or_stop, label)
 
-    def _tell_or_stop(self, label: str, done: int, of: int) -> None:
-        if self._stop():
-            raise KeyboardInterrupt
-        self.tell(label, done, of)
+        def tell_or_stop(done: int, of: int) -> None:
+            if self._stop():
+                raise KeyboardInterrupt
+            self.tell(label, done, of)
+
+        return tell_or_stop
 
     def remove(self) -> None:
         store.remove(self._path)
@@ -202,7 +203,7 @@ def train(folder: Path, order: TrainingOrder, stop: Stop) -> None:
     try:
         policy = train_run(folder, order.config, order.task, parent, order.device, hooks, order.trackers)
         if order.plan:
-            _play(policy, order.plan, (*order.cells, *order.along), run.results.scores, progress, stop)
+            _play(policy, order.plan, (*order.cells, *order.along), run.results.scores, progress)
     except TrainingError as error:
         if not order.plan:
             raise
@@ -216,7 +217,7 @@ def evaluate(
     """A job: scores of a policy by its file's content; `part`: which of several jobs in this folder."""
     scores = ScoresFolder(folder)
     progress = ProgressFile(scores.progress(part), name, stop)
-    _play(_unpack(policy, device), plan, cells, scores, progress, stop, part)
+    _play(_unpack(policy, device), plan, cells, scores, progress, part)
     progress.remove()
 
 
@@ -237,15 +238,13 @@ def _play(
     cells: tuple[Cell, ...],
     folder: ScoresFolder,
     progress: ProgressFile,
-    stop: Stop,
     part: int | None = None,
 ) -> None:
     from bcl.experiment.learned_adversary import ready  # which trains by `train_run`
 
     trained = ready(policy, plan, folder, progress.begin)
     for _ in run_suite(policy, plan, cells, folder, progress.begin, trained, part):
-        if stop():
-            raise KeyboardInterrupt
+        pass
 
 
 def _unpack(policy: bytes, device: str) -> Policy:
@@ -258,7 +257,6 @@ def _unpack(policy: bytes, device: str) -> Policy:
 class _Record:
     """What a training run leaves in its folder while it trains: rows of metrics, checkpoints and snapshots."""
 
-    metrics: store.MetricsFile
     tracker: Tracker
 
     def __init__(self, run: TrainingFolder, policy: Policy, identity: str, device: str, began: float) -> None:
@@ -268,27 +266,23 @@ class _Record:
         kept = _read_checkpoint(run.checkpoint, identity, device) or {}
         self.state: State | None = kept.get("state")
         self.step = int(self.state["step"]) if self.state else 0
-        self._drop_later()
+        # Rows and snapshots that the checkpoint does not know are dropped.
+        store.keep_metrics(run.metrics_file, lambda row: row["step"] <= self.step)
+        held = self.state["pacer"]["told"] if self.state and self.state["pacer"] else 0
+        for increments, path in run.snapshots().items():
+            if increments > held:
+                store.remove(path)
         self._began = kept.get("began", began)
         # Work that was lost by a kill does not count; checkpoints of version 0.1 have no seconds.
         self._before = kept.get("seconds", run.seconds())
         self._here = time.monotonic()
 
-    def _drop_later(self) -> None:
-        """Drop rows and snapshots that the checkpoint does not know."""
-        store.keep_metrics(self._run.metrics_file, lambda row: row["step"] <= self.step)
-        held = self.state["pacer"]["told"] if self.state and self.state["pacer"] else 0
-        for increments, path in self._run.snapshots().items():
-            if increments > held:
-                store.remove(path)
-
     def log(self, row: Metrics) -> None:
-        self.metrics.append(row)
+        store.append_row(self._run.metrics_file, row)
         self.tracker(row)
 
     def save(self, state: State) -> None:
         """A checkpoint, in place of the one before."""
-        self.metrics.sync()  # rows up to the checkpoint must be there with it
         with store.replacing(self._run.checkpoint) as file:
             torch.save({**self._about, "state": state, "began": self._began, "seconds": self._seconds()}, file)
 
@@ -325,16 +319,15 @@ def train_run(
         return load(run.policy, device)
     began = time.time()
     game = seen_by_learner(make_env(config.game, config.learner(task.loss).num_envs, device))
-    with contextlib.closing(game) as env, _threads_for(env):
-        policy = _child(parent, config, env) if parent else _fresh(config, env, derive(task.seed, "weights"))
+    # One thread for vectors; of images all, whatever else runs: with another number sums round otherwise.
+    vectors = len(game.obs_shape) == 1
+    with contextlib.closing(game) as env, threads(1) if vectors else contextlib.nullcontext():
+        policy = _untrained(parent, config, task, env)
         facts = (FORMAT, config, task, policy.spec.parent)
         identity = hashlib.sha256(repr(facts).encode()).hexdigest()[:16]
         record = _Record(run, policy, identity, device, began)
         hooks = dataclasses.replace(hooks, log=record.log, save=record.save, held=record.held)
-        with (
-            store.MetricsFile(run.metrics_file) as record.metrics,
-            trackers.open(run, config, record.step) as record.tracker,
-        ):
+        with trackers.open(run, config, record.step) as record.tracker:
             if task.loss == "distill":
                 distill.train(policy.to(device), env, config.distill, task, hooks, record.state)
             elif config.algo == "ppo":
@@ -347,31 +340,20 @@ def train_run(
     return policy.eval()
 
 
-def _threads_for(env: VectorEnv) -> contextlib.AbstractContextManager[None]:
-    """One for vector observations; of images all, whatever else runs: with another number sums round otherwise."""
-    return threads(1) if len(env.obs_shape) == 1 else contextlib.nullcontext()
-
-
 def check_fits(policy: Policy, config: Config, env: VectorEnv) -> None:
     """Refuse to train on from an agent that is not one of this game, learner and network."""
     spec = policy.spec
     game = policy.spec.game
+    same_game = game is None or (type(game), game.id) == (type(config.game), config.game.id)
     network = config.network
     hidden = ",".join(map(str, spec.hidden))
+    actions = counted(spec.num_actions, "action")
     other = f"give one made for '{config.game.id}' with these [game] settings"
     for fits, what, hint in (
         (spec.kind != CUSTOM, "is a network of your own", "give one that bcl trained or imported"),
-        (
-            not game or (type(game), game.id) == (type(config.game), config.game.id),
-            f"plays '{game and game.id}'",
-            other,
-        ),
+        (same_game, f"plays '{game and game.id}'", other),
         (spec.obs_shape == env.obs_shape, f"observes {spec.obs_shape} instead of {env.obs_shape}", other),
-        (
-            spec.num_actions == env.num_actions,
-            f"has {counted(spec.num_actions, 'action')} instead of {env.num_actions}",
-            other,
-        ),
+        (spec.num_actions == env.num_actions, f"has {actions} instead of {env.num_actions}", other),
         ((spec.low, spec.high) == (env.low, env.high), "sees observations on another scale", other),
         (spec.algo == config.algo, f"was made for {spec.algo} and not for {config.algo}", "leave out --algo"),
         (network.kind in ("auto", spec.kind), f"has network.kind '{spec.kind}'", "leave out --network.kind"),
@@ -392,17 +374,16 @@ def spec_of(config: Config, env: VectorEnv) -> PolicySpec:
     return PolicySpec(kind, env.obs_shape, env.num_actions, env.low, env.high, hidden, game=config.game)
 
 
-def _fresh(config: Config, env: VectorEnv, seed: int) -> Policy:
+def _untrained(parent: Policy | None, config: Config, task: Task, env: VectorEnv) -> Policy:
+    """With the parent's weights, or fresh ones."""
+    if parent:
+        check_fits(parent, config, env)
+        policy = copy.deepcopy(parent)
+        policy.spec = dataclasses.replace(parent.spec, game=config.game, parent=fingerprint(parent))
+        return policy
     with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(seed)
+        torch.default_generator.manual_seed(derive(task.seed, "weights"))
         return Policy(spec_of(config, env))
-
-
-def _child(parent: Policy, config: Config, env: VectorEnv) -> Policy:
-    check_fits(parent, config, env)
-    policy = copy.deepcopy(parent)
-    policy.spec = dataclasses.replace(parent.spec, game=config.game, parent=fingerprint(parent))
-    return policy
 
 
 def _read_checkpoint(path: Path, identity: str, device: str) -> dict[str, Any] | None:

@@ -8,10 +8,10 @@ these cannot. The same for Q-values and logits; docs/distillation.md has formula
 import copy
 
 import torch
-from torch import Generator, Tensor, nn
+from torch import Tensor, nn
 
 from bcl import losses
-from bcl.attacks import PGD, TargetValue, perturb
+from bcl.attacks import PGD, TargetValue
 from bcl.attacks.threat import per_sample
 from bcl.bounds import input_box, training_margins
 from bcl.config import DistillConfig
@@ -19,7 +19,7 @@ from bcl.device import enough_memory, quick_kernels
 from bcl.envs import VectorEnv
 from bcl.errors import ConfigError
 from bcl.learners.dqn import ReplayLearner
-from bcl.learners.learner import Hooks, Reporter, State, Task, spread_budgets
+from bcl.learners.learner import Hooks, Reporter, State, Task
 from bcl.learners.metrics import Metrics
 from bcl.learners.replay import Replay
 from bcl.policies import Policy, as_float
@@ -40,17 +40,13 @@ def train(
     """Train `policy` in place on `env`; its teacher is `config.teacher`, or itself as it is. `state` continues a checkpoint of the
     same task."""
     learner = DistillLearner(policy, env, config, task)
-    if state:
-        learner.restore(state)
-    reporter = Reporter(learner, config, hooks)
+    reporter = Reporter(learner, config, hooks, state)
     obs = learner.restart()
     with quick_kernels(learner.bf16):
         while learner.step < config.steps:
             actions = learner.play(obs)
             learner.update()
-            obs = learner.store(obs, actions)
-            if reporter.report():
-                obs = learner.restart()
+            obs = reporter.report(learner.store(obs, actions))
     return policy
 
 
@@ -80,18 +76,15 @@ class DistillLearner(ReplayLearner):
     config: DistillConfig
 
     def __init__(self, policy: Policy, env: VectorEnv, config: DistillConfig, task: Task) -> None:
-        driven = round(config.in_play * env.num_envs)
-        super().__init__(policy, env, config, task, driven)
+        super().__init__(policy, env, config, task, round(config.in_play * env.num_envs), config.spread)
         self.held = config.paced_by
         if self.pacer is None:
             raise ConfigError("distillation needs a paced budget", 'give its stage strategy = "paced"')
         self.teacher = (load_teacher(config.teacher, policy) or copy.deepcopy(policy)).requires_grad_(False)
         self._student = self._compiled(policy)
         self._labels = self._compiled(self.teacher)
-        self._attacked_student = self._victim()
         self._margins = self._compiled(training_margins)
         self._scale = torch.zeros((), device=self.device)  # the teacher's usual lead
-        self._victims = self._obs[:driven].clone()
         self._show = self._graph(self._perturb_victims, "attack")
         self._improve = self._graph(self._take_gradient_step, "update")
         self.replay = Replay(config.buffer_size, self._obs, n_step=1, gamma=1.0, perturbations=False)
@@ -102,15 +95,14 @@ class DistillLearner(ReplayLearner):
         assert self.pacer
         self._eps.fill_(self.pacer.eps)
         shown = obs
-        if driven := len(self._victims):
-            self._victims.copy_(obs[:driven])
+        if self._driven:
+            self._obs.copy_(obs)
             with self.meter.device("attack"):
-                shown = torch.cat([self._show(), as_float(obs[driven:])])
+                shown = torch.cat([self._show(), as_float(obs[self._driven :])])
         with self.meter.host("act"):
             return self.player.play(shown, self.config.exploration)
 
     def update(self) -> None:
-        """The gradient steps that are due."""
         if self._learns() and not self._updates:
             self._measure_scale()
         super().update()
@@ -119,18 +111,8 @@ class DistillLearner(ReplayLearner):
         assert self.pacer
         return self.pacer.knows_start and self.step >= self._learns_from
 
-    def store(self, obs: Tensor, actions: Tensor) -> Tensor:
-        """Wait for the emulators, remember the step, and return the next observations."""
-        with self.meter.host("env"):
-            step = self.player.wait()
-        self.replay.add(obs, actions, step.reward, step, None, self._eps)
-        self.meter.count(step)
-        self.step += self.env.num_envs
-        return step.obs
-
-    def metrics(self) -> Metrics:
-        """What happened since the last call. The one place where the host waits for the device."""
-        return self._row({"eps": self._eps.item(), "learning_rate": self._rate.item()})[0]
+    def scheduled(self) -> Metrics:
+        return {"eps": self._eps.item(), "learning_rate": self._rate.item()}
 
     def state(self) -> State:
         """What a checkpoint needs; the teacher is in a file of its own."""
@@ -170,22 +152,16 @@ class DistillLearner(ReplayLearner):
             raise ConfigError("the teacher gives all actions the same action score", "give a trained agent")
 
     def _teach(self, obs: Tensor) -> Tensor:
-        with torch.no_grad(), self._autocast():
-            return self._labels(obs).float()
+        return self._scores(self._labels, obs).float()
 
     def _perturb_victims(self) -> Tensor:
-        obs = as_float(self._victims)
-        return self._attacked(obs, self._teach(obs), self._budgets(len(obs)), self.generators["attack"])
+        obs = as_float(self._obs[: self._driven])
+        return self._perturbed(self._attack(self._teach(obs)), obs, self._budgets(len(obs)))
 
-    def _budgets(self, count: int) -> Tensor:
-        return spread_budgets(self._eps, count, self.config.spread)
-
-    def _attacked(self, obs: Tensor, scores: Tensor, eps: Tensor, generator: Generator) -> Tensor:
-        """What costs most by the teacher's scores."""
+    def _attack(self, scores: Tensor) -> PGD:
+        """For what costs most by the teacher's scores."""
         steps = self.config.attack_steps
-        attack = PGD(steps, REACH / steps, random_start=True, objective=TargetValue(scores))
-        with self._autocast():
-            return perturb(attack, self._attacked_student, obs, eps, generator, check=False)
+        return PGD(steps, REACH / steps, random_start=True, objective=TargetValue(scores))
 
     def _take_gradient_step(self) -> None:
         c = self.config
@@ -196,7 +172,7 @@ class DistillLearner(ReplayLearner):
         budgets = self._budgets(len(batch.obs)) if c.box < 1 else self._eps
         centre = batch.obs
         if c.box < 1:
-            centre = self._attacked(batch.obs, scores, budgets * (1 - c.box), self.generators["update"])
+            centre = self._perturbed(self._attack(scores), batch.obs, budgets * (1 - c.box), "update")
         with self._autocast():
             clean = losses.leads(self._student(batch.obs), best)
             if c.box > 0:

@@ -10,21 +10,20 @@ from abc import abstractmethod
 from collections.abc import Callable
 
 import torch
-from torch import Generator, Tensor
+from torch import Tensor
 
 from bcl import losses, schedules
-from bcl.attacks import TargetValue, perturb
+from bcl.attacks import TargetValue
 from bcl.bounds import input_box, margins, score_bounds
 from bcl.config import AttackConfig, DistillConfig, DqnConfig
 from bcl.device import Graphed, enough_memory, on_stream, quick_kernels
 from bcl.envs import Step, VectorEnv
 from bcl.errors import ConfigError
-from bcl.learners.learner import HeldActions, Hooks, Learner, Reporter, State, Task, spread_budgets, training_attack
-from bcl.learners.metrics import Meter, Metrics
+from bcl.learners.learner import HeldActions, Hooks, Learner, Reporter, State, Task, derive, training_attack
+from bcl.learners.metrics import Metrics
 from bcl.learners.replay import Batch, Replay
 from bcl.policies import Policy, as_float
 from bcl.policies.networks import Dueling
-from bcl.seeds import derive
 
 REFERENCE_BATCH = 128  # the batch that `learning_rate` is meant for, where it is scaled
 
@@ -42,17 +41,13 @@ def train(
     """Train `policy` in place on `env`; `state` continues a checkpoint of the same task."""
     refuse_no_updates(config)
     learner = DqnLearner(policy, env, config, attack, task)
-    if state:
-        learner.restore(state)
-    reporter = Reporter(learner, config, hooks)
+    reporter = Reporter(learner, config, hooks, state)
     obs = learner.restart()
     with quick_kernels(learner.bf16):
         while learner.step < config.steps:
             actions, seen = learner.play(obs)  # the emulators step from here on, while the learner works
             learner.update()
-            obs = learner.store(obs, actions, seen)
-            if reporter.report():
-                obs = learner.restart()
+            obs = reporter.report(learner.store(obs, actions, seen))
     return policy
 
 
@@ -84,17 +79,11 @@ class ReplayLearner(Learner):
     _improve: Graphed[None]
 
     def __init__(
-        self, policy: Policy, env: VectorEnv, config: DqnConfig | DistillConfig, task: Task, driven: int
+        self, policy: Policy, env: VectorEnv, config: DqnConfig | DistillConfig, task: Task, driven: int, spread: float
     ) -> None:
-        """`driven`: copies that act on what the adversary shows."""
-        super().__init__(policy, env, config, task)
+        super().__init__(policy, env, config, task, driven, spread)
         self.config = config
-        self._driven = torch.arange(env.num_envs, device=self.device) < driven
-        self.meter = Meter(env.num_envs, self.device, self._driven if driven else None)
-        self.player = Player(
-            policy, env, self.generators["act"],
-            longest=config.exploration_repeat, graphed=self.graphed, bf16=self.bf16, attacked=driven > 0,
-        )  # fmt: skip
+        self.player = Player(policy, env, self._random, graphed=self.graphed, bf16=self.bf16, attacked=driven > 0)
         self._owed = 0.0  # updates
         self._updates = 0
 
@@ -109,7 +98,6 @@ class ReplayLearner(Learner):
         return super().state() | {"owed": self._owed, "replay": replay}
 
     def restore(self, state: State) -> None:
-        """Continue from `state`, where it has a replay memory with that."""
         super().restore(state)
         self._owed = state["owed"]
         if state["replay"] is not None:
@@ -141,6 +129,23 @@ class ReplayLearner(Learner):
     def _end_update(self) -> None:
         """What follows the gradient steps; here nothing."""
 
+    def store(self, obs: Tensor, actions: Tensor, seen: Tensor | None = None) -> Tensor:
+        """Wait for the emulators, remember the step, and return the next observations."""
+        with self.meter.host("env"):
+            step = self.player.wait()
+        self.replay.add(obs, actions, self._rewards(step), step, seen, self._budgets(len(obs)))
+        self.meter.count(step)
+        self.step += self.env.num_envs
+        return step.obs
+
+    def _rewards(self, step: Step) -> Tensor:
+        """Those to learn from."""
+        return step.reward
+
+    def _scores(self, network: Callable[[Tensor], Tensor], obs: Tensor) -> Tensor:
+        with torch.no_grad(), self._autocast():
+            return network(obs)
+
 
 class DqnLearner(ReplayLearner):
     """Double DQN: the online and the target network, replay, exploration."""
@@ -150,18 +155,16 @@ class DqnLearner(ReplayLearner):
 
     def __init__(self, policy: Policy, env: VectorEnv, config: DqnConfig, attack: AttackConfig, task: Task) -> None:
         driven = 0 if task.loss == "standard" else round(attack.in_play * env.num_envs)
-        super().__init__(policy, env, config, task, driven)
+        super().__init__(policy, env, config, task, driven, attack.spread)
         self.adversary = attack
         self.target = copy.deepcopy(policy).requires_grad_(False)
         self._online = self._compiled(policy)
         self._delayed = self._compiled(self.target)
-        self._attacked = self._victim()
         self._score_bounds = self._compiled(score_bounds)
         self._kappa = torch.zeros((), device=self.device)
         self._show = self._graph(self._perturb_obs, "attack")
         self._improve = self._graph(self._take_gradient_step, "update")
         self._stores_attacks = task.loss == "at" and not attack.fresh
-        self._drives = driven > 0
         self.replay = Replay(
             config.buffer_size, self._obs, n_step=config.n_step, gamma=config.gamma, perturbations=self._stores_attacks
         )
@@ -179,9 +182,9 @@ class DqnLearner(ReplayLearner):
         self.set_schedules()
         seen = None
         shown = obs
-        if self._drives:
+        if self._driven:
             seen = self.attack(obs)
-            shown = torch.where(self._driven.view(-1, *[1] * (obs.dim() - 1)), seen, as_float(obs))
+            shown = torch.cat([seen[: self._driven], as_float(obs[self._driven :])])
         with self.meter.host("act"):
             actions = self.player.play(shown, self.exploration)
         if not self._stores_attacks:
@@ -219,17 +222,10 @@ class DqnLearner(ReplayLearner):
                 for old, new in zip(self.target.parameters(), self.policy.parameters(), strict=True):
                     old.lerp_(new, rate)
 
-    def store(self, obs: Tensor, actions: Tensor, seen: Tensor | None) -> Tensor:
-        """Wait for the emulators, remember the step, and return the next observations."""
-        with self.meter.host("env"):
-            step = self.player.wait()
+    def _rewards(self, step: Step) -> Tensor:
         rewards = step.reward * self.config.reward_scale
-        if limit := self.config.reward_clamp:
-            rewards = rewards.clamp(-limit, limit)
-        self.replay.add(obs, actions, rewards, step, seen, self._budgets(len(obs)))
-        self.meter.count(step)
-        self.step += self.env.num_envs
-        return step.obs
+        limit = self.config.reward_clamp
+        return rewards.clamp(-limit, limit) if limit else rewards
 
     @property
     def exploration(self) -> float:
@@ -239,10 +235,13 @@ class DqnLearner(ReplayLearner):
             self.step, c.exploration_start, c.exploration_end, c.exploration_hold, c.exploration_steps
         )
 
-    def metrics(self) -> Metrics:
+    def scheduled(self) -> Metrics:
         eps = 0.0 if self.task.loss == "standard" else self._eps.item()
-        row, stepped_back = self._row({"eps": eps, "kappa": self._kappa.item(), "exploration": self.exploration})
-        if stepped_back:
+        return {"eps": eps, "kappa": self._kappa.item(), "exploration": self.exploration}
+
+    def metrics(self) -> Metrics:
+        row = super().metrics()
+        if self._went_back:
             self.target.load_state_dict(self.policy.state_dict())
         return row
 
@@ -258,15 +257,11 @@ class DqnLearner(ReplayLearner):
         return learning_rate(self.config, self.step)
 
     def _perturb_obs(self) -> Tensor:
-        return self._perturbed(as_float(self._obs), self.generators["attack"])
+        return self._attacked(as_float(self._obs), "attack")
 
-    def _perturbed(self, obs: Tensor, generator: Generator) -> Tensor:
+    def _attacked(self, obs: Tensor, draws: str) -> Tensor:
         attack = training_attack(self.adversary, TargetValue(self._scores(self.target, obs)))
-        with self._autocast():
-            return perturb(attack, self._attacked, obs, self._budgets(len(obs)), generator, check=False)
-
-    def _budgets(self, count: int) -> Tensor:
-        return spread_budgets(self._eps, count, self.adversary.spread)
+        return self._perturbed(attack, obs, self._budgets(len(obs)), draws)
 
     def _take_gradient_step(self) -> None:
         batch = self.replay.sample(self.config.batch_size, self.generators["update"])
@@ -282,7 +277,7 @@ class DqnLearner(ReplayLearner):
         past = losses.Replayed(batch.actions, goal, batch.weights, self.config.td_loss)
         kappa = self._kappa
         if self.task.loss == "at":
-            seen = self._perturbed(batch.obs, self.generators["update"]) if self.adversary.fresh else batch.seen
+            seen = self._attacked(batch.obs, "update") if self.adversary.fresh else batch.seen
             with self._autocast():
                 q, q_seen = self._online(torch.cat([batch.obs, seen])).chunk(2)
             attacked, info = losses.adversarial(q, q_seen, past, kappa)
@@ -331,32 +326,19 @@ class DqnLearner(ReplayLearner):
         tight, loose = (margins(chain, lower, upper, best, method) for method in ("crown-ibp", "ibp"))
         return share * tight + (1 - share) * loose
 
-    def _scores(self, network: Callable[[Tensor], Tensor], obs: Tensor) -> Tensor:
-        with torch.no_grad(), self._autocast():
-            return network(obs)
-
 
 class Player:
     """Epsilon-greedy play on all copies of a game, while the learner updates: actions come from the weights of one pass ago, on
     a GPU on a stream of their own, so that the emulators need not wait for updates under way."""
 
     def __init__(
-        self,
-        policy: Policy,
-        env: VectorEnv,
-        generator: Generator,
-        *,
-        longest: int,
-        graphed: bool,
-        bf16: bool,
-        attacked: bool = False,
+        self, policy: Policy, env: VectorEnv, random: HeldActions, *, graphed: bool, bf16: bool, attacked: bool
     ) -> None:
-        """`longest`: of random actions, see `HeldActions`; `attacked`: observations are floats that the learner made, and have to
-        be waited for."""
+        """`attacked`: observations are floats that the learner made, and have to be waited for."""
         self._policy = copy.deepcopy(policy).requires_grad_(False)
         self._env = env
         self._bf16 = bf16
-        device = self._device = generator.device
+        device = self._device = random.generator.device
         cuda = device.type == "cuda"
         self._stream = torch.cuda.Stream() if cuda else None
         self._followed = torch.cuda.Event() if cuda else None
@@ -364,11 +346,10 @@ class Player:
         dtype = torch.uint8 if len(env.obs_shape) == 3 and not attacked else torch.float32
         self._obs = torch.zeros(env.num_envs, *env.obs_shape, dtype=dtype, device=device)
         self._share = torch.zeros((), device=device)  # of random actions
-        self._random = HeldActions(env.num_envs, env.num_actions, longest, generator)
-        self._choose = Graphed(self._choose_actions, generator, enabled=graphed)
+        self._random = random
+        self._choose = Graphed(self._choose_actions, random.generator, enabled=graphed)
 
     def reset(self, seed: int) -> Tensor:
-        """Start every copy anew."""
         self._random.restart()
         obs = self._env.reset(seed)
         if self._stream:
@@ -401,7 +382,6 @@ class Player:
         return actions
 
     def wait(self) -> Step:
-        """The result of the step."""
         with on_stream(self._stream):
             step = self._env.recv()
         self._use_on_stream(step.obs, step.reward, step.terminated, step.truncated, step.playing, step.final_obs)

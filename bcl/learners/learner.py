@@ -1,6 +1,7 @@
 """What all learners share: what a training run is asked for, its device, optimizer, random draws, checkpoints and reports."""
 
 import copy
+import hashlib
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
@@ -10,7 +11,7 @@ from typing import Any, ClassVar, TypeVar
 import torch
 from torch import Generator, Tensor, nn
 
-from bcl.attacks import PGD, RIFGSM, Attack, CrossEntropy, Margin, MixedPGD, Objective, attack_by_name
+from bcl.attacks import PGD, RIFGSM, Attack, CrossEntropy, Margin, MixedPGD, Objective, attack_by_name, perturb
 from bcl.config import AttackConfig, LearnerConfig
 from bcl.device import Graphed, acceleration, keep_freed_memory, uses_bf16
 from bcl.envs import VectorEnv
@@ -19,7 +20,6 @@ from bcl.learners.metrics import Meter, Metrics
 from bcl.learners.pacing import Pace, Pacer
 from bcl.policies import Policy
 from bcl.recipes import Loss
-from bcl.seeds import derive
 
 T = TypeVar("T")
 State = dict[str, Any]
@@ -58,9 +58,11 @@ class Learner(ABC):
     section: ClassVar[str]  # of its settings, for messages
     draws: ClassVar[tuple[str, ...]]  # what is random in it; each has a generator
     held: str = "certified"  # column of the metrics that a paced budget may wait for
-    meter: Meter
 
-    def __init__(self, policy: Policy, env: VectorEnv, config: LearnerConfig, task: Task) -> None:
+    def __init__(
+        self, policy: Policy, env: VectorEnv, config: LearnerConfig, task: Task, driven: int, spread: float
+    ) -> None:
+        """`driven`: copies, the first ones, that act on what the adversary shows; `spread`: of its budgets, as in the settings."""
         keep_freed_memory()
         self.image = len(env.obs_shape) == 3
         if self.image:
@@ -74,6 +76,10 @@ class Learner(ABC):
         accelerate = acceleration(config.accelerate, device, config.steps)
         self.graphed = accelerate != "none"
         self.compiles = accelerate == "full"
+        self.meter = Meter(env.num_envs, device, driven)
+        self._driven = driven
+        self._spread = spread
+        self._victim = self._compiled(self._twin())
         # Fixed places that graphs read; schedules write into them without the host waiting.
         self._rate = torch.zeros((), device=device)
         self._eps = torch.zeros((), device=device)
@@ -84,7 +90,9 @@ class Learner(ABC):
             policy.parameters(), lr=self._rate, eps=config.adam_eps, fused=True, capturable=device.type == "cuda"
         )
         self.pacer = Pacer(task.pace, policy, self.optimizer) if task.pace else None
+        self._went_back = False  # whether the last row made it go back to earlier weights
         self.generators = {name: Generator(device).manual_seed(derive(task.seed, name)) for name in self.draws}
+        self._random = HeldActions(env.num_envs, env.num_actions, config.exploration_repeat, self.generators["act"])
 
     @abstractmethod
     def restart(self) -> Tensor:
@@ -94,11 +102,18 @@ class Learner(ABC):
         """
 
     @abstractmethod
+    def scheduled(self) -> Metrics:
+        """What the row of metrics tells of budgets and rates."""
+
     def metrics(self) -> Metrics:
         """What happened since the last call. The one place where the host waits for the device."""
+        self._refuse_divergence(self.meter.means())
+        row = self.meter.row(self.step, self.scheduled())
+        if self.pacer:
+            self._went_back = self.pacer.observe(self.step, *self.meter.played, row.get(self.held) or 0.0)
+        return row
 
     def state(self) -> State:
-        """What a checkpoint needs."""
         self._refuse_divergence({})
         return {
             "step": self.step,
@@ -109,7 +124,6 @@ class Learner(ABC):
         }
 
     def restore(self, state: State) -> None:
-        """Continue from `state`."""
         self.step = state["step"]
         self.policy.load_state_dict(state["policy"])
         self.optimizer.load_state_dict(state["optimizer"])
@@ -119,14 +133,6 @@ class Learner(ABC):
         if self.pacer:
             self.pacer.restore(state["pacer"])
         self.meter.start_at(self.step)
-
-    def _row(self, schedules: Metrics) -> tuple[Metrics, bool]:
-        """The row of metrics, and whether a paced budget stepped back after it."""
-        self._refuse_divergence(self.meter.means())
-        row = self.meter.row(self.step, schedules)
-        if not self.pacer:
-            return row, False
-        return row, self.pacer.observe(self.step, *self.meter.played, row.get(self.held) or 0.0)
 
     def _refuse_divergence(self, means: Mapping[str, float]) -> None:
         """Stop a run whose losses or weights explode."""
@@ -143,17 +149,32 @@ class Learner(ABC):
     def _compiled(self, part: Any) -> Any:
         return torch.compile(part, dynamic=False) if self.compiles else part
 
-    def _victim(self) -> Any:
+    def _twin(self) -> Policy:
         """The policy as attacks take it: its weights stay those of the original and have no gradients. Compiled code computes the
         gradients of all that has any, and an attack needs those of the observation alone."""
         twin = copy.deepcopy(self.policy).requires_grad_(False)
         for mine, original in zip(twin.parameters(), self.policy.parameters(), strict=True):
             mine.data = original.data
-        return self._compiled(twin)
+        return twin
+
+    def _perturbed(self, attack: Attack, obs: Tensor, budgets: Tensor, draws: str = "attack") -> Tensor:
+        """What the attack shows instead of float observations."""
+        with self._autocast():
+            return perturb(attack, self._victim, obs, budgets, self.generators[draws], check=False)
+
+    def _budgets(self, count: int) -> Tensor:
+        return spread_budgets(self._eps, count, self._spread)
 
     def _autocast(self) -> torch.autocast:
         # A new one each time: weights cast where gradients are off must not be reused where they are on.
         return torch.autocast(self.device.type, torch.bfloat16, enabled=self.bf16)
+
+
+def derive(seed: int, *path: object) -> int:
+    """Every random draw of a run follows from its seed and a path such as ("phase", 3, "run", 1): a seed of its own for every path,
+    below 2**30 so that engines can count up from it."""
+    digest = hashlib.sha256(repr((seed, *path)).encode()).digest()
+    return int.from_bytes(digest[:4]) >> 2
 
 
 class HeldActions:
@@ -164,23 +185,21 @@ class HeldActions:
 
     def __init__(self, num_envs: int, num_actions: int, longest: int, generator: Generator) -> None:
         """`longest`: an action is held for 1 to so many steps, n or more with probability 1/n (Dabney et al. 2021)."""
+        self.generator = generator
         self._num_actions = num_actions
         self._longest = longest
-        self._generator = generator
         self._held = torch.zeros(num_envs, dtype=torch.long, device=generator.device)
         self._left = torch.zeros_like(self._held)  # steps for which an action is held
 
     def restart(self) -> None:
-        """Every copy was started anew."""
         self._left.zero_()
 
     def instead_of(self, actions: Tensor, share: Tensor) -> Tensor:
         """(N,) `actions`, with random ones in their place on some copies; `share` of the others begin one."""
         shape = actions.shape
-        generator = self._generator
         device = actions.device
-        draws = torch.rand(2, *shape, generator=generator, device=device)
-        random = torch.randint(self._num_actions, shape, generator=generator, device=device)
+        draws = torch.rand(2, *shape, generator=self.generator, device=device)
+        random = torch.randint(self._num_actions, shape, generator=self.generator, device=device)
         begins = (self._left == 0) & (draws[0] < share)
         length = (1 / (1 - draws[1])).clamp(max=self._longest).long()
         self._held.copy_(torch.where(begins, random, self._held))
@@ -202,9 +221,9 @@ def spread_budgets(eps: Tensor, count: int, spread: float) -> Tensor:
 
 
 def training_attack(config: AttackConfig, value: Objective, paper: Objective | None = None) -> Attack:
-    """The configured adversary; `value` is the learner's expected value, `paper` what the paper attacks if not that."""
+    """The configured adversary; `value` is the learner's expected value, `paper` what the paper's PGD attacks if not that."""
     objectives: dict[str, Objective] = {
-        "paper": paper or value,
+        "paper": paper if paper and config.kind == "pgd" else value,
         "value": value,
         "cross-entropy": CrossEntropy(),
         "margin": Margin(),
@@ -228,19 +247,22 @@ class Reporter:
     and only the short ones would count as returns.
     """
 
-    def __init__(self, learner: Learner, config: LearnerConfig, hooks: Hooks) -> None:
+    def __init__(self, learner: Learner, config: LearnerConfig, hooks: Hooks, state: State | None) -> None:
+        """`state`: a checkpoint of the same task, to continue from."""
+        if state:
+            learner.restore(state)
         self._learner = learner
         self._config = config
         self._hooks = hooks
         self._last = self._saved = self._began = learner.step
         self._saved_at = self._began_at = time.monotonic()
 
-    def report(self) -> bool:
-        """After each pass; whether the games have to start anew, as after a checkpoint that is counted in steps."""
+    def report(self, obs: Tensor) -> Tensor:
+        """After each pass; the observations to play on from: `obs`, or those of games that had to start anew."""
         learner = self._learner
         config = self._config
         hooks = self._hooks
-        step = self._learner.step
+        step = learner.step
         done = step >= config.steps
         if done or step // config.log_steps > self._last // config.log_steps:
             hooks.log(learner.metrics())
@@ -249,7 +271,10 @@ class Reporter:
         self._last = step
         hooks.progress(step, config.steps)
         stop = not done and hooks.interrupted()
-        due = self._due() or (stop and not config.checkpoint_steps)
+        if config.checkpoint_steps:
+            due = step - self._saved >= config.checkpoint_steps
+        else:
+            due = stop or time.monotonic() - self._saved_at >= 60 * config.checkpoint_minutes
         save = hooks.save if due and not done else None
         if save:
             save(learner.state())
@@ -259,12 +284,7 @@ class Reporter:
             raise KeyboardInterrupt
         if done and learner.pacer:
             learner.pacer.refuse_no_learning(learner.section, config.steps)
-        return save is not None and config.checkpoint_steps > 0
-
-    def _due(self) -> bool:
-        if self._config.checkpoint_steps:
-            return self._learner.step - self._saved >= self._config.checkpoint_steps
-        return time.monotonic() - self._saved_at >= 60 * self._config.checkpoint_minutes
+        return learner.restart() if save and config.checkpoint_steps else obs
 
     def _near(self) -> bool:
         """Whether the next checkpoint, or the end, comes within seconds at the rate so far."""

@@ -17,14 +17,14 @@ Metrics = dict[str, float | None]
 class Meter:
     """Episodes played, losses minimised and time spent; only `row` and `means` make the host wait for the device."""
 
-    def __init__(self, num_envs: int, device: torch.device, driven: Tensor | None = None) -> None:
-        """`driven` (N,): copies that an adversary misleads, whose returns are told apart."""
+    def __init__(self, num_envs: int, device: torch.device, driven: int = 0) -> None:
+        """`driven`: copies, the first ones, that an adversary misleads, whose returns are told apart."""
         self.updates = 0
         self.played = (NONE_PLAYED, NONE_PLAYED)
         """Episodes of the last row: undisturbed, driven."""
         self._sums: dict[str, Tensor] = {}
-        self._driven = torch.zeros(num_envs, dtype=torch.bool, device=device) if driven is None else driven
-        self._drives = driven is not None
+        self._driven = torch.arange(num_envs, device=device) < driven
+        self._drives = driven > 0
         # Of finished episodes, undisturbed and driven: sums of returns and of their squares, numbers.
         self._finished = torch.zeros(3, 2, dtype=torch.float64, device=device)
         self._returns = torch.zeros(num_envs, device=device)  # of the episodes being played
@@ -57,7 +57,6 @@ class Meter:
             self._sums.setdefault(name, torch.zeros_like(value)).add_(value)
 
     def means(self) -> dict[str, float]:
-        """What was added, per update."""
         return {name: (value / max(self.updates, 1)).item() for name, value in self._sums.items()}
 
     @contextmanager

@@ -80,7 +80,6 @@ class Paced:
 
 
 def begin(pace: Pace) -> Paced:
-    """Before the first step."""
     at = Paced(pace.first, window_eps=pace.first)
     return at if pace.adaptive else replace(at, nominal=pace.nominal_threshold, attacked=pace.attacked_threshold)
 
@@ -162,7 +161,6 @@ class Pacer:
 
     @property
     def eps(self) -> float:
-        """The budget in force."""
         return self._at.eps
 
     @property
@@ -206,11 +204,9 @@ class Pacer:
         return increments
 
     def state(self) -> dict[str, Any]:
-        """Plain data and tensors for a checkpoint."""
         return {"at": asdict(self._at), "told": self._told, "good": self._good}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Continue from `state`."""
         at = state["at"]
         self._at = Paced(**at | {name: Played(**at[name]) for name in ("clean", "driven")})
         self._told = state["told"]

@@ -13,17 +13,16 @@ import torch
 from torch import Tensor, nn
 
 from bcl import losses, schedules
-from bcl.attacks import AwayFromActions, CrossEntropy, OwnValue, perturb
+from bcl.attacks import AwayFromActions, CrossEntropy, OwnValue
 from bcl.bounds import input_box, score_bounds
 from bcl.config import AttackConfig, PpoConfig
 from bcl.device import enough_memory, quick_kernels
 from bcl.envs import Step, VectorEnv
 from bcl.errors import ConfigError, WeightsError
-from bcl.learners.learner import HeldActions, Hooks, Learner, Reporter, State, Task, spread_budgets, training_attack
-from bcl.learners.metrics import Meter, Metrics
+from bcl.learners.learner import Hooks, Learner, Reporter, State, Task, derive, training_attack
+from bcl.learners.metrics import Metrics
 from bcl.policies import Policy, as_float
 from bcl.policies.networks import ActorCritic
-from bcl.seeds import derive
 
 NOTE = "ppo returns"  # under which a policy carries the statistics of its returns
 SMALL = 1e-8
@@ -42,17 +41,14 @@ def train(
 ) -> Policy:
     """Train `policy` in place on `env`; `state` continues a checkpoint of the same task."""
     learner = PpoLearner(policy, env, config, attack, task)
-    if state:
-        learner.restore(state)
-    reporter = Reporter(learner, config, hooks)
+    reporter = Reporter(learner, config, hooks, state)
     obs = learner.restart()
     with quick_kernels(learner.bf16):
         while learner.step < config.steps:
             rollout, obs = learner.rollout(obs)
             if not learner.pacer or learner.pacer.knows_start:
                 learner.update(rollout)
-            if reporter.report():
-                obs = learner.restart()
+            obs = reporter.report(obs)
     policy.spec = dataclasses.replace(policy.spec, notes=policy.spec.notes | {NOTE: learner.returns.to_note()})
     return policy
 
@@ -102,21 +98,19 @@ class PpoLearner(Learner):
             raise ConfigError(f"PPO cannot train network '{policy.spec.kind}'", "it needs impala or actor-critic-mlp")
         if task.loss == "sa":
             raise ConfigError("PPO has no 'sa' loss", "choose another recipe, or --algo dqn")
-        super().__init__(policy, env, config, task)
+        driven = round(config.in_play * env.num_envs) if task.loss == "at" else 0
+        super().__init__(policy, env, config, task, driven, attack.spread)
         self.config = config
         self.adversary = attack
         self.updates = 0
         objective = {"standard": losses.ppo, "at": losses.ppo_adversarial, "radial": losses.ppo_radial}[task.loss]
         self._network = self._compiled(network.logits_and_value)
-        self._attacked = self._victim()
         self._score_bounds = self._compiled(score_bounds)
         self._objective = self._compiled(objective)
         device = self.device
         num_envs = env.num_envs
-        self._driven = round(config.in_play * num_envs) if task.loss == "at" else 0  # the first copies
         self._obs = _laid_out(as_float(self._obs) if self._driven else self._obs)
         self._memory = Rollout.empty(config.rollout, self._obs)
-        self._random = HeldActions(num_envs, env.num_actions, config.exploration_repeat, self.generators["act"])
         self._share = torch.zeros((), device=device)  # of random actions
         self._chosen = torch.zeros(1, dtype=torch.long, device=device)  # next row of it to act for, round and round
         self._kept = torch.zeros(1, dtype=torch.long, device=device)  # next row of it to complete
@@ -135,8 +129,6 @@ class PpoLearner(Learner):
         self.returns = ReturnScale(num_envs, config.return_gamma, device)
         if config.keep_return_statistics and NOTE in policy.spec.notes:
             self.returns.restore(torch.tensor(read_note(policy.spec.notes[NOTE]), dtype=torch.float64))
-        victims = torch.arange(num_envs, device=device) < self._driven
-        self.meter = Meter(num_envs, device, victims if self._driven else None)
 
     def restart(self) -> Tensor:
         self.meter.restart()
@@ -212,9 +204,8 @@ class PpoLearner(Learner):
         c = self.config
         return schedules.exploration(self.step, c.exploration_start, 0.0, 0, c.exploration_steps)
 
-    def metrics(self) -> Metrics:
-        row, _ = self._row({"eps": self._eps.item(), "kappa": self.config.kappa})
-        return row
+    def scheduled(self) -> Metrics:
+        return {"eps": self._eps.item(), "kappa": self.config.kappa}
 
     def state(self) -> State:
         """All that a checkpoint needs; it lies between two rollouts, so resuming is exact."""
@@ -227,12 +218,8 @@ class PpoLearner(Learner):
 
     def _perturb_victims(self) -> Tensor:
         """Away from the action that the policy prefers: none is taken yet."""
-        preferred = CrossEntropy() if self.adversary.kind == "pgd" else None
-        attack = training_attack(self.adversary, OwnValue(), preferred)
-        budgets = spread_budgets(self._eps, self._driven, self.adversary.spread)
-        victims = self._obs[: self._driven]
-        with self._autocast():
-            return perturb(attack, self._attacked, victims, budgets, self.generators["attack"], check=False)
+        attack = training_attack(self.adversary, OwnValue(), CrossEntropy())
+        return self._perturbed(attack, self._obs[: self._driven], self._budgets(self._driven))
 
     def _choose_actions(self) -> Tensor:
         with torch.no_grad(), self._autocast():
@@ -290,14 +277,11 @@ class PpoLearner(Learner):
     def _perturb_batch(self) -> Tensor:
         index = self._order[self._batch]
         obs = _at(self._memory.obs, index)
-        actions = _at(self._memory.actions, index)
-        paper = AwayFromActions(actions) if self.adversary.kind == "pgd" else None
-        attack = training_attack(self.adversary, OwnValue(), paper)
-        budgets = spread_budgets(self._eps, len(obs), self.adversary.spread)
+        attack = training_attack(self.adversary, OwnValue(), AwayFromActions(_at(self._memory.actions, index)))
+        budgets = self._budgets(len(obs))
         if self._driven:  # what those copies saw was attacked already
             budgets = budgets * (index % self.env.num_envs >= self._driven)
-        with self._autocast():
-            return perturb(attack, self._attacked, as_float(obs), budgets, self.generators["attack"], check=False)
+        return self._perturbed(attack, as_float(obs), budgets)
 
     def _take_gradient_step(self) -> None:
         m = self._memory
@@ -351,34 +335,31 @@ class ReturnScale:
     def __init__(self, num_envs: int, gamma: float, device: torch.device) -> None:
         self._gamma = gamma
         self._running = torch.zeros(num_envs, dtype=torch.float64, device=device)  # of the episodes being played
-        first = torch.tensor([0.0, 1.0, FIRST_COUNT], dtype=torch.float64, device=device)
-        self._mean, self._variance, self._count = first.unbind()
+        self._moments = torch.tensor([0.0, 1.0, FIRST_COUNT], dtype=torch.float64, device=device)
 
     def restart(self) -> None:
-        """Every copy was started anew."""
         self._running.zero_()
 
     def scaled(self, rewards: Tensor, ended: Tensor) -> Tensor:
         """(N,) rewards of one vector step by all that was seen up to it, this step included."""
+        mean, variance, count = self._moments.unbind()
         self._running.mul_(self._gamma).add_(rewards)
         new = len(rewards)
-        old = self._count.clone()
-        self._count.add_(new)
-        distance = self._running.mean() - self._mean
-        squares = self._variance * old + self._running.var(correction=0) * new
-        self._variance.copy_((squares + distance.square() * old * new / self._count) / self._count)
-        self._mean.add_(distance * new / self._count)
+        old = count.clone()
+        count.add_(new)
+        distance = self._running.mean() - mean
+        squares = variance * old + self._running.var(correction=0) * new
+        variance.copy_((squares + distance.square() * old * new / count) / count)
+        mean.add_(distance * new / count)
         self._running.mul_(~ended)
-        return (rewards / (self._variance + SMALL).sqrt()).float()
+        return (rewards / (variance + SMALL).sqrt()).float()
 
     def state(self) -> Tensor:
         """(3,) mean, variance and number of returns."""
-        return torch.stack([self._mean, self._variance, self._count])
+        return self._moments.clone()
 
     def restore(self, state: Tensor) -> None:
-        """Continue from `state`."""
-        for place, number in zip((self._mean, self._variance, self._count), state, strict=True):
-            place.copy_(number)
+        self._moments.copy_(state)
 
     def to_note(self) -> str:
         """The state as text, which can travel with a policy."""

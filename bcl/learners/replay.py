@@ -65,7 +65,6 @@ class Replay:
 
     @property
     def nbytes(self) -> int:
-        """Memory held."""
         return sum(tensor.nbytes for tensor in self._tensors().values())
 
     def add(
@@ -74,8 +73,7 @@ class Replay:
         """One vector step: what was seen and done, the rewards to learn from, and its result."""
         next_obs = step.obs
         if len(step.final_obs):  # of episodes that ended, the last observation and not the next one's first
-            ended = step.ended.view(-1, *[1] * (obs.dim() - 1)).expand_as(obs)
-            next_obs = next_obs.masked_scatter(ended, step.final_obs)
+            next_obs = next_obs.masked_scatter(per_sample(step.ended, obs).expand_as(obs), step.final_obs)
         row = self._added % self._rows
         self._obs[row] = obs
         self._next_obs[row] = next_obs
@@ -133,7 +131,6 @@ class Replay:
         )
 
     def state(self) -> dict[str, Tensor | int]:
-        """What a checkpoint needs to continue exactly."""
         filled = min(self._added, self._rows)
         tensors = self._tensors()
         if filled < self._rows:  # copies: a view would be written to disk with all that lies behind it
@@ -141,7 +138,6 @@ class Replay:
         return {**tensors, "added": self._added}
 
     def restore(self, state: dict[str, Tensor | int]) -> None:
-        """Continue from `state`."""
         self._added = int(state["added"])
         for name, tensor in self._tensors().items():
             stored = state[name]

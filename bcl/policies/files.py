@@ -17,20 +17,21 @@ from bcl import zoo
 from bcl.errors import BclError, WeightsError
 from bcl.games import game_from_dict, game_to_dict
 from bcl.policies.networks import from_layers
-from bcl.policies.policy import ACTIVATIONS, CUSTOM, KINDS, Policy, PolicySpec
+from bcl.policies.policy import CUSTOM, Policy, PolicySpec
 from bcl.runs import store
 from bcl.runs.results import Results
 from bcl.runs.store import sealed, unsealed
+from bcl.settings import typed_values
 
 FORMAT = 1
 NumberFormat = Literal["float32", "float16", "int16", "int8"]
 """How numbers are stored; all are loaded as float32. int16 and int8: multiples of a scale per row, for all but vectors."""
 SCALE = ":scale"
+DAMAGED = "it is damaged; get it again"
 LAYERS = "layers"  # note of a wrapped network: what it is made of, as JSON
 
 
 def save(policy: Policy, path: str | Path) -> None:
-    """Write a policy atomically."""
     store.write_bytes(Path(path), to_bytes(policy))
 
 
@@ -109,31 +110,21 @@ def load(path: str | Path, device: str | torch.device = "cpu") -> Policy:
     path = Path(path)
     agent = zoo.find(path)
     about, tensors = _read(agent.file if agent else path)
-    policy = _rebuild(path, about)
-    expected = policy.network.state_dict()
-    if expected.keys() != tensors.keys():
-        odd = sorted(expected.keys() ^ tensors.keys())[0]
-        raise WeightsError(f"'{path}' does not fit its own description (tensor '{odd}')", "it is damaged; get it again")
+    spec = _spec(path, about)
+    try:
+        tensors = _unpacked(tensors)
+        policy = Policy(spec, from_layers(json.loads(spec.notes[LAYERS])) if spec.kind == CUSTOM else None)
+        policy.network.load_state_dict({name: tensor.float() for name, tensor in tensors.items()})
+    except Exception as error:  # damage makes PyTorch raise almost anything
+        reason = " ".join(str(error).split())
+        raise WeightsError(f"'{path}' does not fit its own description ({reason:.200})", DAMAGED) from None
     for name, tensor in tensors.items():
-        if tensor.shape != expected[name].shape:
-            shapes = f"{tuple(tensor.shape)} instead of {tuple(expected[name].shape)}"
-            raise WeightsError(f"'{path}' has '{name}' of shape {shapes}", "it is damaged; get it again")
         if not tensor.is_floating_point() or not torch.isfinite(tensor.float()).all():
             what = f"'{path}' has values in '{name}' that are not finite"
             raise WeightsError(what, "the training that wrote it diverged")
-    policy.network.load_state_dict({name: tensor.float() for name, tensor in tensors.items()})
     if about.get("fingerprint") != fingerprint(policy):
         raise WeightsError(f"'{path}' is damaged: its weights are not those that were saved", "get it again")
     return policy.to(device).eval()
-
-
-def _rebuild(path: Path, about: dict[str, Any]) -> Policy:
-    spec = _spec(path, about)
-    try:
-        return Policy(spec, from_layers(json.loads(spec.notes[LAYERS])) if spec.kind == CUSTOM else None)
-    except Exception as error:  # a damaged description makes PyTorch raise almost anything
-        reason = " ".join(str(error).split())
-        raise WeightsError(f"'{path}' describes a network that cannot be built ({reason})", "it is damaged") from None
 
 
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
@@ -151,30 +142,20 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
         raise WeightsError(f"'{path}' is not a readable safetensors file ({error})", hint) from None
     if about is None:
         raise WeightsError(f"'{path}' holds tensors but no bcl policy", hint)
-    try:
-        return about, _unpacked(tensors)
-    except RuntimeError:
-        what = f"'{path}' has a scale that does not fit its tensor"
-        raise WeightsError(what, "it is damaged; get it again") from None
+    return about, tensors
 
 
 def _spec(path: Path, about: dict[str, Any]) -> PolicySpec:
     hint = "it was written by another version of bcl, or damaged"
-    kind = about.get("kind")
-    format = about.get("format")
-    if format != FORMAT or kind not in (*KINDS, CUSTOM) or about.get("activation") not in ACTIVATIONS:
-        raise WeightsError(f"'{path}' describes a policy of unknown kind '{kind}', format {format}", hint)
+    if about.get("format") != FORMAT:
+        raise WeightsError(f"'{path}' describes a policy of format {about.get('format')}", hint)
     try:
+        names = ("kind", "obs_shape", "num_actions", "hidden", "activation", "parent")
         return PolicySpec(
-            kind=about["kind"],
-            obs_shape=tuple(int(n) for n in about["obs_shape"]),
-            num_actions=int(about["num_actions"]),
+            **typed_values(PolicySpec, {name: about[name] for name in names}),
             low=tuple(-math.inf if x is None else float(x) for x in about["low"]),
             high=tuple(math.inf if x is None else float(x) for x in about["high"]),
-            hidden=tuple(int(n) for n in about["hidden"]),
-            activation=about["activation"],
             game=game_from_dict(about["game"]) if about["game"] else None,
-            parent=str(about["parent"]),
             notes={str(k): str(v) for k, v in about["notes"].items()},
         )
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError, BclError) as error:

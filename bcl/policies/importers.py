@@ -9,6 +9,7 @@ observations and ours see scaled ones, so the scale moves into the first layer, 
 (docs/runs.md). A DQN trained behind `VecNormalize` cannot be told from one that was not: the zip holds no trace of it.
 """
 
+import contextlib
 import dataclasses
 import io
 import json
@@ -19,27 +20,24 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import gymnasium
 import numpy as np
 import torch
 from torch import Tensor
 
-from bcl.errors import GameError, WeightsError, counted, did_you_mean
-from bcl.games import AtariGame, Game, GymnasiumGame, ProcgenGame, gymnasium_entry, observation_scale
-from bcl.policies.policy import Activation, Kind, Policy, PolicySpec
+from bcl.envs.gymnasium import GymnasiumEnvs
+from bcl.errors import WeightsError, counted, did_you_mean
+from bcl.games import AtariGame, Game, GymnasiumGame, ProcgenGame
+from bcl.policies.networks import ACTIVATIONS, Activation
+from bcl.policies.policy import Kind, Policy, PolicySpec
 
 Weights = dict[str, Tensor]
-FORMATS = ("radial-dqn", "radial-dqn-v1", "radial-ppo", "sb3")
 MAX_BYTES = 1 << 28  # of one member, and of all weights: far more than any MLP has, far less than any machine's memory
 SUPPORTED = "only DQN, PPO and A2C agents with the MlpPolicy of Stable-Baselines3 and discrete actions can be rebuilt; bcl.wrap takes any PyTorch module"
+VECTORS = "name a Gymnasium game with vector observations, such as CartPole-v1"
 ACTOR_HEAD = "action_net"  # of PPO and A2C
 EPSILON = 1e-8  # that VecNormalize adds to variances, unless told otherwise
 MODULES = ("stable_baselines3.dqn.policies", "stable_baselines3.common.policies")
-ACTIVATIONS: dict[str, Activation] = {
-    "<class 'torch.nn.modules.activation.ReLU'>": "relu",
-    "<class 'torch.nn.modules.activation.Tanh'>": "tanh",
-    "<class 'torch.nn.modules.activation.ELU'>": "elu",
-}
+ACTIVATION_NAMES = {str(layer): name for name, layer in ACTIVATIONS.items()}
 HARMLESS = {  # policy_kwargs that leave the way from a vector to the scores as the shapes and the activation tell it
     "activation_fn", "net_arch", "ortho_init", "log_std_init", "normalize_images", "share_features_extractor",
     "optimizer_class", "optimizer_kwargs", ":type:", ":serialized:",
@@ -52,52 +50,40 @@ def import_policy(path: str | Path, format: str, game: Game, normalise: Path | N
     if format not in FORMATS:
         hint = did_you_mean(format, FORMATS, f"formats are {', '.join(FORMATS)}")
         raise WeightsError(f"unknown format '{format}'", hint)
-    if format == "sb3":
-        return _import_sb3(path, game, normalise)
-    if normalise is not None:
+    if normalise is not None and format != "sb3":
         raise WeightsError(f"format '{format}' has no statistics of observations", "--normalise is for sb3")
-    kind, shape, convert, game = _formats(format, game)
+    if not path.is_file():
+        raise WeightsError(f"'{path}' is not a file", "check the path")
+    policy = _import_sb3(path, game, normalise) if format == "sb3" else _import_radial(path, format, game)
+    if not all(bool(torch.isfinite(w).all()) for w in policy.network.state_dict().values()):
+        raise WeightsError(f"'{path}' has weights that are not finite", "the training that wrote it diverged")
+    return policy.eval()
+
+
+def _import_radial(path: Path, format: str, game: Game) -> Policy:
+    kind, shape, convert, head, engine, changes = _RADIAL[format]
+    if not isinstance(game, engine):
+        name = engine.engine.capitalize()
+        raise WeightsError(
+            f"format '{format}' is for {name} games, and '{game.id}' is not one", f"name a game of {name}"
+        )
+    game = dataclasses.replace(game, **changes)
     weights = _read_checkpoint(path)
     try:
         converted = convert(weights)
-        actions = len(converted[_HEADS[kind]])
+        actions = len(converted[head])
         spec = PolicySpec(kind, shape, actions, (0.0,), (1.0,), game=game, parent=f"{format}:{path.name}")
         policy = Policy(spec)
         policy.network.load_state_dict(converted)
     except (KeyError, RuntimeError, IndexError, TypeError) as error:
         what = str(error).splitlines()[0] if not isinstance(error, KeyError) else f"it has no {error}"
-        raise WeightsError(
-            f"'{path}' is not a {format} checkpoint ({what})", f"formats are {', '.join(FORMATS)}"
-        ) from None
+        hint = f"formats are {', '.join(FORMATS)}"
+        raise WeightsError(f"'{path}' is not a {format} checkpoint ({what})", hint) from None
     expected = game.num_actions if isinstance(game, AtariGame) else 15
     if expected and actions != expected:
-        raise WeightsError(
-            f"'{path}' has {counted(actions, 'action')} but '{game.id}' has {expected}",
-            "name the game it was trained on",
-        )
-    return _finite(policy, path)
-
-
-_HEADS: dict[Kind, str] = {
-    "dueling-cnn": "advantage.2.weight",
-    "plain-cnn": "model.9.weight",
-    "impala": "logits.weight",
-}
-
-
-def _formats(format: str, game: Game) -> tuple[Kind, tuple[int, ...], Callable[[Weights], Weights], Game]:
-    if format == "radial-ppo":
-        if not isinstance(game, ProcgenGame):
-            raise WeightsError(
-                f"format 'radial-ppo' is for Procgen games, and '{game.id}' is not one", "name a Procgen game"
-            )
-        return "impala", (3, 64, 64), _from_radial_ppo, game
-    if not isinstance(game, AtariGame):
-        raise WeightsError(f"format '{format}' is for Atari games, and '{game.id}' is not one", "name an Atari game")
-    if format == "radial-dqn":  # the reference pools in RGB, so its agents are evaluated so
-        return "dueling-cnn", (1, 84, 84), _from_radial_dqn, dataclasses.replace(game, pipeline="v2", pool="rgb")
-    v1 = dataclasses.replace(game, pipeline="v1", pool="rgb", num_actions=0, max_steps=10_000)
-    return "plain-cnn", (1, 80, 80), dict, v1
+        what = f"has {counted(actions, 'action')} but '{game.id}' has {expected}"
+        raise WeightsError(f"'{path}' {what}", "name the game it was trained on")
+    return policy
 
 
 def _from_radial_dqn(weights: Weights) -> Weights:
@@ -122,16 +108,24 @@ def _from_radial_ppo(weights: Weights) -> Weights:
         for name, tensor in weights.items()
         if not name.startswith(("model.16.", "logits_fc."))
     }
-    return (
-        body
-        | {f"logits.{part}": t[:-1] for part, t in head.items()}
-        | {f"value.{part}": t[-1:] for part, t in head.items()}
-    )
+    for part, tensor in head.items():
+        body |= {f"logits.{part}": tensor[:-1], f"value.{part}": tensor[-1:]}
+    return body
+
+
+# Network, shape of an observation, conversion, last layer, engine, and how its game was played.
+_Radial = tuple[Kind, tuple[int, ...], Callable[[Weights], Weights], str, type[Game], dict[str, Any]]
+_V2 = {"pipeline": "v2", "pool": "rgb"}  # the reference pools in RGB, so its agents are evaluated so
+_V1 = {"pipeline": "v1", "pool": "rgb", "num_actions": 0, "max_steps": 10_000}
+_RADIAL: dict[str, _Radial] = {
+    "radial-dqn": ("dueling-cnn", (1, 84, 84), _from_radial_dqn, "advantage.2.weight", AtariGame, _V2),
+    "radial-dqn-v1": ("plain-cnn", (1, 80, 80), dict, "model.9.weight", AtariGame, _V1),
+    "radial-ppo": ("impala", (3, 64, 64), _from_radial_ppo, "logits.weight", ProcgenGame, {}),
+}
+FORMATS = (*_RADIAL, "sb3")
 
 
 def _read_checkpoint(path: Path) -> Weights:
-    if not path.is_file():
-        raise WeightsError(f"'{path}' is not a file", "check the path")
     try:
         data: Any = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # garbage makes the reader raise almost anything
@@ -144,31 +138,27 @@ def _read_checkpoint(path: Path) -> Weights:
     return {str(name): tensor.float() for name, tensor in weights.items()}
 
 
-def _finite(policy: Policy, path: Path) -> Policy:
-    if not all(bool(torch.isfinite(w).all()) for w in policy.network.state_dict().values()):
-        raise WeightsError(f"'{path}' has weights that are not finite", "the training that wrote it diverged")
-    return policy.eval()
-
-
-def _import_sb3(path: Path, game: Game, normalise: Path | None = None) -> Policy:
-    """A policy for `game` from what `model.save` wrote; `normalise`: an npz file with VecNormalize's statistics."""
+def _import_sb3(path: Path, game: Game, normalise: Path | None) -> Policy:
+    """From what `model.save` wrote; `normalise`: an npz file with VecNormalize's statistics."""
     data, weights = _read_sb3(path)
     if any(tensor.dim() > 2 for tensor in weights.values()):  # said before what the game lacks: no game would do
         raise WeightsError(f"'{path}' has a CNN policy", SUPPORTED)
-    low, high, scale, num_actions = _spaces(game)
+    if not isinstance(game, GymnasiumGame):
+        raise WeightsError(f"format 'sb3' is for Gymnasium games, and '{game.id}' is not one", VECTORS)
+    with contextlib.closing(GymnasiumEnvs(game, 1, torch.device("cpu"))) as env:
+        if len(env.obs_shape) != 1:
+            raise WeightsError(f"format 'sb3' is for vector observations, and '{game.id}' has images", VECTORS)
+    inputs = env.obs_shape[0]
     activation = _activation(path, data)
     names, default = _layers(path, data, weights, normalised=normalise is not None)
-    mean, deviation = _statistics(normalise, len(scale))
+    mean, deviation = _statistics(normalise, inputs)
     actor = names[-1] == ACTOR_HEAD
-    sizes = [len(scale), *(len(weights[f"{name}.weight"]) for name in names)]
-    inputs = weights[f"{names[0]}.weight"].shape[-1]
-    outputs = sizes[-1]
-    if (inputs, outputs) != (sizes[0], num_actions):
-        raise WeightsError(
-            f"'{path}' has {counted(inputs, 'input')} and {counted(outputs, 'action')}, "
-            f"but '{game.id}' has {sizes[0]} and {num_actions}",
-            "name the game it was trained on",
-        )
+    sizes = [inputs, *(len(weights[f"{name}.weight"]) for name in names)]
+    own = weights[f"{names[0]}.weight"].shape[-1]
+    if (own, sizes[-1]) != (inputs, env.num_actions):
+        what = f"has {counted(own, 'input')} and {counted(sizes[-1], 'action')}"
+        other = f"'{game.id}' has {inputs} and {env.num_actions}"
+        raise WeightsError(f"'{path}' {what}, but {other}", "name the game it was trained on")
     layers: Weights = {}
     for i, (name, (a, b)) in enumerate(zip(names, pairwise(sizes), strict=True)):
         weight, bias = (weights[f"{name}.{part}"].double() for part in ("weight", "bias"))
@@ -176,17 +166,17 @@ def _import_sb3(path: Path, game: Game, normalise: Path | None = None) -> Policy
             raise WeightsError(f"'{path}' has layers that do not fit together ('{name}')", "get it again")
         if i == 0:  # what it read was (scale * ours - mean) / deviation
             bias = bias - weight @ (mean / deviation)
-            weight = weight * torch.tensor(scale, dtype=torch.float64) / deviation
+            weight = weight * torch.from_numpy(env.scale) / deviation
         ours = "logits" if name == ACTOR_HEAD else f"{'body' if actor else 'model'}.{2 * i + 1}"
         layers |= {f"{ours}.weight": weight, f"{ours}.bias": bias}
     if actor:
         layers |= {"value.weight": torch.zeros(1, sizes[-2]), "value.bias": torch.zeros(1)}
     spec = PolicySpec(
         kind="actor-critic-mlp" if actor else "plain-mlp",
-        obs_shape=(len(scale),),
-        num_actions=num_actions,
-        low=tuple(x / s for x, s in zip(low, scale, strict=True)),
-        high=tuple(x / s for x, s in zip(high, scale, strict=True)),
+        obs_shape=env.obs_shape,
+        num_actions=env.num_actions,
+        low=env.low,
+        high=env.high,
         hidden=tuple(sizes[1:-1]),
         activation=activation or default,
         game=game,
@@ -194,30 +184,7 @@ def _import_sb3(path: Path, game: Game, normalise: Path | None = None) -> Policy
     )
     policy = Policy(spec)
     policy.network.load_state_dict(layers)
-    return _finite(policy, path)
-
-
-def _spaces(game: Game) -> tuple[list[float], list[float], tuple[float, ...], int]:
-    """Bounds and scale of every raw observation dimension, and the number of actions."""
-    hint = "name a Gymnasium game with vector observations, such as CartPole-v1"
-    if not isinstance(game, GymnasiumGame):
-        raise WeightsError(f"format 'sb3' is for Gymnasium games, and '{game.id}' is not one", hint)
-    try:
-        env = gymnasium.make(gymnasium_entry(game.id))
-    except Exception as error:  # the constructor and the module of an id are the user's code
-        reason = " ".join(str(error).split()) or type(error).__name__
-        raise GameError(f"Gymnasium cannot make '{game.id}' ({reason})", "check the id and its package") from None
-    space = env.observation_space
-    actions = env.action_space
-    env.close()
-    if (
-        not isinstance(space, gymnasium.spaces.Box)
-        or not isinstance(actions, gymnasium.spaces.Discrete)
-        or (space.dtype == np.uint8 and len(space.shape) == 3)
-    ):
-        raise WeightsError(f"format 'sb3' is for vector observations and discrete actions, not '{game.id}'", hint)
-    low, high = (bound.astype(np.float64).ravel().tolist() for bound in (space.low, space.high))
-    return low, high, observation_scale(game, low, high), int(actions.n)
+    return policy
 
 
 def _activation(path: Path, data: dict[str, Any]) -> Activation | None:
@@ -235,9 +202,9 @@ def _activation(path: Path, data: dict[str, Any]) -> Activation | None:
         raise WeightsError(f"'{path}' has a policy made with {strange[0]!r:.80}", SUPPORTED)
     if "activation_fn" not in kwargs:
         return None
-    if (name := str(kwargs["activation_fn"])) not in ACTIVATIONS:
+    if (name := str(kwargs["activation_fn"])) not in ACTIVATION_NAMES:
         raise WeightsError(f"'{path}' has activations of type {name!r:.80}", "only ReLU, Tanh and ELU are supported")
-    return ACTIVATIONS[name]
+    return ACTIVATION_NAMES[name]
 
 
 def _statistics(path: Path | None, size: int) -> tuple[Tensor, Tensor]:
@@ -290,8 +257,6 @@ def _layers(path: Path, data: dict[str, Any], weights: Weights, normalised: bool
 
 def _read_sb3(path: Path) -> tuple[dict[str, Any], Weights]:
     """The plain JSON and the tensors of a zip."""
-    if not path.is_file():
-        raise WeightsError(f"'{path}' is not a file", "check the path")
     try:
         with zipfile.ZipFile(path) as archive:
             data = json.loads(_member(archive, "data"))

@@ -9,14 +9,15 @@ body and the advantage head.
 import math
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from bcl.layers import PatchConv, Residual
 
-_ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "tanh": nn.Tanh, "elu": nn.ELU}
+Activation = Literal["relu", "tanh", "elu"]
+ACTIVATIONS: dict[Activation, type[nn.Module]] = {"relu": nn.ReLU, "tanh": nn.Tanh, "elu": nn.ELU}
 
 
 class Dueling(nn.Module):
@@ -34,11 +35,9 @@ class Dueling(nn.Module):
         return _last_in_full(self.value, features) + advantage - advantage.mean(dim=1, keepdim=True)
 
     def chain(self) -> nn.Sequential:
-        """Observation to advantages."""
         return nn.Sequential(*self.cnn, *self.advantage)
 
     def value_chain(self) -> nn.Sequential:
-        """Observation to the state's value."""
         return nn.Sequential(*self.cnn, *self.value)
 
 
@@ -53,7 +52,6 @@ class Plain(nn.Module):
         return _last_in_full(self.model, obs)
 
     def chain(self) -> nn.Sequential:
-        """Observation to scores."""
         return self.model
 
 
@@ -68,7 +66,6 @@ class Custom(nn.Module):
         return self.module(obs)
 
     def chain(self) -> nn.Sequential:
-        """Observation to scores."""
         return self.module if type(self.module) is nn.Sequential else nn.Sequential(self.module)
 
 
@@ -128,7 +125,6 @@ class ActorCritic(nn.Module):
         return _in_full(self.logits, self._features(obs))
 
     def logits_and_value(self, obs: Tensor) -> tuple[Tensor, Tensor]:
-        """(B, A) logits and (B,) values."""
         features = self._features(obs)
         return _in_full(self.logits, features), _in_full(self.value, features).squeeze(1)
 
@@ -144,7 +140,6 @@ class ActorCritic(nn.Module):
         return x
 
     def chain(self) -> nn.Sequential:
-        """Observation to logits."""
         return nn.Sequential(*self.body, self.logits)
 
 
@@ -161,7 +156,7 @@ Network = Dueling | Plain | ActorCritic
 
 
 def build(
-    kind: str, shape: Sequence[int], actions: int, hidden: Sequence[int] = (), activation: str = "relu"
+    kind: str, shape: Sequence[int], actions: int, hidden: Sequence[int] = (), activation: Activation = "relu"
 ) -> Network:
     """A network with fresh weights; `hidden` and `activation` are those of MLPs."""
     size = math.prod(shape)
@@ -179,10 +174,10 @@ def build(
             layers = [nn.Flatten(), *list(mlp(size, first, 1))[:-1]]
             return Dueling(nn.Sequential(*layers), [size, *first][-1], (head,), actions)
         case "actor-critic-mlp":
-            layers = [nn.Flatten(), *list(mlp(size, hidden, 1, _ACTIVATIONS[activation]))[:-1]]
+            layers = [nn.Flatten(), *list(mlp(size, hidden, 1, ACTIVATIONS[activation]))[:-1]]
             return ActorCritic(nn.Sequential(*layers), [size, *hidden][-1], actions)
         case "plain-mlp":  # what Q-networks of other libraries become
-            return Plain(nn.Sequential(nn.Flatten(), *mlp(size, hidden, actions, _ACTIVATIONS[activation])))
+            return Plain(nn.Sequential(nn.Flatten(), *mlp(size, hidden, actions, ACTIVATIONS[activation])))
     raise ValueError(f"no network is called '{kind}'")
 
 

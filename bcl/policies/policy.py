@@ -11,11 +11,9 @@ from bcl.games import Game
 from bcl.policies import networks
 
 Kind = Literal["dueling-cnn", "plain-cnn", "impala", "dueling-mlp", "actor-critic-mlp", "plain-mlp", "custom"]
-Activation = Literal["relu", "tanh", "elu"]
 CUSTOM: Kind = "custom"  # a module of the user's own: it can be used, but not rebuilt from a file
 KINDS: tuple[str, ...] = tuple(kind for kind in get_args(Kind) if kind != CUSTOM)
 ACTOR_CRITICS: tuple[Kind, ...] = ("impala", "actor-critic-mlp")
-ACTIVATIONS: tuple[str, ...] = get_args(Activation)
 MAX_SIZE = 2**20
 MIN_IMAGE = 36  # smallest side for which the Nature CNN leaves a pixel
 
@@ -33,7 +31,7 @@ class PolicySpec:
     high: tuple[float, ...]
     hidden: tuple[int, ...] = ()
     """Units of each hidden layer (MLPs only)."""
-    activation: Activation = "relu"
+    activation: networks.Activation = "relu"
     """Between the layers of `plain-mlp` and `actor-critic-mlp`; every other network has ReLU."""
     game: Game | None = None
     parent: str = ""

@@ -3,7 +3,9 @@
 import dataclasses
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Literal
 
 import bcl
 from bcl import zoo
@@ -11,26 +13,93 @@ from bcl.attacks import Attack
 from bcl.attacks.suites import SUITES, suite
 from bcl.config import Config, evaluation_defaults, preset_for, resolve_stages
 from bcl.errors import StoreError, WeightsError, counted
-from bcl.evaluation import Evaluation, Score, Start, read_breaking, read_certificates, read_evaluations
+from bcl.evaluation import Evaluation, Score, Start, lowest, read_evaluations
+from bcl.evaluation.breaking import Breaking, read_breaking
+from bcl.evaluation.certify import Certificate, read_certificates
 from bcl.evaluation.evaluation import levels_of, ordered
-from bcl.evaluation.flags import WORSE_THAN_START, flags, worse_than_start
+from bcl.evaluation.flags import WORSE_THAN_START, Flag, flags, worse_than_start
 from bcl.experiment.run import commit_here
 from bcl.experiment.status import incumbent, status
 from bcl.experiment.verdict import Verdict, under_attack
 from bcl.games import Game
 from bcl.policies import Policy, files
 from bcl.policies.files import fingerprint, is_policy, load
-from bcl.reports.data import Collected, Proof
-from bcl.reports.history import read_timeline
-from bcl.reports.published import result_for
+from bcl.reports.history import Timeline, read_timeline
+from bcl.reports.published import PublishedRow, result_for
 from bcl.runs.directory import Agent, Repeats, RunDirectory
 from bcl.runs.results import Results
 from bcl.settings import difference, setting_line
+
+if TYPE_CHECKING:
+    from bcl.reports.frames import Frames
 
 MADE_BY = ("report made by", f"bcl {bcl.__version__}")
 OWN = "the run's own verdict"
 LATER = "evaluated afterwards"
 CHOOSING = "the episodes that agents are chosen by, so that the best of several looks better than it is"
+
+
+@dataclass(frozen=True)
+class Proof(Certificate):
+    """A certificate as a report shows it."""
+
+    levels: str = ""
+    """Procgen: `train` or `eval`."""
+    whose: str = ""
+    """Empty: the agent's."""
+
+
+@dataclass(frozen=True)
+class Collected:
+    """A whole report as data."""
+
+    title: str
+    source: str
+    """The path that was given."""
+    agent: str
+    """The run or file that commands about its agent take; of repeats the one that is shown."""
+    state: Literal["finished", "at work", "stopped", "policy"]
+    """`policy`: a bare policy file."""
+    verdict: str
+    evaluations: tuple[Evaluation, ...]
+    """The one to look at first; then others of the same agent."""
+    proofs: tuple[Proof, ...]
+    provenance: tuple[tuple[str, str], ...]
+    progress: tuple[str, ...] = ()
+    """Of an unfinished run: what is done, what is under way."""
+    published: PublishedRow | None = None
+    """The paper's row of this recipe on this game."""
+    timeline: Timeline | None = None
+    frames: "Frames | None" = None
+    about: tuple[tuple[str, str], ...] = ()
+    """Recipe, learner, seed and the like."""
+    settings: tuple[tuple[str, str, str, str], ...] = ()
+    """Those that differ from the preset's: stage, name, value here, value there."""
+    repeats: tuple[tuple[str, float | None, bool], ...] = ()
+    """Of several whole runs: name, final score (none: not finished), whether it is the one shown."""
+    started_with: str = ""
+    """The version that the run was started with, where this one is another."""
+    breaking: Breaking | None = None
+    """The smallest budget that breaks the agent, where it was searched for."""
+
+    @property
+    def further_flags(self) -> list[Flag]:
+        """See `Evaluation.further_flags`, of the first one."""
+        return self.evaluations[0].further_flags(self.evaluations[1:]) if self.evaluations else []
+
+    @property
+    def undercut(self) -> tuple[Score, ...]:
+        """The lowest scores within each budget of the other evaluations, where they are lower than the first's."""
+        if not self.evaluations:
+            return ()
+        first, *others = self.evaluations
+        scores = [s for other in others if other.levels == first.levels for s in other.scores if s.eps > 0]
+        found = dict[Score, None]()  # in the order of their budgets
+        for eps, known in first.worst_within.items():
+            within = [s for s in scores if s.eps <= eps]
+            if within and lowest(within).mean < known.mean:
+                found[lowest(within)] = None
+        return tuple(found)
 
 
 def collect(path: Path) -> Collected:
@@ -70,8 +139,7 @@ def load_with_game(file: Path) -> tuple[Policy, Game]:
 
 
 def results_of_policy(file: Path, policy: Policy) -> list[tuple[Results, str]]:
-    """Its results, each with the fingerprint of the agent that played them. An agent of the zoo was
-    published with some."""
+    """Its results, each with its player's fingerprint; an agent of the zoo was published with some."""
     found = [(files.results_of(file), fingerprint(policy))]
     if agent := zoo.find(file):
         found.append((agent.results, agent.judged))
@@ -92,7 +160,8 @@ def _of_run(run: RunDirectory, source: Path) -> Collected:
     config = now.config
     start = run.start()
     policy = str(run.result().get("policy"))
-    if verdict := Verdict.read(run):
+    verdict = Verdict.read(run) if run.finished else None
+    if verdict:
         usual = evaluation_defaults(config.game).episodes
         # The budget that training happened to reach may lie beyond those that agents are evaluated at; others need not have it.
         asked = {eps for eps in verdict.evaluation.budgets if eps} & {*config.evaluation.eps}
@@ -124,7 +193,7 @@ def _of_run(run: RunDirectory, source: Path) -> Collected:
         evaluations=tuple(found),
         published=result_for(config, found[0].levels if found else levels_of(config.game)),
         timeline=read_timeline(run.path),
-        proofs=(*_proofs([(run.results, policy)]), *_proofs_of_start(run.start(policy))) if verdict else (),
+        proofs=_proofs_of_run(run, policy) if verdict else (),
         about=tuple(about.items()),
         settings=tuple(_settings(run, config)),
         provenance=tuple(_provenance(run)),
@@ -141,7 +210,7 @@ def _of_policy(file: Path) -> Collected:
     results = results_of_policy(file, policy)
     found = _ranked([flagged(one, LATER) for one in read_results(results)], usual, set())
     title = f"{file.name} on {game.id}"
-    run = RunDirectory.of_best(file)
+    run = RunDirectory(file.parent.parent)
     if found and (nominal := found[0].nominal):
         words = [f"{title}: return {nominal.mean:.4g} without attack"]
         words += [under_attack(found[0].scores, max(found[0].budgets))] if found[0].attacks else []
@@ -162,7 +231,7 @@ def _of_policy(file: Path) -> Collected:
         state="policy",
         verdict=sentence,
         evaluations=tuple(found),
-        proofs=_proofs(results),
+        proofs=tuple(proof for one in results for proof in _proofs(*one)),
         provenance=(*((k, v) for k, v in about.items() if v), MADE_BY),
         breaking=read_breaking(files.results_of(file), identity),
     )
@@ -260,24 +329,22 @@ def _so_far(run: RunDirectory) -> list[Evaluation]:
     return []
 
 
-def _proofs_of_start(start: tuple[str, Agent] | None) -> Iterator[Proof]:
-    """What `bcl certify` proved about the policy file that training began from."""
-    if start:
+def _proofs_of_run(run: RunDirectory, policy: str) -> tuple[Proof, ...]:
+    """With what `bcl certify` proved about the policy file that training began from."""
+    found = _proofs(run.results, policy)
+    if start := run.start(policy):
         name, agent = start
-        for proof in _proofs([(files.results_of(agent.file), agent.fingerprint)]):
-            yield dataclasses.replace(proof, whose=f"start ({name})")
-
-
-def _proofs(results: Iterable[tuple[Results, str]]) -> tuple[Proof, ...]:
-    """Certificates of each agent, with the greedy worst case for people."""
-    found = []
-    for one, policy in results:
-        proofs = []
-        for conditions, proof in read_certificates(one.certificates, policy):
-            facts = proof.to_dict() | {"gwc": proof.at_worst}
-            proofs.append(Proof(**facts, levels=levels_of(conditions.plan.game)))
-        found += sorted(proofs, key=lambda p: (p.levels, p.method, p.seed, p.episodes, p.eps))
+        found += _proofs(files.results_of(agent.file), agent.fingerprint, f"start ({name})")
     return tuple(found)
+
+
+def _proofs(results: Results, policy: str, whose: str = "") -> list[Proof]:
+    """Certificates of an agent, with the greedy worst case for people."""
+    proofs = []
+    for conditions, proof in read_certificates(results.certificates, policy):
+        facts = proof.to_dict() | {"gwc": proof.at_worst}
+        proofs.append(Proof(**facts, levels=levels_of(conditions.plan.game), whose=whose))
+    return sorted(proofs, key=lambda p: (p.levels, p.method, p.seed, p.episodes, p.eps))
 
 
 def _settings(run: RunDirectory, config: Config) -> Iterator[tuple[str, str, str, str]]:

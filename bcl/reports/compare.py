@@ -1,6 +1,8 @@
-"""Runs side by side, in numbers. Draws and writes nothing."""
+"""Runs, repeats and policy files side by side, in numbers: which of their evaluations have the same conditions, and what these
+say. Draws and writes nothing."""
 
-from collections.abc import Callable, Iterator, Sequence
+import shlex
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -8,22 +10,66 @@ from typing import Any
 from bcl import stats
 from bcl.attacks import Attack, attack_labels
 from bcl.attacks.suites import SUITES, attacks_named
-from bcl.errors import ConfigError
+from bcl.config import Config, evaluation_defaults
+from bcl.errors import ConfigError, StoreError
 from bcl.evaluation import Evaluation, Score, Worst, lowest, worst, worst_within
-from bcl.evaluation.evaluation import Levels
+from bcl.evaluation.evaluation import Levels, shown
 from bcl.evaluation.flags import clearly_lower
 from bcl.evaluation.plan import Starts
-from bcl.evaluation.score import shown
-from bcl.games import AtariGame
-from bcl.reports.comparable import Entry, common_starts, evaluated_alike, read_entry
+from bcl.experiment.verdict import Verdict
+from bcl.games import AtariGame, Game
+from bcl.policies.files import is_policy
+from bcl.reports.collect import LATER, beside_the_start, flagged, load_with_game, read_results, results_of_policy
+from bcl.reports.history import Effort, effort
 from bcl.reports.published import PublishedRow, result_for
 from bcl.reports.tables import as_markdown, tables
 from bcl.result import Result, Table
-from bcl.runs.directory import Repeats
+from bcl.runs.directory import Repeats, RunDirectory, runs_of
+from bcl.runs.results import Results
 from bcl.settings import format_eps
 
 Attacks = dict[float, tuple[Attack | None, ...]]  # by budget
 CHEAPEST_FIRST = ("quick", "pgd-30", "paper", "strong", "learned")  # what agents can be evaluated by
+
+
+@dataclass(frozen=True)
+class Member:
+    """One agent."""
+
+    name: str
+    evaluations: tuple[Evaluation, ...]
+    effort: Effort | None = None
+    """Of a run."""
+    flags: tuple[str, ...] = ()
+    """Of a run's verdict."""
+
+    def on(self, levels: Levels, starts: Starts | None = None) -> list[Evaluation]:
+        """Its evaluations on one of Procgen's sets of levels, with these starts or any."""
+        return [one for one in self.evaluations if one.levels == levels and starts in (None, one.starts)]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What was given: a run, its repeats, or a policy file."""
+
+    label: str
+    path: Path
+    config: Config | None
+    """Of a run."""
+    scored: tuple[float, ...]
+    """Budgets of the final score."""
+    members: tuple[Member, ...]
+    """Several where there are repeats."""
+
+    @property
+    def game(self) -> Game:
+        """That its first agent was evaluated on."""
+        return self.members[0].evaluations[0].game
+
+    @property
+    def efforts(self) -> list[Effort]:
+        """Of its runs."""
+        return [member.effort for member in self.members if member.effort]
 
 
 @dataclass(frozen=True)
@@ -202,6 +248,87 @@ def _short_name(path: Path) -> str:
     return f"{parent.name}/{path.name}" if Repeats(parent).exists else path.resolve().name
 
 
+def read_entry(path: Path, label: str) -> Entry:
+    """A finished run, finished repeats, or a policy file."""
+    if is_policy(path):
+        policy, game = load_with_game(path)
+        member = Member(path.name, _evaluations(path, results_of_policy(path, policy)))
+        return Entry(label, path, None, evaluation_defaults(game).scored, (member,))
+    runs = runs_of(path)
+    config = runs[0].config
+    if not all(run.finished for run in runs):
+        raise StoreError(f"'{path}' is not finished", f"'bcl resume {shlex.quote(str(path))}' does what is left")
+    for run in runs:
+        run.check_unchanged()
+    return Entry(label, path, config, config.evaluation.scored, tuple(map(_member, runs)))
+
+
+def _member(run: RunDirectory) -> Member:
+    verdict = Verdict.read(run)  # refuses a run whose evidence is damaged
+    policy = run.result().get("policy")
+    if not isinstance(policy, str) or not policy:
+        raise StoreError(f"'{run.result_file}' is damaged: it names no agent", "delete it and resume the run")
+    found = _evaluations(run.path, [(run.results, policy)])
+    if start := run.start(policy):
+        found = tuple(beside_the_start(found, verdict, *start))
+    return Member(run.path.name, found, effort(run.path), tuple(map(str, verdict.evaluation.flags)))
+
+
+def _evaluations(path: Path, results: Iterable[tuple[Results, str]]) -> tuple[Evaluation, ...]:
+    found = tuple(flagged(one, LATER) for one in read_results(results))
+    if not found:
+        raise StoreError(f"'{path}' has not been evaluated", f"'bcl attack {shlex.quote(str(path))}' does it")
+    return found
+
+
+def common_starts(entries: Sequence[Entry], levels: Levels) -> list[Starts | None]:
+    """Both, where all that was evaluated on these levels has both: the paper's first. Else none: what is alike decides."""
+    both: list[Starts] = ["game", "varied"]
+    members = [member for entry in entries for member in entry.members if member.on(levels)]
+    return [*both] if all(member.on(levels, starts) for member in members for starts in both) else [None]
+
+
+def evaluated_alike(entries: Sequence[Entry], levels: Levels, starts: Starts | None) -> dict[str, list[Evaluation]]:
+    """By entry that was evaluated on these levels, one evaluation per member, all under the same conditions."""
+    members = [(entry.label, member.on(levels, starts)) for entry in entries for member in entry.members]
+    absent = {label for label, evaluations in members if not evaluations}
+    pools = [(label, evaluations) for label, evaluations in members if label not in absent]
+    if not pools:
+        return {}
+    every = [evaluations for _, evaluations in pools]
+    tries = [(like, seed) for evaluations in every for like in evaluations for seed in (like.seed, None)]
+    picks = [pick for like, seed in tries if (pick := _alike(every, like, seed))]
+    if not picks:
+        names = " and ".join(f"'{entry.path}'" for entry in entries)
+        way_out = "give 'bcl attack' the same --suite, --eps and --episodes for each"
+        raise ConfigError(f"{names} were not evaluated alike", way_out)
+    best = max(picks, key=_sharing)
+    chosen = dict[str, list[Evaluation]]()
+    for (label, _), one in zip(pools, best, strict=True):
+        chosen.setdefault(label, []).append(one)
+    return chosen
+
+
+def _alike(pools: Sequence[Sequence[Evaluation]], like: Evaluation, seed: int | None) -> list[Evaluation]:
+    """The evaluation of every member that shares most with `like`; empty where a member has none with that seed."""
+    shared = {*like.cells}
+    picked = []
+    for evaluations in pools:
+        fitting = [one for one in evaluations if one.conditions == like.conditions and seed in (None, one.seed)]
+        if not fitting:
+            return []
+        picked.append(max(fitting, key=lambda one: (len(shared & one.cells.keys()), len(one.cells))))
+        shared &= picked[-1].cells.keys()
+    return picked
+
+
+def _sharing(alike: Sequence[Evaluation]) -> tuple[int, int, bool, int]:
+    """Sort key. Episodes come before attacks: a short evaluation with more attacks on fewer episodes must not replace a verdict."""
+    shared = set.intersection(*({*one.cells} for one in alike))
+    one_seed = len({one.seed for one in alike}) == 1
+    return alike[0].episodes, len(shared), one_seed, sum(len(one.cells) for one in alike)
+
+
 def _blocks(entries: Sequence[Entry]) -> list[Block]:
     """Of one game. The median of repeats is by the score summed over its levels, as the paper has it; by the game's own starts, where
     there is a block of varied ones too."""
@@ -253,10 +380,15 @@ class _Alike:
         rows = [self._row(entry, medians[entry.label]) for entry in self.entries]
         missing = self._missing()
         notes = [f"{label} was not evaluated on these levels" for label in self.absent]
-        notes += [*self._other_episodes(), *self._atari_conditions(), *self._uneven()]
+        if not set.intersection(*({one.seed for one in members} for members in self.members.values())):
+            notes.append("they played different episodes; 'bcl attack' of each plays the same ones")
+        notes += [*self._atari_conditions(), *self._uneven()]
         for row in rows:
             notes += self._hurt_more(row.label, self.members[row.label][medians[row.label]])
-            notes += self._fewer_budgets(row)
+            largest = max(row.cells, default=0.0)
+            if lacking := [format_eps(eps) for eps in self.attacks if eps not in row.cells and eps < largest]:
+                what = f"{row.label} was not evaluated at {', '.join(lacking)}"
+                notes.append(f"{what}: within larger budgets it may have less")
         if missing and (apart := [format_eps(eps) for eps in missing.eps if eps not in self.attacks]):
             way = " ".join(missing.options)
             notes.append(f"at {', '.join(apart)} no attack was faced by all; evaluate each by {way}")
@@ -303,12 +435,6 @@ class _Alike:
             published=result_for(entry.config, self.first.levels),
         )
 
-    def _other_episodes(self) -> Iterator[str]:
-        """Of runs that are compared by their own verdicts, say: each has a seed of its own."""
-        seeds = {label: {one.seed for one in members} for label, members in self.members.items() if members}
-        if seeds and not set.intersection(*seeds.values()):
-            yield "they played different episodes; 'bcl attack' of each plays the same ones"
-
     def _atari_conditions(self) -> Iterator[str]:
         """In what Atari evaluations of one table may differ: the pipeline, and v1's moves after a lost life."""
         pipelines = set[str]()
@@ -351,12 +477,6 @@ class _Alike:
         for own in found:
             what = f"{own.mean:.4g} at {format_eps(own.eps)} under {evaluation.labels[own.attack]}"
             yield f"{label} has {what}, which not all faced"
-
-    def _fewer_budgets(self, row: Row) -> Iterator[str]:
-        """Where an agent was not evaluated at budgets that count for others at larger ones."""
-        largest = max(row.cells, default=0.0)
-        if lacking := [format_eps(eps) for eps in self.attacks if eps not in row.cells and eps < largest]:
-            yield f"{row.label} was not evaluated at {', '.join(lacking)}: within larger budgets it may have less"
 
     def _missing(self) -> Missing | None:
         """The suite or attack that all faced after the fewest scores more, and the first agent that lacks some of them."""

@@ -1,4 +1,5 @@
-"""Data to figures. Every function takes data and a width in pixels and gives a matplotlib figure; `svg` makes it markup.
+"""Data to figures. Those of a report take data and a width in pixels and give a matplotlib figure, which `svg` makes markup;
+that of a comparison is for a file (`encoded`).
 
 Figures are drawn in the light colours of `bcl.reports.style`; in the markup each becomes a CSS variable, so that the page,
 not the figure, decides between light, dark and print.
@@ -7,7 +8,9 @@ not the figure, decides between light, dark and print.
 import io
 import itertools
 import re
+import textwrap
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, Literal
 
 import matplotlib
@@ -17,9 +20,14 @@ from matplotlib.container import ErrorbarContainer
 from matplotlib.figure import Figure, SubFigure
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
-from bcl.errors import counted
-from bcl.evaluation import Evaluation, Score
-from bcl.reports.data import BarState, Frame, Proof, Timeline
+from bcl import stats
+from bcl.attacks import attack_labels
+from bcl.errors import ConfigError, counted
+from bcl.evaluation import Evaluation
+from bcl.reports.collect import Proof
+from bcl.reports.compare import Block, Comparison, Row
+from bcl.reports.frames import Frame
+from bcl.reports.history import BarState, Timeline
 from bcl.reports.published import PublishedRow
 from bcl.reports.style import COLOURS, LEVELS, LIGHT, RC, number, styles
 
@@ -47,6 +55,13 @@ _RISE: Any = {"color": LIGHT["blue"], "linewidth": 1.8, "label": "budget that pa
 _KEPT: Any = {"color": LIGHT["blue"], "linewidth": 1.8, "label": "kept"}
 _OTHER: Any = {"color": LIGHT["muted"], "linewidth": 0.9, "label": "other runs"}
 _TARGET: Any = {"color": LIGHT["muted"], "linewidth": 1, "linestyle": ":", "zorder": 0, "label": "target"}
+# of comparisons
+FORMATS = ("png", "svg", "pdf")
+_ROW_COLOURS = ("blue", "vermilion", "green", "purple", "ochre", "muted")
+_ROW_MARKERS = ("o", "s", "D", "^", "P", "X", "v", "<", ">", "d", "h", "p")
+_LEGEND_ROOM = ((3, 14), (2, 28))  # columns, and letters of the longest name that they have room for
+_CAPTION_LETTERS = 95  # of a line as wide as a column
+_ROW_DASHES = ("-", (0, (4, 1.5)))  # of the first round of colours, and of the second; dots are the paper's
 
 
 def svg(figure: Figure, name: str, label: str) -> str:
@@ -116,11 +131,6 @@ def _number_axis(axis: Axes) -> None:
     axis.yaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]))
 
 
-def _errors(scores: Sequence[Score]) -> list[float] | None:
-    """Standard errors, where there are episodes enough for such."""
-    return [s.sem for s in scores] if all(s.has_error for s in scores) else None
-
-
 @styled
 def return_against_budget(evaluation: Evaluation, published: PublishedRow | None, width: int) -> Figure:
     """A line per attack; the worst within each budget bold; that of the agent from which training began as wide and gray;
@@ -137,7 +147,8 @@ def return_against_budget(evaluation: Evaluation, published: PublishedRow | None
     lowest = {s.eps: s.mean for s in nominal} | {eps: w.mean for eps, w in evaluation.worst_within.items()}
     for attack, look in looks.items():
         scores = [*nominal, *(s for s in evaluation.scores if s.attack == attack)]
-        axes.errorbar([s.eps for s in scores], [s.mean for s in scores], _errors(scores), elinewidth=1, **look)
+        errors = [s.sem for s in scores] if all(s.has_error for s in scores) else None
+        axes.errorbar([s.eps for s in scores], [s.mean for s in scores], errors, elinewidth=1, **look)
     if began := evaluation.start_within:
         axes.plot([*began], [w.mean for w in began.values()], color=LIGHT["muted"], linewidth=3.5, zorder=2.5,
                   linestyle=_DASHED, marker="" if looks else "s", label=of_start)  # fmt: skip
@@ -159,10 +170,8 @@ def return_against_budget(evaluation: Evaluation, published: PublishedRow | None
 
 @styled
 def timeline(history: Timeline, width: int) -> Figure:
-    """Time across, budget up: a bar per run, the kept one solid, skips as arrows. Every budget has a row of its own.
-
-    A budget that paces itself is a line between the rows.
-    """
+    """Time across, budget up, a row for each: a bar per run, the kept one solid; skips as arrows, a budget that paces itself
+    as a line between the rows."""
     shown = {0.0, *(bar.eps for bar in history.bars), *(eps for skip in history.skips for eps in (skip.low, skip.high))}
     shown |= {share * max(rise.eps) for rise in history.rises for share in (0.25, 0.5, 0.75, 1.0)}
     budgets = sorted(shown | ({history.target} if history.target else set()))
@@ -282,3 +291,99 @@ def observation(frame: Frame, eps: float, names: Sequence[str], width: int) -> F
         axes.set_xlim(-limit, limit)
     left.set(yticks=place, yticklabels=names or [f"{i + 1}" for i in place], ylim=(count - 0.5, -0.5))
     return figure
+
+
+def figure_format(path: Path) -> str:
+    """By the name's ending; refuses others."""
+    ending = path.suffix.lstrip(".").lower()
+    if ending not in FORMATS:
+        raise ConfigError(f"--figure {path} is no picture that can be drawn", f"end it in {', '.join(FORMATS)}")
+    return ending
+
+
+@styled
+def comparison(compared: Comparison) -> Figure:
+    """A column per block. Solid: measured, of repeats the median run, with 95 % intervals; hollow: the paper's."""
+    blocks = compared.blocks
+    rows = 2 if any(len(block.rows) > 1 for block in blocks) else 1
+    longest = max(len(_name(row)) for block in blocks for row in block.rows)
+    columns = next((columns for columns, letters in _LEGEND_ROOM if longest <= letters), 1)
+    lines = max(-(-(len(block.rows) + 1) // columns) for block in blocks)
+    captions = [textwrap.fill(_caption(block), _CAPTION_LETTERS) for block in blocks]
+    height = 3.6 + 2.4 * (rows - 1) + 0.25 * lines + 0.17 * max(1 + text.count("\n") for text in captions)
+    figure = Figure(figsize=(6.4 * len(blocks), height), layout="constrained")
+    parts = figure.subfigures(1, len(blocks), squeeze=False)[0]
+    for part, block, caption in zip(parts, blocks, captions, strict=True):
+        panels = part.subplots(rows, sharex=True, squeeze=False, height_ratios=[3, 2][:rows])[:, 0]
+        _returns(panels[0], block)
+        if rows > 1:
+            _improvement(panels[1], block)
+        legend(part, columns, title=caption, title_fontsize=9, alignment="left")
+        paper = [eps for row in block.rows if row.published for eps in row.published.eps]
+        budget_axis(panels[-1], [*block.budgets, *paper])
+    return figure
+
+
+@styled
+def encoded(figure: Figure, ending: str) -> bytes:
+    """The bytes of a file of that kind."""
+    file = io.BytesIO()
+    dateless: dict[str, dict[str, None]] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
+    figure.savefig(file, format=ending, dpi=150, metadata=dateless.get(ending))
+    return file.getvalue()
+
+
+def _name(row: Row) -> str:
+    return row.label if len(row.members) == 1 else f"{row.label}, median of {len(row.members)}"
+
+
+def _caption(block: Block) -> str:
+    attacks = attack_labels(block.usual_attacks).values()
+    words = [f"Mean of {counted(block.episodes, 'episode')}, bars are 95 % intervals"]
+    words += [f"attacks: {', '.join(attacks)}"] if attacks else []
+    words += [f"below, the first is '{block.rows[0].label}'"] if len(block.rows) > 1 else []
+    return "; ".join(words) + "."
+
+
+def _returns(axes: Axes, block: Block) -> None:
+    for place, row in enumerate(block.rows):
+        points = [(eps, cell.median.mean, cell.median.interval) for eps, cell in row.cells.items()]
+        _series(axes, block, place, points, label=_name(row))
+    for place, row in enumerate(block.rows):
+        if paper := row.published:
+            hollow = _style(place) | {"linestyle": ":", "markerfacecolor": LIGHT["paper"]}
+            axes.errorbar(paper.eps, paper.mean, **hollow, label="paper")
+    levels = {"train": ", training levels", "eval": ", unlimited levels"}.get(block.levels, "")
+    starts = ", varied starts" if block.starts == "varied" else ""
+    axes.set_title(f"{block.game}{levels}{starts}")
+    axes.set_ylabel("worst return within the budget")
+
+
+def _improvement(axes: Axes, block: Block) -> None:
+    axes.axhline(0.5, color=LIGHT["rule"])
+    for place, row in enumerate(block.rows):
+        points = [(one.eps, one.probability, one.interval) for one in block.improvements if one.row == row.label]
+        _series(axes, block, place, points)
+    axes.set_ylim(-0.05, 1.05)
+    axes.set_ylabel("P(returns more\nthan the first)")
+
+
+def _series(
+    axes: Axes, block: Block, place: int, points: list[tuple[float, float, stats.Interval | None]], **more: Any
+) -> None:
+    """Budget, value and interval of each point; moved a little, so that those of other rows are not hidden."""
+    shift = 0.008 * max(block.budgets) * (place - (len(block.rows) - 1) / 2)
+    below = [max(value - interval.low, 0) if interval else 0.0 for _, value, interval in points]
+    above = [max(interval.high - value, 0) if interval else 0.0 for _, value, interval in points]
+    if points:
+        budgets = [eps + shift for eps, *_ in points]
+        axes.errorbar(budgets, [value for _, value, _ in points], [below, above], **_style(place), capsize=3, **more)
+
+
+def _style(place: int) -> dict[str, Any]:
+    again, which = divmod(place, len(_ROW_COLOURS))
+    return {
+        "color": LIGHT[_ROW_COLOURS[which]],
+        "marker": _ROW_MARKERS[place % len(_ROW_MARKERS)],
+        "linestyle": _ROW_DASHES[again % len(_ROW_DASHES)],
+    }

@@ -4,12 +4,13 @@ import contextlib
 import io
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from bcl.attacks import attack_from_dict, attack_to_dict, suite
+from bcl.attacks import Attack, attack_from_dict, attack_to_dict, suite
 from bcl.config import EvaluationConfig, evaluation_defaults
 from bcl.device import threads, useful_threads
 from bcl.envs import make_env
@@ -17,14 +18,46 @@ from bcl.errors import StoreError
 from bcl.evaluation import Moment, game_for_evaluation, lowest, watch
 from bcl.games import OBSERVATION_NAMES, Game
 from bcl.policies.files import fingerprint, load
-from bcl.reports.collect import agent_file, results_of
-from bcl.reports.data import Collected, Frame, Frames
+from bcl.reports.collect import Collected, agent_file, results_of
 from bcl.runs import store
 
 FACTS = ("seed", "eps", "steps", "changed")  # fields that are stored as they are
 MOMENTS = 4
 STEPS = 100  # looked at
 [ATTACK] = suite("quick")  # the cheapest that climbs: a stronger one shows the same, and can take minutes
+
+
+@dataclass(frozen=True)
+class Frame:
+    """One moment of play under attack."""
+
+    step: int
+    clean: np.ndarray
+    """The observation, (C, H, W) or (D,)."""
+    seen: np.ndarray
+    """What the adversary made of it."""
+    wanted: str
+    """The action without attack."""
+    taken: str
+    screen: np.ndarray | None
+    """(H, W, 3) for people, where the game renders."""
+
+
+@dataclass(frozen=True)
+class Frames:
+    """Moments of one episode."""
+
+    attack: Attack
+    seed: int
+    """Of the game: an evaluation with this seed begins with this episode."""
+    eps: float
+    steps: int
+    """Looked at."""
+    changed: int
+    """Of those, with another action than without attack."""
+    dimensions: tuple[str, ...]
+    """Names of a vector observation's dimensions; empty: they have none."""
+    moments: tuple[Frame, ...]
 
 
 def play_frames(collected: Collected, device: str, say: Callable[[str], object] = lambda line: None) -> Frames | None:

@@ -1,21 +1,107 @@
 """How an agent came about: training runs, decisions, learning curves, and what all of it took."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from bcl.curriculum_rules import Decision
 from bcl.experiment.phases import budgets_of
-from bcl.reports.data import BarState, Curve, Panel, Rise, Skip, Timeline, TimelineBar
 from bcl.reports.style import short_eps
 from bcl.runs.directory import PhaseFolder, RunDirectory, StageFolder, StoredDecision, TrainingFolder, times
 
 MOST_POINTS = 150  # of a curve; more cannot be told apart in a panel
 EPISODES_A_POINT = 10  # at least, where the run has enough of them
 FEWEST_POINTS = 4
+BarState = Literal["kept", "not kept", "undecided", "diverged", "unfinished", "not needed"]
+"""`not needed`: it trained beside a run that was good enough, so that no decision names it."""
+
+
+@dataclass(frozen=True)
+class TimelineBar:
+    """One training run on the timeline."""
+
+    phase: int
+    """0: a stage before the curriculum."""
+    run: int
+    """Which of the phase's, from 1."""
+    of: int
+    """How many runs trained in the phase."""
+    eps: float
+    """The budget trained up to."""
+    start: float
+    """Seconds since the first run began, time without work left out."""
+    end: float
+    state: BarState
+    reported: bool
+    """It is the agent that the report is about."""
+    missed: bool = False
+    """It did not meet the thresholds of its phase."""
+
+
+@dataclass(frozen=True)
+class Skip:
+    """Budgets that needed no training."""
+
+    at: float
+    """Seconds, as in `TimelineBar`."""
+    low: float
+    """The budget the agent was trained up to."""
+    high: float
+    """The largest budget skipped."""
+
+
+@dataclass(frozen=True)
+class Rise:
+    """The budget of a paced run while it trained."""
+
+    seconds: tuple[float, ...]
+    """As in `TimelineBar`."""
+    eps: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Curve:
+    """The returns of one training run while it trained."""
+
+    kept: bool
+    steps: tuple[float, ...]
+    returns: tuple[float, ...]
+    """Of episodes that no adversary disturbed."""
+    attacked_steps: tuple[float, ...] = ()
+    attacked: tuple[float, ...] = ()
+    """Of those in which one did, where `attack.in_play` is set."""
+
+
+@dataclass(frozen=True)
+class Panel:
+    """The runs of one stage or phase."""
+
+    title: str
+    curves: tuple[Curve, ...]
+    phase: bool
+    """Of a curriculum."""
+
+
+@dataclass
+class Timeline:
+    """How the agent came about."""
+
+    bars: list[TimelineBar] = field(default_factory=list)
+    skips: list[Skip] = field(default_factory=list)
+    panels: list[Panel] = field(default_factory=list)
+    rises: list[Rise] = field(default_factory=list)
+    """Of stages whose budget paces itself."""
+    target: float | None = None
+    """The curriculum's; none without one, or where it is open-ended."""
+
+    @property
+    def ended(self) -> float:
+        """Seconds, as in `TimelineBar`."""
+        ends = [bar.end for bar in self.bars] + [skip.at for skip in self.skips]
+        return max([0.0, *ends, *(rise.seconds[-1] for rise in self.rises)])
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,8 @@ from bcl.errors import StoreError, counted
 from bcl.evaluation import Evaluation, Score, Worst
 from bcl.evaluation.flags import EXPLAINED
 from bcl.reports import figures
-from bcl.reports.collect import collect, report_file
-from bcl.reports.data import Collected, Frames
+from bcl.reports.collect import Collected, collect, report_file
+from bcl.reports.frames import Frames
 from bcl.reports.style import DARK, LEVELS, LIGHT, aligned, number, pixels, short_eps
 from bcl.runs import store
 

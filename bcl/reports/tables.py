@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table as RichTable
 
-    from bcl.reports.comparable import Entry
-    from bcl.reports.compare import Block, Comparison, ReturnAtBudget, Row
+    from bcl.reports.compare import Block, Comparison, Entry, ReturnAtBudget, Row
 
 EXACTLY = "at exactly this budget"
 # columns that are left out where the paper has neither
@@ -138,22 +137,19 @@ def as_latex(table: Table) -> str:
     header, *rows = [" & ".join(map(_escaped, row)) + r" \\" for row in (table.header, *table.rows)]
     caption = _escaped(". ".join([table.title, *table.notes]))
     columns = "l" + "r" * (len(table.header) - 1)
-    return "\n".join(
-        [
-            r"% needs \usepackage{booktabs}",
-            r"\begin{table}",
-            r"\centering",
-            rf"\caption{{{caption}}}",
-            rf"\begin{{tabular}}{{{columns}}}",
-            r"\toprule",
-            header,
-            r"\midrule",
-            *rows,
-            r"\bottomrule",
-            r"\end{tabular}",
-            r"\end{table}",
-        ]
-    )
+    body = "\n".join(rows)
+    return rf"""% needs \usepackage{{booktabs}}
+\begin{{table}}
+\centering
+\caption{{{caption}}}
+\begin{{tabular}}{{{columns}}}
+\toprule
+{header}
+\midrule
+{body}
+\bottomrule
+\end{{tabular}}
+\end{{table}}"""
 
 
 def _returns(block: "Block") -> Table:

@@ -47,31 +47,27 @@ class Subject:
 
 def frames(moments: Iterable[Moment], subject: Subject) -> Iterator[np.ndarray]:
     """One (height, width, 3) uint8 picture per moment, all of one size."""
-    for step, moment in enumerate(moments, 1):
-        yield _frame(moment, step, subject)
-
-
-def _frame(moment: Moment, step: int, subject: Subject) -> np.ndarray:
-    canvas = Image.new("RGB", (3 * PANE + 4 * GAP, TITLE + PANE + CAPTION), LIGHT["paper"])
-    draw = ImageDraw.Draw(canvas)
-    panes = _image_panes(moment, subject) if moment.clean.ndim == 3 else _vector_panes(moment, subject)
-    for place, (title, pane) in enumerate(panes):
-        left = GAP + place * (PANE + GAP)
-        draw.text((left, TITLE // 2), title, LIGHT["ink"], _font(15), anchor="lm")
-        canvas.paste(pane, (left, TITLE))
-        draw.rectangle((left - 1, TITLE - 1, left + PANE, TITLE + PANE), outline=LIGHT["rule"])
     attacked = attack_label(subject.attack) + (f" at {format_eps(subject.eps)}" if subject.attack else "")
-    low = TITLE + PANE
-    right = canvas.width - GAP
-    draw.text((GAP, low + 26), f"{subject.game}, {attacked}", LIGHT["ink"], _font(18), anchor="lm")
-    draw.text((right, low + 26), f"step {step}", LIGHT["muted"], _font(18), anchor="rm")
-    wanted = subject.actions[moment.wanted].lower()
-    taken = subject.actions[moment.taken].lower()
-    changed = moment.wanted != moment.taken
-    action = f"wanted {wanted}, took {taken}" if changed else f"took {taken}, as wanted"
-    draw.text((GAP, low + 60), action, LIGHT["vermilion" if changed else "ink"], _font(18, changed), anchor="lm")
-    draw.text((right, low + 60), f"return {number(moment.total)}", LIGHT["ink"], _font(18), anchor="rm")
-    return np.asarray(canvas)
+    for step, moment in enumerate(moments, 1):
+        canvas = Image.new("RGB", (3 * PANE + 4 * GAP, TITLE + PANE + CAPTION), LIGHT["paper"])
+        draw = ImageDraw.Draw(canvas)
+        panes = _image_panes(moment, subject) if moment.clean.ndim == 3 else _vector_panes(moment, subject)
+        for place, (title, pane) in enumerate(panes):
+            left = GAP + place * (PANE + GAP)
+            draw.text((left, TITLE // 2), title, LIGHT["ink"], _font(15), anchor="lm")
+            canvas.paste(pane, (left, TITLE))
+            draw.rectangle((left - 1, TITLE - 1, left + PANE, TITLE + PANE), outline=LIGHT["rule"])
+        low = TITLE + PANE
+        right = canvas.width - GAP
+        draw.text((GAP, low + 26), f"{subject.game}, {attacked}", LIGHT["ink"], _font(18), anchor="lm")
+        draw.text((right, low + 26), f"step {step}", LIGHT["muted"], _font(18), anchor="rm")
+        wanted = subject.actions[moment.wanted].lower()
+        taken = subject.actions[moment.taken].lower()
+        changed = moment.wanted != moment.taken
+        action = f"wanted {wanted}, took {taken}" if changed else f"took {taken}, as wanted"
+        draw.text((GAP, low + 60), action, LIGHT["vermilion" if changed else "ink"], _font(18, changed), anchor="lm")
+        draw.text((right, low + 60), f"return {number(moment.total)}", LIGHT["ink"], _font(18), anchor="rm")
+        yield np.asarray(canvas)
 
 
 def _image_panes(moment: Moment, subject: Subject) -> Iterator[tuple[str, Image.Image]]:

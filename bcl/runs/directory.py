@@ -16,7 +16,6 @@ import shutil
 import time
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -80,13 +79,6 @@ class WorkFolder:
         """Store the result, which says that the work has ended."""
         store.write_json(self.result_file, facts)
 
-    def lock(self, say: Callable[[str], None] = lambda _: None) -> AbstractContextManager[None]:
-        return store.lock(self.path, say)
-
-    def owner(self) -> str | None:
-        """The process that holds its lock, by the name it wrote into it; none if it is free."""
-        return store.owner(self.path)
-
 
 class TrainingFolder(WorkFolder):
     """One training run: its agent, metrics and result; while it is under way, its checkpoint and progress."""
@@ -105,7 +97,6 @@ class TrainingFolder(WorkFolder):
         store.remove(self.checkpoint)
 
     def agent(self, phase: int = 0) -> Agent:
-        """What a run that has ended left."""
         return Agent(self.policy, self.results, str(self.result().get("policy")), phase)
 
     def metrics(self) -> list[Json]:
@@ -132,17 +123,9 @@ class TrainingFolder(WorkFolder):
     def snapshots(self) -> dict[int, Path]:
         return {int(path.stem): path for path in sorted((self.path / "snapshots").glob("*.safetensors"))}
 
-    def begin_ahead(self, parent: str) -> None:
-        """Say that it is trained before anybody asked for it, from an agent by its fingerprint."""
-        store.write_json(self.ahead_file, {"parent": parent})
-
     def began_ahead(self) -> str | None:
-        """The agent that it is trained from before anybody asked for it; none: it was asked for."""
+        """The agent, by its fingerprint, that it is trained from before anybody asked for it; none: it was asked for."""
         return store.read_if_there(self.ahead_file).get("parent")
-
-    def asked_for(self) -> None:
-        """From here on it is a run like any other."""
-        store.remove(self.ahead_file)
 
     def forget(self) -> None:
         """Delete what a cancelled run left: its checkpoint can be gigabytes."""
@@ -182,7 +165,6 @@ class PhaseFolder:
         return TrainingFolder(self.path / f"run{number}")
 
     def runs(self) -> dict[int, TrainingFolder]:
-        """Those that were begun, by number."""
         numbers = sorted(int(path.name[3:]) for path in self.path.glob("run[0-9]*"))
         return {number: self.run(number) for number in numbers}
 
@@ -237,7 +219,6 @@ class StageFolder(TrainingFolder):
         return [self.phase(int(path.name)) for path in sorted((self.path / "phases").glob("[0-9]*"))]
 
     def decisions(self) -> list[StoredDecision]:
-        """What was decided so far, phase by phase."""
         made = list[StoredDecision]()
         for path in sorted((self.path / "phases").glob("*/decision.json")):
             stored = _decision(path, store.read_json(path))
@@ -274,9 +255,8 @@ class StageFolder(TrainingFolder):
         seconds = run.seconds()
         self.clear_discarded()
         run.path.rename(self._discarded)  # at once: what a kill leaves of a deletion must not be taken for a run
-        store.write_json(
-            self._unused_file, {"runs": [*self._given_up(), {"run": self._inside(run), "seconds": seconds}]}
-        )
+        unused = {"run": self._inside(run), "seconds": seconds}
+        store.write_json(self._unused_file, {"runs": [*self._given_up(), unused]})
         self.clear_discarded()
         return seconds
 
@@ -284,17 +264,14 @@ class StageFolder(TrainingFolder):
         """Delete what a kill left of a deletion."""
         shutil.rmtree(self._discarded, ignore_errors=True)
 
-    def unused_training(self) -> dict[str, list[float]]:
-        """Seconds of training that no decision used, by folder: an earlier run was good enough, or the curriculum went
-        another way."""
-        found: dict[str, list[float]] = {}
+    def unused_training(self) -> list[tuple[str, float]]:
+        """Folder and seconds of training that no decision used: an earlier run was good enough, or the guess was wrong."""
         with store.fitting(f"'{self._unused_file}'"):
-            for one in self._given_up():
-                found.setdefault(str(one["run"]), []).append(float(one["seconds"]))
+            found = [(str(one["run"]), float(one["seconds"])) for one in self._given_up()]
         for made in self.decisions():
             for number, run in self.phase(made.decision.phase.index).runs().items():
                 if not made.decision.candidate(number):
-                    found.setdefault(self._inside(run), []).append(run.seconds())
+                    found.append((self._inside(run), run.seconds()))
         return found
 
     def _given_up(self) -> list[Json]:
@@ -357,11 +334,6 @@ class RunDirectory(WorkFolder):
         """The runs in a folder, by name; a run's own stages are none."""
         runs = [RunDirectory(file.parent) for file in sorted(folder.glob(f"*/{RUN}"))]
         return [run for run in runs if run.exists]
-
-    @staticmethod
-    def of_best(file: Path) -> "RunDirectory":
-        """That whose best policy would lie here."""
-        return RunDirectory(file.parent.parent)
 
     @staticmethod
     def create(path: Path, stages: Stages, about: Mapping[str, Any], init: bytes | None = None) -> "RunDirectory":
@@ -451,10 +423,6 @@ class RunDirectory(WorkFolder):
         found = sorted(path for pattern in REPORTED for path in (self.path / "stages").rglob(pattern))
         return {self.name_of(path): _digest(path.read_bytes()) for path in found}
 
-    def file(self, name: str) -> Path:
-        """The inverse of `name_of`."""
-        return self.path / name
-
     def name_of(self, path: Path) -> str:
         """Of a file, within the run."""
         return path.relative_to(self.path).as_posix()
@@ -511,7 +479,6 @@ class Repeats(WorkFolder):
         return self.path / f"seed{seed}"
 
     def run(self, name: str) -> RunDirectory:
-        """The one of this name."""
         return RunDirectory(self.path / name)
 
     def write(self, names: Sequence[str]) -> None:

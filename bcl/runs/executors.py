@@ -14,7 +14,7 @@ import sys
 import time
 import traceback
 import types
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -27,12 +27,10 @@ from bcl.processes import die_with_parent, environment_of_children, how_it_ended
 JudgeBeside = Literal["auto", "on", "off"]
 """Whether a run is judged while the next one trains."""
 JobsDone = Generator[None, None, None]
+Stop = Callable[[], bool]  # whether to stop
+Tick = Callable[[], None]  # called several times a second
 POLL = 0.1  # seconds between looks at running jobs
 PATIENCE = 120.0  # seconds in which jobs that were told to stop have to write their checkpoints
-
-
-def no_tick() -> None:
-    pass
 
 
 @dataclass(frozen=True)
@@ -65,7 +63,7 @@ class Executor:
         """Hold open what is needed for several calls of `run`."""
         return contextlib.nullcontext()
 
-    def run(self, jobs: Sequence[Job], stop: Callable[[], bool], tick: Callable[[], None] = no_tick) -> JobsDone:
+    def run(self, jobs: Sequence[Job], stop: Stop, tick: Tick = lambda: None) -> JobsDone:
         """Yield once per job, in their order, when it is done; closing the iterator cancels the others.
 
         Where `stop()` becomes true, jobs keep checkpoints and KeyboardInterrupt is raised. A job's error is raised here,
@@ -78,7 +76,7 @@ class InThisProcess(Executor):
     """One job after the other in this process, each begun when its result is asked for; `tick` is called whenever a job
     asks whether to stop."""
 
-    def run(self, jobs: Sequence[Job], stop: Callable[[], bool], tick: Callable[[], None] = no_tick) -> JobsDone:
+    def run(self, jobs: Sequence[Job], stop: Stop, tick: Tick = lambda: None) -> JobsDone:
         def asked() -> bool:
             tick()
             return stop()
@@ -100,7 +98,7 @@ class Processes(Executor):
         # Else each would take all cores, and wait for the others.
         self._threads = max(1, (os.cpu_count() or 1) // parallel)
 
-    def run(self, jobs: Sequence[Job], stop: Callable[[], bool], tick: Callable[[], None] = no_tick) -> JobsDone:
+    def run(self, jobs: Sequence[Job], stop: Stop, tick: Tick = lambda: None) -> JobsDone:
         return in_order(jobs, lambda job: Child(job, self._preload, self._threads), self.width, stop, tick)
 
 
@@ -114,13 +112,7 @@ class Begun(Protocol):
     def join(self) -> None: ...  # wait until one that was cancelled is gone
 
 
-def in_order(
-    jobs: Sequence[Job],
-    begin: Callable[[Job], Begun],
-    parallel: int,
-    stop: Callable[[], bool],
-    tick: Callable[[], None],
-) -> JobsDone:
+def in_order(jobs: Sequence[Job], begin: Callable[[Job], Begun], parallel: int, stop: Stop, tick: Tick) -> JobsDone:
     """Executor.run for jobs that `begin` begins."""
     begun: list[Begun] = []
     try:
@@ -150,7 +142,7 @@ def in_order(
             one.join()
 
 
-def _interrupt(begun: Sequence[Begun], tick: Callable[[], None]) -> None:
+def _interrupt(begun: Sequence[Begun], tick: Tick) -> None:
     for one in begun:
         one.interrupt()
     deadline = time.monotonic() + PATIENCE
@@ -164,7 +156,7 @@ class BackgroundJobs:
 
     As a context: KeyboardInterrupt lets jobs keep checkpoints, and what is still under way at its end is cancelled."""
 
-    def __init__(self, stop: Callable[[], bool], tick: Callable[[], None], preload: Sequence[str] = ()) -> None:
+    def __init__(self, stop: Stop, tick: Tick, preload: Sequence[str] = ()) -> None:
         self._stop = stop
         self._tick = tick
         self._preload = preload
@@ -224,10 +216,13 @@ class Child:
         atexit.register(self.cancel)  # else this process would wait for it before it ends
         # Ctrl-C reaches the whole group: a child that still imports would print a traceback. It inherits the mask.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        main = sys.modules["__main__"]
+        sys.modules["__main__"] = types.ModuleType("__main__")  # else the process would run the user's script again
         try:
-            with _without_main(), environment_of_children(threads):
+            with environment_of_children(threads):
                 self._process.start()
         finally:
+            sys.modules["__main__"] = main
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         theirs.close()
 
@@ -261,17 +256,6 @@ class Child:
     def wait(self, seconds: float) -> None:
         """Until it ends, or for this long."""
         self._process.join(seconds)
-
-
-@contextlib.contextmanager
-def _without_main() -> Iterator[None]:
-    """A process that starts would run the user's script again, to have its `__main__`; jobs are functions of modules."""
-    main = sys.modules["__main__"]
-    sys.modules["__main__"] = types.ModuleType("__main__")
-    try:
-        yield
-    finally:
-        sys.modules["__main__"] = main
 
 
 def _work(job: Job, outcome: Connection) -> None:

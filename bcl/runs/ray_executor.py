@@ -14,14 +14,14 @@ import signal
 import socket
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from bcl.errors import BclError, MissingExtra, StoreError
 from bcl.runs import store
-from bcl.runs.executors import Child, Executor, Job, JobFailed, JobKilled, JobsDone, in_order, no_tick
+from bcl.runs.executors import Child, Executor, Job, JobFailed, JobKilled, JobsDone, Stop, Tick, in_order
 
 CONNECT = 10.0  # seconds for a cluster to answer at all
 LOOK = 0.7  # seconds that a machine waits before it looks for changed files again
@@ -45,8 +45,6 @@ class RayCluster(Executor):
     """Per job."""
     gpus: float
     """Per job."""
-    autoscaling: bool = False
-    """Machines that can hold a job may join later: wait for them."""
     width: int = 4
 
     @contextlib.contextmanager
@@ -63,7 +61,7 @@ class RayCluster(Executor):
             if mine:
                 ray.shutdown()
 
-    def run(self, jobs: Sequence[Job], stop: Callable[[], bool], tick: Callable[[], None] = no_tick) -> JobsDone:
+    def run(self, jobs: Sequence[Job], stop: Stop, tick: Tick = lambda: None) -> JobsDone:
         with self.session():
             ray = _import_ray()
             site = ray.remote(num_cpus=self.cpus, num_gpus=self.gpus, max_restarts=0, max_task_retries=0)(_Site)
@@ -75,7 +73,13 @@ class RayCluster(Executor):
     def _connect(self, ray: Any) -> None:
         if self.address is None:
             os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # a cluster that we start sends no reports
-        self._reach()
+        host, _, port = (self.address or "").removeprefix("ray://").rpartition(":")
+        if host and port.isdigit():  # refuse one that accepts no connection: Ray would retry for minutes
+            try:
+                socket.create_connection((host, int(port)), timeout=CONNECT).close()
+            except OSError as error:
+                what = f"cannot use the Ray cluster '{self.address}' ({error.strerror or error})"
+                raise BclError(what, "check the address, and that the cluster runs") from None
         options = {} if self.address else {"include_dashboard": False}
         handler = signal.getsignal(signal.SIGTERM)
         try:
@@ -86,20 +90,10 @@ class RayCluster(Executor):
         if callable(handler) and threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, handler)  # Ray takes it for itself
 
-    def _reach(self) -> None:
-        """Refuse an address that accepts no connection: Ray would retry for minutes."""
-        host, _, port = (self.address or "").removeprefix("ray://").rpartition(":")
-        if host and port.isdigit():
-            try:
-                socket.create_connection((host, int(port)), timeout=CONNECT).close()
-            except OSError as error:
-                what = f"cannot use the Ray cluster '{self.address}' ({error.strerror or error})"
-                raise BclError(what, "check the address, and that the cluster runs") from None
-
     def _check_room(self, ray: Any) -> None:
         nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
         fits = any(node.get("CPU", 0.0) >= self.cpus and node.get("GPU", 0.0) >= self.gpus for node in nodes)
-        if not fits and not self.autoscaling:  # Ray would wait forever
+        if not fits:  # Ray would wait forever
             what = f"no machine of the Ray cluster has {self.cpus:g} CPUs and {self.gpus:g} GPUs for a job"
             raise BclError(what, "ask for less per job, or add a machine")
 
@@ -111,90 +105,82 @@ class _Remote:
         self._ray = ray
         self._new_site = new_site
         self._job = job
-        self._losses = 0
         self._interrupted = False
-        self._over = False
         self._error: BaseException | None = None
         self._closing: list[Any] = []
-        self._submit()
+        self._calls = self._work()
+        self._call = next(self._calls, None)  # none: it is over
 
     def ended(self) -> bool:
-        if not self._over and self._ray.wait([self._call], timeout=0, fetch_local=False)[0]:
-            # With fetch_local, each wait that ends without the whole of a big file would begin its transfer anew.
-            try:
-                self._go_on(self._ray.get(self._call))
-            except self._ray.exceptions.RayTaskError as error:  # not the work: what is around it
-                self._end(_setup_error(self._job, error))
-            except self._ray.exceptions.RayError as error:
-                self._lost(_line(error))
-        return self._over
+        # With fetch_local, each wait that ends without the whole of a big file would begin its transfer anew.
+        if self._call is not None and self._ray.wait([self._call], timeout=0, fetch_local=False)[0]:
+            self._call = next(self._calls, None)
+        return self._call is None
 
     def error(self) -> BaseException | None:
         return self._error
 
     def interrupt(self) -> None:
-        if not self._over:
+        if self._call is not None and self._at_work:
             self._interrupted = True
-            if self._at_work:
-                self._site.interrupt.remote()
-            else:
-                self._end(KeyboardInterrupt())
+            self._site.interrupt.remote()
+        else:
+            self.cancel()
 
     def cancel(self) -> None:
-        if not self._over:
-            self._end(KeyboardInterrupt())
+        if self._call is not None:
+            self._call = None
+            self._error = KeyboardInterrupt()
+            self._calls.close()
 
     def join(self) -> None:
         if self._closing:  # or the temporary folders would stay there
             self._ray.wait(self._closing, num_returns=len(self._closing), timeout=CLOSING)
 
-    def _submit(self) -> None:
+    def _work(self) -> Generator[Any, None, None]:
+        """The job, on another machine where one is lost; yields each call when its answer is to be waited for."""
+        for _ in range(RETRIES + 1):
+            try:
+                error = yield from self._work_on_one_machine()
+            except self._ray.exceptions.RayTaskError as caught:  # not the work: what is around it
+                error = _setup_error(self._job, caught)
+            except self._ray.exceptions.RayError as caught:
+                error = JobKilled(_line(caught))
+            lost = isinstance(error, JobKilled | KeyboardInterrupt)  # by us, or with the machine
+            if not lost or self._interrupted:
+                self._error = KeyboardInterrupt() if lost else error
+                return
+        what = f"the work in '{self._job.folder}' was lost {RETRIES + 1} times, at last because: {error}"
+        self._error = BclError(what, f"look into the cluster, then {AGAIN}")
+
+    def _work_on_one_machine(self) -> Generator[Any, None, BaseException | None]:
+        folder = self._job.folder
         self._site = self._new_site()
         self._at_work = False
-        self._call = self._site.ready.remote()  # the files follow when a machine was found
-
-    def _go_on(self, answer: "tuple[Changes, bool, BaseException | None] | None") -> None:
-        if answer is None:
+        try:
+            call = self._site.ready.remote()
+            yield call
+            self._ray.get(call)  # the files follow when a machine was found
             self._at_work = True
-            folder = self._job.folder
             files = {name: (folder / name).read_bytes() for name in _listing(folder)}
-            self._call = self._site.begin.remote(self._job, files)
-            return
-        changes, ended, error = answer
-        for name, data in changes:
-            if data is None:
-                store.remove(self._job.folder / name)
+            call = self._site.begin.remote(self._job, files)
+            while True:
+                yield call
+                changes, ended, error = self._ray.get(call)
+                for name, data in changes:
+                    if data is None:
+                        store.remove(folder / name)
+                    else:
+                        store.write_bytes(folder / name, data)
+                if ended:
+                    return error
+                call = self._site.look.remote()
+        finally:
+            if self._at_work:
+                self._closing.append(self._site.close.remote())
             else:
-                store.write_bytes(self._job.folder / name, data)
-        if not ended:
-            self._call = self._site.look.remote()
-        elif isinstance(error, JobKilled | KeyboardInterrupt):  # by us, or with the machine
-            self._lost(str(error))
-        else:
-            self._end(error)
-
-    def _lost(self, reason: str) -> None:
-        self._losses += 1
-        if self._interrupted:
-            self._end(KeyboardInterrupt())
-        elif self._losses > RETRIES:
-            what = f"the work in '{self._job.folder}' was lost {self._losses} times, at last because: {reason}"
-            self._end(BclError(what, f"look into the cluster, then {AGAIN}"))
-        else:
-            self._leave()
-            self._submit()
-
-    def _end(self, error: BaseException | None) -> None:
-        self._over = True
-        self._error = error
-        self._leave()
-
-    def _leave(self) -> None:
-        if self._at_work:
-            self._closing.append(self._site.close.remote())
-        else:
-            self._ray.kill(self._site)
-        self._site = None  # an actor whose handle is gone ends after its last call, and makes room for another
+                self._ray.kill(self._site)
+            self._site = None  # an actor whose handle is gone ends after its last call, and makes room for another
 
 
 class _Site:

@@ -64,9 +64,8 @@ class RowsFolder:
         try:
             store.try_to_write(self.path / self._name)
         except StoreError as error:
-            raise StoreError(
-                error.message, "results are stored beside the agent: copy it to a folder that you may write to"
-            ) from None
+            hint = "results are stored beside the agent: copy it to a folder that you may write to"
+            raise StoreError(error.message, hint) from None
 
 
 def _agent_of(row: Json) -> str:

@@ -70,7 +70,11 @@ def replacing(path: Path) -> Iterator[Sink]:
             with contextlib.suppress(OSError):
                 temporary.unlink()
             raise
-        _sync_directory(target.parent)
+        directory = os.open(target.parent, os.O_RDONLY)
+        try:
+            os.fsync(directory)  # else a power cut can undo the rename
+        finally:
+            os.close(directory)
 
 
 def write_bytes(path: Path, data: bytes) -> None:
@@ -149,53 +153,25 @@ def sweep(directory: Path) -> None:
                 path.unlink(missing_ok=True)
 
 
-class MetricsFile:
-    """Appends one JSON object per line; a row is whole in the file once `append` returns, and absent if it raises."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        with clear_errors(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            _end_with_a_row(path)
-            self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-            self._size = os.fstat(self._descriptor).st_size
-
-    def append(self, row: Mapping[str, Any]) -> None:
-        """Write one row; NaN and infinities become null."""
-        line = _line(row)
-        with clear_errors(self._path):
-            try:
-                _write_all(self._descriptor, line)
-            except OSError:
-                with contextlib.suppress(OSError):
-                    os.ftruncate(self._descriptor, self._size)
-                raise
-        self._size += len(line)
-
-    def sync(self) -> None:
-        with clear_errors(self._path):
-            os.fsync(self._descriptor)
-
-    def close(self) -> None:
-        self.sync()
-        with clear_errors(self._path):
-            os.close(self._descriptor)
-
-    def __enter__(self) -> "MetricsFile":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-
 def append_row(path: Path, row: Mapping[str, Any]) -> None:
-    """Add one row to a file, and flush it to the disk; several processes may do so at once."""
+    """Add one row to a file and flush it to the disk, all of it or, if this raises, nothing; NaN and infinities become null.
+    Several processes may do so at once."""
+    line = _line(row)
     with clear_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        with open(path, "ab") as held:
-            fcntl.flock(held, fcntl.LOCK_EX)  # until it is closed
-            with MetricsFile(path) as file:
-                file.append(row)
+        with open(path, "a+b", buffering=0) as file:
+            fcntl.flock(file, fcntl.LOCK_EX)  # until it is closed
+            end = file.seek(0, os.SEEK_END)
+            if end and os.pread(file.fileno(), 1, end - 1) != b"\n":
+                _end_with_a_row(path, file.fileno())
+                end = file.seek(0, os.SEEK_END)
+            try:
+                _write_all(file.fileno(), line)
+                os.fsync(file.fileno())
+            except OSError:
+                with contextlib.suppress(OSError):
+                    file.truncate(end)
+                raise
 
 
 def keep_metrics(path: Path, keep: Callable[[Json], bool]) -> None:
@@ -291,22 +267,14 @@ def _write_all(descriptor: int, data: "ReadableBuffer") -> None:
         left = left[os.write(descriptor, left) :]
 
 
-def _sync_directory(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _end_with_a_row(path: Path) -> None:
+def _end_with_a_row(path: Path, descriptor: int) -> None:
     """Drop a torn last line; end one that lacks only its newline."""
-    data = path.read_bytes() if path.exists() else b""
+    data = path.read_bytes()
     begin = data.rfind(b"\n") + 1
-    if not _is_torn(data[begin:]):
-        path.write_bytes(data + b"\n")
-    elif begin < len(data):
-        os.truncate(path, begin)
+    if _is_torn(data[begin:]):
+        os.ftruncate(descriptor, begin)
+    else:
+        _write_all(descriptor, b"\n")
 
 
 @contextlib.contextmanager

@@ -379,7 +379,7 @@ def test_one_budget_or_attack_needs_no_list(policy: Policy) -> None:
         (lambda policy: bcl.wrap(policy, 3), "game = 3 does not fit"),
         (
             lambda policy: bcl.train("cartpole", workers={"parallel": 2}),
-            r"workers = .* does not fit; give bcl\.Workers",
+            r"workers = .* does not fit; give a bcl\.api\.workers\.Workers",
         ),
         (lambda policy: bcl.import_policy("x", "sb3", "CartPole-v1"), "'x' is not"),
         (lambda policy: bcl.import_policy("x", "sb3", "CartPol-v1"), "CartPol-v1"),
@@ -531,8 +531,8 @@ def test_an_environment_may_be_a_class_or_a_function(
 @pytest.mark.parametrize(
     ("wrong", "sentence"),
     [
-        ({"executor": "cloud"}, "executor 'cloud' is unknown; one of local, ray"),
-        ({"judge_beside": "maybe"}, "judge_beside 'maybe' is unknown"),
+        ({"executor": "cloud"}, "executor = 'cloud' does not fit; one of local, ray"),
+        ({"judge_beside": "maybe"}, "judge_beside = 'maybe' does not fit"),
         ({"parallel": "2"}, "parallel = '2' does not fit"),
     ],
 )

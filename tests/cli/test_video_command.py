@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import bcl as package
-from bcl.api.filming import stem_of
+from bcl.api.showing import stem_of
 from bcl.envs import make_env
 from bcl.evaluation import evaluate
 

@@ -6,10 +6,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from bcl.api.measuring import untrained_policy
 from bcl.config import resolve
 from bcl.envs import Step, VariedStarts
 from bcl.evaluation import Cell, Plan, Score, evaluate, read_evaluations, run_suite
-from bcl.evaluation.speed import untrained_policy
 from bcl.policies import Policy, PolicySpec
 from bcl.runs.results import ScoresFolder
 

@@ -5,12 +5,12 @@ import dataclasses
 import pytest
 import torch
 
+from bcl.api.measuring import untrained_policy
 from bcl.attacks import PGD, Attack, Directed, MultiT, perturb
 from bcl.config import resolve
 from bcl.envs import make_env
 from bcl.evaluation import evaluate
 from bcl.evaluation.play import ActionChooser, SearchForm
-from bcl.evaluation.speed import untrained_policy
 from bcl.policies import Policy
 
 pytestmark = [
@@ -35,7 +35,7 @@ def test_the_graph_repeats_what_eager_code_does(policy: Policy, attack: Attack) 
 
     def decision() -> ActionChooser:
         generator = torch.Generator("cuda").manual_seed(0)
-        return ActionChooser(policy, SearchForm(policy, half=False), attack, 3 / 255, generator)
+        return ActionChooser(policy, SearchForm(policy, "full"), attack, 3 / 255, generator)
 
     graph, eager = decision(), decision()
     for _ in range(5):
@@ -57,7 +57,7 @@ def test_leaving_what_is_settled_alone_decides_as_the_whole_graph_does(policy: P
     def chooser(leaves: bool) -> ActionChooser:
         attack = MultiT(starts=200, leaves_settled=leaves)
         generator = torch.Generator("cuda").manual_seed(0)
-        return ActionChooser(policy, SearchForm(policy, half=False), attack, budgets, generator)
+        return ActionChooser(policy, SearchForm(policy, "full"), attack, budgets, generator)
 
     leaving, graph = chooser(True), chooser(False)
     for _ in range(5):
@@ -79,7 +79,7 @@ def test_half_precision_search_is_as_strong_as_full(policy: Policy) -> None:
     flipped = {}
     for half in (True, False):
         generator = torch.Generator("cuda").manual_seed(0)
-        seen = perturb(PGD(steps=30, step=0.1), SearchForm(policy, half), obs, 1 / 255, generator)
+        seen = perturb(PGD(steps=30, step=0.1), SearchForm(policy, "fast" if half else "full"), obs, 1 / 255, generator)
         with torch.no_grad():
             flipped[half] = (policy(seen).argmax(1) != clean).float().mean().item()
     assert flipped[False] > 0.1

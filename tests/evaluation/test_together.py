@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch import Generator, Tensor
 
-from bcl.attacks import FGSM, PGD, RIFGSM, SUITES, CornerNoise, RowGenerators, Square, UniformNoise, perturb
+from bcl.api.measuring import untrained_policy
+from bcl.attacks import FGSM, PGD, RIFGSM, SUITES, CornerNoise, Square, UniformNoise, perturb
 from bcl.config import resolve
 from bcl.envs import make_env
 from bcl.evaluation import Cell, Plan, evaluate, evaluate_cells, run_suite, suite
-from bcl.evaluation.speed import untrained_policy
 from bcl.evaluation.suite import cells_at_once
 from bcl.policies import Policy, PolicySpec
 from bcl.runs.results import ScoresFolder
@@ -41,14 +41,14 @@ def test_rows_with_budgets_and_generators_of_their_own_get_what_they_would_get_a
     torch.manual_seed(1)
     kind = "plain-mlp" if len(shape) == 1 else "plain-cnn"
     policy = Policy(PolicySpec(kind, shape, 3, (0.0,), (1.0,), (8,) if len(shape) == 1 else ())).double().eval()
-    obs = torch.rand(5, *shape, dtype=torch.float64)
-    rows, budgets = (2, 3), (0.05, 0.2)
+    obs = torch.rand(6, *shape, dtype=torch.float64)
+    rows, budgets = (3, 3), (0.05, 0.2)
 
     def generators() -> list[Generator]:
         return [Generator().manual_seed(seed) for seed in (7, 8)]
 
     eps = torch.tensor(budgets, dtype=torch.float64).repeat_interleave(torch.tensor(rows))
-    together = perturb(attack, policy, obs, eps, RowGenerators(generators(), rows))
+    together = perturb(attack, policy, obs, eps, generators())
     parts = zip(obs.split(rows), budgets, generators(), strict=True)
     alone = torch.cat([perturb(attack, policy, part, budget, own) for part, budget, own in parts])
     assert torch.allclose(together, alone, atol=1e-12)

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 import torch
 
+from bcl.api.measuring import untrained_policy
 from bcl.attacks import PGD, Attack, UniformNoise
 from bcl.config import resolve
 from bcl.envs import VectorEnv, make_env
 from bcl.envs.atari import crop_v2
 from bcl.errors import BclError
 from bcl.evaluation import Moment, evaluate, watch
-from bcl.evaluation.speed import untrained_policy
 from bcl.games import AtariGame, Game
 
 GAMES = ("cartpole", "pong", "fruitbot")
@@ -84,6 +84,6 @@ def test_watching_can_end_early_and_wants_one_copy(game: Game) -> None:
 
     assert len(list(look(1, 4))) == 4
     with pytest.raises(BclError, match="2 copies cannot be watched at once; make one"):
-        look(2, 4)
+        list(look(2, 4))
     with pytest.raises(BclError, match="0 steps"):
-        look(1, 0)
+        list(look(1, 0))

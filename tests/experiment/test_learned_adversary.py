@@ -10,12 +10,12 @@ import pytest
 import torch
 
 import bcl
+from bcl.api.measuring import untrained_policy
 from bcl.attacks import Directed, Learned, attack_by_name, perturb
 from bcl.attacks.learned import NO_TARGET
 from bcl.envs import make_env
 from bcl.errors import BclError, ConfigError
 from bcl.evaluation import Cell, Plan, read_evaluations, run_suite
-from bcl.evaluation.speed import untrained_policy
 from bcl.experiment import learned_adversary as planning
 from bcl.experiment.learned_adversary import AdversaryEnvs, director_config, identity, myopic_director, ready
 from bcl.games import GymnasiumGame

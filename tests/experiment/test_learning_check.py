@@ -8,8 +8,7 @@ import pytest
 from bcl import experiment
 from bcl.config import resolve_stages
 from bcl.experiment import Dispatcher, Verdict
-from bcl.experiment.learning_check import first_and_last, learning_flag, rose
-from bcl.experiment.status import status
+from bcl.experiment.status import first_and_last, learning_flag, rose, status
 from bcl.reports.collect import collect
 from bcl.runs import store
 from bcl.runs.directory import TrainingFolder
@@ -37,9 +36,9 @@ def row(mean: float | None, episodes: float, sd: float | None = 0.0) -> Row:
 
 def told(folder: Path, rows: list[Row], parent: str = "") -> str:
     """What is said of a finished stage with these rows."""
-    with store.MetricsFile(folder / "metrics.jsonl") as file:
-        for number, one in enumerate(rows, 1):
-            file.append({"step": number, **one})
+    store.write_bytes(folder / "metrics.jsonl", b"")
+    for number, one in enumerate(rows, 1):
+        store.append_row(folder / "metrics.jsonl", {"step": number, **one})
     store.write_json(folder / "result.json", {"policy": "x", "parent": parent})
     return (learning_flag(TrainingFolder(folder)) or ("", ""))[1]
 

@@ -130,9 +130,8 @@ def test_a_checkpoint_of_version_0_1_stores_no_times(cut: Path) -> None:
     torch.save({name: kept[name] for name in ("identity", "device", "state")}, cut / "checkpoint.pt")
     rows = store.read_metrics(cut / "metrics.jsonl")
     store.write_bytes(cut / "metrics.jsonl", b"")
-    with store.MetricsFile(cut / "metrics.jsonl") as metrics:
-        for row in rows:
-            metrics.append(row | {"steps_per_second": 0.8})  # 80 steps: 100 s
+    for row in rows:
+        store.append_row(cut / "metrics.jsonl", row | {"steps_per_second": 0.8})  # 80 steps: 100 s
     train_run(cut, tiny(), TASK, None, "cpu")
     assert 100 < store.read_json(cut / "result.json")["seconds"] < 160
 

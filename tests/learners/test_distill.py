@@ -10,7 +10,7 @@ from bcl.attacks import PGD, perturb
 from bcl.bounds import certified, input_box, margins
 from bcl.config import DistillConfig
 from bcl.errors import ConfigError, WeightsError
-from bcl.learners import distill
+from bcl.learners import distill, learner
 from bcl.learners.learner import Hooks, Task
 from bcl.learners.pacing import Pace
 from bcl.policies import Policy, PolicySpec
@@ -71,7 +71,7 @@ def test_budgets_are_spread_below_the_current_one(chain, monkeypatch, box):
     """Those of the attack and those of the boxes around what it finds add up to budgets from 0.3 eps to eps."""
     asked = []
     boxed = []
-    attack, around = distill.perturb, distill.input_box
+    attack, around = learner.perturb, distill.input_box
 
     def asking(kind, policy, obs, eps, *rest, **more):
         asked.append(eps)
@@ -81,7 +81,7 @@ def test_budgets_are_spread_below_the_current_one(chain, monkeypatch, box):
         boxed.append(radius.flatten())
         return around(centre, radius, low, high)
 
-    monkeypatch.setattr(distill, "perturb", asking)
+    monkeypatch.setattr(learner, "perturb", asking)
     monkeypatch.setattr(distill, "input_box", boxing)
     env = chain(4, limits=(7,))
     config = replace(SMALL, box=box, spread=0.7, steps=80, accelerate="none")

@@ -13,7 +13,7 @@ from bcl.config import AttackConfig
 from bcl.envs import Step
 from bcl.errors import TrainingError
 from bcl.learners.dqn import Player, train
-from bcl.learners.learner import Hooks
+from bcl.learners.learner import HeldActions, Hooks
 from bcl.learners.metrics import Meter
 
 every_form = pytest.mark.parametrize(
@@ -418,7 +418,8 @@ def test_random_actions_are_held(chain):
     env.num_actions = 10**6  # so that every new action differs
     policy, sent = torch.nn.Linear(5, 2), []
     env.send = lambda actions: sent.append(actions.clone())
-    player = Player(policy, env, torch.Generator().manual_seed(0), longest=4, graphed=False, bf16=False)
+    random = HeldActions(env.num_envs, env.num_actions, 4, torch.Generator().manual_seed(0))
+    player = Player(policy, env, random, graphed=False, bf16=False, attacked=False)
     obs = player.reset(0)
     for _ in range(300):
         player.play(obs, 1.0)

@@ -91,8 +91,8 @@ def test_fresh_attacks_see_the_weights_of_now(make, play):
     learner = make("at", start=0.1, end=0.1, attack=AttackConfig(fresh=True), samples_per_step=2.0, hidden=(16, 16))
     stored = make("at")
     assert learner.replay.nbytes < stored.replay.nbytes  # no perturbation is kept
-    obs, shown, perturbed = play(learner, 10), [], learner._perturbed
-    learner._perturbed = lambda *given: shown.append((given[0], perturbed(*given))) or shown[-1][1]
+    obs, shown, perturbed = play(learner, 10), [], learner._attacked
+    learner._attacked = lambda *given: shown.append((given[0], perturbed(*given))) or shown[-1][1]
     drawn, before = learner.generators["update"].get_state(), copy.deepcopy(learner.policy.state_dict())
     for sign in (1, -1):  # the same batch and noise, the same network and then its opposite
         learner.generators["update"].set_state(drawn)

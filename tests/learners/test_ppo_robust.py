@@ -106,14 +106,14 @@ def test_the_adversary_attacks_the_weights_of_the_moment(make_ppo):
     learner.update(learner._memory)
     with torch.no_grad():
         assert not torch.equal(learner.policy(obs), before)
-        assert torch.equal(learner._attacked(obs), learner.policy(obs))
-    assert not any(weight.requires_grad for weight in learner._attacked.parameters())
+        assert torch.equal(learner._victim(obs), learner.policy(obs))
+    assert not any(weight.requires_grad for weight in learner._victim.parameters())
 
 
 def test_images_reach_the_network_with_their_channels_last(make_ppo):
     learner, _ = prepared(make_ppo, world={"image": True, "channels": 3}, epochs=1)
     seen = []
-    for policy in (learner.policy, learner._attacked):
+    for policy in (learner.policy, learner._victim):
         policy.network.body[0].register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
     learner.update(learner.rollout(learner.restart())[0])
     assert all(batch.is_contiguous(memory_format=torch.channels_last) for batch in seen)

@@ -13,7 +13,7 @@ from bcl.config import Config, resolve_stages
 from bcl.evaluation import Plan, Score
 from bcl.evaluation.evaluation import append_score
 from bcl.games import game_to_dict
-from bcl.reports.data import Frame, Frames
+from bcl.reports.frames import Frame, Frames
 from bcl.runs import store
 from bcl.runs.results import ScoresFolder
 
@@ -23,9 +23,9 @@ AGENT = "f00dfeedf00dfeed"
 
 def metrics(folder: Path, rows: list[tuple[int, float | None, float]]) -> None:
     """Rows of step, return and steps per second."""
-    with store.MetricsFile(folder / "metrics.jsonl") as file:
-        for step, value, rate in rows:
-            file.append({"step": step, "return": value, "steps_per_second": rate, "eps": 0.0})
+    for step, value, rate in rows:
+        row = {"step": step, "return": value, "steps_per_second": rate, "eps": 0.0}
+        store.append_row(folder / "metrics.jsonl", row)
 
 
 def played(

@@ -16,7 +16,8 @@ from bcl.curriculum_rules import INCUMBENT, Candidate, Decision, Phase
 from bcl.errors import BclError, ConfigError, StoreError
 from bcl.games import ProcgenGame
 from bcl.reports.compare import Missing, compare_agents
-from bcl.reports.compare_figure import draw, figure_format
+from bcl.reports.figures import comparison as draw
+from bcl.reports.figures import figure_format
 from bcl.reports.history import Effort, effort
 from bcl.reports.tables import tables
 from bcl.runs import store
@@ -384,9 +385,8 @@ def decided(folder: Path, index: int, runs: list[int | str]) -> None:
 
 
 def trained(folder: Path, steps: list[int], rate: float) -> None:
-    with store.MetricsFile(folder / "metrics.jsonl") as file:
-        for step in steps:
-            file.append({"step": step, "steps_per_second": rate})
+    for step in steps:
+        store.append_row(folder / "metrics.jsonl", {"step": step, "steps_per_second": rate})
 
 
 def test_effort_counts_what_the_papers_table_counts(tmp_path: Path) -> None:

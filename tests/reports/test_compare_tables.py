@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from bcl.reports.compare import compare_agents
-from bcl.reports.compare_figure import draw, encoded, figure_format
+from bcl.reports.figures import comparison as draw
+from bcl.reports.figures import encoded, figure_format
 from bcl.reports.tables import as_latex, as_markdown, tables
 from bcl.result import Table
 from tests.reports.compared import PGD30, finished, pong, repeated

@@ -12,8 +12,9 @@ from matplotlib.patches import Rectangle
 
 from bcl.attacks import suite
 from bcl.reports import figures
-from bcl.reports.collect import collect
-from bcl.reports.data import Collected, Frame, TimelineBar
+from bcl.reports.collect import Collected, collect
+from bcl.reports.frames import Frame
+from bcl.reports.history import TimelineBar
 from bcl.reports.style import COLOURS, DARK, LIGHT, aligned, number, styles
 
 

@@ -4,8 +4,7 @@ from pathlib import Path
 
 from bcl.reports import figures
 from bcl.reports.collect import collect
-from bcl.reports.data import Curve, Skip, TimelineBar
-from bcl.reports.history import effort
+from bcl.reports.history import Curve, Skip, TimelineBar, effort
 from bcl.reports.page import page
 from bcl.runs import store
 from bcl.runs.directory import times
@@ -99,9 +98,8 @@ def test_learning_curves(pong_run: Path) -> None:
 def curve_of(pong_run: Path, rows: list[dict[str, float]]) -> Curve:
     """Of the first stage, with these rows of metrics alone."""
     (pong_run / "stages/1-vanilla/metrics.jsonl").unlink()
-    with store.MetricsFile(pong_run / "stages/1-vanilla/metrics.jsonl") as file:
-        for row in rows:
-            file.append(row)
+    for row in rows:
+        store.append_row(pong_run / "stages/1-vanilla/metrics.jsonl", row)
     timeline = collect(pong_run).timeline
     assert timeline is not None
     return timeline.panels[0].curves[0]

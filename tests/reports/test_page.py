@@ -11,8 +11,8 @@ import pytest
 
 from bcl.attacks import suite
 from bcl.games import OBSERVATION_NAMES
-from bcl.reports.collect import collect
-from bcl.reports.data import Collected, Frame, Frames
+from bcl.reports.collect import Collected, collect
+from bcl.reports.frames import Frame, Frames
 from bcl.reports.page import page
 from bcl.reports.style import DARK, LIGHT
 

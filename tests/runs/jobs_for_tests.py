@@ -21,13 +21,12 @@ def count(folder: Path, steps: int, pause: float, stop: Stop) -> None:
     begin = int(checkpoint.read_text()) if checkpoint.exists() else 0
     store.write_text(folder / f"begun-at-{begin}", str(os.getpid()))
     store.keep_metrics(metrics, lambda row: row["step"] <= begin)
-    with store.MetricsFile(metrics) as rows:
-        for step in range(begin + 1, steps + 1):
-            if stop():
-                raise KeyboardInterrupt
-            time.sleep(pause)
-            rows.append({"step": step, "time": time.time()})
-            store.write_text(checkpoint, str(step))
+    for step in range(begin + 1, steps + 1):
+        if stop():
+            raise KeyboardInterrupt
+        time.sleep(pause)
+        store.append_row(metrics, {"step": step, "time": time.time()})
+        store.write_text(checkpoint, str(step))
     store.write_json(result, {"steps": [row["step"] for row in store.read_metrics(metrics)]})
     store.remove(checkpoint)
 

@@ -200,7 +200,7 @@ FOLDERS = {"evals", "certs", "phases", "snapshots", "discarded"}
 # All that other modules join to a path: files of the package, of the user and of programs that we call.
 JOINED = {
     "api/agents.py": {"*.safetensors"},  # in a folder that is no run
-    "api/filming.py": {".mp4", ".gif"},
+    "api/showing.py": {".mp4", ".gif"},
     "api/training.py": {"runs"},
     "config.py": {"presets"},
     "experiment/run.py": {".git"},

@@ -205,7 +205,7 @@ def test_the_error_of_a_crews_job_is_raised_where_it_is_waited_for_and_ends_the_
     wrong = Job(tmp_path / "wrong", work.mistake, ())
 
     def wait_for_the_wrong_one() -> None:
-        with BackgroundJobs(never, executors.no_tick) as background:
+        with BackgroundJobs(never, lambda: None) as background:
             background.begin(slow)
             background.begin(wrong)
             wait_for((tmp_path / "slow" / "pid").exists)
@@ -221,7 +221,7 @@ def test_a_crew_that_is_stopped_lets_all_keep_checkpoints(tmp_path: Path) -> Non
     begun = [tmp_path / name / "checkpoint" for name in "01"]
 
     def wait_for_the_first() -> None:
-        with BackgroundJobs(lambda: all(map(Path.exists, begun)), executors.no_tick) as background:
+        with BackgroundJobs(lambda: all(map(Path.exists, begun)), lambda: None) as background:
             for job in jobs:
                 background.begin(job)
             background.wait(jobs[0].folder)

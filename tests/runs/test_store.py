@@ -119,21 +119,21 @@ def test_a_full_disk_is_one_sentence_and_leaves_no_litter(tmp_path: Path, monkey
 
 def test_a_full_disk_leaves_whole_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "m.jsonl"
-    with store.MetricsFile(path) as metrics:
-        metrics.append({"step": 1})
-        write, room = os.write, iter([4])
+    store.append_row(path, {"step": 1})
+    write, room = os.write, iter([4])
 
-        def almost_full(descriptor: int, data: bytes) -> int:
-            left = next(room, 0)
-            if not left:
-                raise FULL
-            return write(descriptor, data[:left])
+    def almost_full(descriptor: int, data: bytes) -> int:
+        left = next(room, 0)
+        if not left:
+            raise FULL
+        return write(descriptor, data[:left])
 
-        monkeypatch.setattr(os, "write", almost_full)
-        with pytest.raises(StoreError, match="No space left on device; free some space"):
-            metrics.append({"step": 2})
-        monkeypatch.undo()
-        metrics.append({"step": 3})
+    monkeypatch.setattr(os, "write", almost_full)
+    with pytest.raises(StoreError, match="No space left on device; free some space"):
+        store.append_row(path, {"step": 2})
+    monkeypatch.undo()
+    assert store.read_metrics(path) == [{"step": 1}]
+    store.append_row(path, {"step": 3})
     assert store.read_metrics(path) == [{"step": 1}, {"step": 3}]
 
 
@@ -171,8 +171,7 @@ def test_a_damaged_result_is_refused(tmp_path: Path, content: str) -> None:
 def test_other_content_than_was_written_is_refused(tmp_path: Path) -> None:
     path, rows = tmp_path / "r.json", tmp_path / "m.jsonl"
     store.write_json(path, {"score": 1.5})
-    with store.MetricsFile(rows) as metrics:
-        metrics.append({"step": 1, "return": 20.5})
+    store.append_row(rows, {"step": 1, "return": 20.5})
     for file in (path, rows):
         file.write_text(file.read_text().replace(".5", ".4"))
     with pytest.raises(StoreError, match=r"r\.json' is damaged: its checksum is not that of its content; delete it"):
@@ -193,8 +192,7 @@ def test_files_of_version_0_1_have_no_checksum(tmp_path: Path) -> None:
 @pytest.mark.parametrize("end", [b"x", b"\x8a", b""], ids=["changed", "no text", "missing"])
 def test_a_last_row_whose_newline_is_damaged_is_not_taken_for_a_torn_one(tmp_path: Path, end: bytes) -> None:
     path = tmp_path / "m.jsonl"
-    with store.MetricsFile(path) as metrics:
-        metrics.append({"step": 1})
+    store.append_row(path, {"step": 1})
     path.write_bytes(path.read_bytes()[:-1] + end)
     if end:
         with pytest.raises(StoreError, match="line 1 of"):
@@ -207,8 +205,7 @@ def test_numbers_that_json_lacks_become_null(tmp_path: Path) -> None:
     odd = {"loss": float("nan"), "deep": [1.5, {"low": float("-inf")}]}
     plain = {"loss": None, "deep": [1.5, {"low": None}]}
     store.write_json(tmp_path / "r.json", odd)
-    with store.MetricsFile(tmp_path / "m.jsonl") as metrics:
-        metrics.append(odd)
+    store.append_row(tmp_path / "m.jsonl", odd)
     assert store.read_json(tmp_path / "r.json") == plain
     assert store.read_metrics(tmp_path / "m.jsonl") == [plain]
 
@@ -244,16 +241,14 @@ def test_what_cannot_be_read_is_one_sentence(tmp_path: Path) -> None:
 )
 def test_a_torn_last_line_is_ignored_and_writing_goes_on(tmp_path: Path, rows: list[dict], cut: int) -> None:
     path = tmp_path / "metrics.jsonl"
-    path.unlink(missing_ok=True)
-    with store.MetricsFile(path) as metrics:
-        for row in rows:
-            metrics.append(row)
+    path.write_bytes(b"")
+    for row in rows:
+        store.append_row(path, row)
     whole = path.read_bytes()
     path.write_bytes(whole[: min(cut, len(whole))])
     kept = store.read_metrics(path)
     assert kept == rows[: len(kept)]
-    with store.MetricsFile(path) as metrics:
-        metrics.append({"after": 1})
+    store.append_row(path, {"after": 1})
     assert store.read_metrics(path) == [*kept, {"after": 1}]
 
 
