@@ -30,7 +30,7 @@ class Crash(BaseException):
 
 def tiny(game: str) -> Config:
     pytest.importorskip(GAMES[game])
-    return resolve(game, settings=parse_settings(TINY))
+    return resolve(game, recipe="at", settings=parse_settings([*TINY, "--curriculum.target=0.02"]))
 
 
 @pytest.mark.parametrize("game", GAMES)
@@ -56,7 +56,8 @@ def test_a_cut_run_ends_as_a_whole_one(tmp_path: Path, game: str, loss: str) -> 
 
 
 def test_statistics_of_returns_go_from_run_to_run(tmp_path: Path) -> None:
-    config = resolve("Acrobot-v1", settings=parse_settings([*TINY, "--ppo.keep_return_statistics=true"]))
+    settings = parse_settings([*TINY, "--ppo.keep_return_statistics=true", "--curriculum.target=0.1"])
+    config = resolve("Acrobot-v1", recipe="at", settings=settings)
     parent = train_run(tmp_path / "first", config, Task("standard", 0.0, 0.0, 0), None, "cpu")
     child = train_run(tmp_path / "second", config, Task("at", 0.0, 0.1, 0), parent, "cpu")
     counts = [float(policy.spec.notes["ppo returns"].strip("[]").split(",")[2]) for policy in (parent, child)]
