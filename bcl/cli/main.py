@@ -41,12 +41,12 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     words = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in words
     words = [word for word in words if word != "--debug"]
-    if os.getcwd() not in sys.path:  # user-defined games and attacks are there; `python -m bcl` looks there anyway
-        sys.path.append(os.getcwd())
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="bcl-plain")  # a terminal without Unicode gets plain letters
     try:
+        if (here := _working_directory()) not in sys.path:  # user-defined games and attacks are there
+            sys.path.append(here)
         chosen(words)()
         if sys.stdout is not None:
             sys.stdout.flush()
@@ -86,6 +86,13 @@ def _in_ascii(error: UnicodeError) -> tuple[str, int]:
 
 
 codecs.register_error("bcl-plain", _in_ascii)
+
+
+def _working_directory() -> str:
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        raise ConfigError("the folder that this terminal is in was deleted", "change to another with 'cd'") from None
 
 
 def _silence_stdout() -> None:

@@ -264,6 +264,21 @@ def test_a_mistake_in_a_real_process() -> None:
     assert result.stderr == "bcl: unknown game 'pnog'; did you mean 'pong'?\n"
 
 
+def test_a_deleted_working_directory_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    folder.rmdir()
+    with pytest.raises(SystemExit) as ended:
+        main(["presets"])
+    assert ended.value.code == 2
+    assert (
+        capsys.readouterr().err == "bcl: the folder that this terminal is in was deleted; change to another with 'cd'\n"
+    )
+
+
 def test_debug_shows_the_traceback(capsys: pytest.CaptureFixture[str]) -> None:
     from bcl.errors import GameError
 
