@@ -25,7 +25,7 @@ class Stage:
     """What is minimised: standard, interval bounds (RADIAL), adversarial examples (AT), SA-DQN's regulariser, or
     the distance from the actions of the agent that training starts from (`distill`)."""
     strategy: Strategy = "none"
-    """`none`: one run; `next`: every budget in turn; `skip`: budgets already robust are skipped (MOS);
+    """`none`: one run; `next`: every budget in turn; `skip`: budgets already robust are skipped (MOS), `curriculum.skip` 1;
     `open`: every budget in turn without a target, until it fails M times in a row;
     `paced`: one run whose budget follows the returns."""
     settings: Settings = field(default_factory=dict)
@@ -42,6 +42,8 @@ class Stage:
     def __post_init__(self) -> None:
         if self.loss not in get_args(Loss) or self.strategy not in get_args(Strategy):
             raise ValueError(f"a stage of loss '{self.loss}' and strategy '{self.strategy}'")
+        if self.strategy == "skip":
+            object.__setattr__(self, "settings", merge({"curriculum": {"skip": 1.0}}, self.settings))
 
     def at_tempo(self, tempo: str, algo: str, game: str) -> Settings:
         """What lies above the published settings. `auto` is the paper's, but for the vanilla DQN agents of its games: 6M steps of

@@ -108,7 +108,6 @@ def main() -> None:
     verdict = Verdict.read(RunDirectory(out))
     assert verdict, "training ended with one"
     budgets = sorted({*budgets, verdict.reached} - {0.0})
-    start = out / "stages/1-vanilla/policy.safetensors"
     with console.progress() as bar:  # both agents, on the same episodes
         found = bcl.evaluate(out, attacks=attacks, eps=budgets, device="cpu", parallel=options.parallel, listener=bar)
     scores = {"vanilla": (found.start or found).scores, "bcl-mos-at": found.scores}
@@ -132,7 +131,8 @@ def main() -> None:
     small = QUICK_CERTIFIED if options.quick else CERTIFIED
     with console.progress() as bar:  # on the same episodes as the table; of both, so that the report can show both
         proofs = bcl.certify(out, eps=small, method="crown-ibp", device="cpu", listener=bar).certificates
-        bcl.certify(start, eps=small, method="crown-ibp", episodes=episodes, device="cpu", listener=bar)
+        if found.start:
+            bcl.certify(found.start.file, eps=small, method="crown-ibp", episodes=episodes, device="cpu", listener=bar)
     shares = ", ".join(f"{proof.acr:.0%} at {proof.eps}" for proof in proofs)
     print(f"actions proven, whatever the attack: {shares}")
     print(f"next: bcl attack {out} --suite paper")

@@ -6,25 +6,16 @@ Minutes on a laptop; a second call resumes the run, or reads it where it is fini
 """
 
 import sys
-from pathlib import Path
 
 import bcl
 
-QUICK = {"budget": "small", "dqn": {"steps": 400, "replay_initial": 64}, "curriculum": {"max_runs": 1}}
+QUICK = {"size": "small", "dqn": {"steps": 400, "replay_initial": 64}, "curriculum": {"max_runs": 1}}
 SETTINGS = QUICK if "--quick" in sys.argv else {}
 
-OUT = Path("runs/five-lines")
-
-
-def trained() -> bcl.Run:
-    """Trained now, or where it was begun before continued."""
-    if (OUT / "config.toml").exists():
-        return bcl.resume(OUT)
-    return bcl.train("cartpole", recipe="bcl-mos-at", bootstrap="vanilla", out=OUT, **SETTINGS)
-
+OUT = "runs/five-lines"
 
 if __name__ == "__main__":
-    run = trained()
+    run = bcl.train("cartpole", recipe="bcl-mos-at", bootstrap="vanilla", out=OUT, **SETTINGS)
     policy = bcl.load(run)  # a PyTorch module: policy(observations) gives one score per action
     print(bcl.evaluate(run, attacks=["pgd-30", "ri-fgsm"], eps=[0.03, 0.06]))
     print(bcl.certify(run, eps=[0.005, 0.01], method="crown"))

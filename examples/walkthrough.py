@@ -8,7 +8,6 @@
 # about the largest that matters. An adversary may move each of them by at most eps before the agent looks.
 
 # %%
-import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ import torch
 import bcl
 from bcl import losses
 from bcl.attacks import PGD, perturb
+from bcl.runs.directory import RunDirectory
 
 OUT = Path("runs/walkthrough")
 QUICK = "--quick" in sys.argv
@@ -34,9 +34,7 @@ BUDGETS = [0.03, 0.06, 0.1]
 
 # %%
 def trained(name: str, **options: Any) -> bcl.Run:
-    """Trained now, or where it was begun before continued."""
-    if (OUT / name / "config.toml").exists():
-        return bcl.resume(OUT / name, say=print)
+    """Trained now; where it was begun before, continued or read."""
     return bcl.train("cartpole", out=OUT / name, say=print, **SHORT, **options)
 
 
@@ -123,14 +121,14 @@ for eps in BUDGETS:
 # %%
 MOS = {"runs": 2, "target": 0.06} | ({"skip": 0, "max_runs": 1, "expected_return": "none"} if QUICK else {})
 curriculum = trained("curriculum", recipe="bcl-mos-at", init=policy, curriculum=MOS)
-for path in sorted(curriculum.folder.glob("stages/*/phases/*/decision.json")):
-    decision = json.loads(path.read_text())["decision"]
-    print(f"phase {decision['phase']['index']} up to {decision['phase']['eps']:.3g}, kept {decision['kept']}")
-    for candidate in decision["candidates"]:
-        print(f"  {candidate['run']}: met the thresholds: {candidate['met']}, returns {candidate['scores']}")
-    for tried in decision["tried"]:
-        print(f"  robust at {tried['eps']:.3g}? {tried['robust']}, return {tried['score']:.4g}")
-    print(f"  next: {decision['next'] if decision['stop'] is None else decision['stop']}")
+for stored in RunDirectory(curriculum.folder).stages()[-1].decisions():
+    decision = stored.decision
+    print(f"phase {decision.phase.index} up to {decision.phase.eps:.3g}, kept {decision.kept}")
+    for candidate in decision.candidates:
+        print(f"  {candidate.run}: met the thresholds: {candidate.met}, returns {candidate.scores}")
+    for tried in decision.tried:
+        print(f"  robust at {tried.eps:.3g}? {tried.robust}, return {tried.score:.4g}")
+    print(f"  next: {decision.next if decision.stop is None else decision.stop}")
 
 # %% [markdown]
 # ## 6. The verdict

@@ -519,6 +519,17 @@ def test_a_recipe_of_ones_own_without_stages_is_told_as_that(tmp_path: Path, tex
         resolve_stages("cartpole", recipe=str(file))
 
 
+@pytest.mark.parametrize(("strategy", "skip"), [("next", 0.0), ("skip", 1.0)])
+def test_the_strategy_of_a_recipe_decides_whether_budgets_are_skipped(
+    strategy: str, skip: float, tmp_path: Path
+) -> None:
+    file = tmp_path / f"{strategy}-mine.toml"
+    file.write_text(f'[[stages]]\nloss = "at"\nstrategy = "{strategy}"\ncurriculum = {{ attacked_threshold = 9 }}\n')
+    assert resolve("cartpole", recipe=str(file)).curriculum.skip == skip
+    settings = {"curriculum": {"skip": 0.5}}
+    assert resolve("cartpole", recipe=str(file), settings=settings).curriculum.skip == 0.5
+
+
 AT_MINE = 'bootstrap = "vanilla"\n[[stages]]\nloss = "at"\ncurriculum = { target = 0.06 }\n'
 
 

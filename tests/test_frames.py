@@ -54,20 +54,37 @@ LEARNING = [
 ]
 
 
+# A threshold that the bootstrap misses, so that a phase is trained.
+ONE_PHASE = [
+    "--bootstrap=vanilla",
+    "--curriculum.max_runs=1",
+    "--curriculum.adaptive=false",
+    "--curriculum.nominal_threshold=1000",
+    "--curriculum.attacked_threshold=1000",
+]
+
+
 @pytest.mark.parametrize(
-    ("recipe", "most_frames", "most_files"),
-    [("at", 14, 8), ("bcl-mos-at", 18, 10)],  # a curriculum stands between the stages and a run
+    ("recipe", "options", "trained_by", "most_frames", "most_files"),
+    [
+        ("at", [], ("experiment/run.py", "_train_once"), 14, 8),
+        # A curriculum stands between the stages and a run.
+        ("bcl-mos-at", ONE_PHASE, ("experiment/phases.py", "_train"), 18, 10),
+    ],
+    ids=["at", "bcl-mos-at"],
 )
 def test_a_training_step_is_near_the_command(
-    recipe: str, most_frames: int, most_files: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    recipe: str,
+    options: list[str],
+    trained_by: tuple[str, str],
+    most_frames: int,
+    most_files: int,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
     words = ["train", "cartpole", "--recipe", recipe, "--out", str(tmp_path / "run"), "--device", "cpu", *TINY]
-    words += (
-        ["--bootstrap=vanilla", "--curriculum.max_runs=1", "--curriculum.expected_return=none"]
-        if recipe == "bcl-mos-at"
-        else []
-    )
-    frames = frames_below(words, monkeypatch, torch.Tensor, "backward")[-1]
+    frames = frames_below([*words, *options], monkeypatch, torch.Tensor, "backward")[-1]
+    assert trained_by in frames
     assert frames[-len(LEARNING) :] == LEARNING
     assert len(frames) <= most_frames, frames
     assert len({file for file, _ in frames}) <= most_files, frames

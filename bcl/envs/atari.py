@@ -184,9 +184,10 @@ class AtariEnvs(VectorEnv):
         raw = to_device(screens, self._device)
         threads = torch.get_num_threads()
         torch.set_num_threads(1)  # on a CPU the emulators need the cores, see to_device
-        obs = crop_v1(raw) if self._v1 else crop_v2(raw, self.game.crop_shift)
-        torch.set_num_threads(threads)
-        return obs
+        try:
+            return crop_v1(raw) if self._v1 else crop_v2(raw, self.game.crop_shift)
+        finally:
+            torch.set_num_threads(threads)
 
 
 def luma(rgb: Tensor) -> Tensor:

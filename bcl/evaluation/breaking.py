@@ -90,8 +90,12 @@ def find_breaking(
         raise ConfigError("a learned adversary would be trained at every budget", "find the budget with other attacks")
     nominal = next(run_suite(policy, plan, [Cell(None, 0.0)], results.search, progress)).mean
     floor = LOWEST_RETURNS.get(plan.game.id, 0.0)
-    threshold = floor + SHARE * (nominal - floor) if threshold is None else threshold
-    if nominal < threshold or nominal <= floor:
+    if threshold is None:
+        threshold = floor + SHARE * max(nominal - floor, 0.0)
+        nothing_to_lose = nominal <= floor
+    else:
+        nothing_to_lose = nominal < threshold
+    if nothing_to_lose:
         what = f"without attack the return is {nominal:.4g}, which is below the threshold already"
         raise ConfigError(what, "give a --threshold below it")
     grids: list[tuple[float, ...]] = [(0.0, *FIRST_ROUND) for _ in attacks]

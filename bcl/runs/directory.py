@@ -35,10 +35,11 @@ CONFIG = "config.toml"
 RUN = "run.json"
 REPEATS = "repeats.json"
 AHEAD = "ahead.json"
+UNUSED = "in-vain.json"  # of training that no decision used
 POLICY = "policy.safetensors"
 COPY_AGAIN = "copy the run again with all its files"
 # Files in the folders of stages that reports read.
-REPORTED = (RESULT, "metrics.jsonl", "decision.json", "clock*.json", "time-after*.json")
+REPORTED = (RESULT, "metrics.jsonl", "decision.json", "clock*.json", "time-after*.json", UNUSED)
 # What a creation makes, of a run or of repeats.
 _MADE = re.compile(r"(seed\d+/)?(lock|run\.json|init/policy\.safetensors|(stages/[^/]+/)?config\.toml)")
 
@@ -204,7 +205,7 @@ class StageFolder(TrainingFolder):
         self.median = TrainingFolder(self.path / "median")  # the agent that repeats go on from
         self.paced_run = TrainingFolder(self.path / "run")  # of a stage whose budget paces itself
         self.clock = self.path / "clock.json"
-        self._unused_file = self.path / "in-vain.json"
+        self._unused_file = self.path / UNUSED
         self._discarded = self.path / "discarded"
 
     @property

@@ -103,6 +103,15 @@ def test_the_lowest_return_counts_where_it_is_known(tmp_path: Path, monkeypatch:
     assert find_breaking(keeper(), Plan(GAME, 2), [FGSM()], Results(tmp_path)).threshold == 0
 
 
+def test_a_threshold_may_lie_below_the_lowest_return_that_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(bcl.games.LOWEST_RETURNS, "Keep-v0", 5.0)
+    with pytest.raises(ConfigError, match="below the threshold already"):
+        find_breaking(keeper(), Plan(GAME, 2), [FGSM()], Results(tmp_path))
+    assert find_breaking(keeper(), Plan(GAME, 2), [FGSM()], Results(tmp_path), threshold=3.0).threshold == 3
+
+
 def test_the_command_and_the_report_show_it(in_folder, tmp_path: Path) -> None:
     save(keeper(), tmp_path / "keeper.safetensors")
     attack = ("attack", "keeper.safetensors", "--attack", "fgsm", "--episodes", "2", "--device", "cpu", "--find-eps")
