@@ -10,6 +10,7 @@
 Several runs that differ in their seed alone lie in one folder with repeats.json (`Repeats`).
 """
 
+import functools
 import hashlib
 import re
 import shutil
@@ -208,7 +209,7 @@ class StageFolder(TrainingFolder):
         self._unused_file = self.path / UNUSED
         self._discarded = self.path / "discarded"
 
-    @property
+    @functools.cached_property
     def config(self) -> Config:
         return read_config(self.path)
 
@@ -364,7 +365,7 @@ class RunDirectory(WorkFolder):
     def exists(self) -> bool:
         return (self.path / CONFIG).exists()
 
-    @property
+    @functools.cached_property
     def config(self) -> Config:
         """The settings of the last stage."""
         return read_config(self.path)
