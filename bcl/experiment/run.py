@@ -211,7 +211,7 @@ def _median(stage: StageFolder, dispatcher: Dispatcher) -> TrainingFolder:
         words = "goes on from this one run's agent; the paper's from the median of three (--repeats 3)"
         dispatcher.say(f"stage {number}: {words}")
         return stage
-    resume = f"'bcl resume {shlex.quote(str(run.path.parent))}'"
+    resume = f"'bcl resume {shlex.quote(str(run.repeats.path))}'"
     if not median.finished:
         what = f"'{run.path}' goes on from the median of its repeats, and not all of them are as far"
         raise StoreError(what, f"continue them together with {resume}")
