@@ -1,7 +1,7 @@
 """Every setting of a run: its default, its check and its help text in one field; and where settings come from.
 
 Order of precedence: defaults < the stage's own settings < preset of the game < learner and layers of `--init` < the
-recipe's rows for that game and stage < `--config FILE` < the command line.
+recipe's rows for that game and stage < the tempo's < `--config FILE` < the command line.
 """
 
 import contextlib
@@ -379,7 +379,8 @@ class CurriculumConfig:
     """Paced RADIAL and distillation: the budget waits while less than this share of the replayed states is held: those whose action
     the training's bounds prove, or of a student those whose action is its teacher's within the budget."""
     pace_episodes: Count = 24
-    """Paced: episodes behind one check of the thresholds, of clean copies and of attacked ones; the first has one for each copy."""
+    """Paced: episodes behind one check of the thresholds, of clean copies and of attacked ones; the first has at
+    least as many as there are copies that are not attacked."""
     max_runs: Natural = 0
     """Stop after this many training runs; 0: no limit."""
     max_hours: Magnitude = 0.0
@@ -605,8 +606,9 @@ def override(settings: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, A
 
 
 def small(config: Config, *, paced: bool = False) -> Config:
-    """The same for a quick look: at most 10,000 steps a run, 2 runs a phase, 8 in all, 3 short episodes a score under the
-    suite `quick`. A paced budget first waits for an episode of every copy: there are few copies then, and short episodes."""
+    """The same for a quick look: at most 10,000 steps a run (PPO 40,000), 2 runs a phase, 8 in all, 3 short episodes a score
+    under the suite `quick`. A paced budget first waits for as many episodes as there are copies that are not attacked: there
+    are few copies then, and short episodes."""
     copies = 4 if paced else 16
     game = config.game
     if paced and not isinstance(game, ProcgenGame):  # whose episodes are short

@@ -3,8 +3,8 @@
     python benchmarks/campaign.py bank_heist road_runner,distill.box=0.1 --minutes 20
         [--recipe distilled] [--out runs/campaign] [--distill.steps N]
 
-Each word is a training, `bcl train GAME --recipe R` with the flags behind the game's name (`init=AGENT` and `recipe=R` too), from the vanilla agent in
-benchmarks/starts where there is one and no other is named; flags that are not listed here are settings of all of them. When the minutes are over, runs are
+Each word is a training, `bcl train GAME --recipe R` with the options behind the game's name (`init=AGENT` and `recipe=R` too), from the vanilla agent in
+benchmarks/starts where there is one and no other is named; options that are not listed here are settings of all of them. When the minutes are over, runs are
 interrupted (SIGTERM, which `bcl` takes as Ctrl-C) and can be continued with `bcl resume`. What is kept, in OUT/agents, every minute: the best agent of a finished
 run, or of one that is not finished the agents that held a budget and that of its end or checkpoint (`last`), each in 16 bits, and the last row
 of metrics of every training run. OUT/WORD.log is what a run said.
@@ -44,14 +44,14 @@ class Job:
 def begin(word: str, options: argparse.Namespace, settings: Sequence[str]) -> Job:
     """Start the training that `GAME[,setting=value...]` asks for."""
     game, *own = word.split(",")
-    flags = [f"--{setting}" for setting in own]
+    more = [f"--{setting}" for setting in own]
     name = re.sub(r"[^\w.]+", "-", word)  # a name for files
     folder = options.out / name
     start = start_of(game)
-    named = {flag.partition("=")[0] for flag in flags}
+    named = {option.partition("=")[0] for option in more}
     defaults = {"--recipe": options.recipe, "--init": start}
-    chosen = [f"{flag}={value}" for flag, value in defaults.items() if value and flag not in named]
-    command = [sys.executable, "-m", "bcl", "train", game, *chosen, "--out", str(folder), *settings, *flags]
+    chosen = [f"{option}={value}" for option, value in defaults.items() if value and option not in named]
+    command = [sys.executable, "-m", "bcl", "train", game, *chosen, "--out", str(folder), *settings, *more]
     with (options.out / f"{name}.log").open("wb") as log:
         return Job(name, RunDirectory(folder), subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT))
 

@@ -121,7 +121,7 @@ def serve(address: str) -> list[str]:
                 for file in files:
                     os.close(file)
                 _, status = os.waitpid(child, 0)
-                with contextlib.suppress(BrokenPipeError):  # whoever asked was killed
+                with contextlib.suppress(BrokenPipeError):  # the process that asked was killed
                     connection.sendall(str(os.waitstatus_to_exitcode(status)).encode())
     for number, file in enumerate(files):
         os.dup2(file, number)

@@ -2,7 +2,7 @@
 
 Attacks, suites and methods of certificates are those that the page names, at the first budget, for one episode; of Atari
 games that is 2 steps. Two things are replaced. On Procgen, whose episodes have no limit of steps, PGD-30 becomes PGD-1: an
-episode of 80 steps took 52 s. Trainings are judged by noise instead of `quick`.
+episode of 80 steps took 52 s. Trainings are evaluated by noise instead of `quick`.
 
 tests/docs_check.py runs them; tests/test_docs.py holds that none is left out, and that every command line parses.
 """
@@ -73,8 +73,8 @@ def small_settings(learner: str, robust: bool = True) -> dict[str, dict[str, Any
     return {name: table for name, table in settings.items() if robust or name != "curriculum"}
 
 
-def small_flags(learner: str, robust: bool = True) -> list[str]:
-    """The same as flags."""
+def small_options(learner: str, robust: bool = True) -> list[str]:
+    """The same as options."""
     tables = small_settings(learner, robust).items()
     return [f"--{name}.{key}={value}" for name, table in tables for key, value in table.items()]
 
@@ -90,7 +90,7 @@ PPO_AGENT = "mine.safetensors"  # imported from what docs_check.prepare leaves
 # Script -> the options of a short run.
 SCRIPTS = {
     "examples/demo.py": ["--quick", "--parallel", "1"],
-    "benchmarks/curriculum.py": ["--device", "cpu", "--runs", "1", "--parallel", "1", *small_flags("dqn")],
+    "benchmarks/curriculum.py": ["--device", "cpu", "--runs", "1", "--parallel", "1", *small_options("dqn")],
     "benchmarks/dqn.py": shlex.split(
         "--device cpu --num-envs 4 --batch 16 --fill 32 --seconds 0.5 --losses at --no-reference"
     ),
@@ -201,7 +201,7 @@ def small(words: list[str]) -> list[str]:
         rest += ["--algo", "ppo"] if PPO_AGENT in rest else []
         learner = "ppo" if rest[0] in PROCGEN or "ppo" in rest else "dqn"
         robust = "--recipe" in rest and rest[rest.index("--recipe") + 1] != "vanilla"
-        rest = [*rest, *([] if "--size" in rest else ["--size", "small"]), *small_flags(learner, robust)]
+        rest = [*rest, *([] if "--size" in rest else ["--size", "small"]), *small_options(learner, robust)]
     elif name == "video" and "--steps" not in rest:
         rest = [*rest, "--steps", "20"]
     elif name in SMALLER and "--help" not in rest:

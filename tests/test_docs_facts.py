@@ -31,6 +31,15 @@ def test_the_loop_in_the_page_on_dqn_is_the_code() -> None:
     assert "\n".join(line.strip() for line in block.splitlines()) in code
 
 
+def test_the_page_on_developing_names_every_file_of_the_code() -> None:
+    section = (DOCS / "developing.md").read_text().split("\n## Where things are\n")[1].split("\n## ")[0]
+    package = ROOT / "bcl"
+    files = [path for path in package.rglob("*.py") if not path.name.startswith("__")]
+    for path in files:
+        line = section if path.parent == package else section.split(f"- `{path.parent.name}/`:")[1].split("\n- ")[0]
+        assert f"`{path.name}`" in line, path
+
+
 KEPT = {"last": "the last", "met": "the last that met its threshold", "best": "the best on the path"}
 
 

@@ -203,7 +203,7 @@ def _failure(id: str, call: str, error: BaseException) -> GameError:
 
 
 def _add_traceback(sentence: GameError, error: BaseException) -> GameError:
-    """Below the sentence, how the error came about, without the first frame, which is ours."""
+    """Below the sentence, the traceback of the error without its first frame, which is ours."""
     frames = error.__traceback__ and error.__traceback__.tb_next
     sentence.add_note("".join(traceback.format_exception(type(error), error, frames)).rstrip())
     return sentence

@@ -82,7 +82,7 @@ def content(agent: Agent) -> bytes:
 class Dispatcher:
     """Gives work to an executor; holds the stop request and the callbacks."""
 
-    executor: Executor = InThisProcess()  # frozen
+    executor: Executor = InThisProcess()
     device: str = "cpu"
     """Of the workers."""
     interrupted: Stop = lambda: False
@@ -310,8 +310,9 @@ def train_run(
     """One training run in a folder of its own, from the parent's weights or fresh ones; the unit of all work. Of `hooks`,
     progress and stop requests count. `seen_by_learner` makes of the game what the learner plays.
 
-    The result depends on the arguments and on when checkpoints fell, at which every episode starts anew: on the arguments
-    alone where these are counted in steps. A run that is finished is read; one with a checkpoint continues.
+    The result depends on the arguments and, of a run that was stopped, on where it was resumed: there every episode starts anew.
+    Checkpoints that are counted in steps do the same in every run, so that resuming can repeat it (docs/runs.md). A run that is
+    finished is read; one with a checkpoint continues.
     """
     run = TrainingFolder(folder)
     if run.finished:

@@ -20,8 +20,8 @@ class Pace(CurriculumConfig):
     """What decides about the budget: the settings of the curriculum, as far as they count in this stage."""
 
     first_episodes: int = 0
-    """At least so many behind the first check, one of every copy that is not attacked: short episodes end first, and would count for
-    too much."""
+    """At least so many behind the first check, as many as there are copies that are not attacked, whichever they are of: short
+    episodes end first, and among few they would count for too much."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -11,7 +11,7 @@ from bcl.games import Game
 from bcl.policies import networks
 
 Kind = Literal["dueling-cnn", "plain-cnn", "impala", "dueling-mlp", "actor-critic-mlp", "plain-mlp", "custom"]
-CUSTOM: Kind = "custom"  # a module of the user's own: it can be used, but not rebuilt from a file
+CUSTOM: Kind = "custom"  # a module of the user's own: rebuilt from a file where it is made of plain layers
 KINDS: tuple[str, ...] = tuple(kind for kind in get_args(Kind) if kind != CUSTOM)
 ACTOR_CRITICS: tuple[Kind, ...] = ("impala", "actor-critic-mlp")
 MAX_SIZE = 2**20
@@ -35,7 +35,8 @@ class PolicySpec:
     """Between the layers of `plain-mlp` and `actor-critic-mlp`; every other network has ReLU."""
     game: Game | None = None
     parent: str = ""
-    """Where the weights come from: a file, a run, or empty for a fresh network."""
+    """Where the weights come from: the fingerprint of the policy before, `FORMAT:FILE` of an imported one, or empty for a fresh
+    network."""
     notes: dict[str, str] = field(default_factory=dict)
 
     @property

@@ -88,7 +88,7 @@ class Collected:
         return self.evaluations[0].further_flags(self.evaluations[1:]) if self.evaluations else []
 
     @property
-    def undercut(self) -> tuple[Score, ...]:
+    def lower_elsewhere(self) -> tuple[Score, ...]:
         """The lowest scores within each budget of the other evaluations, where they are lower than the first's."""
         if not self.evaluations:
             return ()
@@ -148,7 +148,7 @@ def results_of_policy(file: Path, policy: Policy) -> list[tuple[Results, str]]:
 
 def read_results(results: Iterable[tuple[Results, str]]) -> list[Evaluation]:
     """The evaluations among results, each of these with the fingerprint of its agent."""
-    return [judged for found, policy in results for judged in read_evaluations(found.scores, policy)]
+    return [one for found, policy in results for one in read_evaluations(found.scores, policy)]
 
 
 def report_file(path: Path) -> Path:

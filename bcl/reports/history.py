@@ -1,4 +1,4 @@
-"""How an agent came about: training runs, decisions, learning curves, and what all of it took."""
+"""How an agent was trained: training runs, decisions, learning curves, and what all of it took."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -87,7 +87,7 @@ class Panel:
 
 @dataclass
 class Timeline:
-    """How the agent came about."""
+    """How the agent was trained."""
 
     bars: list[TimelineBar] = field(default_factory=list)
     skips: list[Skip] = field(default_factory=list)

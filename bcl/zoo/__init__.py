@@ -37,7 +37,7 @@ class ZooAgent:
     gpu_minutes: float
     notes: str
     weights: str
-    """How they are stored: float16, int16 or float32."""
+    """How they are stored: int8, float16, int16 or float32."""
     sha256: str
     """Of the file of weights."""
     policy: str

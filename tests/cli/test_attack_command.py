@@ -180,7 +180,7 @@ def test_results_that_cannot_be_written_are_refused_before_the_work(bcl, tmp_pat
 
 
 @pytest.mark.parametrize("command", ["attack", "certify"])
-def test_whoever_stops_it_hears_that_results_are_kept(bcl, monkeypatch: pytest.MonkeyPatch, command: str) -> None:
+def test_ctrl_c_says_that_results_are_kept(bcl, monkeypatch: pytest.MonkeyPatch, command: str) -> None:
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 

@@ -143,7 +143,7 @@ def test_help_does_not_import_torch() -> None:
         ["presets", "pong"],
         ["train", "pnog"],
         ["import", "x", "--format", "f", "--game", "g", "--out", "o"],
-        ["--completion", "bash"],  # reads the flags of all commands, as their help does
+        ["--completion", "bash"],  # reads the options of all commands, as their help does
         *([name, "--help"] for name in ("attack", "certify", "video")),
     ],
 )
@@ -300,10 +300,10 @@ def test_a_missing_extra_names_the_pip_command(
 
 
 @pytest.mark.parametrize(
-    "flags", [["--num-envs", "0"], ["--seconds", "nan"], ["--seconds", "inf"], ["--threads", "-5"]]
+    "options", [["--num-envs", "0"], ["--seconds", "nan"], ["--seconds", "inf"], ["--threads", "-5"]]
 )
-def test_bench_refuses_nonsense(bcl, flags: list[str]) -> None:
-    assert bcl("bench", "env", "cartpole", *flags)[0] == 2
+def test_bench_refuses_nonsense(bcl, options: list[str]) -> None:
+    assert bcl("bench", "env", "cartpole", *options)[0] == 2
 
 
 def test_a_terminal_without_unicode_is_no_reason_to_fail() -> None:
@@ -370,7 +370,7 @@ def test_a_gpu_that_fails_is_one_sentence(bcl, monkeypatch: pytest.MonkeyPatch) 
         main(["presets", "--debug"])
 
 
-def test_a_flag_for_several_values_is_given_once(bcl) -> None:
+def test_an_option_for_several_values_is_given_once(bcl) -> None:
     code, _, err = bcl("attack", "x", "--eps", "0.01", "--eps=0.02")
     assert (code, err) == (2, "bcl: --eps is given twice; give it once, with all its values\n")
     assert "'x' does not exist" in bcl("attack", "x", "--seed", "1", "--seed", "2")[2]  # the last counts, as everywhere

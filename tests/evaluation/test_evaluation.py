@@ -85,7 +85,7 @@ def test_what_is_no_score_of_the_agent_is_left_out(evals: ScoresFolder) -> None:
     store.write_json(evals.progress(0), {"done": 1})
     [found] = read_evaluations(evals, AGENT)
     assert len(found.scores) == 5
-    assert len(read_evaluations(evals, "")) == 2  # whoever played
+    assert len(read_evaluations(evals, "")) == 2  # of any agent
 
 
 def test_a_stored_score_is_found_by_its_conditions_attack_and_budget(tmp_path: Path) -> None:

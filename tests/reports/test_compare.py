@@ -204,8 +204,8 @@ def test_attacks_that_not_all_faced_are_named_where_they_hurt_clearly_more(tmp_p
         return {(None, 0.0): [20.0] * 4, (RI, 0.1): [15.0] * 4, (PGD30, 0.1): pgd}
 
     weak = finished(tmp_path / "weak", "pong", "at", {key: v for key, v in judged([]).items() if key[0] != PGD30})
-    trifle, noise = judged([14.5] * 4), judged([15.0, 15.0, 15.0, -10.0])
-    for name, cells in (("trifle", trifle), ("noise", noise)):
+    slight, noise = judged([14.5] * 4), judged([15.0, 15.0, 15.0, -10.0])
+    for name, cells in (("slight", slight), ("noise", noise)):
         assert only_block(finished(tmp_path / name, "pong", "at", cells), weak).notes == ()
     # of repeats, for the run that is shown: the one with the median score, here the last
     runs = [{**judged([5.0] * 4), (None, 0.0): [nominal] * 4} for nominal in (10.0, 30.0)]

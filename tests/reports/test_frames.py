@@ -76,7 +76,7 @@ def test_frames_are_made_once_whatever_is_judged_afterwards(
 
 def test_frames_that_cannot_be_kept_are_shown_all_the_same(agent: Path, tmp_path: Path) -> None:
     blocked = results_of(agent).path
-    blocked.write_text("")  # as a read-only place would, for whoever runs this
+    blocked.write_text("")  # as a read-only place would, for any user
     out = package.report(agent, out=tmp_path / "elsewhere" / "page.html", device="cpu").file
     assert "What the agent saw" in out.read_text()
     assert blocked.read_text() == ""

@@ -23,8 +23,8 @@ class Crash(BaseException):
     """Stands for a kill: nothing of ours catches it."""
 
 
-def stages(recipe: str = "at", **flags: Any) -> list[tuple[Stage, Config]]:
-    return resolve_stages("cartpole", recipe=recipe, settings=flags)
+def stages(recipe: str = "at", **settings: Any) -> list[tuple[Stage, Config]]:
+    return resolve_stages("cartpole", recipe=recipe, settings=settings)
 
 
 def test_create_and_open(tmp_path: Path) -> None:
