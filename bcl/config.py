@@ -99,14 +99,16 @@ class DqnConfig:
     td_loss: Literal["min", "squared", "huber"] = "min"
     """Of an error x: min(x^2, |x|) as the paper's code, x^2, or Huber's."""
     radial_approach: Literal["1", "1-reference", "2"] = "2"
-    """RADIAL's loss: 2 weighs overlaps of action bounds; 1 bounds the loss; `1-reference` leaves out the value stream."""
+    """RADIAL's loss: 2 weighs overlaps of action bounds; 1 bounds the loss; `1-reference` leaves out the value
+    stream."""
     kappa: Share = 0.8
-    """Weight of the standard loss, the robust one has the rest (at the last step if `kappa_linear`); `sa`: of the robust."""
+    """Weight of the standard loss, the robust one has the rest (at the last step if `kappa_linear`); `sa`: of the
+    robust."""
     kappa_linear: bool = False
     """Fall linearly from 1 to `kappa` instead of staying constant."""
     bound_share: Share = 0.0
-    """Adversarial training: share of its robust part that is RADIAL's, so that proven actions may survive it; 0: attacks alone, as in
-    the paper."""
+    """Adversarial training: share of its robust part that is RADIAL's, so that proven actions may survive it; 0:
+    attacks alone, as in the paper."""
     bound_eps: Eps = 1 / 255
     """Largest budget of those bounds, which prove nothing at large ones."""
     ramp: Literal["smooth", "linear"] = "smooth"
@@ -116,17 +118,18 @@ class DqnConfig:
     ramp_steps: Count = 4_000_000
     """Agent step at which the budget reaches its end."""
     precision: Literal["auto", "fp32", "bf16"] = "auto"
-    """Of forward and backward passes; `auto`: bf16 for images on a whole GPU, else fp32. First and last layers stay fp32."""
+    """Of forward and backward passes; `auto`: bf16 for images on a whole GPU, else fp32. First and last layers stay
+    fp32."""
     accelerate: Literal["auto", "none", "graphs", "full"] = "auto"
-    """On a GPU: `graphs` makes every step one CUDA graph, `full` also compiles the networks; `auto`: compiled where a C compiler
-    is there and the run has a million steps or more, else graphs."""
+    """On a GPU: `graphs` makes every step one CUDA graph, `full` also compiles the networks; `auto`: compiled where a C
+    compiler is there and the run has a million steps or more, else graphs."""
     log_steps: Count = 10_000
     """Agent steps between rows of metrics."""
     checkpoint_minutes: Positive = 10.0
     """Wall time between checkpoints of a run, unless they are counted in steps."""
     checkpoint_steps: Natural = 0
-    """Agent steps between checkpoints; 0: by time. Resuming by steps is repeatable, by time it is not. The games start anew at each, so
-    give more than an episode of every copy."""
+    """Agent steps between checkpoints; 0: by time. Resuming by steps is repeatable, by time it is not. The games start
+    anew at each, so give more than an episode of every copy."""
     checkpoint_replay: bool = False
     """Keep the replay memory in checkpoints, for exact resuming; without it a resumed run first collects a new one."""
 
@@ -180,7 +183,8 @@ class PpoConfig:
     reward_clamp: Magnitude = 10.0
     """Rewards are clamped to this magnitude; 0 keeps them as they are."""
     keep_return_statistics: bool = False
-    """Begin with the deviation that the agent to start from ended with, if it has one (imported agents have none); the paper's code begins anew."""
+    """Begin with the deviation that the agent to start from ended with, if it has one (imported agents have none); the
+    paper's code begins anew."""
     ramp: Literal["exponential", "smooth", "linear"] = "exponential"
     """How the budget rises inside a run: exponential then linear, quartic then linear, or linear."""
     ramp_start: Share = 0.1
@@ -188,34 +192,37 @@ class PpoConfig:
     ramp_end: Share = 0.8
     """Share of the run's updates after which the budget has reached its end."""
     in_play: Share = 0.0
-    """Adversarial training: share of the copies that act on what the adversary shows, so that the agent knows where it gets driven
-    to; 0: all act on clean observations, as in the paper."""
+    """Adversarial training: share of the copies that act on what the adversary shows, so that the agent knows where it
+    gets driven to; 0: all act on clean observations, as in the paper."""
     temperature: Positive = 1.0
-    """Logits are divided by this in acting and learning: below 1 the policy that learns is nearer to the greedy one, which is evaluated
-    and may never land where sampled actions do; 1: as in the paper."""
+    """Logits are divided by this in acting and learning: below 1 the policy that learns is nearer to the greedy one,
+    which is evaluated and may never land where sampled actions do; 1: as in the paper."""
     exploration_start: Share = 0.0
-    """Share of random actions begun at the first step, learned from as if the policy had drawn them; 0: none, as in the paper."""
+    """Share of random actions begun at the first step, learned from as if the policy had drawn them; 0: none, as in the
+    paper."""
     exploration_steps: Count = 1
     """Agent steps over which that share falls to 0."""
     exploration_repeat: Count = 1
     """Random actions are held for 1 to this many steps, n or more with probability 1/n."""
     precision: Literal["auto", "fp32", "bf16"] = "auto"
-    """Of forward and backward passes; `auto`: bf16 for images on a whole GPU, else fp32. First and last layers stay fp32."""
+    """Of forward and backward passes; `auto`: bf16 for images on a whole GPU, else fp32. First and last layers stay
+    fp32."""
     accelerate: Literal["auto", "none", "graphs", "full"] = "auto"
-    """On a GPU: `graphs` makes every step one CUDA graph, `full` also compiles network and loss; `auto`: compiled where a C
-    compiler is there and the run has a million steps or more, else graphs."""
+    """On a GPU: `graphs` makes every step one CUDA graph, `full` also compiles network and loss; `auto`: compiled where
+    a C compiler is there and the run has a million steps or more, else graphs."""
     log_steps: Count = 50_000
     """Agent steps between rows of metrics, at least one rollout."""
     checkpoint_minutes: Positive = 10.0
     """Wall time between checkpoints of a run, unless they are counted in steps."""
     checkpoint_steps: Natural = 0
-    """Agent steps between checkpoints; 0: by time. Resuming by steps is repeatable, by time it is not. The games start anew at each, so
-    give more than an episode of every copy."""
+    """Agent steps between checkpoints; 0: by time. Resuming by steps is repeatable, by time it is not. The games start
+    anew at each, so give more than an episode of every copy."""
 
     def __post_init__(self) -> None:
         samples = self.num_envs * self.rollout
         if samples % self.batch_size:
-            what = f"ppo.num_envs {self.num_envs} x ppo.rollout {self.rollout} is no multiple of ppo.batch_size {self.batch_size}"
+            product = f"ppo.num_envs {self.num_envs} x ppo.rollout {self.rollout}"
+            what = f"{product} is no multiple of ppo.batch_size {self.batch_size}"
             raise ConfigError(what, "change one of them: every update takes a whole batch of the rollout")
         if self.ramp_start >= self.ramp_end:
             what = f"ppo.ramp_start {self.ramp_start} is not before ppo.ramp_end {self.ramp_end}"
@@ -224,12 +231,12 @@ class PpoConfig:
 
 @dataclass(frozen=True)
 class DistillConfig:
-    """A robust student of the agent that training starts from, or of `teacher`: it learns that agent's actions, on observations of
-    its own play, for everything within the budget."""
+    """A robust student of the agent that training starts from, or of `teacher`: it learns that agent's actions, on
+    observations of its own play, for everything within the budget."""
 
     teacher: str = ""
-    """A policy file or `zoo:NAME`, where the student does not start as its teacher: one that is to be trained further, say. Read
-    again on resuming. Empty: the agent that training starts from."""
+    """A policy file or `zoo:NAME`, where the student does not start as its teacher: one that is to be trained further,
+    say. Read again on resuming. Empty: the agent that training starts from."""
     steps: Count = 2_000_000
     """Agent steps of one training run."""
     num_envs: Count = 64
@@ -249,41 +256,47 @@ class DistillConfig:
     buffer_size: Count = 400_000
     """Observations kept for replay."""
     box: Share = 1.0
-    """Share of the budget that is covered by interval bounds; an attack moves their centre by the rest. 1: bounds alone, which can
-    be certified; 0: adversarial examples alone; between: small boxes around them (Mueller et al. 2023)."""
+    """Share of the budget that is covered by interval bounds; an attack moves their centre by the rest. 1: bounds
+    alone, which can be certified; 0: adversarial examples alone; between: small boxes around them (Mueller et al.
+    2023)."""
     kappa: Share = 0.5
     """Weight of the loss on clean observations; the robust one has the rest."""
     whole_mistake: Positive = 0.5
-    """How far behind the best another action must be, in the teacher's usual lead, to count as a whole mistake; below that it counts in
-    proportion. Larger: costly mistakes count for more than cheap ones, and `held` looks at those alone."""
+    """How far behind the best another action must be, in the teacher's usual lead, to count as a whole mistake; below
+    that it counts in proportion. Larger: costly mistakes count for more than cheap ones, and `held` looks at those
+    alone."""
     paced_by: Literal["held", "gain"] = "held"
-    """What `curriculum.certified_threshold` is compared with. `held`: share of states without a mistake within the budget; `gain`: share
-    of what the teacher gains over one action for all states, for games in which one action is nearly always right."""
+    """What `curriculum.certified_threshold` is compared with. `held`: share of states without a mistake within the
+    budget; `gain`: share of what the teacher gains over one action for all states, for games in which one action is
+    nearly always right."""
     stakes: Magnitude = 0.0
-    """States count by what the worst action costs there, as the teacher sees it, to this power, in loss and `held`. 0: all alike."""
+    """States count by what the worst action costs there, as the teacher sees it, to this power, in loss and `held`. 0:
+    all alike."""
     attack_steps: Count = 5
     """Steps of PGD, where an attack is needed: in play, and for `box` below 1."""
     in_play: Share = 0.25
     """Share of the copies that act on what that attack shows."""
     spread: Share = 0.0
-    """Attacks have budgets spread evenly from this share below the current one up to it: an agent that holds against attacks of one
-    size may fall to smaller ones. 0: all have the current one. Bounds alone (`box` 1) always do, since they cover all smaller ones."""
+    """Attacks have budgets spread evenly from this share below the current one up to it: an agent that holds against
+    attacks of one size may fall to smaller ones. 0: all have the current one. Bounds alone (`box` 1) always do, since
+    they cover all smaller ones."""
     exploration: Share = 0.02
     """Share of random actions begun in play."""
     exploration_repeat: Count = 8
     """Random actions are held for 1 to this many steps, n or more with probability 1/n."""
     precision: Literal["auto", "fp32", "bf16"] = "auto"
-    """Of forward and backward passes; `auto`: bf16 for images on a whole GPU, else fp32. First and last layers stay fp32."""
+    """Of forward and backward passes; `auto`: bf16 for images on a whole GPU, else fp32. First and last layers stay
+    fp32."""
     accelerate: Literal["auto", "none", "graphs", "full"] = "auto"
-    """On a GPU: `graphs` makes every step one CUDA graph, `full` also compiles the networks; `auto`: compiled where a C compiler
-    is there and the run has a million steps or more, else graphs."""
+    """On a GPU: `graphs` makes every step one CUDA graph, `full` also compiles the networks; `auto`: compiled where a C
+    compiler is there and the run has a million steps or more, else graphs."""
     log_steps: Count = 3_200
     """Agent steps between rows of metrics, at each of which the budget may rise."""
     checkpoint_minutes: Positive = 10.0
     """Wall time between checkpoints of a run, unless they are counted in steps."""
     checkpoint_steps: Natural = 0
-    """Agent steps between checkpoints; 0: by time. Resuming by steps is repeatable, by time it is not. The games start anew at each, so
-    give more than an episode of every copy."""
+    """Agent steps between checkpoints; 0: by time. Resuming by steps is repeatable, by time it is not. The games start
+    anew at each, so give more than an episode of every copy."""
     checkpoint_replay: bool = False
     """Keep the replay memory in checkpoints, for exact resuming; without it a resumed run first collects a new one."""
 
@@ -306,18 +319,20 @@ class AttackConfig:
     random_start: bool = False
     """Whether `pgd` starts at a random point of the ball instead of the clean one."""
     large_steps: Share = 0.0
-    """Share of the observations on which `pgd` starts at a random point and takes steps as large as the budget, which do not stay where
-    small ones are misled; 0: all alike."""
+    """Share of the observations on which `pgd` starts at a random point and takes steps as large as the budget, which
+    do not stay where small ones are misled; 0: all alike."""
     objective: Literal["paper", "value", "cross-entropy", "margin"] = "paper"
-    """Of `ri-fgsm` and `pgd`: the expected value, or the best action; `paper`: `value`, for PPO's `pgd` the taken action."""
+    """Of `ri-fgsm` and `pgd`: the expected value, or the best action; `paper`: `value`, for PPO's `pgd` the taken
+    action."""
     fresh: bool = False
-    """DQN: attack each replayed batch anew, instead of storing what was found as the paper does. PPO always attacks anew."""
+    """DQN: attack each replayed batch anew, instead of storing what was found as the paper does. PPO always attacks
+    anew."""
     in_play: Share = 0.0
     """Share of the copies that act on what the adversary shows (DQN), so that the agent knows where it gets driven to;
     0: all act on clean observations, as in the paper."""
     spread: Share = 0.0
-    """Attacked observations have budgets spread evenly from this share below the current one up to it; 0: all have the current
-    one, as in the paper, which leaves agents that smaller budgets may break."""
+    """Attacked observations have budgets spread evenly from this share below the current one up to it; 0: all have the
+    current one, as in the paper, which leaves agents that smaller budgets may break."""
 
 
 @dataclass(frozen=True)
@@ -351,11 +366,13 @@ class CurriculumConfig:
     """What the best run of a phase is chosen by: R_nominal + (R_adv at this budget + R_adv at the one before) / 2; the
     same with each return as a share of its threshold; or R_nominal alone."""
     judged_by: tuple[str, ...] = ("pgd-30",)
-    """Attacks and suites by name, whose worst attack is behind R_adv inside the curriculum; `evaluation`: `evaluation.suite`."""
+    """Attacks and suites by name, whose worst attack is behind R_adv inside the curriculum; `evaluation`:
+    `evaluation.suite`."""
     skip: Share = 0.0
     """Share of the budgets found robust that is skipped: 0 none (NCL, BCL-C), 1 all (MOS)."""
     robust_to: Literal["every", "any"] = "every"
-    """Skip up to the smallest budget that is not robust (the paper's box), or past the largest robust one (its text)."""
+    """Skip up to the smallest budget that is not robust (the paper's box), or past the largest robust one (its
+    text)."""
     ratchet: bool = False
     """The agent a phase starts from competes with its runs, so that no phase makes it worse; not in the paper."""
     keep: Literal["last", "met", "best"] = "last"
@@ -374,10 +391,11 @@ class CurriculumConfig:
     patience: Count = 150_000
     """Paced: agent steps for which a threshold may be missed before budget and weights step back."""
     step_back: Share = 0.25
-    """Paced: share of the budget above the start that is given up then; the weights are those that last met the thresholds."""
+    """Paced: share of the budget above the start that is given up then; the weights are those that last met the
+    thresholds."""
     certified_threshold: Share = 0.0
-    """Paced RADIAL and distillation: the budget waits while less than this share of the replayed states is held: those whose action
-    the training's bounds prove, or of a student those whose action is its teacher's within the budget."""
+    """Paced RADIAL and distillation: the budget waits while less than this share of the replayed states is held: those
+    whose action the training's bounds prove, or of a student those whose action is its teacher's within the budget."""
     pace_episodes: Count = 24
     """Paced: episodes behind one check of the thresholds, of clean copies and of attacked ones; the first has at
     least as many as there are copies that are not attacked."""
@@ -401,19 +419,21 @@ class EvaluationConfig:
     episodes: Count = 20
     """Episodes per score."""
     max_steps: Count = 10_000
-    """Atari: agent steps after which an evaluation episode stops and its return counts as it is; other games have limits of their own."""
+    """Atari: agent steps after which an evaluation episode stops and its return counts as it is; other games have
+    limits of their own."""
     eps: tuple[Eps, ...] = (1 / 255, 3 / 255)
     """Budgets of the final evaluation."""
     score_eps: tuple[Eps, ...] = ()
-    """Budgets of the final score R_nominal + mean R_adv, by which the paper takes the median of repeats; empty: `eps`."""
+    """Budgets of the final score R_nominal + mean R_adv, by which the paper takes the median of repeats; empty:
+    `eps`."""
     suite: Literal["quick", "pgd-30", "paper", "strong", "learned"] = "quick"
     """Attacks of the final evaluation."""
     levels: Literal["train", "both"] = "train"
     """Procgen: `both` evaluates on unlimited levels too, and the final score is the sum of the two, as in the paper."""
 
     starts: Literal["game", "varied"] = "game"
-    """How episodes begin: as the game has it (the paper; on Atari 1 to 30 no-ops), or with a few random actions more, so that no
-    two are the same. Our own recipes choose agents by varied starts in any case."""
+    """How episodes begin: as the game has it (the paper; on Atari 1 to 30 no-ops), or with a few random actions more,
+    so that no two are the same. Our own recipes choose agents by varied starts in any case."""
 
     def __post_init__(self) -> None:
         if not {*self.score_eps} <= {*self.eps}:
@@ -442,13 +462,14 @@ class Config:
     bootstrap: Literal["auto", "vanilla", "radial"] = "auto"
     """What the BCL-AT recipes start from; `auto` is the paper's: radial for DQN, vanilla for PPO."""
     tempo: Literal["auto", "fast", "paper"] = "auto"
-    """Of Atari and Procgen games: `paper` has the paper's numbers, `fast` ours: larger batches, shorter runs, a falling step size,
-    n-step returns. `auto`: the paper's but for vanilla DQN on its four games; our own recipes are fast already."""
+    """Of Atari and Procgen games: `paper` has the paper's numbers, `fast` ours: larger batches, shorter runs, a falling
+    step size, n-step returns. `auto`: the paper's but for vanilla DQN on its four games; our own recipes are fast
+    already."""
     seed: Natural = 0
     """Root of every random draw of the run."""
     size: Literal["full", "small"] = "full"
-    """`small`: a quick look with few steps, runs, phases and episodes, in which no start is refused as too weak; its result says
-    nothing about the method."""
+    """`small`: a quick look with few steps, runs, phases and episodes, in which no start is refused as too weak; its
+    result says nothing about the method."""
     network: NetworkConfig = field(default_factory=NetworkConfig)
     dqn: DqnConfig = field(default_factory=DqnConfig)
     ppo: PpoConfig = field(default_factory=PpoConfig)
@@ -566,7 +587,8 @@ def _built(
     rows: Sequence[recipes.Settings],
     *own: Mapping[str, Any],
 ) -> Config:
-    """A stage of the recipe `name`: its own settings, the preset, the recipe's rows for the game, then those of a user."""
+    """A stage of the recipe `name`: its own settings, the preset, the recipe's rows for the game, then those of a
+    user."""
     merged: Mapping[str, Any] = functools.reduce(merge, (stage.settings, preset, *rows))
     if quick:
         short = small(config_from_dict(merged), paced=stage.strategy == "paced")
@@ -606,9 +628,9 @@ def override(settings: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, A
 
 
 def small(config: Config, *, paced: bool = False) -> Config:
-    """The same for a quick look: at most 10,000 steps a run (PPO 40,000), 2 runs a phase, 8 in all, 3 short episodes a score
-    under the suite `quick`. A paced budget first waits for as many episodes as there are copies that are not attacked: there
-    are few copies then, and short episodes."""
+    """The same for a quick look: at most 10,000 steps a run (PPO 40,000), 2 runs a phase, 8 in all, 3 short episodes a
+    score under the suite `quick`. A paced budget first waits for as many episodes as there are copies that are not
+    attacked: there are few copies then, and short episodes."""
     copies = 4 if paced else 16
     game = config.game
     if paced and not isinstance(game, ProcgenGame):  # whose episodes are short

@@ -82,8 +82,8 @@ def bcl(
         runs: dict[RunNumber, Scored[P]] = {INCUMBENT: f} if rules.ratchet else {}
         cut = _train_runs(train(f.policy, phase), phase, rules, score, runs, limit_reached)
         candidates = _candidates(runs, phase, rules)
-        # The box has one threshold on V_k, so a run that meets it wins. With two: met first, then V_k, then order. Under
-        # the ratchet V_k alone, or a run could win with less. Over the runs done, not all K.
+        # The box has one threshold on V_k, so a run that meets it wins. With two: met first, then V_k, then order.
+        # Under the ratchet V_k alone, or a run could win with less. Over the runs done, not all K.
         kept = max(candidates, key=lambda c: (c.met is True and not rules.ratchet, c.value or 0.0))
         f = runs[kept.run]
         # In the paper only the thresholds count; under the ratchet, a better policy is progress too.
@@ -117,8 +117,9 @@ def choose_next(f: Scored[P], j: int, rules: Rules) -> tuple[int, list[Tried]]:
 
 
 def likely_next(phase: Phase, k: int, rules: Rules, succeeds: bool) -> tuple[Phase, int] | None:
-    """The run that Algorithm 1 asks for after run k of a phase, as far as it can be told before run k is judged; `succeeds`: it is
-    expected to meet the thresholds. None: there is none, or too many could be it. Phase 0 is the bootstrap."""
+    """The run that Algorithm 1 asks for after run k of a phase, as far as it can be told before run k is judged;
+    `succeeds`: it is expected to meet the thresholds. None: there is none, or too many could be it. Phase 0 is the
+    bootstrap."""
     following = phase.index + 1
     after = None
     if following < len(rules.eps):

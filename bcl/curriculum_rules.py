@@ -55,12 +55,13 @@ class Rules(CurriculumConfig):
 
 
 def above_floor(rules: CurriculumConfig, nominal: float) -> float:
-    """How far above the floor the start's nominal return is, of which adaptive thresholds are shares; refuses a start that plays badly."""
+    """How far above the floor the start's nominal return is, of which adaptive thresholds are shares; refuses a start
+    that plays badly."""
     plays = f"the start's nominal return {nominal:g}"
     scale = nominal - rules.floor
     if scale <= 0:
         what = f"{plays} is not above the floor {rules.floor:g}, so no share of it can be a threshold"
-        hint = "start anew with a lower --curriculum.floor, and --init with the last stage's policy.safetensors to keep that"
+        hint = "start anew with a lower --curriculum.floor, and with --init the last stage's policy.safetensors"
         raise ConfigError(what, hint)
     expected = rules.expected_return
     if expected is not None and scale < LEARNED * (expected - rules.floor):

@@ -18,7 +18,8 @@ from bcl.errors import ConfigError, TrainingError
 
 T = TypeVar("T")
 WARM_UP = 2  # eager calls before capturing, in which libraries choose kernels and allocate
-SHARE = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"  # of a GPU, which MPS lends to a process; a default of its daemon is not seen here
+# Of a GPU, which MPS lends to a process; a default of its daemon is not seen here.
+SHARE = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
 Accelerate = Literal["auto", "none", "graphs", "full"]
 WORTH_COMPILING = 1_000_000  # agent steps: compiling takes about a minute
 FEW_IMAGES = 8  # a batch below it gains nothing from a second thread
@@ -30,21 +31,25 @@ _BEGAN = time.monotonic()
 
 
 class Graphed(Generic[T]):
-    """A function without arguments that reads and writes fixed tensors, replayed as a CUDA graph from its third call on.
+    """A function without arguments that reads and writes fixed tensors, replayed as a CUDA graph from its third call
+    on.
 
-    The first calls run eagerly and count: nothing has to be undone. Where `enabled` is false every call does. Graphs may be
-    replayed beside each other on streams of their own. A bound method is not kept alive: the graph dies with its owner.
+    The first calls run eagerly and count: nothing has to be undone. Where `enabled` is false every call does. Graphs
+    may be replayed beside each other on streams of their own. A bound method is not kept alive: the graph dies with its
+    owner.
     """
 
     def __init__(self, function: Callable[[], T], *generators: Generator, enabled: bool) -> None:
-        # Owner and graph must not wait for the garbage collector: PyTorch clears cuBLAS's workspace of a stream when a graph
-        # captured on it dies (its issue 193402), and hands out the same 32 streams in turn, to live graphs as well.
+        # Owner and graph must not wait for the garbage collector: PyTorch clears cuBLAS's workspace of a stream when a
+        # graph captured on it dies (its issue 193402), and hands out the same 32 streams in turn, to live graphs as
+        # well.
         bound = hasattr(function, "__self__")
         self._function: Callable[[], Callable[[], T] | None]
         self._function = weakref.WeakMethod(function) if bound else lambda: function
         self._generators = generators
         self._calls = 0
-        # Not PyTorch's common capture stream: cuBLAS has one workspace per stream, which graphs captured on one would share.
+        # Not PyTorch's common capture stream: cuBLAS has one workspace per stream, which graphs captured on one would
+        # share.
         self._stream = torch.cuda.Stream() if enabled else None
         self._graph: torch.cuda.CUDAGraph | None = None
         self._output: T
@@ -110,8 +115,8 @@ def _on_a_share() -> bool:
 
 @contextmanager
 def quick_kernels(enabled: bool) -> Iterator[None]:
-    """Where `enabled`: TF32 for matrix products too (PyTorch's convolutions have it anyway), and for every convolution the
-    kernel that was fastest on its first call. Certificates have their own rule (`bounds.full_precision`)."""
+    """Where `enabled`: TF32 for matrix products too (PyTorch's convolutions have it anyway), and for every convolution
+    the kernel that was fastest on its first call. Certificates have their own rule (`bounds.full_precision`)."""
     products = torch.backends.cuda.matmul
     convolutions = torch.backends.cudnn
     before = products.allow_tf32, convolutions.benchmark
@@ -124,8 +129,8 @@ def quick_kernels(enabled: bool) -> Iterator[None]:
 
 
 def useful_threads(obs_shape: Sequence[int], rows: int) -> int:
-    """How many threads an evaluation of so many observations at once should have: one for vectors and few images, else one
-    per core that other processes leave free (measured in docs/attacks.md)."""
+    """How many threads an evaluation of so many observations at once should have: one for vectors and few images, else
+    one per core that other processes leave free (measured in docs/attacks.md)."""
     if len(obs_shape) == 1 or rows < FEW_IMAGES:
         return 1
     own = time.process_time() / max(1.0, time.monotonic() - _BEGAN)
@@ -146,8 +151,8 @@ def threads(count: int) -> Iterator[None]:
 
 @functools.cache
 def keep_freed_memory() -> None:
-    """Let this process keep what it frees, up to a GiB: the C library would give large blocks back to the system and fetch
-    them anew at every update. On a CPU, updates of image networks gain a seventh."""
+    """Let this process keep what it frees, up to a GiB: the C library would give large blocks back to the system and
+    fetch them anew at every update. On a CPU, updates of image networks gain a seventh."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt:  # glibc; elsewhere nothing happens
         for option, value in ((M_MMAP_MAX, 0), (M_TRIM_THRESHOLD, 2**30), (M_TOP_PAD, 2**28)):

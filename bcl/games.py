@@ -27,8 +27,8 @@ PROCGEN_GAMES = (
 
 OWN_ID = re.compile(r"\w+-[0-9a-f]{6}-v0|lambda-v0")  # see `name_of_environment`; earlier versions had no digest in it
 OF_A_SCRIPT = (
-    "a function or class of a script or notebook is known to its own process alone, so put it into a module and name it "
-    "module:NAME, or register it here under this id by gymnasium.register"
+    "a function or class of a script or notebook is known to its own process alone, so put it into a module and name "
+    "it module:NAME, or register it here under this id by gymnasium.register"
 )
 # What holds functions, and where.
 WRAPPERS = (MethodType, staticmethod, classmethod, property, functools.cached_property, functools.partial)
@@ -43,7 +43,8 @@ class AtariGame:
     id: str
     """ROM name in snake case, such as `pong`."""
     pipeline: Literal["v2", "v1"] = "v2"
-    """`v2`: 84x84, crop and pad (the paper); `v1`: 80x80, mean gray, max of 3 frames (the paper's RoadRunner AT rows)."""
+    """`v2`: 84x84, crop and pad (the paper); `v1`: 80x80, mean gray, max of 3 frames (the paper's RoadRunner AT
+    rows)."""
     pool: Literal["gray", "rgb"] = "gray"
     """Pool the last two frames in gray (fast) or in RGB before gray (bit-exact reference). v1 is always RGB."""
     crop_shift: int = 0
@@ -57,7 +58,8 @@ class AtariGame:
     fire_reset: bool = True
     """Play FIRE, then action 2, for 4 frames each at the start where the game has a FIRE action."""
     life_reset: bool = False
-    """On a lost life play NOOP, FIRE, action 2 with rewards dropped. Evaluations of v1 always do, as its reference does."""
+    """On a lost life play NOOP, FIRE, action 2 with rewards dropped. Evaluations of v1 always do, as its reference
+    does."""
     max_steps: Count = 100_000
     """Agent steps after which an episode is truncated (the reference: 400,000 frames)."""
 
@@ -182,7 +184,8 @@ def gymnasium_entry(id: str) -> "str | EnvSpec":
 
 def name_of_environment(make: Callable[..., Any]) -> str:
     """How to name a Gymnasium environment's class, or a function that makes one. What other processes cannot import is
-    registered here, and known in this process alone; its content is part of the name, so that it has scores of its own."""
+    registered here, and known in this process alone; its content is part of the name, so that it has scores of its
+    own."""
     name = make.__name__
     if _importable(make):
         return f"{make.__module__}:{name}"
@@ -202,8 +205,9 @@ def _importable(value: Any) -> bool:
 
 
 def _content(value: Any, seen: dict[int, object], names: Mapping[str, object]) -> str:
-    """What a function or class does, as far as it can be compared, and what the values in it are: the same text in every process
-    of one version of Python. `names`: the globals of the function that it is in; of these, classes and functions count."""
+    """What a function or class does, as far as it can be compared, and what the values in it are: the same text in
+    every process of one version of Python. `names`: the globals of the function that it is in; of these, classes and
+    functions count."""
 
     def every(*parts: object, names: Mapping[str, object] = names) -> str:
         return f"({', '.join(_content(part, seen, names) for part in parts)})"

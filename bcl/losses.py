@@ -1,8 +1,9 @@
-"""Losses of Q-learning and of PPO, plain and robust, as in the paper (arXiv 2206.10057) and its public code jlwu002/BCL.
+"""Losses of Q-learning and of PPO, plain and robust, as in the paper (arXiv 2206.10057) and its public code
+jlwu002/BCL.
 
 Pure functions of tensors that never read a value back from the device. Scores (B, A), actions (B,) int64, targets (B,);
-weights (B,) sum to 1 and are 0 on rows that do not count. Targets get no gradient. In formulas a is the replayed action,
-y any action and h the penalty; sums run over y, weighted means over the batch.
+weights (B,) sum to 1 and are 0 on rows that do not count. Targets get no gradient. In formulas a is the replayed
+action, y any action and h the penalty; sums run over y, weighted means over the batch.
 """
 
 from typing import Literal, NamedTuple, get_args
@@ -21,7 +22,8 @@ OVERLAP_CONSTANT = 1e-4  # of the public code's robust loss; it moves the logged
 
 
 def penalty(error: Tensor, kind: Penalty = "min") -> Tensor:
-    """h, elementwise. `min`: min(x^2, |x|), whose slope falls from 2 to 1 at |x| = 1; `huber`: x^2 / 2, then |x| - 1/2."""
+    """h, elementwise. `min`: min(x^2, |x|), whose slope falls from 2 to 1 at |x| = 1; `huber`: x^2 / 2, then |x| -
+    1/2."""
     if kind == "min":
         return torch.minimum(error.square(), error.abs())
     if kind == "squared":
@@ -32,7 +34,8 @@ def penalty(error: Tensor, kind: Penalty = "min") -> Tensor:
 
 
 def double_q_target(next_online: Tensor, next_target: Tensor, reward: Tensor, discount: Tensor) -> Tensor:
-    """reward + discount * next_target[argmax next_online], (B,), detached; `discount` (B,) is 0 where the game ended."""
+    """reward + discount * next_target[argmax next_online], (B,), detached; `discount` (B,) is 0 where the game
+    ended."""
     return (reward + discount * _at(next_target, next_online.argmax(dim=1))).detach()
 
 
@@ -105,8 +108,8 @@ def adversarial(q: Tensor, q_seen: Tensor, past: Replayed, kappa: Scalar) -> tup
 def sa(q: Tensor, margin: Tensor, past: Replayed, kappa: Scalar, ceiling: float = 1.0) -> tuple[Tensor, Info]:
     """SA-DQN: standard - kappa * mean min(ceiling, min_y margin_y), y other than the greedy action a* = argmax Q.
 
-    `margin` (B, A): lower bounds of Q[a*] - Q[y]; its entry at a* is ignored. Gradient: `standard`'s; the smallest margin
-    of each row while it is below the ceiling. None through the choice of a*.
+    `margin` (B, A): lower bounds of Q[a*] - Q[y]; its entry at a* is ignored. Gradient: `standard`'s; the smallest
+    margin of each row while it is below the ceiling. None through the choice of a*.
     """
     td, info = standard(q, past)
     others = margin.scatter(1, q.argmax(dim=1, keepdim=True), torch.inf)
@@ -119,8 +122,8 @@ def distilled(clean: Tensor, worst: Tensor, mistakes: Tensor, weight: Tensor, ka
     """Distillation: kappa * mean l(clean) + (1 - kappa) * mean l(worst), with l(m) = log(1 + sum c_y exp(-m_y)).
 
     `clean`, `worst` (B, A): the student's lead of the teacher's action over each y, on the clean observation and at its
-    smallest within the budget. `mistakes` (B, A): c_y in [0, 1], how bad y would be; 0 for the teacher's action and for those as
-    good. With all c_y = 1, l is the cross-entropy. Gradient: clean and worst.
+    smallest within the budget. `mistakes` (B, A): c_y in [0, 1], how bad y would be; 0 for the teacher's action and for
+    those as good. With all c_y = 1, l is the cross-entropy. Gradient: clean and worst.
     """
     clean = _wide(clean)
     worst = _wide(worst)
@@ -135,17 +138,19 @@ def distilled(clean: Tensor, worst: Tensor, mistakes: Tensor, weight: Tensor, ka
 
 
 def mistakes(scores: Tensor, scale: Tensor) -> Tensor:
-    """(B, A) how bad each action would be by a teacher's scores (B, A): its distance from the best in `scale`, 1 at most."""
+    """(B, A) how bad each action would be by a teacher's scores (B, A): its distance from the best in `scale`, 1 at
+    most."""
     scores = _wide(scores)
     return ((scores.amax(dim=1, keepdim=True) - scores) / scale).clamp(max=1)
 
 
 def gain(worst: Tensor, costs: Tensor, weight: Tensor) -> Tensor:
-    """() share of what a teacher gains over the best single action that is left: 1 - (mean cost of the costliest action that does not
-    stay behind) / (mean cost of that single action).
+    """() share of what a teacher gains over the best single action that is left: 1 - (mean cost of the costliest action
+    that does not stay behind) / (mean cost of that single action).
 
-    `worst` (B, A) as in `distilled`; `costs` (B, A): how far each action is behind by the teacher's scores. 1: no mistake that costs
-    anything; 0: no better than one action for all states; less, -1 at least: worse than that. No gradient.
+    `worst` (B, A) as in `distilled`; `costs` (B, A): how far each action is behind by the teacher's scores. 1: no
+    mistake that costs anything; 0: no better than one action for all states; less, -1 at least: worse than that. No
+    gradient.
     """
     reached = torch.where(worst > 0, 0.0, costs).amax(dim=1)
     single = (weight.unsqueeze(1) * costs).sum(dim=0).amin()
@@ -153,7 +158,8 @@ def gain(worst: Tensor, costs: Tensor, weight: Tensor) -> Tensor:
 
 
 def weighted_by_stakes(weight: Tensor, scores: Tensor, scale: Tensor, power: float) -> Tensor:
-    """(B,) weights with the same sum: each times what the worst action costs there by a teacher's scores (B, A), to that power.
+    """(B,) weights with the same sum: each times what the worst action costs there by a teacher's scores (B, A), to
+    that power.
 
     The cost is counted in `scale` and kept between 1/10 and 10, so that a few states do not decide everything.
     """
@@ -200,8 +206,8 @@ def gae(
 ) -> Tensor:
     """Generalised advantage estimates of T steps of N copies, all (T, N), without gradient.
 
-    d_t = r_t + gamma V(s_t+1) - V(s_t), without V(s_t+1) where the game `terminated`; A_t = d_t + gamma decay A_t+1, without
-    A_t+1 where an episode `ended`, either way.
+    d_t = r_t + gamma V(s_t+1) - V(s_t), without V(s_t+1) where the game `terminated`; A_t = d_t + gamma decay A_t+1,
+    without A_t+1 where an episode `ended`, either way.
     """
     with torch.no_grad():
         errors = rewards + gamma * next_values * ~terminated - values
@@ -212,7 +218,8 @@ def gae(
 
 
 def standardised(values: Tensor, weight: Tensor) -> Tensor:
-    """(values - mean) / (deviation + 1e-8) under weights of the same shape that sum to 1; the deviation is the population's."""
+    """(values - mean) / (deviation + 1e-8) under weights of the same shape that sum to 1; the deviation is the
+    population's."""
     centred = values - _mean(values, weight)
     return centred / (_mean(centred.square(), weight).sqrt() + 1e-8)
 
@@ -220,10 +227,11 @@ def standardised(values: Tensor, weight: Tensor) -> Tensor:
 def ppo(
     logits: Tensor, values: Tensor, past: Past, weights: LossWeights, robust: Tensor | None = None, kappa: Scalar = 1.0
 ) -> tuple[Tensor, Info]:
-    """surrogate + c_v value - c_e entropy; with a robust part, kappa surrogate + (1 - kappa) robust in place of the surrogate.
+    """surrogate + c_v value - c_e entropy; with a robust part, kappa surrogate + (1 - kappa) robust in place of the
+    surrogate.
 
-    surrogate = -mean min(r A, clip(r) A) with r = pi(a) / pi_old(a); value = mean max((V - t)^2, (V_clipped - t)^2) / 2.
-    Gradient: logits and values.
+    surrogate = -mean min(r A, clip(r) A) with r = pi(a) / pi_old(a); value = mean max((V - t)^2, (V_clipped - t)^2) /
+    2. Gradient: logits and values.
     """
     logits = _wide(logits)
     values = _wide(values)
@@ -249,8 +257,8 @@ def ppo_adversarial(
 ) -> tuple[Tensor, Info]:
     """AT-PPO: `ppo` with a robust part, `seen` being the logits under attack.
 
-    robust = -mean min_i min(r_i A, clip(r_i) A), where pi_1 takes the logit of a from `seen` and the others from `logits`,
-    pi_2 the other way round. Gradient: `ppo`'s, and seen.
+    robust = -mean min_i min(r_i A, clip(r_i) A), where pi_1 takes the logit of a from `seen` and the others from
+    `logits`, pi_2 the other way round. Gradient: `ppo`'s, and seen.
     """
     robust = _worst_surrogate(_wide(seen), _wide(logits), past, weights.clip)
     loss, info = ppo(logits, values, past, weights, robust, kappa)
@@ -263,8 +271,8 @@ def ppo_radial(
 ) -> tuple[Tensor, Info]:
     """RADIAL-PPO: as `ppo_adversarial` with bounds (B, A) of the logits.
 
-    pi_1, an upper bound of pi(a), takes the logit of a from `upper` and the others from `lower`; pi_2 the other way round.
-    Gradient: `ppo`'s, and both bounds.
+    pi_1, an upper bound of pi(a), takes the logit of a from `upper` and the others from `lower`; pi_2 the other way
+    round. Gradient: `ppo`'s, and both bounds.
     """
     robust = _worst_surrogate(_wide(upper), _wide(lower), past, weights.clip)
     return ppo(logits, values, past, weights, robust, kappa)

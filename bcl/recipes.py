@@ -25,8 +25,8 @@ class Stage:
     """What is minimised: standard, interval bounds (RADIAL), adversarial examples (AT), SA-DQN's regulariser, or
     the distance from the actions of the agent that training starts from (`distill`)."""
     strategy: Strategy = "none"
-    """`none`: one run; `next`: every budget in turn; `skip`: budgets already robust are skipped (MOS), `curriculum.skip` 1;
-    `open`: every budget in turn without a target, until it fails M times in a row;
+    """`none`: one run; `next`: every budget in turn; `skip`: budgets already robust are skipped (MOS),
+    `curriculum.skip` 1; `open`: every budget in turn without a target, until it fails M times in a row;
     `paced`: one run whose budget follows the returns."""
     settings: Settings = field(default_factory=dict)
     """What this stage sets on every game; a preset overrides it."""
@@ -46,8 +46,8 @@ class Stage:
             object.__setattr__(self, "settings", merge({"curriculum": {"skip": 1.0}}, self.settings))
 
     def at_tempo(self, tempo: str, algo: str, game: str) -> Settings:
-        """What lies above the published settings. `auto` is the paper's, but for the vanilla DQN agents of its games: 6M steps of
-        plain exploration see no reward on two of them."""
+        """What lies above the published settings. `auto` is the paper's, but for the vanilla DQN agents of its games:
+        6M steps of plain exploration see no reward on two of them."""
         ours = tempo == "auto" and self.loss == "standard" and algo == "dqn" and game in self.fast_games
         if tempo != "fast" and not ours:
             return {}

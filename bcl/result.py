@@ -1,4 +1,5 @@
-"""What the functions of `bcl` return: results that print, and turn into plain data, a data frame and HTML for notebooks."""
+"""What the functions of `bcl` return: results that print, and turn into plain data, a data frame and HTML for
+notebooks."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence

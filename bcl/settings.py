@@ -195,7 +195,8 @@ def _leaves(config: Any, where: str = "") -> Iterator[tuple[str, Any, Any, type]
 
 @functools.cache
 def _hints(kind: Any) -> dict[str, Any]:
-    """Types of a dataclass's fields by name. Kept: Python evaluates them anew each time, and a report asks thousands of times."""
+    """Types of a dataclass's fields by name. Kept: Python evaluates them anew each time, and a report asks thousands of
+    times."""
     hints = typing.get_type_hints(kind, include_extras=True)
     return {field.name: hints[field.name] for field in dataclasses.fields(kind)}
 
@@ -219,8 +220,8 @@ def _closest_setting(key: str, where: str, hints: Mapping[str, Any]) -> str:
 
 
 def typed(hint: Any, value: Any, where: str, shown: str = "") -> Any:
-    """`value` as the type of its field or option; text is parsed, everything else must already fit. `shown`: how it is written on the
-    command line, where that is not `--where`."""
+    """`value` as the type of its field or option; text is parsed, everything else must already fit. `shown`: how it is
+    written on the command line, where that is not `--where`."""
     if any(dataclasses.is_dataclass(kind) for kind in (hint, *typing.get_args(hint))):
         return build(hint, value, where)
     if hint == Eps:

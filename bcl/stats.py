@@ -45,8 +45,8 @@ def mean_interval(runs: Sequence[Sequence[float]]) -> Interval | None:
 
 
 def certainly_less(xs: Sequence[float], ys: Sequence[float]) -> bool:
-    """Whether the 95 % intervals of two means lie apart, the first below the second; returns that do not vary are a point,
-    and of n < 3 nothing is certain."""
+    """Whether the 95 % intervals of two means lie apart, the first below the second; returns that do not vary are a
+    point, and of n < 3 nothing is certain."""
     if min(len(xs), len(ys)) < MIN_FOR_INTERVAL or mean(xs) >= mean(ys):
         return False
     x, y = (mean_interval([returns]) or Interval(mean(returns), mean(returns)) for returns in (xs, ys))
@@ -61,8 +61,8 @@ def improvement(xs: Sequence[Sequence[float]], ys: Sequence[Sequence[float]]) ->
 
 
 def improvement_interval(xs: Sequence[Sequence[float]], ys: Sequence[Sequence[float]]) -> Interval | None:
-    """Its bootstrap interval, episodes drawn anew within each run of either; none as in `mean_interval`, and at 0 and 1:
-    drawing the same episodes again cannot tell how far from certain that is."""
+    """Its bootstrap interval, episodes drawn anew within each run of either; none as in `mean_interval`, and at 0 and
+    1: drawing the same episodes again cannot tell how far from certain that is."""
     if not 1e-9 < improvement(xs, ys) < 1 - 1e-9:
         return None
     return _bootstrap(_codes([*xs, *ys]), lambda *drawn, axis: _wins(drawn[: len(xs)], drawn[len(xs) :]))
@@ -75,8 +75,8 @@ def _codes(runs: Sequence[Sequence[float]]) -> list[np.ndarray]:
 
 
 def _wins(xs: Sequence[np.ndarray], ys: Sequence[np.ndarray]) -> np.ndarray:
-    """Over the last axis of codes: U / nm, mean over pairs of runs. That is bilinear in the shares of the values, so the
-    runs' shares can be averaged first."""
+    """Over the last axis of codes: U / nm, mean over pairs of runs. That is bilinear in the shares of the values, so
+    the runs' shares can be averaged first."""
     values = 1 + max(int(codes.max()) for codes in (*xs, *ys))
     x, y = (np.mean([_shares(codes, values) for codes in runs], axis=0) for runs in (xs, ys))
     return (x * (np.cumsum(y, axis=-1) - y / 2)).sum(axis=-1)

@@ -1,11 +1,12 @@
 """What a curriculum gains from doing things at once, on this machine.
 
-    python benchmarks/curriculum.py [--game cartpole] [--runs 3] [--parallel 2] [--out benchmarks/results/curriculum-NAME.json]
-    python benchmarks/curriculum.py --recipe bcl-mos-at [--game cartpole] [--init AGENT] [--bootstrap vanilla]
+    python benchmarks/curriculum.py [--game cartpole] [--runs 3] [--parallel 2] [--out
+    benchmarks/results/curriculum-NAME.json] python benchmarks/curriculum.py --recipe bcl-mos-at [--game cartpole]
+    [--init AGENT] [--bootstrap vanilla]
 
-The first: the K runs of one phase one after the other against side by side. The second: a whole curriculum in which judging stops
-training against one in which a run is judged while the next trains, both from the same agent, with the share of the wall time in which
-nothing that counts was trained. Settings such as --curriculum.max_runs 4 apply to both.
+The first: the K runs of one phase one after the other against side by side. The second: a whole curriculum in which
+judging stops training against one in which a run is judged while the next trains, both from the same agent, with the
+share of the wall time in which nothing that counts was trained. Settings such as --curriculum.max_runs 4 apply to both.
 
 Both ways train and judge the same runs; agents and decisions are compared, and must be equal on a CPU.
 """

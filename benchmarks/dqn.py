@@ -4,23 +4,26 @@
                              [--losses standard at radial] [--out benchmarks/results/dqn-NAME.json]
     python benchmarks/dqn.py --tempo paper|fast [--losses standard at radial]
 
-The second has the sizes, attack and acceleration that `bcl train GAME --recipe vanilla|at|radial --tempo paper|fast` has: what users get.
+The second has the sizes, attack and acceleration that `bcl train GAME --recipe vanilla|at|radial --tempo paper|fast`
+has: what users get.
 
-The learner is `bcl.learners.dqn.train` itself, read through its rows of metrics. Its replay memory is first filled a little,
-then come updates in which kernels are chosen, compiled and captured; neither is measured. Rows span whole rounds, in which
-exactly 32 transitions are replayed per agent step as in the paper; with another `--samples-per-step` no ratio is given.
+The learner is `bcl.learners.dqn.train` itself, read through its rows of metrics. Its replay memory is first filled a
+little, then come updates in which kernels are chosen, compiled and captured; neither is measured. Rows span whole
+rounds, in which exactly 32 transitions are replayed per agent step as in the paper; with another `--samples-per-step`
+no ratio is given.
 
-Shares are of the wall time. `act` and `env` are the host's: until the actions were chosen and sent, and how long it then
-waited for the emulators. `attack` and `update` are the host's too on a CPU, and the device's on a GPU, where they go on while the
-emulators step and the next actions are chosen: shares overlap there, and add up to more than 1 where both are kept busy.
+Shares are of the wall time. `act` and `env` are the host's: until the actions were chosen and sent, and how long it
+then waited for the emulators. `attack` and `update` are the host's too on a CPU, and the device's on a GPU, where they
+go on while the emulators step and the next actions are chosen: shares overlap there, and add up to more than 1 where
+both are kept busy.
 
-Memory is the peak of PyTorch's allocator on a GPU. On a CPU it is the process's peak, which a later loss inherits from an
-earlier one. `with paper's replay` exchanges the memory measured for the one of the paper: 50,000 transitions with
+Memory is the peak of PyTorch's allocator on a GPU. On a CPU it is the process's peak, which a later loss inherits from
+an earlier one. `with paper's replay` exchanges the memory measured for the one of the paper: 50,000 transitions with
 perturbations for AT, 200,000 without for the others.
 
 The loop in reference_loop.py is our own, in the style of the public code jlwu002/BCL, run here on the same machine. The
-public code itself, adversarial training on Pong, ran at 168 agent steps/s on a machine with an H200 and 16 cores, and at 11.4
-on 2 CPU cores; the rows called `public code` are only meaningful on machines like these.
+public code itself, adversarial training on Pong, ran at 168 agent steps/s on a machine with an H200 and 16 cores, and
+at 11.4 on 2 CPU cores; the rows called `public code` are only meaningful on machines like these.
 """
 
 import argparse

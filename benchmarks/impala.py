@@ -1,9 +1,11 @@
-"""IMPALA's network in other forms: microseconds an observation, forward alone, with the gradient of the observation, and of all weights.
+"""IMPALA's network in other forms: microseconds an observation, forward alone, with the gradient of the observation,
+and of all weights.
 
     python benchmarks/impala.py [--batch 2048] [--repeats 20] [--out benchmarks/results/impala-NAME.json]
 
-All forms are the same function of the same weights. The first convolution reads three channels, which leaves tensor cores idle, and its
-output is the largest tensor of the network. The forms differ in how it and the pooling after it are computed:
+All forms are the same function of the same weights. The first convolution reads three channels, which leaves tensor
+cores idle, and its output is the largest tensor of the network. The forms differ in how it and the pooling after it are
+computed:
 
 - `plain`: as the learners have it, the first convolution in float32 (TF32 on tensor cores)
 - `split`: the observation as the sum of two bf16 numbers, six channels filled up to eight; bf16 from there on
@@ -142,7 +144,8 @@ def microseconds(work: Callable[[], object], repeats: int, batch: int) -> float:
 
 
 def measure(form: Form, batch: int, repeats: int) -> dict[str, float]:
-    """Forward; forward and gradient of the observations, as an attack needs; forward and gradient of the weights, as an update."""
+    """Forward; forward and gradient of the observations, as an attack needs; forward and gradient of the weights, as an
+    update."""
     obs = _laid_out(torch.rand(batch, 3, 64, 64, device="cuda"))
     wanted = _laid_out(torch.rand_like(obs)).requires_grad_()
     fixed = Form(form.network, form._first)

@@ -1,9 +1,11 @@
-"""Whether attacks find their way on an agent: states of its nominal play, searched by gradients in steps of several sizes.
+"""Whether attacks find their way on an agent: states of its nominal play, searched by gradients in steps of several
+sizes.
 
-    python benchmarks/landscape.py zoo:pong-radial --eps 3/255 [--states 192] [--out benchmarks/results/landscape-NAME.json]
+    python benchmarks/landscape.py zoo:pong-radial --eps 3/255 [--states 192] [--out
+    benchmarks/results/landscape-NAME.json]
 
-Where large steps change far more actions than small ones, gradients mislead PGD; where a state has no gradient at all, nothing
-that climbs can start. Actions are counted, not returns: an action changed where it does not matter counts too.
+Where large steps change far more actions than small ones, gradients mislead PGD; where a state has no gradient at all,
+nothing that climbs can start. Actions are counted, not returns: an action changed where it does not matter counts too.
 """
 
 import argparse

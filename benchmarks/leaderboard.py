@@ -3,8 +3,8 @@
     python benchmarks/leaderboard.py [--out docs/leaderboard.md]
 
 Our agents are those of the zoo, by `bcl compare`; weights that the paper's authors released are rows of
-benchmarks/results/released-h200.json; the rest are the paper's own rows. All are the worst within each budget: the lowest mean
-return of the budgets up to it that the table has, and without attack.
+benchmarks/results/released-h200.json; the rest are the paper's own rows. All are the worst within each budget: the
+lowest mean return of the budgets up to it that the table has, and without attack.
 """
 
 import argparse

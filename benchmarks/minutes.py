@@ -1,14 +1,16 @@
 """What runs did with their minutes: the budget that each had reached, and the share of the time that judging took.
 
     python benchmarks/minutes.py RUN... [--every 1]
-    python benchmarks/campaign.py pong,recipe=paced-at,init=zoo:pong-radial pong,recipe=bcl-fast-at,init=zoo:pong-radial --minutes 15
-    python benchmarks/minutes.py runs/campaign/pong-*/
+    python benchmarks/campaign.py pong,recipe=paced-at,init=zoo:pong-radial pong,recipe=bcl-fast-at,init=zoo:pong-radial
+    --minutes 15 python benchmarks/minutes.py runs/campaign/pong-*/
 
-It reads what is stored, of runs that are not finished too. Minutes are those of a run's last stage. A curriculum in phases has reached the budget
-of its last phase that met its thresholds, or one that was skipped since they were met there, when that was decided. One that paces itself has
-reached the largest budget so far; its minutes are those of training alone, and the agents that it kept are judged at the end.
+It reads what is stored, of runs that are not finished too. Minutes are those of a run's last stage. A curriculum in
+phases has reached the budget of its last phase that met its thresholds, or one that was skipped since they were met
+there, when that was decided. One that paces itself has reached the largest budget so far; its minutes are those of
+training alone, and the agents that it kept are judged at the end.
 
-Runs of version 0.1 do not store when they trained: there, where runs trained one after the other, their times go by their rates.
+Runs of version 0.1 do not store when they trained: there, where runs trained one after the other, their times go by
+their rates.
 """
 
 import argparse

@@ -4,17 +4,19 @@
                              [--losses standard at radial] [--out benchmarks/results/ppo-NAME.json]
     python benchmarks/ppo.py --tempo paper|fast [--game jumper] [--losses standard at]
 
-The second has the sizes and acceleration that `bcl train GAME --recipe vanilla|at|radial --tempo paper|fast` has: what users get.
+The second has the sizes and acceleration that `bcl train GAME --recipe vanilla|at|radial --tempo paper|fast` has: what
+users get.
 
-The learner is `bcl.learners.ppo.train` itself, read through its rows of metrics, one per rollout and the updates from it. The
-first updates, in which kernels are chosen, compiled and captured, are not measured. The attack is the game's own: RI-FGSM on
-FruitBot, PGD-10 on Jumper.
+The learner is `bcl.learners.ppo.train` itself, read through its rows of metrics, one per rollout and the updates from
+it. The first updates, in which kernels are chosen, compiled and captured, are not measured. The attack is the game's
+own: RI-FGSM on FruitBot, PGD-10 on Jumper.
 
-Shares are of the wall time. `act` and `env` are the host's: until the actions were chosen and sent, and how long it then
-waited for the emulators. `attack` and `update` are the host's too on a CPU, and the device's on a GPU.
+Shares are of the wall time. `act` and `env` are the host's: until the actions were chosen and sent, and how long it
+then waited for the emulators. `attack` and `update` are the host's too on a CPU, and the device's on a GPU.
 
-The paper's rates, 25M steps in 10 hours on FruitBot and in 34 on Jumper, are of AT with 64 environments, 3 epochs and batches
-of 512 on one RTX 2080 Ti, which also played 64 more environments for its log. `times paper` is given for these sizes on a GPU.
+The paper's rates, 25M steps in 10 hours on FruitBot and in 34 on Jumper, are of AT with 64 environments, 3 epochs and
+batches of 512 on one RTX 2080 Ti, which also played 64 more environments for its log. `times paper` is given for these
+sizes on a GPU.
 """
 
 import argparse

@@ -4,9 +4,9 @@
         --gpu "NVIDIA H200" --gpu-minutes 8
 
 FILE is the policy file, the folder what `bcl attack` and `bcl certify` left of it (FILE.results, or the run), the
-configuration that of its training. Weights that were rounded to 8 bits before they were judged stay so. Others are stored in
-16 bits where that changes no action on any observation of a few nominal episodes, so that these episodes are the same to the
-last step; otherwise as they are, if they fit.
+configuration that of its training. Weights that were rounded to 8 bits before they were judged stay so. Others are
+stored in 16 bits where that changes no action on any observation of a few nominal episodes, so that these episodes are
+the same to the last step; otherwise as they are, if they fit.
 """
 
 import argparse
@@ -40,7 +40,8 @@ FORMS: tuple[NumberFormat, ...] = ("float16", "int16", "float32")  # the first t
 
 
 def changed_actions(policy: Policy, others: Sequence[Policy], episodes: int) -> tuple[int, list[int]]:
-    """Steps of nominal episodes of `policy`, and on how many of them each of the others would have acted differently."""
+    """Steps of nominal episodes of `policy`, and on how many of them each of the others would have acted
+    differently."""
     game = policy.spec.game
     if game is None:
         raise WeightsError("this policy does not say which game it plays", "save it with a game in its spec")

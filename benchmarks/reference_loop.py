@@ -1,11 +1,11 @@
 """A DQN trained one environment, one transition and one attack at a time, as the paper's public code does it.
 
 Own code, written from the description of the algorithm (arXiv 2206.10057), to measure what the vector learner gains on
-the same machine; nothing here is meant for use. It costs what such a loop costs: ale-py through Gymnasium with the pixel
-work in Python (OpenCV where installed, else NumPy: `IMAGES` says which), acting and attacking with batch 1, NumPy between
-the attack and the replay memory, Python lists of tensors with pop(0), torch.cat for each batch, float32, no CUDA graphs.
-What the public code does besides is left out, in its favour: tests during training, a checkpoint per episode, transitions
-held on the host. The emulator, PyTorch and CUDA are today's.
+the same machine; nothing here is meant for use. It costs what such a loop costs: ale-py through Gymnasium with the
+pixel work in Python (OpenCV where installed, else NumPy: `IMAGES` says which), acting and attacking with batch 1, NumPy
+between the attack and the replay memory, Python lists of tensors with pop(0), torch.cat for each batch, float32, no
+CUDA graphs. What the public code does besides is left out, in its favour: tests during training, a checkpoint per
+episode, transitions held on the host. The emulator, PyTorch and CUDA are today's.
 """
 
 import random
@@ -184,7 +184,8 @@ class Trainer:
             return int(self._online(self._obs).argmax(dim=1).item())
 
     def _perturbation(self, obs: Tensor) -> Tensor:
-        """RI-FGSM: down the expected target value from a random point, then the other way round, cut to ball and box."""
+        """RI-FGSM: down the expected target value from a random point, then the other way round, cut to ball and
+        box."""
         values = self._target(obs).detach()
         start = np.random.uniform(-self._eps, self._eps, obs.shape).astype(np.float32)
         delta = self._tensor(start).requires_grad_()

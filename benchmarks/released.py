@@ -2,8 +2,8 @@
 
     python benchmarks/released.py FOLDER [--cells nominal|all] [--device cuda] [--out benchmarks/results/released.json]
 
-FOLDER holds FruitBot_ppo.pt and FruitBot_radial_ppo.pt of the public repository jlwu002/BCL. Reference protocol: 64 copies,
-rand_seed 0, greedy actions, the first 1000 finished episodes. Everything in full precision.
+FOLDER holds FruitBot_ppo.pt and FruitBot_radial_ppo.pt of the public repository jlwu002/BCL. Reference protocol: 64
+copies, rand_seed 0, greedy actions, the first 1000 finished episodes. Everything in full precision.
 """
 
 import argparse

@@ -2,10 +2,11 @@
 
     python examples/demo.py [--seed 0] [--out runs/demo] [--parallel 2] [--quick]
 
-Acrobot: swing a two-link arm up; -1 a step, so -80 is good and -500 is failure. Vanilla DQN first, then `bcl-mos-at` from it:
-adversarial training in phases of rising budget, best of up to 3 runs each, budgets already held skipped. Then both agents are
-attacked at every budget, on episodes that chose nothing, also with an attack that no decision saw: Multi-T, here from 100 starts
-instead of the paper's 1000 to save time. Certificates say what no attack can do, on the same episodes. Killed, it continues where it was.
+Acrobot: swing a two-link arm up; -1 a step, so -80 is good and -500 is failure. Vanilla DQN first, then `bcl-mos-at`
+from it: adversarial training in phases of rising budget, best of up to 3 runs each, budgets already held skipped. Then
+both agents are attacked at every budget, on episodes that chose nothing, also with an attack that no decision saw:
+Multi-T, here from 100 starts instead of the paper's 1000 to save time. Certificates say what no attack can do, on the
+same episodes. Killed, it continues where it was.
 """
 
 import argparse
@@ -67,7 +68,8 @@ def curve(scores: list[Score]) -> Curve:
 
 
 def kept(returns: Curve, eps: float, floor: float) -> float:
-    """Share of the nominal return that is left, counted from the game's worst; NaN for an agent that has nothing to lose."""
+    """Share of the nominal return that is left, counted from the game's worst; NaN for an agent that has nothing to
+    lose."""
     return (returns[eps] - floor) / (returns[0.0] - floor) if returns[0.0] > floor else math.nan
 
 

@@ -2,7 +2,8 @@
 
     python examples/five_lines.py [--quick]
 
-Minutes on a laptop; a second call resumes the run, or reads it where it is finished. `--quick` is a run too short to show anything, for tests.
+Minutes on a laptop; a second call resumes the run, or reads it where it is finished. `--quick` is a run too short to
+show anything, for tests.
 """
 
 import sys

@@ -2,8 +2,8 @@
 
     python examples/own_agent.py
 
-Here it is a small network that imitates a rule for CartPole: push to the side to which the pole is falling. Yours comes from
-your own training; nothing below asks how.
+Here it is a small network that imitates a rule for CartPole: push to the side to which the pole is falling. Yours comes
+from your own training; nothing below asks how.
 """
 
 import torch
@@ -34,7 +34,8 @@ def trained_network(seed: int = 0) -> nn.Sequential:
 
 
 if __name__ == "__main__":
-    # The game says what the network sees: CartPole's four numbers, divided by (2.4, 3, 0.21, 3). Budgets are in those units.
+    # The game says what the network sees: CartPole's four numbers, divided by (2.4, 3, 0.21, 3). Budgets are in those
+    # units.
     policy = bcl.wrap(trained_network(), "CartPole-v1")
 
     found = bcl.evaluate(policy, attacks=["pgd-30", "ri-fgsm"], eps=[0.1], episodes=5)

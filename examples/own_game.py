@@ -2,8 +2,8 @@
 
     python examples/own_game.py [--quick]
 
-The room drifts towards the cold outside; the agent heats or does not, and earns what it keeps near 20 degrees. About a minute
-on a laptop; `--quick` is a run too short to show anything, for tests.
+The room drifts towards the cold outside; the agent heats or does not, and earns what it keeps near 20 degrees. About a
+minute on a laptop; `--quick` is a run too short to show anything, for tests.
 """
 
 import sys
@@ -41,7 +41,8 @@ class Thermostat(gymnasium.Env[Observation, int]):
         return np.float32([self.distance, self.outside])
 
 
-# Workers in other processes must know the game, too: there, put this line into a module and train "module:Thermostat-v0".
+# Workers in other processes must know the game, too: there, put this line into a module and train
+# "module:Thermostat-v0".
 gymnasium.register("Thermostat-v0", Thermostat, max_episode_steps=100)
 
 SETTINGS = {

@@ -1,11 +1,12 @@
 # %% [markdown]
 # # The method on CartPole, step by step
 #
-# Cells for an editor that knows `# %%` (VS Code, PyCharm, Spyder, Jupytext), or one script: `python examples/walkthrough.py`.
-# It took 25 minutes on two cores that were busy with other work, too. `--quick` makes every training too short to show anything, for tests.
+# Cells for an editor that knows `# %%` (VS Code, PyCharm, Spyder, Jupytext), or one script: `python
+# examples/walkthrough.py`. It took 25 minutes on two cores that were busy with other work, too. `--quick` makes every
+# training too short to show anything, for tests.
 #
-# CartPole: keep a pole upright for 500 steps, +1 each. The agent sees four numbers, divided by (2.4, 3, 0.21, 3), so that 1 is
-# about the largest that matters. An adversary may move each of them by at most eps before the agent looks.
+# CartPole: keep a pole upright for 500 steps, +1 each. The agent sees four numbers, divided by (2.4, 3, 0.21, 3), so
+# that 1 is about the largest that matters. An adversary may move each of them by at most eps before the agent looks.
 
 # %%
 import sys
@@ -29,7 +30,8 @@ BUDGETS = [0.03, 0.06, 0.1]
 # %% [markdown]
 # ## 1. A vanilla agent
 #
-# Double DQN, no defence. `bcl.train` is `bcl train`: the same settings, the same run directory, resumable in the same way.
+# Double DQN, no defence. `bcl.train` is `bcl train`: the same settings, the same run directory, resumable in the same
+# way.
 
 
 # %%
@@ -44,8 +46,8 @@ policy = bcl.load(vanilla)
 # %% [markdown]
 # ## 2. Attack it
 #
-# PGD-30: thirty small steps along the gradient, away from the action that the agent would take, never leaving the ball of size
-# eps. The agent acts on what it is shown; nothing else about the game changes.
+# PGD-30: thirty small steps along the gradient, away from the action that the agent would take, never leaving the ball
+# of size eps. The agent acts on what it is shown; nothing else about the game changes.
 
 # %%
 before = bcl.evaluate(vanilla, attacks=["pgd-30"], eps=BUDGETS, episodes=EPISODES)
@@ -73,9 +75,9 @@ print(f"PGD-30 at 0.06 turns the action in {turned.sum()} of {len(obs)} states")
 # %% [markdown]
 # ## 3. What the loss does
 #
-# Adversarial training minimises kappa TD + (1 - kappa) (the distance of the attacked scores from where the clean ones are or should
-# be). For a vanilla agent the second part grows with the budget: scores of states that differ by eps drift apart. Here the target
-# is the agent's own score, so that the clean part is 0 and only the attack is left.
+# Adversarial training minimises kappa TD + (1 - kappa) (the distance of the attacked scores from where the clean ones
+# are or should be). For a vanilla agent the second part grows with the budget: scores of states that differ by eps
+# drift apart. Here the target is the agent's own score, so that the clean part is 0 and only the attack is left.
 
 
 # %%
@@ -98,8 +100,8 @@ for eps in BUDGETS:
 # %% [markdown]
 # ## 4. One phase of adversarial training
 #
-# The same agent trains on, now with that loss. The budget rises from 0 to the target inside the run; each observation is stored
-# together with what an adversary would have shown.
+# The same agent trains on, now with that loss. The budget rises from 0 to the target inside the run; each observation
+# is stored together with what an adversary would have shown.
 
 # %%
 phase = trained("one-phase", recipe="at", init=policy, curriculum={"target": 0.06})
@@ -111,12 +113,13 @@ for eps in BUDGETS:
 # %% [markdown]
 # ## 5. The curriculum decides
 #
-# One long climb can fail, and runs differ by chance. So the curriculum climbs in phases: up to K runs each, the best kept, and budgets
-# at which the agent already holds are skipped. What counts as holding: here 0.9 of the bootstrap's nominal return without attack and
-# 0.8 of it under attack, because CartPole has no published thresholds. Every decision is a file.
+# One long climb can fail, and runs differ by chance. So the curriculum climbs in phases: up to K runs each, the best
+# kept, and budgets at which the agent already holds are skipped. What counts as holding: here 0.9 of the bootstrap's
+# nominal return without attack and 0.8 of it under attack, because CartPole has no published thresholds. Every decision
+# is a file.
 #
-# The best run of a phase is kept even where the agent before it was better: that is the paper's algorithm, and small games show it.
-# The recipe `bcl-ratchet-at` lets the old agent compete.
+# The best run of a phase is kept even where the agent before it was better: that is the paper's algorithm, and small
+# games show it. The recipe `bcl-ratchet-at` lets the old agent compete.
 
 # %%
 MOS = {"runs": 2, "target": 0.06} | ({"skip": 0, "max_runs": 1, "expected_return": "none"} if QUICK else {})
@@ -133,8 +136,8 @@ for stored in RunDirectory(curriculum.folder).stages()[-1].decisions():
 # %% [markdown]
 # ## 6. The verdict
 #
-# On episodes that chose nothing, under more than one attack: gradients can hide, and PGD follows them; Square asks for none. Flags say
-# where the numbers do not fit together.
+# On episodes that chose nothing, under more than one attack: gradients can hide, and PGD follows them; Square asks for
+# none. Flags say where the numbers do not fit together.
 
 # %%
 for name, run in (("vanilla", vanilla), ("one phase", phase), ("curriculum", curriculum)):
@@ -147,8 +150,9 @@ for name, run in (("vanilla", vanilla), ("one phase", phase), ("curriculum", cur
 # %% [markdown]
 # ## 7. What can be proven
 #
-# An attack shows that an agent can be fooled; a certificate that it cannot. ACR is the share of visited states whose action no
-# perturbation of size eps changes. It holds for every attack there is or will be, and is far below what attacks suggest.
+# An attack shows that an agent can be fooled; a certificate that it cannot. ACR is the share of visited states whose
+# action no perturbation of size eps changes. It holds for every attack there is or will be, and is far below what
+# attacks suggest.
 
 # %%
 for name, run in (("vanilla", vanilla), ("curriculum", curriculum)):

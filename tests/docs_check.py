@@ -2,13 +2,13 @@
 
     python tests/docs_check.py [PAGE...]      # `make docs-check`
 
-The `sh` and `python` blocks of a page are run in order, in a folder that is empty but for what pages take for granted (see
-`prepare`) and benchmarks/results. Then all commands in the text of the pages are run, each once, in one more folder. Pages keep the commands that
-people need; here a training gets few steps, an evaluation one episode and one budget, a benchmark an instant. What is not run
-stands in docs_commands.NOT_RUN with its reason.
+The `sh` and `python` blocks of a page are run in order, in a folder that is empty but for what pages take for granted
+(see `prepare`) and benchmarks/results. Then all commands in the text of the pages are run, each once, in one more
+folder. Pages keep the commands that people need; here a training gets few steps, an evaluation one episode and one
+budget, a benchmark an instant. What is not run stands in docs_commands.NOT_RUN with its reason.
 
-Importing takes longer than most of these commands. So `bcl` and `python` are stand-ins here, which hand their words, folder,
-environment and open files to a process that has imported everything; it forks, and the fork runs the command.
+Importing takes longer than most of these commands. So `bcl` and `python` are stand-ins here, which hand their words,
+folder, environment and open files to a process that has imported everything; it forks, and the fork runs the command.
 """
 
 import contextlib
@@ -36,7 +36,8 @@ ADDRESS = "BCL_DOCS_CHECK"  # the variable with the socket of the warm process
 
 
 def prepare() -> None:
-    """What pages take for granted: an agent, an agent of Stable-Baselines3 and a published checkpoint, all untrained."""
+    """What pages take for granted: an agent, an agent of Stable-Baselines3 and a published checkpoint, all
+    untrained."""
     import stable_baselines3
     import torch
 
@@ -54,7 +55,8 @@ def prepare() -> None:
 
 
 def with_small_suites(work: Callable[..., Any]) -> Callable[..., Any]:
-    """The same with suites of the same attacks, each of two steps, starts or queries: one episode under `strong` takes minutes."""
+    """The same with suites of the same attacks, each of two steps, starts or queries: one episode under `strong` takes
+    minutes."""
     from bcl.attacks.learned import Learned
     from bcl.attacks.suites import SUITES
     from bcl.attacks.threat import Attack

@@ -1,8 +1,8 @@
 """The commands of README.md and docs/: where they stand, how each is shortened, and which are not run.
 
-Attacks, suites and methods of certificates are those that the page names, at the first budget, for one episode; of Atari
-games that is 2 steps. Two things are replaced. On Procgen, whose episodes have no limit of steps, PGD-30 becomes PGD-1: an
-episode of 80 steps took 52 s. Trainings are evaluated by noise instead of `quick`.
+Attacks, suites and methods of certificates are those that the page names, at the first budget, for one episode; of
+Atari games that is 2 steps. Two things are replaced. On Procgen, whose episodes have no limit of steps, PGD-30 becomes
+PGD-1: an episode of 80 steps took 52 s. Trainings are evaluated by noise instead of `quick`.
 
 tests/docs_check.py runs them; tests/test_docs.py holds that none is left out, and that every command line parses.
 """
@@ -145,8 +145,8 @@ def spans(page: Path) -> list[str]:
 
 
 def span_commands(page: Path) -> Iterator[tuple[str, list[str]]]:
-    """Commands in the text of a page, each with the words that can be run: placeholders have values, what is left out is
-    filled in, and the name of a command alone asks for its help."""
+    """Commands in the text of a page, each with the words that can be run: placeholders have values, what is left out
+    is filled in, and the name of a command alone asks for its help."""
     for span in spans(page):
         program, _, rest = span.removeprefix(".venv/bin/").partition(" ")
         if program not in PROGRAMS or not rest:
@@ -258,7 +258,8 @@ def text_pieces(pages: Iterable[Path]) -> list[Piece]:
 
 
 def in_own_folders(trainings: Iterable[Piece]) -> Iterator[Piece]:
-    """Trainings of the same game and recipe, with other options, would share a folder: all but the first get another."""
+    """Trainings of the same game and recipe, with other options, would share a folder: all but the first get
+    another."""
     taken = set()
     for number, piece in enumerate(trainings):
         run = tuple(piece.words[2:5])

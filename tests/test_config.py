@@ -160,8 +160,8 @@ def test_vanilla_and_sa_have_their_own_numbers() -> None:
 
 
 ATARI = ("pong", "freeway", "bank_heist", "road_runner")
-# radial_rl_v2's vanilla DQN, its RADIAL and the paper's AT and SA-DQN: steps, buffer, first update, batch, samples per step,
-# step size, share left at the end, n-step, target copy.
+# radial_rl_v2's vanilla DQN, its RADIAL and the paper's AT and SA-DQN: steps, buffer, first update, batch, samples per
+# step, step size, share left at the end, n-step, target copy.
 PAPER_DQN = {
     "standard": (6_000_000, 200_000, 50_000, 128, 32, 1.25e-4, 1, 1, 4_000),
     "radial": (4_500_000, 200_000, 50_000, 128, 32, 1.25e-4, 1, 1, 4_000),

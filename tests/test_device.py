@@ -1,5 +1,5 @@
-"""How work runs on a machine: graphed functions do what they do without, precision and kernels are chosen where they can be
-trusted, and other people's settings are left as they were."""
+"""How work runs on a machine: graphed functions do what they do without, precision and kernels are chosen where they
+can be trusted, and other people's settings are left as they were."""
 
 import gc
 import os

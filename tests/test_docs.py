@@ -1,4 +1,5 @@
-"""What README.md and docs/ say exists: commands parse, names are known, links lead somewhere. They are run by `make docs-check`."""
+"""What README.md and docs/ say exists: commands parse, names are known, links lead somewhere. They are run by `make
+docs-check`."""
 
 import re
 import shlex

@@ -1,4 +1,5 @@
-"""The examples run, each in this process as `python examples/NAME.py` would run it: importing takes longer than most of them."""
+"""The examples run, each in this process as `python examples/NAME.py` would run it: importing takes longer than most of
+them."""
 
 import re
 import runpy

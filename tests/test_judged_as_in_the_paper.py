@@ -1,4 +1,5 @@
-"""Recipes and presets against the paper: which loss, which agent is kept, how agents are judged, and by which budgets."""
+"""Recipes and presets against the paper: which loss, which agent is kept, how agents are judged, and by which
+budgets."""
 
 from pathlib import Path
 

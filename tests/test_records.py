@@ -1,4 +1,5 @@
-"""What is kept of published measurements in benchmarks/results: archives as they were made, which reports can be made of."""
+"""What is kept of published measurements in benchmarks/results: archives as they were made, which reports can be made
+of."""
 
 import hashlib
 import tarfile

@@ -47,8 +47,8 @@ def make_env(
     *,
     render: bool = False,
 ) -> "VectorEnv":
-    """N copies of a game; observations arrive on `device`. `threads` 0 lets the engine choose; results never depend on it,
-    nor on `render`, which makes pictures for people (`screen`)."""
+    """N copies of a game; observations arrive on `device`. `threads` 0 lets the engine choose; results never depend on
+    it, nor on `render`, which makes pictures for people (`screen`)."""
     from bcl import envs
 
     check(make_env, locals())
@@ -57,11 +57,11 @@ def make_env(
 
 
 def wrap(network: "nn.Module", game: str | Game | Callable[..., Any]) -> Policy:
-    """A module of your own as a policy of a game, for `bcl.evaluate`, `bcl.certify` and, if it is a `Sequential` of plain
-    layers, `bcl.save`, after which commands take its file.
+    """A module of your own as a policy of a game, for `bcl.evaluate`, `bcl.certify` and, if it is a `Sequential` of
+    plain layers, `bcl.save`, after which commands take its file.
 
-    It gets observations (B, *shape) as `bcl.make_env` gives them, bytes divided by 255, and returns one action score per action.
-    Certificates need a `Sequential` of layers that have bounds.
+    It gets observations (B, *shape) as `bcl.make_env` gives them, bytes divided by 255, and returns one action score
+    per action. Certificates need a `Sequential` of layers that have bounds.
     """
     import torch
     from torch import nn
@@ -110,8 +110,8 @@ def import_policy(
         format: radial-dqn (radial_rl_v2, SA-DQN, BCL), radial-dqn-v1 (radial_rl), radial-ppo (Procgen) or sb3 (a
             Stable-Baselines3 DQN, PPO or A2C zip).
         game: The game it plays, such as fruitbot.
-        normalise: sb3: an npz file with mean and var of VecNormalize's obs_rms, and its epsilon, where the agent was trained
-            behind it.
+        normalise: sb3: an npz file with mean and var of VecNormalize's obs_rms, and its epsilon, where the agent was
+            trained behind it.
     """
     text("format", format, "give its name, such as 'sb3'")
     statistics = None if normalise is None else path_of("normalise", normalise)
@@ -147,7 +147,8 @@ def _instead_of(folder: Path) -> str:
 
 
 def pick_device(device: "str | torch.device", numbered: bool = False) -> "torch.device":
-    """One that this machine has; `auto` is the GPU where there is one, `numbered` allows a GPU by its number, such as cuda:1."""
+    """One that this machine has; `auto` is the GPU where there is one, `numbered` allows a GPU by its number, such as
+    cuda:1."""
     import torch
 
     given("device", device, (str, torch.device), DEVICES)

@@ -145,8 +145,8 @@ class progress(Bars, ProgressListener):
 class live(Bars):
     """A run that this process works on: a bar for the whole and one for every piece of its work that is under way.
 
-    `shown` forces bars or none, `lines` are printed where none are; `on_row` is told the rows of metrics that are new, and
-    what it raises gets the `note`.
+    `shown` forces bars or none, `lines` are printed where none are; `on_row` is told the rows of metrics that are new,
+    and what it raises gets the `note`.
     """
 
     def __init__(
@@ -237,8 +237,8 @@ def _shown(piece: "Piece") -> Shown:
 
 @contextlib.contextmanager
 def stop_requests(message: str = "") -> Iterator[Callable[[], bool]]:
-    """Ctrl-C and SIGTERM ask work to stop at the next good moment; a second one ends it at once, with `message` where it
-    does not end by itself."""
+    """Ctrl-C and SIGTERM ask work to stop at the next good moment; a second one ends it at once, with `message` where
+    it does not end by itself."""
     asked: list[int] = []
     force_exit = threading.Timer(GRACE, _end_all, [f"bcl: interrupted; {message}\n"])
     force_exit.daemon = True
@@ -262,7 +262,8 @@ def stop_requests(message: str = "") -> Iterator[Callable[[], bool]]:
 
 
 def _end_all(message: str) -> None:
-    """End this process and its children, where work ignores the interrupt, such as a game that hangs. Files stay whole: writes are atomic."""
+    """End this process and its children, where work ignores the interrupt, such as a game that hangs. Files stay whole:
+    writes are atomic."""
     for child in multiprocessing.active_children():
         child.kill()
     with contextlib.suppress(OSError):

@@ -62,7 +62,8 @@ class Certification(Result):
         if seed == self.verdict_seed:
             return ("these are the episodes of the run's verdict",)
         return (
-            f"these are the episodes of 'bcl attack' with --seed {seed}; the run's verdict has --seed {self.verdict_seed}",
+            f"these are the episodes of 'bcl attack' with --seed {seed}; "
+            f"the run's verdict has --seed {self.verdict_seed}",
         )
 
     def table(self) -> Table:
@@ -124,14 +125,14 @@ def evaluate(
     """Evaluate an agent under attack: mean return for every attack and budget, the worst case, and flags, which are
     reasons to distrust the numbers.
 
-    The agent is a run, a policy file or a policy. Attacks may be given by name or as they are. Of a run, the agent that its
-    training began from is evaluated too; of a policy file, that file alone. With `find_eps` only budgets that are given are
-    played, beside those of the search.
+    The agent is a run, a policy file or a policy. Attacks may be given by name or as they are. Of a run, the agent that
+    its training began from is evaluated too; of a policy file, that file alone. With `find_eps` only budgets that are
+    given are played, beside those of the search.
 
     Args:
         agent: A run directory, a policy file or an agent of `bcl zoo` (foreign agents: `bcl import` first).
-        suite: quick (PGD-10; the default), paper (the paper's four attacks), strong, or learned (strong and an adversary
-            that is trained against the agent).
+        suite: quick (PGD-10; the default), paper (the paper's four attacks), strong, or learned (strong and an
+            adversary that is trained against the agent).
         attacks: Single attacks instead of a suite: apgd, apgd-N (N steps), apgd-margin, corner-noise, fgsm, learned,
             learned-N (a training of N steps), mad, multi, multi-t, noise, pgd, pgd-N (N steps), ri-fgsm, square,
             worst-action, or module:Attack.
@@ -144,8 +145,8 @@ def evaluate(
         precision: How attacks search on a GPU: fast is half precision for images; actions are always decided in full
             precision.
         num_envs: Copies of the game played at once; 0: chosen by the number of episodes.
-        starts: game: as the game has them, on Atari with the paper's no-ops; varied: then a few random actions, so that no
-            two episodes are the same; by default as evaluation.starts says, which is game.
+        starts: game: as the game has them, on Atari with the paper's no-ops; varied: then a few random actions, so that
+            no two episodes are the same; by default as evaluation.starts says, which is game.
         device: auto, cpu or cuda.
         sanity: Also attack with a budget of 1, which must bring the return to the floor.
         parallel: Processes that share the work; worth it on a CPU with several cores.
@@ -207,8 +208,8 @@ def certify(
     Args:
         agent: A run directory, a policy file or an agent of `bcl zoo`.
         eps: Budgets, such as 1/255; by default those of the run, or of the game's preset.
-        method: Interval bounds, CROWN on intervals, or CROWN throughout: each tighter and slower than the one before. auto:
-            the tightest that this network can be certified with in reasonable time.
+        method: Interval bounds, CROWN on intervals, or CROWN throughout: each tighter and slower than the one before.
+            auto: the tightest that this network can be certified with in reasonable time.
         episodes: Episodes, all played at once; by default as the run or the game's preset says.
         seed: Seed of the games.
         env_set: Procgen: the training levels, or the unlimited set.

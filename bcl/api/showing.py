@@ -202,8 +202,8 @@ def _status(run: RunDirectory, repeats: Repeats) -> tuple[dict[str, Any], list[s
 
 
 def compare(*runs: Where) -> "Comparison":
-    """Compare agents: the worst return within each budget with intervals, the probability that each does better than the
-    first, what training took, and the paper's numbers. Nothing is played; `bcl attack` plays what is missing.
+    """Compare agents: the worst return within each budget with intervals, the probability that each does better than
+    the first, what training took, and the paper's numbers. Nothing is played; `bcl attack` plays what is missing.
 
     Returns a block per game. Printed it is Markdown, `to_dict` is plain data; `bcl.reports.tables` also writes LaTeX.
 
@@ -235,8 +235,8 @@ def video(
 
     Args:
         agent: A run directory, a policy file or an agent of `bcl zoo`.
-        attack: apgd, apgd-margin, corner-noise, fgsm, learned, mad, multi, multi-t, noise, pgd, pgd-N (N steps), ri-fgsm,
-            square, worst-action or module:Attack.
+        attack: apgd, apgd-margin, corner-noise, fgsm, learned, mad, multi, multi-t, noise, pgd, pgd-N (N steps),
+            ri-fgsm, square, worst-action or module:Attack.
         eps: Budget, such as 3/255; 0 is no attack; by default the first of the run, or of the game's preset.
         seed: Seed of the game and of the attack: it is the episode that `bcl attack --episodes 1` plays with that seed.
         steps: Agent steps to show; 0: the whole episode.

@@ -162,8 +162,8 @@ class Finisher:
 
     @contextlib.contextmanager
     def at_work(self, run: Path, resumed: Path, until: str = "") -> "Iterator[Dispatcher]":
-        """A dispatcher for the work on a run, with its progress shown; where it stops, the error says how to continue with `resumed`, the run
-        or its repeats."""
+        """A dispatcher for the work on a run, with its progress shown; where it stops, the error says how to continue
+        with `resumed`, the run or its repeats."""
         from bcl.api import console
 
         resume = shlex.join(["bcl", "resume", str(resumed), *self.workers.options()])
@@ -218,10 +218,11 @@ def train(
     """Train an agent, or continue a run with the same settings. Any setting can be given as --section.key value; `bcl
     presets GAME` prints them all with help.
 
-    In Python, settings are given by section, as in a configuration file: `curriculum={"runs": 2}` is `--curriculum.runs 2`.
-    `say=print` shows a line for every stage and phase, `progress` bars (by default in terminals and notebooks); `on_row` is
-    called with the folder of a training run and each row of its metrics; what it raises ends the work, and `bcl.resume` goes on. With `as_command`, Ctrl-C lets the run keep a
-    checkpoint first, and lines are printed where there are no bars. The result of `repeats` is a `RepeatedRun`.
+    In Python, settings are given by section, as in a configuration file: `curriculum={"runs": 2}` is `--curriculum.runs
+    2`. `say=print` shows a line for every stage and phase, `progress` bars (by default in terminals and notebooks);
+    `on_row` is called with the folder of a training run and each row of its metrics; what it raises ends the work, and
+    `bcl.resume` goes on. With `as_command`, Ctrl-C lets the run keep a checkpoint first, and lines are printed where
+    there are no bars. The result of `repeats` is a `RepeatedRun`.
 
     Args:
         game: A preset (`bcl presets`), an Atari or Procgen game, or a Gymnasium id.
@@ -229,7 +230,8 @@ def train(
         out: Run directory; by default runs/GAME-RECIPE-sSEED.
         seed: Root of every random draw (0).
         size: small: a quick look; the result is not the paper's protocol.
-        init: A policy file, a run or an agent of `bcl zoo` to start from, in place of the stages before the recipe's own.
+        init: A policy file, a run or an agent of `bcl zoo` to start from, in place of the stages before the recipe's
+            own.
         config: A TOML file of settings: it overrides the preset, options override it.
         repeats: How many whole runs to train, with this seed and the following ones, each in a folder of its own.
     """
@@ -337,7 +339,8 @@ def _name(game: str | Callable[..., Any], workers: Workers) -> str:
 
 
 def _check(folder: Path, repeats: list[Stages], settings: Mapping[str, Any], init: Policy | None) -> bool:
-    """Whether the folder holds this run already, or these repeats; anything else that cannot be trained there is refused."""
+    """Whether the folder holds this run already, or these repeats; anything else that cannot be trained there is
+    refused."""
     stage, config = repeats[0][-1]
     if str(folder).startswith(zoo.PREFIX):
         raise ConfigError(f"--out '{folder}' would be taken for an agent of the zoo", "give it another name")

@@ -28,8 +28,8 @@ class Workers:
     parallel: int = 1
     """Runs and evaluations at once on this machine; they share its GPU."""
     judge_beside: JudgeBeside = "auto"
-    """Without --parallel, in a curriculum: play the scores of a run in a second process while the run that probably comes next
-    trains. Decisions are the same. auto: on a GPU, for Atari and Procgen."""
+    """Without --parallel, in a curriculum: play the scores of a run in a second process while the run that probably
+    comes next trains. Decisions are the same. auto: on a GPU, for Atari and Procgen."""
     ray_address: str | None = None
     """`auto`, host:port or ray://host:port; without it a cluster of this machine alone is started."""
     ray_cpus: float = 1.0

@@ -1,4 +1,5 @@
-"""An adversary that plans ahead (after Sun et al. 2022): a director chooses the action, PGD makes the victim take it."""
+"""An adversary that plans ahead (after Sun et al. 2022): a director chooses the action, PGD makes the victim take
+it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field

@@ -31,8 +31,8 @@ class CornerNoise:
 
 @dataclass(frozen=True)
 class Square:
-    """Square attack, Linf (Andriushchenko et al. 2020): moves random windows to +-eps and keeps what raises the margin, so
-    that masked gradients cannot stop it; `area` is the first window's share."""
+    """Square attack, Linf (Andriushchenko et al. 2020): moves random windows to +-eps and keeps what raises the margin,
+    so that masked gradients cannot stop it; `area` is the first window's share."""
 
     queries: int = 500
     area: float = 0.8
@@ -58,7 +58,8 @@ class Square:
 
 
 def uniform(obs: Tensor, eps: Budget, generator: Randomness, copies: int = 1) -> Tensor:
-    """Independent U(-eps, eps) in the shape of `obs`, and laid out like it in memory; `copies`: how many of the batch it is."""
+    """Independent U(-eps, eps) in the shape of `obs`, and laid out like it in memory; `copies`: how many of the batch
+    it is."""
     noise = torch.empty_like(obs)
     fill_uniform(noise.unflatten(0, (copies, -1)), generator)
     return noise.mul_(eps)

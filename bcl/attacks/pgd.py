@@ -14,7 +14,8 @@ from bcl.errors import ConfigError
 
 APGD_MOMENTUM = 0.75  # weight of the new step against the last one
 APGD_RISES = 0.75  # share of steps since the last checkpoint that must raise the objective
-SQRT_2 = 1.4142135623730951  # its multiples, modulo 1, fill [0, 1) evenly, and otherwise than those by which budgets are spread
+# Its multiples, modulo 1, fill [0, 1) evenly, and otherwise than those by which budgets are spread.
+SQRT_2 = 1.4142135623730951
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,8 @@ class PGD:
 
 @dataclass(frozen=True)
 class MixedPGD:
-    """PGD on most observations; on a share of them from a random point with steps as large as eps. For training, in one pass."""
+    """PGD on most observations; on a share of them from a random point with steps as large as eps. For training, in one
+    pass."""
 
     steps: int
     step: float
@@ -114,8 +116,8 @@ class WorstAction:
 
 @dataclass(frozen=True)
 class APGD:
-    """Auto-PGD (Croce and Hein 2020): momentum, steps that are halved, and restarts from the best point. It begins at random;
-    the best point seen, one that changes the action before one that does not."""
+    """Auto-PGD (Croce and Hein 2020): momentum, steps that are halved, and restarts from the best point. It begins at
+    random; the best point seen, one that changes the action before one that does not."""
 
     steps: int = 100
     objective: Objective = CrossEntropy()

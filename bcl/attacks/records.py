@@ -28,7 +28,8 @@ NONE = "none"  # the repr of no attack
 SOURCE = "source_digest"  # key of an attack that is not one of this package
 # In the order of tables: the paper's first.
 _ATTACKS = (
-    PGD, RIFGSM, Multi, MultiT, FGSM, APGD, WorstAction, Square, UniformNoise, CornerNoise, Learned, LowestScored, MixedPGD,
+    PGD, RIFGSM, Multi, MultiT, FGSM, APGD, WorstAction, Square, UniformNoise, CornerNoise, Learned, LowestScored,
+    MixedPGD,
 )  # fmt: skip
 _OBJECTIVES = (CrossEntropy, KL, Margin, MinBest, OwnValue)
 _KINDS: dict[str, type] = {kind.__name__: kind for kind in (*_ATTACKS, *_OBJECTIVES)}
@@ -62,7 +63,8 @@ class OtherAttack:
 
 
 def attack_to_dict(attack: Attack) -> dict[str, Any]:
-    """Its kind, those of its fields that its repr shows and, if it is not one of this package, a digest of its source."""
+    """Its kind, those of its fields that its repr shows and, if it is not one of this package, a digest of its
+    source."""
     if isinstance(attack, OtherAttack):
         name = attack.kind
         source = attack.source
@@ -88,8 +90,8 @@ def attack_to_dict(attack: Attack) -> dict[str, Any]:
 
 
 def attack_from_dict(data: dict[str, Any]) -> Attack:
-    """The inverse of `attack_to_dict`; what this package cannot rebuild is an `OtherAttack`. Raises TypeError or KeyError for
-    what is no attack at all."""
+    """The inverse of `attack_to_dict`; what this package cannot rebuild is an `OtherAttack`. Raises TypeError or
+    KeyError for what is no attack at all."""
     if not isinstance(data, dict):
         raise TypeError(f"{data!r:.60} is not an attack")
     fields = {name: value for name, value in data.items() if name not in ("kind", SOURCE)}
@@ -107,7 +109,8 @@ def attack_from_dict(data: dict[str, Any]) -> Attack:
 
 @functools.cache  # a file that is edited later is not what was imported
 def source_digest(kind: type) -> str:
-    """Changes with the source of a class's module, in a notebook with the cell of its `__call__`; empty where neither can be read."""
+    """Changes with the source of a class's module, in a notebook with the cell of its `__call__`; empty where neither
+    can be read."""
     for defined in (sys.modules.get(kind.__module__), vars(kind).get("__call__")):
         with contextlib.suppress(OSError, TypeError):
             lines, _ = inspect.findsource(cast(Any, defined))
@@ -116,8 +119,8 @@ def source_digest(kind: type) -> str:
 
 
 def lacks_source(attack: Attack | None) -> bool:
-    """Whether what an attack does may change while its stored form stays the same: the source of its class, or of its objective's,
-    could not be read."""
+    """Whether what an attack does may change while its stored form stays the same: the source of its class, or of its
+    objective's, could not be read."""
     return attack is not None and _lacks_source(attack_to_dict(attack))
 
 

@@ -86,8 +86,8 @@ def with_name(attack: Attack, shown: str) -> Attack:
 
 
 def attack_by_name(name: str) -> Attack:
-    """An attack as people write it: `square`, `pgd-10` for a number of steps, `learned-20000` for a training of so many,
-    `module:Attack` for a user-defined one."""
+    """An attack as people write it: `square`, `pgd-10` for a number of steps, `learned-20000` for a training of so
+    many, `module:Attack` for a user-defined one."""
     if name in _NAMED:
         return _NAMED[name]
     if ":" in name:

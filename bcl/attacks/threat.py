@@ -12,13 +12,13 @@ from bcl.errors import BclError, ConfigError
 from bcl.settings import fits
 
 Budget: TypeAlias = float | Tensor
-"""eps in observation units. A 0-d tensor lets a captured CUDA graph follow a schedule; (B,) is one budget per observation,
-which attacks get shaped so that it broadcasts over observations."""
+"""eps in observation units. A 0-d tensor lets a captured CUDA graph follow a schedule; (B,) is one budget per
+observation, which attacks get shaped so that it broadcasts over observations."""
 
 
 Randomness: TypeAlias = Generator | Sequence[Generator]
-"""Where attacks draw from, by the functions of `bcl.attacks.noise`. Several generators share the rows of a batch equally:
-played together, the rows of each are what they would be alone."""
+"""Where attacks draw from, by the functions of `bcl.attacks.noise`. Several generators share the rows of a batch
+equally: played together, the rows of each are what they would be alone."""
 
 
 class AttackedPolicy(Protocol):
@@ -34,7 +34,8 @@ class AttackedPolicy(Protocol):
 
 
 class Attack(Protocol):
-    """A frozen dataclass; call it through `perturb`. Scores are stored under its class, fields and, of one's own, source."""
+    """A frozen dataclass; call it through `perturb`. Scores are stored under its class, fields and, of one's own,
+    source."""
 
     def __call__(self, policy: AttackedPolicy, obs: Tensor, eps: Budget, generator: Randomness, /) -> Tensor: ...
 
@@ -55,7 +56,8 @@ class Ball(NamedTuple):
 
     @classmethod
     def around(cls, policy: AttackedPolicy, obs: Tensor, eps: Budget) -> "Ball":
-        """The eps-ball cut to the box. Where they do not meet, the ball's point nearest to the box is all that is left."""
+        """The eps-ball cut to the box. Where they do not meet, the ball's point nearest to the box is all that is
+        left."""
         below = _no_further_than(eps, obs - eps, obs)
         above = _no_further_than(eps, obs + eps, obs)
         lo, hi = (torch.clamp(bound.to(obs), below, above) for bound in (policy.low, policy.high))

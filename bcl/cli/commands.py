@@ -1,7 +1,7 @@
 """The commands. Each is a function of the Python API and what the console adds to it: what is printed, in which form.
 
-A command's options are the parameters of the API's function and of its own function here. `call` is the API's function with
-the arguments that were given. Nothing heavy is imported at the top.
+A command's options are the parameters of the API's function and of its own function here. `call` is the API's function
+with the arguments that were given. Nothing heavy is imported at the top.
 """
 
 import json as to_json
@@ -217,7 +217,8 @@ def import_(call: Call, *, out: Path, settings: Settings = NONE) -> None:
     print(f"{out}: {policy.spec.kind} for {policy.spec.algo}, {parameters}, {actions}, {game}")
     if statistics := call.keywords.get("normalise"):
         print(
-            f"observations are normalised by {statistics} in the first layer; they are not clipped (VecNormalize's clip_obs)"
+            f"observations are normalised by {statistics} in the first layer; "
+            "they are not clipped (VecNormalize's clip_obs)"
         )
     _print_next("attack", out)
 

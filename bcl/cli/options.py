@@ -45,8 +45,8 @@ WORDS = {
     "format": ("radial-dqn", "radial-dqn-v1", "radial-ppo", "sb3"),
     "device": ("auto", "cpu", "cuda"),
 }
-# tyro's table for the shell has options alone: words in their place are added as switches of that name. After an option for
-# several values it offers those alone: other options are added to them. In fish all this stands in double quotes.
+# tyro's table for the shell has options alone: words in their place are added as switches of that name. After an option
+# for several values it offers those alone: other options are added to them. In fish all this stands in double quotes.
 COMPLETE_MORE = """\
 for command, words in {places}.items():
     options = COMPLETION_SPEC['subcommands'][command]['options']
@@ -96,8 +96,8 @@ class CommandOption:
         return tuple(known.get(self.parameter, ())) if self.kind is str or self.positional else ()
 
     def field(self, strict: bool, known: Mapping[str, Sequence[str]] = NOTHING) -> tuple[Any, ...]:
-        """For tyro, to which every value is text. `strict`: it insists on what is required, as help should say; `known`: words that
-        completion offers."""
+        """For tyro, to which every value is text. `strict`: it insists on what is required, as help should say;
+        `known`: words that completion offers."""
         kind: Any = bool if self.kind is bool else tuple[str, ...] if self.several else str
         missing = {bool: False, str: "", tuple[str, ...]: ()}[kind]
         about: dict[str, Any] = {"help": self.help, "help_behavior_hint": f"(default: {self.default})"}
@@ -214,7 +214,8 @@ def _arguments(options: Iterable[CommandOption], words: Any, see_help: str) -> d
 
 
 def _refuse_unclear(options: Iterable[CommandOption], words: list[str], see_help: str) -> None:
-    """Refuse an option without its value, or one for several values given twice: the parser would drop the first without an error."""
+    """Refuse an option without its value, or one for several values given twice: the parser would drop the first
+    without an error."""
     valued = {option.shown: option for option in options if option.kind is not bool and not option.positional}
     seen = set()
     for word, following in itertools.pairwise([*words, "--"]):

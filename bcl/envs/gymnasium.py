@@ -1,7 +1,7 @@
 """Any Gymnasium environment with discrete actions and a box observation.
 
-Vector observations are divided, per dimension, by documented constants (`bcl.games.OBSERVATION_SCALES`); eps is in those
-scaled units. Byte images (height, width, channels) become (channels, height, width).
+Vector observations are divided, per dimension, by documented constants (`bcl.games.OBSERVATION_SCALES`); eps is in
+those scaled units. Byte images (height, width, channels) become (channels, height, width).
 
 An error of the user's environment becomes one sentence. It comes in `info` and is raised by `_answered`: not every
 exception can be sent from a process, and Gymnasium prints what it gets.
@@ -211,8 +211,8 @@ def _add_traceback(sentence: GameError, error: BaseException) -> GameError:
 
 @contextlib.contextmanager
 def _without_exit() -> Iterator[None]:
-    """A game that calls `os._exit` would end this process: here it raises. A child that it forks may, and so may other threads,
-    such as the one that ends a game that hangs. Around whole vector steps, since it takes 1.6 us."""
+    """A game that calls `os._exit` would end this process: here it raises. A child that it forks may, and so may other
+    threads, such as the one that ends a game that hangs. Around whole vector steps, since it takes 1.6 us."""
     exit_now = os._exit
     here = (os.getpid(), threading.get_ident())
 

@@ -30,7 +30,8 @@ class ProcgenEnvs(VectorEnv):
     num_actions = 15
     # Keys held; what the last six do, if anything, depends on the game.
     action_names = (
-        "LEFT DOWN", "LEFT", "LEFT UP", "DOWN", "NOOP", "UP", "RIGHT DOWN", "RIGHT", "RIGHT UP", "D", "A", "W", "S", "Q", "E",
+        "LEFT DOWN", "LEFT", "LEFT UP", "DOWN", "NOOP", "UP", "RIGHT DOWN", "RIGHT", "RIGHT UP",
+        "D", "A", "W", "S", "Q", "E",
     )  # fmt: skip
     obs_shape = (3, 64, 64)
     low = (0.0,)

@@ -15,7 +15,8 @@ from bcl.games import AtariGame, Game
 
 Seeds = int | Sequence[int]
 MAX_SEED = 2**31 - 1
-# Agent steps, from the fewest to the most: after fewer Pong is soon back on its usual course, with more the opponent scores.
+# Agent steps, from the fewest to the most: after fewer Pong is soon back on its usual course, with more the opponent
+# scores.
 ATARI_PREFIXES = (30, 120)
 PREFIXES = (1, 10)  # elsewhere, where starts are drawn already; more would end a game of CartPole
 PREFIX_TRIES = 8  # beginnings of whole length that may end an episode in a row
@@ -30,8 +31,9 @@ class Step:
     reward: Tensor  # (N,) float32, raw
     terminated: Tensor  # (N,) bool, the game itself ended
     truncated: Tensor  # (N,) bool, a step limit ended it: the state had a future, so learners bootstrap
-    # (N,) bool; where False the game made a move of its own: no transition, no reward, no end. The one move of its own that
-    # counts as played, without reward, is one after a lost life in which the game ends: else two episodes would merge.
+    # (N,) bool; where False the game made a move of its own: no transition, no reward, no end. The one move of its own
+    # that counts as played, without reward, is one after a lost life in which the game ends: else two episodes would
+    # merge.
     playing: Tensor
     final_obs: Tensor  # (E, *obs_shape) last observation of each episode that ended, in the order of `ended`
 
@@ -50,7 +52,8 @@ class Step:
 
 
 class VectorEnv(Protocol):
-    """N copies of a game. `send` starts a step and returns at once where the engine has threads; `recv` waits for it."""
+    """N copies of a game. `send` starts a step and returns at once where the engine has threads; `recv` waits for
+    it."""
 
     game: Game
     num_envs: int
@@ -108,7 +111,8 @@ def _index(seed: int) -> int:
 
 
 def host_actions(actions: Tensor, num_envs: int, num_actions: int) -> np.ndarray:
-    """Actions as the engines take them, checked: an engine given a wrong index plays something else without an error."""
+    """Actions as the engines take them, checked: an engine given a wrong index plays something else without an
+    error."""
     kind = actions.dtype
     if actions.shape != (num_envs,) or kind.is_floating_point or kind.is_complex or kind == torch.bool:
         given = f"actions of shape {tuple(actions.shape)} and type {kind} do not fit"
@@ -126,8 +130,8 @@ def expect_sent(sent: bool) -> None:
 
 
 def to_device(array: np.ndarray, device: torch.device) -> Tensor:
-    """A copy of an engine's buffer, which it may reuse. NumPy copies on the host: PyTorch's threads would spin for a while
-    on the cores that the emulators need."""
+    """A copy of an engine's buffer, which it may reuse. NumPy copies on the host: PyTorch's threads would spin for a
+    while on the cores that the emulators need."""
     if device.type == "cpu":
         return torch.from_numpy(array.copy())
     source = torch.from_numpy(np.ascontiguousarray(array))
@@ -157,8 +161,8 @@ class WrappedEnv(VectorEnv):
 
 
 class VariedStarts(WrappedEnv):
-    """A game whose episodes begin with random actions, which are no steps of the agent's: else a deterministic agent in a
-    deterministic game takes few courses."""
+    """A game whose episodes begin with random actions, which are no steps of the agent's: else a deterministic agent in
+    a deterministic game takes few courses."""
 
     def __init__(self, env: VectorEnv) -> None:
         super().__init__(env)
@@ -183,7 +187,8 @@ class VariedStarts(WrappedEnv):
         self._env.send(torch.from_numpy(chosen))
 
     def recv(self) -> Step:
-        """The result of the step; what happened to copies that begin is hidden, and one that ended there begins again."""
+        """The result of the step; what happened to copies that begin is hidden, and one that ended there begins
+        again."""
         step = self._env.recv()
         begins = self._left > 0
         ended = step.ended.cpu().numpy()

@@ -100,7 +100,8 @@ class Score:
         return f"{self.mean:.4g}{error}"
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data, with the summary people look for. `attack` is for people; `adversary` is what it is rebuilt from."""
+        """Plain data, with the summary people look for. `attack` is for people; `adversary` is what it is rebuilt
+        from."""
         interval = stats.iqm_interval(self.returns)
         return {
             **vars(self),
@@ -162,7 +163,8 @@ def worst(scores: Sequence[Score]) -> dict[float, Worst]:
 
 
 def worst_within(scores: Sequence[Score]) -> dict[float, Worst]:
-    """Per budget above 0, the worst of all that was played up to it, without attack too: it never rises with the budget."""
+    """Per budget above 0, the worst of all that was played up to it, without attack too: it never rises with the
+    budget."""
     return {eps: _worst_of([s for s in scores if s.eps <= eps]) for eps in _budgets(scores)}
 
 
@@ -288,8 +290,8 @@ class Evaluation(Result):
         return {s.eps: s for s in scores if s.eps == 0} | worst_within(scores)
 
     def further_flags(self, others: "Iterable[Evaluation]") -> "list[Flag]":
-        """What other evaluations of the same agent raise and this one does not: those on no fewer episodes, with the same
-        levels and starts."""
+        """What other evaluations of the same agent raise and this one does not: those on no fewer episodes, with the
+        same levels and starts."""
         found = dict.fromkeys(flag.name for flag in self.flags)
         further = []
         for other in others:
@@ -337,7 +339,8 @@ class Evaluation(Result):
     def title(self) -> str:
         """Of a table of the scores."""
         starts = " with varied starts" if self.starts == "varied" else ""
-        return f"{self.game.id}: mean return ± standard error, {counted(self.episodes, 'episode')}{starts}, seed {self.seed}"
+        played = f"{counted(self.episodes, 'episode')}{starts}, seed {self.seed}"
+        return f"{self.game.id}: mean return ± standard error, {played}"
 
     def table(self) -> Table:
         """Attacks down, budgets across, the worst case below and that of the agent that training started from."""
@@ -385,8 +388,9 @@ def levels_of(game: Game) -> Levels:
 def read_evaluations(folder: ScoresFolder, agent: str) -> list[Evaluation]:
     """The evaluations of an agent, by its fingerprint (empty: of any), whose scores lie in a folder.
 
-    Two scores belong to one evaluation if nothing but the attack and its budget differs. Left out are the floor of `--sanity`
-    and its budget of 1, which test the attack. A score that cannot be read is refused: without it another would be the worst.
+    Two scores belong to one evaluation if nothing but the attack and its budget differs. Left out are the floor of
+    `--sanity` and its budget of 1, which test the attack. A score that cannot be read is refused: without it another
+    would be the worst.
     """
     found: dict[tuple[Conditions, str], list[Score]] = {}
     for conditions, score in _stored(folder, agent):

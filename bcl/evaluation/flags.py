@@ -25,22 +25,24 @@ EXPLAINED = {
     "weak-pgd": "PGD's steps lead elsewhere: take Auto-PGD's return for the agent's.",
     "planning-wins": "Attacks that look at one step at a time miss what hurts this agent: take the learned adversary's "
     "return for the agent's.",
-    "no-effect": "The agent is robust to this attack, or the attack does not work on this network: look at stronger ones.",
+    "no-effect": "The agent is robust to this attack, or the attack does not work on this network: look at "
+    "stronger ones.",
     "bigger-budget-weaker": "The search failed at the larger budget, which contains the smaller one: the worst within "
     "each budget already has the lower return.",
-    "attack-helps": "Without attack the agent plays worse than it can: take that return for the agent's, and look at more "
-    "episodes before calling it robust.",
+    "attack-helps": "Without attack the agent plays worse than it can: take that return for the agent's, and look at "
+    "more episodes before calling it robust.",
     "more-effort-weaker": "The search is stuck, or one step was lucky: take the worst case of the strong suite.",
     "full-budget-survived": "The attack cannot find what certainly exists: do not publish these numbers.",
-    "few-courses": "The game is nearly deterministic, so read the return as that of a few episodes: standard errors are "
-    "too small.",
+    "few-courses": "The game is nearly deterministic, so read the return as that of a few episodes: standard errors "
+    "are too small.",
     "stochastic-policy": "Gradients are of one draw and actions of another: put the network into eval mode.",
     "no-learning": "Everything trained from this stage is worthless: train it longer, or with other settings.",
     "unknown-learning": "It is not known whether the stage learned to play: look at its return without attack.",
     WORSE_THAN_START: "Training made the agent worse than its start: at these budgets use the agent that it started "
     "from, whose file is named.",
 }
-"""What each flag means and what to do, in a sentence; docs/flags.md has more. Two of them are raised for stages of a run."""
+"""What each flag means and what to do, in a sentence; docs/flags.md has more. Two of them are raised for stages of a
+run."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +87,8 @@ def flags(scores: Sequence[Score], floor: Score | None = None) -> list[Flag]:
 
 
 def worse_than_start(scores: Sequence[Score], start: Sequence[Score], file: str) -> list[Flag]:
-    """Where the worst return within a budget is certainly below that of the agent in `file`, which training began from."""
+    """Where the worst return within a budget is certainly below that of the agent in `file`, which training began
+    from."""
     found = dict[tuple[Score, Score], str]()
     for eps in sorted({s.eps for s in scores} & {s.eps for s in start}):
         ours, theirs = (lowest(s for s in some if s.eps <= eps) for some in (scores, start))

@@ -58,14 +58,15 @@ class Plan:
     episodes: int
     seed: int = 0
     protocol: Protocol = "fixed"
-    """`fixed`: every copy plays a number of episodes set beforehand, so that short episodes are not over-counted; `first`: the
-    first to finish on any copy count, in order of finishing, as the reference does on Procgen."""
+    """`fixed`: every copy plays a number of episodes set beforehand, so that short episodes are not over-counted;
+    `first`: the first to finish on any copy count, in order of finishing, as the reference does on Procgen."""
     precision: Precision = "fast"
     """`fast`: on a GPU attacks search in half precision, which sees 1/8 gray level; actions are decided in full."""
     num_envs: int = 0
     """Copies played at once; 0: one per episode, at most 64, and always 64 where the protocol is `first`."""
     starts: Starts = "game"
-    """`game`: as the game has them, on Atari the no-ops alone; `varied`: then random actions (`bcl.envs.VariedStarts`)."""
+    """`game`: as the game has them, on Atari the no-ops alone; `varied`: then random actions
+    (`bcl.envs.VariedStarts`)."""
 
     def __post_init__(self) -> None:
         if self.episodes < 1:
@@ -124,7 +125,8 @@ class Conditions:
 
     @classmethod
     def from_row(cls, row: dict[str, Any], source: str) -> "Conditions":
-        """The inverse of `to_dict`, of a stored score or certificate; rows of version 0.1 have `policy`, such as `f00d on cpu`."""
+        """The inverse of `to_dict`, of a stored score or certificate; rows of version 0.1 have `policy`, such as `f00d
+        on cpu`."""
         with fitting(source):
             old = str(row.get("policy", "")).partition(" on ")
             facts = {
@@ -145,8 +147,8 @@ class Conditions:
 
 
 def game_for_evaluation(game: Game, env_set: str | None, max_steps: int, starts: int = 0) -> Game:
-    """The game as it is evaluated. Procgen: the set of levels. Atari: the step limit, for the first `starts` episodes the
-    reference's no-ops, and v1's moves after a lost life."""
+    """The game as it is evaluated. Procgen: the set of levels. Atari: the step limit, for the first `starts` episodes
+    the reference's no-ops, and v1's moves after a lost life."""
     if isinstance(game, ProcgenGame):
         if env_set not in (None, "train", "eval"):
             raise ConfigError(f"unknown set of levels '{env_set}'", "train or eval")

@@ -54,9 +54,9 @@ def evaluate_cells(
 ) -> Iterator[tuple[int, Score]]:
     """Greedy play under attack, all cells at once; each score, with the number of its cell, when it is done.
 
-    Every cell has an environment of its own, or `plan.copies()` of one that they share; those that are left do not count.
-    Cells with the same attack are rows of one batch, each with its budget and its own random draws, so that a cell has the
-    score it would have alone, up to how matrix products of another size are rounded.
+    Every cell has an environment of its own, or `plan.copies()` of one that they share; those that are left do not
+    count. Cells with the same attack are rows of one batch, each with its budget and its own random draws, so that a
+    cell has the score it would have alone, up to how matrix products of another size are rounded.
     `certificates`: budgets at which every step, and not every 32nd alone, is compared with what this method proves.
     `progress` is told after every step how many steps each copy has played, and how many episodes are done.
     """
@@ -243,7 +243,8 @@ class Group:
             self._probe.certificates_hold(self.playing)
 
     def without_finished(self) -> "Group":
-        """The same with fewer rows, once that is worth making the decision anew: on a GPU a graph has to be captured."""
+        """The same with fewer rows, once that is worth making the decision anew: on a GPU a graph has to be
+        captured."""
         playing = self.playing
         few = 2 * len(playing) <= len(self.slots) if self._stream else len(playing) < len(self.slots)
         return Group(playing, self._make_chooser, self._probe) if few else self
@@ -280,7 +281,8 @@ def chooser_for(policy: Policy, search: SearchForm, slots: Sequence[Slot]) -> "A
 
 
 class ActionChooser:
-    """Observations in, actions out; on a GPU one captured graph, elsewhere and for attacks that wait the same code run eagerly."""
+    """Observations in, actions out; on a GPU one captured graph, elsewhere and for attacks that wait the same code run
+    eagerly."""
 
     def __init__(
         self, policy: Policy, searched: SearchForm, attack: Attack | None, eps: Budget, generator: Randomness
@@ -338,8 +340,8 @@ class Probe:
         self._policy = policy
         self._searched = searched
         self._certificates = certificates
-        # Where gradients are looked for: through the whole policy, what rounding leaves of a dueling value stream would hide
-        # that nothing else has any.
+        # Where gradients are looked for: through the whole policy, what rounding leaves of a dueling value stream would
+        # hide that nothing else has any.
         self._exact = SearchForm(policy, "full")
 
     def __call__(self, slots: Sequence[Slot]) -> None:
@@ -383,7 +385,8 @@ class Probe:
 
 
 def without_gradient(searched: SearchForm, obs: Tensor) -> Tensor:
-    """(N,) where the gradient of the cross-entropy is zero in every element: attacks that climb it cannot begin there."""
+    """(N,) where the gradient of the cross-entropy is zero in every element: attacks that climb it cannot begin
+    there."""
     _, _, gradient = ascent(CrossEntropy(), searched, obs, searched(obs).detach())
     return (gradient.flatten(1) == 0).all(dim=1)
 

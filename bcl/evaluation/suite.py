@@ -50,8 +50,9 @@ def run_suite(
     ready: Callable[[Cell], Cell] = lambda cell: cell,
     part: int | None = None,
 ) -> Iterator[Score]:
-    """Yield every score; those found in `folder` are read, the others played and stored there when done. `ready`: what a cell
-    needs before it is played, such as the training of its adversary. `part`: which of several processes that share the work."""
+    """Yield every score; those found in `folder` are read, the others played and stored there when done. `ready`: what
+    a cell needs before it is played, such as the training of its adversary. `part`: which of several processes that
+    share the work."""
     device = next(policy.parameters()).device
     conditions = plan.conditions(fingerprint(policy), device.type)
     keys = [cell.key for cell in wanted]
@@ -134,8 +135,8 @@ def _play(
 
 
 def shares_environment(plan: Plan, device: torch.device) -> bool:
-    """Whether all cells of a pass play on copies of one environment. Not on a CPU, where nothing is gained and cells that are
-    done would go on playing, nor on Procgen, whose engine draws for all of its copies."""
+    """Whether all cells of a pass play on copies of one environment. Not on a CPU, where nothing is gained and cells
+    that are done would go on playing, nor on Procgen, whose engine draws for all of its copies."""
     return device.type == "cuda" and not isinstance(plan.game, ProcgenGame)
 
 

@@ -1,7 +1,7 @@
 """The learned adversary: our DQN learner plays the game as the adversary of one agent at one budget sees it.
 
-Its observations are the game's, its reward is the victim's, negated. Its action is the one that the victim is to be made to
-take; the first one shows the observation as it is.
+Its observations are the game's, its reward is the victim's, negated. Its action is the one that the victim is to be
+made to take; the first one shows the observation as it is.
 """
 
 import dataclasses
@@ -56,7 +56,8 @@ class AdversaryEnvs(WrappedEnv):
         self.num_actions = env.num_actions + 1
         self.action_names = ("truth", *env.action_names)
         device = next(victim.parameters()).device
-        # A fixed place, which a CUDA graph reads; not by way of self: graph and owner must not wait for the garbage collector.
+        # A fixed place, which a CUDA graph reads; not by way of self: graph and owner must not wait for the garbage
+        # collector.
         aims = self._aims = torch.zeros(env.num_envs, dtype=torch.long, device=device)
         generator = torch.Generator(device).manual_seed(0)  # nothing is drawn
         actor = Directed(lambda obs: aims)
@@ -79,8 +80,8 @@ class AdversaryEnvs(WrappedEnv):
 
 
 def ready(victim: Policy, plan: Plan, folder: ScoresFolder, progress: Begin) -> Callable[[Cell], Cell]:
-    """For `run_suite`: a learned adversary is trained, once for each agent and budget, in a folder of its own beside the scores;
-    other cells are ready as they are."""
+    """For `run_suite`: a learned adversary is trained, once for each agent and budget, in a folder of its own beside
+    the scores; other cells are ready as they are."""
 
     def train(cell: Cell) -> Cell:
         if not isinstance(cell.attack, Learned) or cell.attack.found or cell.eps == 0:
@@ -94,7 +95,9 @@ def ready(victim: Policy, plan: Plan, folder: ScoresFolder, progress: Begin) -> 
         director = train_run(
             home.path, config, Task("standard", 0.0, 0.0, SEED), myopic_director(victim, config), device,
             Hooks(progress=progress(f"training the adversary at {format_eps(cell.eps)}, {steps}")),
-            seen_by_learner=lambda env: AdversaryEnvs(VariedStarts(env) if plan.starts == "varied" else env, victim, cell.eps),
+            seen_by_learner=lambda env: AdversaryEnvs(
+                VariedStarts(env) if plan.starts == "varied" else env, victim, cell.eps
+            ),
         )  # fmt: skip
         planned = Directed(lambda obs: director(obs).argmax(dim=1) - 1)
         rivals = [dataclasses.replace(cell.attack, found=attack) for attack in (planned, *MYOPIC)]
@@ -139,7 +142,8 @@ def director_config(victim: Policy, plan: Plan, attack: Learned) -> Config:
 
 def myopic_director(victim: Policy, config: Config) -> Policy | None:
     """A director with the victim's scores, negated: before any training it aims at the action that the victim scores
-    lowest. None where the victim has another network than the DQN learner would give it, which may be too small to plan."""
+    lowest. None where the victim has another network than the DQN learner would give it, which may be too small to
+    plan."""
     network = victim.network
     if victim.spec.kind != default_kind(victim.spec.obs_shape, "dqn"):
         return None

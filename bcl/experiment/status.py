@@ -1,5 +1,5 @@
-"""Where a run stands, whether its stages learned, and where its time went, read from its files: for its own live view and for
-other processes."""
+"""Where a run stands, whether its stages learned, and where its time went, read from its files: for its own live view
+and for other processes."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -51,7 +51,8 @@ class Status:
 
 @dataclass(frozen=True)
 class Times:
-    """Seconds of wall time of one curriculum: training, judging while nothing trained, and training that was not used."""
+    """Seconds of wall time of one curriculum: training, judging while nothing trained, and training that was not
+    used."""
 
     wall: float
     training: float
@@ -102,8 +103,8 @@ def pieces(run: Path, since: float) -> Iterator[Piece]:
 
 
 def training_left(run: Path, under_way: Sequence[Piece]) -> tuple[int, int] | None:
-    """Steps trained so far, and how many there can be in all: budgets may be skipped, and runs not needed. None where there
-    is no end (an open-ended curriculum), or nothing left to train."""
+    """Steps trained so far, and how many there can be in all: budgets may be skipped, and runs not needed. None where
+    there is no end (an open-ended curriculum), or nothing left to train."""
     done = sum(piece.done for piece in under_way if piece.doing == TRAINING)
     most = 0
     for stage in RunDirectory(run).stages():
@@ -204,8 +205,8 @@ def _covered(spans: list[tuple[float, float]]) -> float:
 
 
 def learning_flag(run: TrainingFolder) -> tuple[str, str] | None:
-    """A flag and a sentence about a finished stage from fresh weights whose last episodes were no better than its first, or
-    of which that cannot be told; else none.
+    """A flag and a sentence about a finished stage from fresh weights whose last episodes were no better than its
+    first, or of which that cannot be told; else none.
 
     A stage that trains on from an agent begins with good returns, and is not expected to raise them.
     """
@@ -235,7 +236,8 @@ def rose(first: Part, last: Part) -> bool:
 
 
 def first_and_last(rows: Sequence[dict[str, Any]]) -> tuple[Part, Part] | None:
-    """`ENOUGH` episodes from each end of a run, a quarter of all where these are few; none: they cannot be told apart."""
+    """`ENOUGH` episodes from each end of a run, a quarter of all where these are few; none: they cannot be told
+    apart."""
     known = _known(rows)
     wanted = min(ENOUGH, sum(part[2] for part in known) / 4)
     head = _until(wanted, known)

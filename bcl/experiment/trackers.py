@@ -85,8 +85,8 @@ def _group(name: str) -> str:
 
 
 def _add_hparams(writer: Any, config: Config) -> None:
-    """A row of the table of hyper-parameters. Not by `writer.add_hparams`: that also lists the metrics of the table, and of several
-    such lists TensorBoard shows one."""
+    """A row of the table of hyper-parameters. Not by `writer.add_hparams`: that also lists the metrics of the table,
+    and of several such lists TensorBoard shows one."""
     from torch.utils.tensorboard.summary import hparams
 
     _, start, _ = hparams(_flat(dataclasses.asdict(config)), {})

@@ -36,8 +36,8 @@ class Verdict:
     """How a run ended."""
 
     evaluation: Evaluation
-    """Of its agent on the game as it was trained: nominal play and, if the agent was made robust, every attack at every budget;
-    with reasons to distrust it, and the start, unless that is the agent itself or fresh weights."""
+    """Of its agent on the game as it was trained: nominal play and, if the agent was made robust, every attack at every
+    budget; with reasons to distrust it, and the start, unless that is the agent itself or fresh weights."""
     unlimited: Evaluation | None
     """The same on unlimited levels; none where these are not evaluated."""
     final_score: float
@@ -74,7 +74,8 @@ class Verdict:
         return facts | {"evaluation": self.evaluation.to_dict(), "unlimited": unlimited}
 
     def sentence(self, config: Config) -> str:
-        """The verdict as people read it, within the budget reached; where that was not evaluated, within the largest that was."""
+        """The verdict as people read it, within the budget reached; where that was not evaluated, within the largest
+        that was."""
         scores = self.evaluation.scores
         start = self.evaluation.start
         words = [f"{config.recipe} on {config.game.id}: return {scores[0].mean:.4g} without attack"]
@@ -112,8 +113,8 @@ def under_attack(scores: Sequence[Score], eps: float) -> str:
 
 
 def evaluate_run(run: RunDirectory, agent: Agent, reached: float, dispatcher: Dispatcher) -> dict[str, Any]:
-    """The verdict on an agent, and on the one that the run started from, as plain data, which names the scores and does not
-    repeat them; attacks are played if the agent was made robust."""
+    """The verdict on an agent, and on the one that the run started from, as plain data, which names the scores and does
+    not repeat them; attacks are played if the agent was made robust."""
     last = run.stages()[-1]
     config = last.config
     attacks = attacks_named(config.evaluation.suite)
@@ -143,7 +144,8 @@ def evaluate_run(run: RunDirectory, agent: Agent, reached: float, dispatcher: Di
 
 
 def _with_path(run: RunDirectory, flag: Flag, start: Start | None) -> Flag:
-    """A run may be moved, so its result names the start's file within the run; people get a path that works from where they are."""
+    """A run may be moved, so its result names the start's file within the run; people get a path that works from where
+    they are."""
     if flag.name != WORSE_THAN_START or not start:
         return flag
     return replace(flag, message=flag.message.removesuffix(run.name_of(Path(start.file))) + start.file)

@@ -1,8 +1,8 @@
 """Work: orders that a `Dispatcher` gives to an executor, and what a worker does with each: a training run, scores or a
 certificate, in a folder of its own.
 
-Work done again over what an earlier call left in its folder finishes what that one began: a run that has a result is read,
-one with a checkpoint continues, scores that are stored are not played.
+Work done again over what an earlier call left in its folder finishes what that one began: a run that has a result is
+read, one with a checkpoint continues, scores that are stored are not played.
 """
 
 import contextlib
@@ -91,7 +91,8 @@ class Dispatcher:
     say: Callable[[str], None] = lambda line: None
     trackers: Trackers = NO_TRACKERS
     judge_beside: JudgeBeside = "auto"
-    """Whether one process judges a run while another trains the next; `auto`: on a GPU that trains one run at a time."""
+    """Whether one process judges a run while another trains the next; `auto`: on a GPU that trains one run at a
+    time."""
 
     def train(self, orders: OrderedRuns) -> Generator[TrainingFolder, None, None]:
         """The folders in the order of `orders`, each when it is done; closing cancels the others."""
@@ -136,7 +137,8 @@ class Dispatcher:
             ScoresFolder(folder).gather()
 
     def evaluation_jobs(self, name: str, agent: Agent, plan: Plan, cells: Sequence[Cell], part: int = 0) -> list[Job]:
-        """Jobs for the scores that are missing, one to a worker and numbered from `part`; `ScoresFolder.gather` joins what they leave."""
+        """Jobs for the scores that are missing, one to a worker and numbered from `part`; `ScoresFolder.gather` joins
+        what they leave."""
         missing = self.missing(agent, plan, cells)
         policy = content(agent) if missing else b""
         shares = min(self.executor.width, len(missing))
@@ -307,12 +309,12 @@ def train_run(
     trackers: Trackers = NO_TRACKERS,
     seen_by_learner: Callable[[VectorEnv], VectorEnv] = lambda env: env,
 ) -> Policy:
-    """One training run in a folder of its own, from the parent's weights or fresh ones; the unit of all work. Of `hooks`,
-    progress and stop requests count. `seen_by_learner` makes of the game what the learner plays.
+    """One training run in a folder of its own, from the parent's weights or fresh ones; the unit of all work. Of
+    `hooks`, progress and stop requests count. `seen_by_learner` makes of the game what the learner plays.
 
-    The result depends on the arguments and, of a run that was stopped, on where it was resumed: there every episode starts anew.
-    Checkpoints that are counted in steps do the same in every run, so that resuming can repeat it (docs/runs.md). A run that is
-    finished is read; one with a checkpoint continues.
+    The result depends on the arguments and, of a run that was stopped, on where it was resumed: there every episode
+    starts anew. Checkpoints that are counted in steps do the same in every run, so that resuming can repeat it
+    (docs/runs.md). A run that is finished is read; one with a checkpoint continues.
     """
     run = TrainingFolder(folder)
     if run.finished:

@@ -1,8 +1,9 @@
 """Robust distillation: a student learns the actions of its teacher, for everything within the budget.
 
-The student plays, so that it learns where it goes itself (Ross et al. 2011), and the teacher says on clean observations what
-each action would cost. Labels do not move with the student: bounds of Q-learning can be met by one constant for all actions,
-these cannot. The same for Q-values and logits; docs/distillation.md has formulas, sources and measurements.
+The student plays, so that it learns where it goes itself (Ross et al. 2011), and the teacher says on clean observations
+what each action would cost. Labels do not move with the student: bounds of Q-learning can be met by one constant for
+all actions, these cannot. The same for Q-values and logits; docs/distillation.md has formulas, sources and
+measurements.
 """
 
 import copy
@@ -37,8 +38,8 @@ SCALE_BATCHES = 8  # replayed batches behind that usual lead
 def train(
     policy: Policy, env: VectorEnv, config: DistillConfig, task: Task, hooks: Hooks, state: State | None = None
 ) -> Policy:
-    """Train `policy` in place on `env`; its teacher is `config.teacher`, or itself as it is. `state` continues a checkpoint of the
-    same task."""
+    """Train `policy` in place on `env`; its teacher is `config.teacher`, or itself as it is. `state` continues a
+    checkpoint of the same task."""
     learner = DistillLearner(policy, env, config, task)
     reporter = Reporter(learner, config, hooks, state)
     obs = learner.restart()

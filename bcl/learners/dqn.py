@@ -174,10 +174,11 @@ class DqnLearner(ReplayLearner):
         return super().restart()
 
     def play(self, obs: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Start the next step: (N,) actions, a share of them random, else greedy; and what the adversary shows, if asked.
+        """Start the next step: (N,) actions, a share of them random, else greedy; and what the adversary shows, if
+        asked.
 
-        Actions are those for clean observations, except on copies with the adversary in play. These have to wait for it;
-        else it is computed while the emulators step.
+        Actions are those for clean observations, except on copies with the adversary in play. These have to wait for
+        it; else it is computed while the emulators step.
         """
         self.set_schedules()
         seen = None
@@ -328,8 +329,8 @@ class DqnLearner(ReplayLearner):
 
 
 class Player:
-    """Epsilon-greedy play on all copies of a game, while the learner updates: actions come from the weights of one pass ago, on
-    a GPU on a stream of their own, so that the emulators need not wait for updates under way."""
+    """Epsilon-greedy play on all copies of a game, while the learner updates: actions come from the weights of one pass
+    ago, on a GPU on a stream of their own, so that the emulators need not wait for updates under way."""
 
     def __init__(
         self, policy: Policy, env: VectorEnv, random: HeldActions, *, graphed: bool, bf16: bool, attacked: bool

@@ -1,4 +1,5 @@
-"""What all learners share: what a training run is asked for, its device, optimizer, random draws, checkpoints and reports."""
+"""What all learners share: what a training run is asked for, its device, optimizer, random draws, checkpoints and
+reports."""
 
 import copy
 import hashlib
@@ -47,8 +48,8 @@ class Hooks:
     save: Callable[[State], None] | None = None  # keeps a checkpoint in place of the one before; none: no checkpoints
     held: Callable[[int], None] = lambda increments: None  # a paced budget was held, by increments above its start
     progress: Callable[[int, int], None] = lambda done, of: None
-    # Asked after every pass of the loop; a run that has to stop raises KeyboardInterrupt, after a checkpoint if one can be
-    # had (see Reporter).
+    # Asked after every pass of the loop; a run that has to stop raises KeyboardInterrupt, after a checkpoint if one can
+    # be had (see Reporter).
     interrupted: Callable[[], bool] = lambda: False
 
 
@@ -62,7 +63,8 @@ class Learner(ABC):
     def __init__(
         self, policy: Policy, env: VectorEnv, config: LearnerConfig, task: Task, driven: int, spread: float
     ) -> None:
-        """`driven`: copies, the first ones, that act on what the adversary shows; `spread`: of its budgets, as in the settings."""
+        """`driven`: copies, the first ones, that act on what the adversary shows; `spread`: of its budgets, as in the
+        settings."""
         keep_freed_memory()
         self.image = len(env.obs_shape) == 3
         if self.image:
@@ -96,7 +98,8 @@ class Learner(ABC):
 
     @abstractmethod
     def restart(self) -> Tensor:
-        """Start every copy anew, at the beginning and after each checkpoint that is counted in steps, and return the first observations.
+        """Start every copy anew, at the beginning and after each checkpoint that is counted in steps, and return the
+        first observations.
 
         Emulators cannot be saved: so that a resumed run equals an uninterrupted one, both start anew at the same step.
         """
@@ -150,8 +153,8 @@ class Learner(ABC):
         return torch.compile(part, dynamic=False) if self.compiles else part
 
     def _twin(self) -> Policy:
-        """The policy as attacks take it: its weights stay those of the original and have no gradients. Compiled code computes the
-        gradients of all that has any, and an attack needs those of the observation alone."""
+        """The policy as attacks take it: its weights stay those of the original and have no gradients. Compiled code
+        computes the gradients of all that has any, and an attack needs those of the observation alone."""
         twin = copy.deepcopy(self.policy).requires_grad_(False)
         for mine, original in zip(twin.parameters(), self.policy.parameters(), strict=True):
             mine.data = original.data
@@ -171,8 +174,8 @@ class Learner(ABC):
 
 
 def derive(seed: int, *path: object) -> int:
-    """Every random draw of a run follows from its seed and a path such as ("phase", 3, "run", 1): a seed of its own for every path,
-    below 2**30 so that engines can count up from it."""
+    """Every random draw of a run follows from its seed and a path such as ("phase", 3, "run", 1): a seed of its own for
+    every path, below 2**30 so that engines can count up from it."""
     digest = hashlib.sha256(repr((seed, *path)).encode()).digest()
     return int.from_bytes(digest[:4]) >> 2
 
@@ -221,7 +224,8 @@ def spread_budgets(eps: Tensor, count: int, spread: float) -> Tensor:
 
 
 def training_attack(config: AttackConfig, value: Objective, paper: Objective | None = None) -> Attack:
-    """The configured adversary; `value` is the learner's expected value, `paper` what the paper's PGD attacks if not that."""
+    """The configured adversary; `value` is the learner's expected value, `paper` what the paper's PGD attacks if not
+    that."""
     objectives: dict[str, Objective] = {
         "paper": paper if paper and config.kind == "pgd" else value,
         "value": value,
@@ -241,10 +245,10 @@ def training_attack(config: AttackConfig, value: Objective, paper: Objective | N
 class Reporter:
     """Rows, progress and checkpoints of one run, as its settings and hooks ask for them.
 
-    A checkpoint that is counted in steps starts the games anew, as resuming from it does, so that both end with the same weights.
-    A run that has to stop adds none: it goes on to the next one if that is near, else resuming goes back to the last. Where
-    checkpoints go by time nothing is repeatable, and the games play on: cut off every minute, long episodes would never end
-    and only the short ones would count as returns.
+    A checkpoint that is counted in steps starts the games anew, as resuming from it does, so that both end with the
+    same weights. A run that has to stop adds none: it goes on to the next one if that is near, else resuming goes back
+    to the last. Where checkpoints go by time nothing is repeatable, and the games play on: cut off every minute, long
+    episodes would never end and only the short ones would count as returns.
     """
 
     def __init__(self, learner: Learner, config: LearnerConfig, hooks: Hooks, state: State | None) -> None:

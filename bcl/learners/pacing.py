@@ -1,7 +1,7 @@
 """A budget that follows the play: it rises while returns hold, waits while they do not, steps back when they stay low.
 
-`advance` is pure: it gets the returns of the episodes that ended, and gives the budget. `Pacer` adds the weights to go back
-to. Not in the paper, whose budget follows a fixed ramp inside each run.
+`advance` is pure: it gets the returns of the episodes that ended, and gives the budget. `Pacer` adds the weights to go
+back to. Not in the paper, whose budget follows a fixed ramp inside each run.
 """
 
 from dataclasses import asdict, dataclass, replace
@@ -20,8 +20,8 @@ class Pace(CurriculumConfig):
     """What decides about the budget: the settings of the curriculum, as far as they count in this stage."""
 
     first_episodes: int = 0
-    """At least so many behind the first check, as many as there are copies that are not attacked, whichever they are of: short
-    episodes end first, and among few they would count for too much."""
+    """At least so many behind the first check, as many as there are copies that are not attacked, whichever they are
+    of: short episodes end first, and among few they would count for too much."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -89,7 +89,8 @@ def advance(
 ) -> Paced:
     """The budget from `step` on, given what ended since the last call: episodes of clean and of driven copies.
 
-    `certified`: share of states whose action was proven since then. It answers at once, where returns come episodes later.
+    `certified`: share of states whose action was proven since then. It answers at once, where returns come episodes
+    later.
     """
     at = replace(at, clean=at.clean + clean, driven=at.driven + driven)
     due = _enough(pace, at)
@@ -165,15 +166,16 @@ class Pacer:
 
     @property
     def knows_start(self) -> bool:
-        """Whether the play of the start was checked; before that, learning would change what is being measured. The wait also
-        fills a replay memory with whole episodes, not with their first steps alone."""
+        """Whether the play of the start was checked; before that, learning would change what is being measured. The
+        wait also fills a replay memory with whole episodes, not with their first steps alone."""
         return self._at.checks > 0
 
     @torch.no_grad()
     def observe(self, step: int, clean: Played, driven: Played, certified: float = 1.0) -> bool:
         """What happened since the last call (see `advance`); whether the budget stepped back, and with it the weights.
 
-        An agent that no longer plays well does not recover at a smaller budget: interval bounds can end in one constant.
+        An agent that no longer plays well does not recover at a smaller budget: interval bounds can end in one
+        constant.
         """
         before = self._at
         self._at = advance(self._pace, self._at, step, clean, driven, certified)

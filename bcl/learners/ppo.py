@@ -1,7 +1,7 @@
 """Proximal policy optimisation on many copies of a game at once: vanilla, RADIAL and adversarial training, one loop.
 
-Clipped surrogate, generalised advantages and scaled rewards as in the paper's code; docs/ppo.md puts the algorithm beside
-this file and numbers every difference from the paper and its code.
+Clipped surrogate, generalised advantages and scaled rewards as in the paper's code; docs/ppo.md puts the algorithm
+beside this file and numbers every difference from the paper and its code.
 """
 
 import dataclasses
@@ -55,7 +55,8 @@ def train(
 
 @dataclass(frozen=True)
 class Rollout:
-    """T steps of N copies, in places that stay the same: graphs read them, and each rollout overwrites the one before."""
+    """T steps of N copies, in places that stay the same: graphs read them, and each rollout overwrites the one
+    before."""
 
     obs: Tensor  # (T, N, *obs_shape) images as bytes
     actions: Tensor  # (T, N) int64
@@ -259,7 +260,8 @@ class PpoLearner(Learner):
         """`obs`: the last observations of all episodes that ended, in the order of time, then those to play on from."""
         memory = self._memory
         copies = self.env.num_envs
-        # In parts of one size, for which kernels were chosen: filled up with any observations, whose values are dropped.
+        # In parts of one size, for which kernels were chosen: filled up with any observations, whose values are
+        # dropped.
         filled = _laid_out(torch.cat([obs, obs[: -len(obs) % copies]]))
         with torch.no_grad(), self._autocast():
             values = torch.cat([self._network(as_float(part))[1] for part in filled.split(copies)])[: len(obs)]
@@ -381,7 +383,8 @@ def read_note(note: str) -> list[float]:
 
 
 def _laid_out(batch: Tensor) -> Tensor:
-    """Images with their channels last in memory, as the network reads them: else every pass over them begins with a copy."""
+    """Images with their channels last in memory, as the network reads them: else every pass over them begins with a
+    copy."""
     return batch.contiguous(memory_format=torch.channels_last) if batch.dim() == 4 else batch
 
 

@@ -3,10 +3,11 @@
 `radial-dqn`: radial_rl_v2, SA-DQN natural and BCL's dueling networks. They see the image transposed (x[i, j] is row j,
 column i); we transpose the kernels and the first dense layers instead, so that the upright network computes the same Q.
 `radial-dqn-v1`: radial_rl's plain network (upright already). `radial-ppo`: the IMPALA networks of radial_rl_v2 and BCL.
-`sb3`: Stable-Baselines3 DQN, PPO and A2C agents with an `MlpPolicy`, from their zip. The layers come from the tensors of
-`policy.pth`, the activation from the plain JSON in `data`, whose pickled values are never decoded. These agents see raw
-observations and ours see scaled ones, so the scale moves into the first layer, and the statistics of `VecNormalize` too
-(docs/runs.md). A DQN trained behind `VecNormalize` cannot be told from one that was not: the zip holds no trace of it.
+`sb3`: Stable-Baselines3 DQN, PPO and A2C agents with an `MlpPolicy`, from their zip. The layers come from the tensors
+of `policy.pth`, the activation from the plain JSON in `data`, whose pickled values are never decoded. These agents see
+raw observations and ours see scaled ones, so the scale moves into the first layer, and the statistics of `VecNormalize`
+too (docs/runs.md). A DQN trained behind `VecNormalize` cannot be told from one that was not: the zip holds no trace of
+it.
 """
 
 import contextlib
@@ -32,7 +33,10 @@ from bcl.policies.policy import Kind, Policy, PolicySpec
 
 Weights = dict[str, Tensor]
 MAX_BYTES = 1 << 28  # of one member, and of all weights: far more than any MLP has, far less than any machine's memory
-SUPPORTED = "only DQN, PPO and A2C agents with the MlpPolicy of Stable-Baselines3 and discrete actions can be rebuilt; bcl.wrap takes any PyTorch module"
+SUPPORTED = (
+    "only DQN, PPO and A2C agents with the MlpPolicy of Stable-Baselines3 and discrete actions can be rebuilt; "
+    "bcl.wrap takes any PyTorch module"
+)
 VECTORS = "name a Gymnasium game with vector observations, such as CartPole-v1"
 ACTOR_HEAD = "action_net"  # of PPO and A2C
 EPSILON = 1e-8  # that VecNormalize adds to variances, unless told otherwise

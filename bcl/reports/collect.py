@@ -163,7 +163,8 @@ def _of_run(run: RunDirectory, source: Path) -> Collected:
     verdict = Verdict.read(run) if run.finished else None
     if verdict:
         usual = evaluation_defaults(config.game).episodes
-        # The budget that training happened to reach may lie beyond those that agents are evaluated at; others need not have it.
+        # The budget that training happened to reach may lie beyond those that agents are evaluated at; others need not
+        # have it.
         asked = {eps for eps in verdict.evaluation.budgets if eps} & {*config.evaluation.eps}
         found = _with_verdict(read_results([(run.results, policy)]), verdict.evaluations)
         found = _ranked(found, usual, asked)
@@ -238,8 +239,8 @@ def _of_policy(file: Path) -> Collected:
 
 
 def _with_verdict(played: Sequence[Evaluation], own: Iterable[Evaluation]) -> list[Evaluation]:
-    """All evaluations of a run's agent. The verdict's `own` are whole even where their files are gone; scores that were played
-    later under the same conditions belong to them."""
+    """All evaluations of a run's agent. The verdict's `own` are whole even where their files are gone; scores that were
+    played later under the same conditions belong to them."""
     found = []
     later = [*played]
     for one in own:

@@ -1,5 +1,5 @@
-"""Runs, repeats and policy files side by side, in numbers: which of their evaluations have the same conditions, and what these
-say. Draws and writes nothing."""
+"""Runs, repeats and policy files side by side, in numbers: which of their evaluations have the same conditions, and
+what these say. Draws and writes nothing."""
 
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -282,7 +282,8 @@ def _evaluations(path: Path, results: Iterable[tuple[Results, str]]) -> tuple[Ev
 
 
 def common_starts(entries: Sequence[Entry], levels: Levels) -> list[Starts | None]:
-    """Both, where all that was evaluated on these levels has both: the paper's first. Else none: what is alike decides."""
+    """Both, where all that was evaluated on these levels has both: the paper's first. Else none: what is alike
+    decides."""
     both: list[Starts] = ["game", "varied"]
     members = [member for entry in entries for member in entry.members if member.on(levels)]
     return [*both] if all(member.on(levels, starts) for member in members for starts in both) else [None]
@@ -323,15 +324,16 @@ def _alike(pools: Sequence[Sequence[Evaluation]], like: Evaluation, seed: int | 
 
 
 def _sharing(alike: Sequence[Evaluation]) -> tuple[int, int, bool, int]:
-    """Sort key. Episodes come before attacks: a short evaluation with more attacks on fewer episodes must not replace a verdict."""
+    """Sort key. Episodes come before attacks: a short evaluation with more attacks on fewer episodes must not replace a
+    verdict."""
     shared = set.intersection(*({*one.cells} for one in alike))
     one_seed = len({one.seed for one in alike}) == 1
     return alike[0].episodes, len(shared), one_seed, sum(len(one.cells) for one in alike)
 
 
 def _blocks(entries: Sequence[Entry]) -> list[Block]:
-    """Of one game. The median of repeats is by the score summed over its levels, as the paper has it; by the game's own starts, where
-    there is a block of varied ones too."""
+    """Of one game. The median of repeats is by the score summed over its levels, as the paper has it; by the game's own
+    starts, where there is a block of varied ones too."""
     levels = {evaluation.levels for entry in entries for member in entry.members for evaluation in member.evaluations}
     found = list[_Alike]()
     first = list[_Alike]()  # of each set of levels
@@ -446,7 +448,8 @@ class _Alike:
         if len(pipelines) > 1:
             yield f"seen through different pipelines ({', '.join(sorted(pipelines))})"
         if moved:
-            yield f"after a lost life NOOP, FIRE and action 2 were played, and their rewards dropped: {', '.join(moved)}"
+            what = "after a lost life NOOP, FIRE and action 2 were played, and their rewards dropped"
+            yield f"{what}: {', '.join(moved)}"
 
     def _uneven(self) -> Iterator[str]:
         """Where a number is over other attacks than the title names."""
@@ -479,7 +482,8 @@ class _Alike:
             yield f"{label} has {what}, which not all faced"
 
     def _missing(self) -> Missing | None:
-        """The suite or attack that all faced after the fewest scores more, and the first agent that lacks some of them."""
+        """The suite or attack that all faced after the fewest scores more, and the first agent that lacks some of
+        them."""
         by_agent = {
             (entry.label, member.name): one
             for entry in self.entries

@@ -1,8 +1,8 @@
-"""Data to figures. Those of a report take data and a width in pixels and give a matplotlib figure, which `svg` makes markup;
-that of a comparison is for a file (`encoded`).
+"""Data to figures. Those of a report take data and a width in pixels and give a matplotlib figure, which `svg` makes
+markup; that of a comparison is for a file (`encoded`).
 
-Figures are drawn in the light colours of `bcl.reports.style`; in the markup each becomes a CSS variable, so that the page,
-not the figure, decides between light, dark and print.
+Figures are drawn in the light colours of `bcl.reports.style`; in the markup each becomes a CSS variable, so that the
+page, not the figure, decides between light, dark and print.
 """
 
 import io
@@ -133,8 +133,8 @@ def _number_axis(axis: Axes) -> None:
 
 @styled
 def return_against_budget(evaluation: Evaluation, published: PublishedRow | None, width: int) -> Figure:
-    """A line per attack; the worst within each budget bold; that of the agent from which training began as wide and gray;
-    the paper's values hollow."""
+    """A line per attack; the worst within each budget bold; that of the agent from which training began as wide and
+    gray; the paper's values hollow."""
     looks = styles(evaluation.attacks)
     start = evaluation.start.name if evaluation.start else ""
     of_start = f"start ({start}), worst within" if looks else f"start ({start})"
@@ -158,7 +158,8 @@ def return_against_budget(evaluation: Evaluation, published: PublishedRow | None
                   marker="" if looks else "o")  # fmt: skip
     if published:
         axes.errorbar(published.eps, published.mean, published.sem, color=LIGHT["ink"], linestyle="", marker="o",
-                      markersize=9, markerfacecolor="none", markeredgewidth=1.5, zorder=4, label="the paper")  # fmt: skip
+                      markersize=9, markerfacecolor="none", markeredgewidth=1.5, zorder=4,
+                       label="the paper")  # fmt: skip
     budget_axis(axes, [*evaluation.budgets, *(published.eps if published else ())])
     _number_axis(axes)
     axes.set_ylabel("mean return")
@@ -170,8 +171,8 @@ def return_against_budget(evaluation: Evaluation, published: PublishedRow | None
 
 @styled
 def timeline(history: Timeline, width: int) -> Figure:
-    """Time across, budget up, a row for each: a bar per run, the kept one solid; skips as arrows, a budget that paces itself
-    as a line between the rows."""
+    """Time across, budget up, a row for each: a bar per run, the kept one solid; skips as arrows, a budget that paces
+    itself as a line between the rows."""
     shown = {0.0, *(bar.eps for bar in history.bars), *(eps for skip in history.skips for eps in (skip.low, skip.high))}
     shown |= {share * max(rise.eps) for rise in history.rises for share in (0.25, 0.5, 0.75, 1.0)}
     budgets = sorted(shown | ({history.target} if history.target else set()))

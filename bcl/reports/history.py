@@ -248,8 +248,8 @@ def _curve(kept: bool, rows: Sequence[dict[str, Any]]) -> Curve:
 def _pooled(points: Sequence[tuple[float, float, float]]) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Steps and returns of (step, mean return, episodes), averaged over stretches with enough episodes.
 
-    Games that start together end in the order of their length, and long ones are not like short ones: a row of metrics with one
-    late episode says little.
+    Games that start together end in the order of their length, and long ones are not like short ones: a row of metrics
+    with one late episode says little.
     """
     if not points:
         return (), ()

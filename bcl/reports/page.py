@@ -34,7 +34,8 @@ MOST_BESIDE = 1  # attacks whose table still fits beside the figure
 
 
 def check(target: Path, out: Path | None) -> tuple[Collected, Path]:
-    """What will be told, without frames, and where. Refuses what cannot be read or written before anything is played."""
+    """What will be told, without frames, and where. Refuses what cannot be read or written before anything is
+    played."""
     collected = collect(target)
     out = out or report_file(target)
     if out.is_dir():

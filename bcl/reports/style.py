@@ -1,8 +1,8 @@
 """How things look, the same in the terminal, in figures and on the page.
 
 Colours are Okabe and Ito's hues, which colour-blind people can tell apart, darkened until each has a contrast of 3 with
-white paper, and a second set with that contrast on the dark page. No meaning hangs on colour alone: attacks also differ in
-marker and dash, the worst case is bold.
+white paper, and a second set with that contrast on the dark page. No meaning hangs on colour alone: attacks also differ
+in marker and dash, the worst case is bold.
 """
 
 import math
@@ -15,7 +15,8 @@ import numpy as np
 from bcl.attacks import Attack, attack_labels, kind_of
 from bcl.settings import format_eps
 
-# Name -> colour on white, colour on the dark page. Figures are drawn in the first; the page replaces each by a variable.
+# Name -> colour on white, colour on the dark page. Figures are drawn in the first; the page replaces each by a
+# variable.
 COLOURS = {
     "paper": ("#fdfdfe", "#14171b"),
     "ink": ("#1d2126", "#e6e8ea"),
@@ -52,7 +53,8 @@ _DASHES = ("-", (0, (4, 1.5)), (0, (1.2, 1.2)), (0, (6, 1.5, 1.2, 1.5)), (0, (6,
 
 
 def styles(attacks: Sequence[Attack]) -> dict[Attack, dict[str, Any]]:
-    """How matplotlib is to draw each: hue and marker tell the kind, hollow markers its variants, dashes all of one hue."""
+    """How matplotlib is to draw each: hue and marker tell the kind, hollow markers its variants, dashes all of one
+    hue."""
     kinds = Counter[str]()
     hues = Counter[str]()
     found = {}
@@ -80,8 +82,8 @@ def number(value: float) -> str:
 
 
 def aligned(values: Sequence[float], *, errors: bool = False) -> list[str]:
-    """Numbers of one column with as many decimals each: four digits of the largest; of errors two of the smallest, as long
-    as that makes at most three of the largest."""
+    """Numbers of one column with as many decimals each: four digits of the largest; of errors two of the smallest, as
+    long as that makes at most three of the largest."""
     sizes = [abs(value) for value in values if value] or [1.0]
     places = min(_decimals(max(sizes), 3), _decimals(min(sizes), 2)) if errors else _decimals(max(sizes), 4)
     needed = (p for p in range(places + 1) if all(round(v, p) == round(v, places) for v in values))

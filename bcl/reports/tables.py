@@ -45,7 +45,8 @@ def tables(comparison: "Comparison") -> list[Table]:
 
 
 def print_table(table: Table, console: "Console") -> None:
-    """In a terminal: turned, or in parts below each other, where only so its numbers fit; names cut where they do not."""
+    """In a terminal: turned, or in parts below each other, where only so its numbers fit; names cut where they do
+    not."""
     console.print(table.title, markup=False, highlight=False)
     lines = [table.header, *table.rows, *table.totals]
     for part, turned in _parts(lines, console.width):

@@ -1,4 +1,5 @@
-"""An episode under attack as pictures, and these as an mp4 and a GIF: the game, what the attack added, what the agent saw."""
+"""An episode under attack as pictures, and these as an mp4 and a GIF: the game, what the attack added, what the agent
+saw."""
 
 import contextlib
 import functools

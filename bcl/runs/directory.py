@@ -126,7 +126,8 @@ class TrainingFolder(WorkFolder):
         return {int(path.stem): path for path in sorted((self.path / "snapshots").glob("*.safetensors"))}
 
     def began_ahead(self) -> str | None:
-        """The agent, by its fingerprint, that it is trained from before anybody asked for it; none: it was asked for."""
+        """The agent, by its fingerprint, that it is trained from before anybody asked for it; none: it was asked
+        for."""
         return store.read_if_there(self.ahead_file).get("parent")
 
     def forget(self) -> None:
@@ -171,7 +172,8 @@ class PhaseFolder:
         return {number: self.run(number) for number in numbers}
 
     def keep(self, decision: Decision, seconds: Callable[[], float]) -> float:
-        """Store the decision, and give the time at which it was first made; refuse one that differs from what is stored."""
+        """Store the decision, and give the time at which it was first made; refuse one that differs from what is
+        stored."""
         path = self.path / "decision.json"
         made = _decision(path, store.once(path, lambda: {"decision": asdict(decision), "seconds": seconds()}))
         if replace(made.decision, stop=decision.stop) != decision:  # its wording may be of another version
@@ -183,7 +185,8 @@ class PhaseFolder:
         return made.seconds
 
     def out_of_time(self, run: int, reason: str | None) -> str | None:
-        """The reason to stop as it was when it was first asked for: on resuming, the clock must not undo what was in time."""
+        """The reason to stop as it was when it was first asked for: on resuming, the clock must not undo what was in
+        time."""
         return store.once(self.path / f"time-after-run{run}.json", lambda: {"stop": reason}).get("stop")
 
     def clock_after(self, run: int) -> float | None:
@@ -267,7 +270,8 @@ class StageFolder(TrainingFolder):
         shutil.rmtree(self._discarded, ignore_errors=True)
 
     def unused_training(self) -> list[tuple[str, float]]:
-        """Folder and seconds of training that no decision used: an earlier run was good enough, or the guess was wrong."""
+        """Folder and seconds of training that no decision used: an earlier run was good enough, or the guess was
+        wrong."""
         with store.fitting(f"'{self._unused_file}'"):
             found = [(str(one["run"]), float(one["seconds"])) for one in self._given_up()]
         for made in self.decisions():
@@ -409,8 +413,8 @@ class RunDirectory(WorkFolder):
         return StageFolder(self.path, number, Stage(**facts), own)
 
     def start(self, trained: str = "") -> tuple[str, Agent] | None:
-        """The agent that the recipe's own stages begin from, with its name; none: they begin with fresh weights, it is not
-        trained yet, or it is the agent with the fingerprint `trained`."""
+        """The agent that the recipe's own stages begin from, with its name; none: they begin with fresh weights, it is
+        not trained yet, or it is the agent with the fingerprint `trained`."""
         before = [stage for stage in self.stages() if not stage.own]
         found = None
         # By the record: a run that was copied without its weights can still be reported.
@@ -430,7 +434,8 @@ class RunDirectory(WorkFolder):
         return path.relative_to(self.path).as_posix()
 
     def check_unchanged(self) -> None:
-        """Refuse settings that were edited since the start, and files of a finished run that were changed or deleted."""
+        """Refuse settings that were edited since the start, and files of a finished run that were changed or
+        deleted."""
         way_out = f"delete '{self.result_file}' and resume the run to go on with what is there"
         with store.fitting(f"'{self.path / RUN}'", COPY_AGAIN):
             self._check_digests(self.about().get("settings"), "was started", "start a new run with other settings")
@@ -470,7 +475,8 @@ class RunDirectory(WorkFolder):
 
 
 class Repeats(WorkFolder):
-    """A folder of runs that differ in their seed, whose result are final scores, median and IQM; `path` may hold none."""
+    """A folder of runs that differ in their seed, whose result are final scores, median and IQM; `path` may hold
+    none."""
 
     @property
     def exists(self) -> bool:
@@ -548,7 +554,8 @@ def make_room(path: Path) -> None:
 
 
 def trained_stages(recipe: recipes.Recipe, stages: Sequence[Any], init: bool) -> list[tuple[int, Any, bool]]:
-    """Number of each stage that is trained, the stage, whether it is the recipe's own; with `init` only those are trained."""
+    """Number of each stage that is trained, the stage, whether it is the recipe's own; with `init` only those are
+    trained."""
     first_own = len(stages) - max(len(recipe.stages), 1) + 1
     return [(n, stage, n >= first_own) for n, stage in enumerate(stages, 1) if n >= first_own or not init]
 
@@ -561,8 +568,8 @@ def _decision(path: Path, stored: Json) -> StoredDecision:
 
 
 def _is_leftover(path: Path, directory: Path) -> bool:
-    """Whether a killed creation left it in its directory: of a run all but the last file, config.toml, and nothing without
-    the first, run.json."""
+    """Whether a killed creation left it in its directory: of a run all but the last file, config.toml, and nothing
+    without the first, run.json."""
     if store.TEMPORARY.fullmatch(path.name) or (path.is_dir() and not path.is_symlink()):
         return True
     made = _MADE.fullmatch(path.relative_to(directory).as_posix())

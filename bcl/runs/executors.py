@@ -1,8 +1,8 @@
 """Where work happens: here, in processes of this machine, or on a Ray cluster (`ray_executor`).
 
-A job is a function and a folder. It writes its results into the folder, each file whole or not at all, and called again over
-what an earlier call left there it finishes what that one began. So a job can be cancelled, lost or run elsewhere, and only
-its folder matters.
+A job is a function and a folder. It writes its results into the folder, each file whole or not at all, and called again
+over what an earlier call left there it finishes what that one began. So a job can be cancelled, lost or run elsewhere,
+and only its folder matters.
 """
 
 import atexit
@@ -66,8 +66,8 @@ class Executor:
     def run(self, jobs: Sequence[Job], stop: Stop, tick: Tick = lambda: None) -> JobsDone:
         """Yield once per job, in their order, when it is done; closing the iterator cancels the others.
 
-        Where `stop()` becomes true, jobs keep checkpoints and KeyboardInterrupt is raised. A job's error is raised here,
-        after the jobs before it were yielded. `tick` is called several times a second.
+        Where `stop()` becomes true, jobs keep checkpoints and KeyboardInterrupt is raised. A job's error is raised
+        here, after the jobs before it were yielded. `tick` is called several times a second.
         """
         raise NotImplementedError
 
@@ -89,8 +89,8 @@ class InThisProcess(Executor):
 
 
 class Processes(Executor):
-    """Up to `parallel` jobs at once, each in a process of its own that does not outlive this one. `preload` names modules
-    that jobs will import, imported once for all of them."""
+    """Up to `parallel` jobs at once, each in a process of its own that does not outlive this one. `preload` names
+    modules that jobs will import, imported once for all of them."""
 
     def __init__(self, parallel: int, preload: Sequence[str] = ()) -> None:
         self.width = parallel
@@ -168,8 +168,8 @@ class BackgroundJobs:
             self._begun[job.folder] = Child(job, self._preload)
 
     def wait(self, folder: Path) -> None:
-        """Until the job of a folder has ended, if there is one; its error is raised here, and KeyboardInterrupt where `stop()`
-        becomes true."""
+        """Until the job of a folder has ended, if there is one; its error is raised here, and KeyboardInterrupt where
+        `stop()` becomes true."""
         child = self._begun.get(folder)
         if child is None:
             return
@@ -203,8 +203,8 @@ class Child:
     """A job in a process of its own, which dies with this one however this one dies."""
 
     def __init__(self, job: Job, preload: Sequence[str] = (), threads: int = 0) -> None:
-        # A fork of this process would inherit threads and CUDA in unknown states, and a fresh one may import for seconds:
-        # with modules to preload, it is forked from a server that has imported them and done nothing else.
+        # A fork of this process would inherit threads and CUDA in unknown states, and a fresh one may import for
+        # seconds: with modules to preload, it is forked from a server that has imported them and done nothing else.
         context = multiprocessing.get_context("forkserver") if preload else multiprocessing.get_context("spawn")
         if preload:
             context.set_forkserver_preload([*preload])  # counts when the server starts, with the first job

@@ -1,7 +1,8 @@
 """Jobs on a Ray cluster whose machines share no files with this one.
 
-A job's files travel to the machine that Ray chose, the work happens in a temporary folder there, and files come back as they
-change. A job whose machine is lost begins anew on another one with the files that came back, its last checkpoint among them.
+A job's files travel to the machine that Ray chose, the work happens in a temporary folder there, and files come back as
+they change. A job whose machine is lost begins anew on another one with the files that came back, its last checkpoint
+among them.
 """
 
 import contextlib
@@ -272,7 +273,8 @@ def _changes(folder: Path, sent: FolderListing) -> tuple[Changes, FolderListing]
                 if _inodes(found) == _inodes(_listing(folder)):
                     break  # nothing was replaced, and what is open stays; files that only grow may do so
             files.close()
-        # Those that grew first, then by age: a process killed while writing them leaves no file without those before it.
+        # Those that grew first, then by age: a process killed while writing them leaves no file without those before
+        # it.
         grown = {name for name in opened if name in sent and sent[name][0] == found[name][0]}
         order = sorted(opened, key=lambda name: (name not in grown, found[name][1]))
         changes: Changes = [(name, opened[name].read()) for name in order]

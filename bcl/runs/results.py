@@ -22,8 +22,8 @@ RESULT = "result.json"
 
 @dataclass(frozen=True)
 class RowsFolder:
-    """A folder with rows of one kind in one file. Processes that share the work write a file each beside it, which may come
-    from another machine; `gather` joins them. Version 0.1 had a file per row; those are read too."""
+    """A folder with rows of one kind in one file. Processes that share the work write a file each beside it, which may
+    come from another machine; `gather` joins them. Version 0.1 had a file per row; those are read too."""
 
     path: Path
     _name: ClassVar[str]
@@ -69,7 +69,8 @@ class RowsFolder:
 
 
 def _agent_of(row: Json) -> str:
-    """Whose row it is, by fingerprint, which in version 0.1 is the beginning of `policy`; empty where it does not say."""
+    """Whose row it is, by fingerprint, which in version 0.1 is the beginning of `policy`; empty where it does not
+    say."""
     who = row.get("agent", row.get("policy"))
     return who.partition(" on ")[0] if isinstance(who, str) else ""
 

@@ -118,7 +118,8 @@ def sealed(value: Mapping[str, Any]) -> Json:
 
 
 def unsealed(value: Any) -> Json:
-    """The content of what `sealed` gave; raises ValueError for anything else. Objects of version 0.1 have no checksum."""
+    """The content of what `sealed` gave; raises ValueError for anything else. Objects of version 0.1 have no
+    checksum."""
     if not isinstance(value, dict):
         raise ValueError("it does not hold a JSON object")
     written = value.pop(CHECKSUM, None)
@@ -154,8 +155,8 @@ def sweep(directory: Path) -> None:
 
 
 def append_row(path: Path, row: Mapping[str, Any]) -> None:
-    """Add one row to a file and flush it to the disk, all of it or, if this raises, nothing; NaN and infinities become null.
-    Several processes may do so at once."""
+    """Add one row to a file and flush it to the disk, all of it or, if this raises, nothing; NaN and infinities become
+    null. Several processes may do so at once."""
     line = _line(row)
     with clear_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -253,7 +254,8 @@ def _row(path: Path, number: int, line: bytes) -> Json:
 
 
 def _is_another_process(pid: int) -> bool:
-    """Our own is none: it has no writer at work, and in a container that was started again it has the number of the last."""
+    """Our own is none: it has no writer at work, and in a container that was started again it has the number of the
+    last."""
     try:
         os.kill(pid, 0)
     except OSError as error:

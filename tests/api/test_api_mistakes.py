@@ -1,4 +1,5 @@
-"""Every parameter of every public function refuses what it cannot use: one sentence, which names it, before any work."""
+"""Every parameter of every public function refuses what it cannot use: one sentence, which names it, before any
+work."""
 
 import functools
 import inspect

@@ -42,8 +42,8 @@ class Kind:
     row: dict[str, Any]
     read: Callable[[Results], object]
     fitting: set[str]
-    """What is not refused: names that only people read, or that make the row another agent's; and single edits after which the
-    row is one that could have been stored, some of them by older versions."""
+    """What is not refused: names that only people read, or that make the row another agent's; and single edits after
+    which the row is one that could have been stored, some of them by older versions."""
 
 
 OLDER = {f"{name}-removed" for name in ("asked", "starts", "num_envs", "meaning")}

@@ -16,7 +16,8 @@ PLAIN: Script = [(1, 0), (2, 1), (3, 0), (4, -1), (5, 0), (6, 1)]
 
 
 class Scripted:
-    """Copy i plays its script over and over, each time after other idle steps, and never begins as another copy does."""
+    """Copy i plays its script over and over, each time after other idle steps, and never begins as another copy
+    does."""
 
     game = resolve("cartpole").game
     num_actions = 2

@@ -28,8 +28,9 @@ SILENT = lambda label: lambda done, of: None  # noqa: E731
 
 
 class Fork(gymnasium.Env[np.ndarray, int]):
-    """The first action decides: 0 is right, 1 enters a corridor with a trap at its end (-10), 2 and 3 stumble (-1). The other
-    way pays 10 in the end. Observation: where one is (fork, way or trap's corridor, and how far), then four idle numbers."""
+    """The first action decides: 0 is right, 1 enters a corridor with a trap at its end (-10), 2 and 3 stumble (-1). The
+    other way pays 10 in the end. Observation: where one is (fork, way or trap's corridor, and how far), then four idle
+    numbers."""
 
     observation_space = gymnasium.spaces.Box(-1.0, 1.0, (3 + CORRIDOR + 4,), np.float32)
     action_space = gymnasium.spaces.Discrete(4)
@@ -62,8 +63,8 @@ FORK = GymnasiumGame("Fork-v0")
 
 
 def walker() -> Policy:
-    """At the fork it scores the actions 0.3, 0.1, 0.2 and 0; every idle number speaks for one of them. So all can be reached
-    with 0.3: PGD comes to the next best (2), the worst action is 3, and only a planner aims at 1."""
+    """At the fork it scores the actions 0.3, 0.1, 0.2 and 0; every idle number speaks for one of them. So all can be
+    reached with 0.3: PGD comes to the next best (2), the worst action is 3, and only a planner aims at 1."""
     size = 3 + CORRIDOR + 4
     policy = Policy(PolicySpec("plain-mlp", (size,), 4, (-1.0,) * size, (1.0,) * size, (), game=FORK))
     with torch.no_grad():

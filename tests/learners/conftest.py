@@ -32,8 +32,8 @@ SMALL_PPO = PpoConfig(
 class Chain:
     """States 0 to 4 in a row; stepping right out of the last one ends the game, showing state 4 once more.
 
-    Action 1 steps right and 0 left, or every action right unless `steers`. Stepping right out of state s pays rewards[s].
-    Episodes of copy i start anywhere and are truncated after limits[i] steps, unless that is 0.
+    Action 1 steps right and 0 left, or every action right unless `steers`. Stepping right out of state s pays
+    rewards[s]. Episodes of copy i start anywhere and are truncated after limits[i] steps, unless that is 0.
     """
 
     num_actions = 2

@@ -15,8 +15,8 @@ EPS = 0.1  # turns all weak signs, and never the strong one
 class Evidence:
     """Which of two sides? One strong sign is right in 17 of 20 cases, many weak ones together nearly always.
 
-    Weak signs are 0.02 of the right side and 0.04 of noise each; a budget of 0.1 turns them all, and never the strong one
-    of 0.5 (after Tsipras et al. 2019). Ten questions make an episode; each right answer pays 1.
+    Weak signs are 0.02 of the right side and 0.04 of noise each; a budget of 0.1 turns them all, and never the strong
+    one of 0.5 (after Tsipras et al. 2019). Ten questions make an episode; each right answer pays 1.
     """
 
     num_actions, obs_shape = 2, (41,)

@@ -1,4 +1,5 @@
-"""On a GPU: graphs and compiled networks train as eager code does, follow the schedules, and never make the host wait."""
+"""On a GPU: graphs and compiled networks train as eager code does, follow the schedules, and never make the host
+wait."""
 
 import copy
 import io
@@ -13,7 +14,8 @@ pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
 ]
 LOSSES = ["standard", "at", "radial", "sa"]
-# Random actions: greedy ones could differ where rounding decides. Adam's constant keeps rounding small where gradients are.
+# Random actions: greedy ones could differ where rounding decides. Adam's constant keeps rounding small where gradients
+# are.
 SETTINGS = {
     "device": "cuda", "num_envs": 8, "batch_size": 32, "samples_per_step": 4.0, "buffer_size": 128, "replay_initial": 32,
     "target_sync": 64, "learning_rate": 1e-3, "adam_eps": 1e-2, "exploration_start": 1.0, "exploration_end": 1.0,

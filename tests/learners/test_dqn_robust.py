@@ -112,7 +112,8 @@ def test_fresh_attacks_see_the_weights_of_now(make, play):
 
 
 def intervals(layers, low, high, *, centred=False):
-    """Interval bounds of linear layers and ReLUs by the signs of the weights; `centred`: less the mean of the outputs."""
+    """Interval bounds of linear layers and ReLUs by the signs of the weights; `centred`: less the mean of the
+    outputs."""
     for layer in layers:
         if isinstance(layer, torch.nn.ReLU):
             low, high = low.clamp(min=0), high.clamp(min=0)
@@ -191,7 +192,8 @@ def conv_intervals(layer, low, high):
 
 
 def test_radial_v1_bounds_its_plain_network_by_approach_1(chain):
-    """RoadRunner's BCL rows start from radial_rl's first version: d_a = B_a - t, d_y = B_y - Q_y, each bound the further."""
+    """RoadRunner's BCL rows start from radial_rl's first version: d_a = B_a - t, d_y = B_y - Q_y, each bound the
+    further."""
     settings = resolve_stages("road_runner", recipe="bcl-mos-at")[1][1].dqn
     env, eps, kappa = chain(4, image=True), 1 / 255, 0.6
     policy = Policy(PolicySpec("plain-cnn", env.obs_shape, env.num_actions, env.low, env.high))

@@ -1,4 +1,5 @@
-"""What both learners share. One is gone the moment nobody holds it: CUDA graphs that die late take others' memory with them (bcl/device.py)."""
+"""What both learners share. One is gone the moment nobody holds it: CUDA graphs that die late take others' memory with
+them (bcl/device.py)."""
 
 import contextlib
 import gc

@@ -1,7 +1,8 @@
 """Training works: DQN solves CartPole, and breaks there under attack.
 
-The whole chain is played: configuration, learner, evaluation. Robust losses would show nothing on CartPole, where agents gain as
-much with the vanilla loss and their settings: they are compared on games made for it, in test_dqn_learns.py and test_ppo_learns.py.
+The whole chain is played: configuration, learner, evaluation. Robust losses would show nothing on CartPole, where
+agents gain as much with the vanilla loss and their settings: they are compared on games made for it, in
+test_dqn_learns.py and test_ppo_learns.py.
 """
 
 from pathlib import Path

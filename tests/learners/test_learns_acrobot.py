@@ -1,8 +1,8 @@
 """Adversarial training with a paced budget works on a real game: on Acrobot it holds where vanilla breaks.
 
-The whole chain is played: configuration, learner, evaluation. Networks and batches are half as large as the preset's. With kappa 1,
-where what the adversary shows has no part in the loss, the agent holds as well: half of the copies act on it. What the loss alone
-gains, with a control: tests/learners/test_dqn_learns.py.
+The whole chain is played: configuration, learner, evaluation. Networks and batches are half as large as the preset's.
+With kappa 1, where what the adversary shows has no part in the loss, the agent holds as well: half of the copies act on
+it. What the loss alone gains, with a control: tests/learners/test_dqn_learns.py.
 """
 
 import json
@@ -44,7 +44,8 @@ def test_a_paced_budget_holds_where_its_start_does_not(tmp_path: Path) -> None:
     robust = train_run(tmp_path / "paced", config, task, start, "cpu")
     rows = [json.loads(line) for line in (tmp_path / "paced" / "metrics.jsonl").read_text().splitlines()]
     assert max(row["eps"] for row in rows) == pytest.approx(TARGET)
-    # -500: never swings up. 20 episodes: start -93 and -500 at 0.04, paced -95 and -204; with another seed -148 and -217
+    # -500: never swings up. 20 episodes: start -93 and -500 at 0.04, paced -95 and -204; with another seed -148 and
+    # -217
     assert mean_return(robust, 0.0) >= -170
     assert mean_return(robust, TARGET) >= -300
     assert mean_return(start, TARGET) <= -400

@@ -1,4 +1,5 @@
-"""On a GPU: PPO's graphs and compiled network train as eager code does, follow the schedules, and never make the host wait."""
+"""On a GPU: PPO's graphs and compiled network train as eager code does, follow the schedules, and never make the host
+wait."""
 
 import io
 
@@ -12,8 +13,8 @@ pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
 ]
 LOSSES = ["standard", "at", "radial"]
-# No choice in where to go, so that a draw which rounding decides changes one sample and not the whole run. Adam's constant
-# keeps rounding small where gradients are.
+# No choice in where to go, so that a draw which rounding decides changes one sample and not the whole run. Adam's
+# constant keeps rounding small where gradients are.
 SETTINGS = {
     "device": "cuda", "num_envs": 8, "rollout": 8, "batch_size": 32, "epochs": 2, "learning_rate": 1e-3, "adam_eps": 1e-2,
     "precision": "fp32", "start": 4 / 255, "end": 8 / 255, "normalise_returns": True,

@@ -1,7 +1,7 @@
 """PPO works: it solves CartPole with the settings shipped for it, and its robust losses hold where vanilla breaks.
 
-The robust losses are shown on a game made for it, where agents differ in their loss alone. On CartPole they would show nothing:
-its AT recipe gains as much with the vanilla loss in its place (docs/ppo.md).
+The robust losses are shown on a game made for it, where agents differ in their loss alone. On CartPole they would show
+nothing: its AT recipe gains as much with the vanilla loss in its place (docs/ppo.md).
 """
 
 from pathlib import Path

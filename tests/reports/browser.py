@@ -1,5 +1,5 @@
-"""A real browser for tests: Chromium without a window, spoken to through its debugging pipe, so that nothing is installed
-but Debian's package."""
+"""A real browser for tests: Chromium without a window, spoken to through its debugging pipe, so that nothing is
+installed but Debian's package."""
 
 import base64
 import contextlib

@@ -1,4 +1,5 @@
-"""The promises of test_executors.py, kept by a Ray cluster of two machines (two sets of Ray's processes on this one)."""
+"""The promises of test_executors.py, kept by a Ray cluster of two machines (two sets of Ray's processes on this
+one)."""
 
 import contextlib
 import logging
