@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Literal
 
 from bcl import recipes
 from bcl.errors import ConfigError
-from bcl.games import Game, ProcgenGame, find_game, game_to_dict
+from bcl.games import AtariGame, Game, ProcgenGame, find_game, game_to_dict
 from bcl.settings import (
     Count,
     Eps,
@@ -633,7 +633,7 @@ def small(config: Config, *, paced: bool = False) -> Config:
     attacked: there are few copies then, and short episodes."""
     copies = 4 if paced else 16
     game = config.game
-    if paced and not isinstance(game, ProcgenGame):  # whose episodes are short
+    if paced and isinstance(game, AtariGame):  # other games have limits of their own
         game = _at_most(game, max_steps=1_000)
     d = config.dqn
     c = config.curriculum

@@ -519,6 +519,11 @@ def test_a_recipe_of_ones_own_without_stages_is_told_as_that(tmp_path: Path, tex
         resolve_stages("cartpole", recipe=str(file))
 
 
+def test_a_quick_look_of_a_vector_game_is_of_the_same_game_with_every_recipe() -> None:
+    games = {resolve("cartpole", recipe=name, settings={"size": "small"}).game for name in ("at", "paced-radial")}
+    assert games == {resolve("cartpole").game}
+
+
 @pytest.mark.parametrize(("strategy", "skip"), [("next", 0.0), ("skip", 1.0)])
 def test_the_strategy_of_a_recipe_decides_whether_budgets_are_skipped(
     strategy: str, skip: float, tmp_path: Path

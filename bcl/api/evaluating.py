@@ -136,7 +136,8 @@ def evaluate(
         attacks: Single attacks instead of a suite: apgd, apgd-N (N steps), apgd-margin, corner-noise, fgsm, learned,
             learned-N (a training of N steps), mad, multi, multi-t, noise, pgd, pgd-N (N steps), ri-fgsm, square,
             worst-action, or module:Attack.
-        eps: Budgets, such as 1/255 3/255; by default those of the run, or of the game's preset.
+        eps: Budgets, such as 1/255 3/255; by default those of the run and the one that its verdict reached, or those of
+            the game's preset.
         episodes: Episodes per score; by default as the run or the game's preset says.
         seed: Seed of games and attacks.
         env_set: Procgen: the training levels, or the unlimited set.
@@ -207,7 +208,8 @@ def certify(
 
     Args:
         agent: A run directory, a policy file or an agent of `bcl zoo`.
-        eps: Budgets, such as 1/255; by default those of the run, or of the game's preset.
+        eps: Budgets, such as 1/255; by default those of the run and the one that its verdict reached, or those of the
+            game's preset.
         method: Interval bounds, CROWN on intervals, or CROWN throughout: each tighter and slower than the one before.
             auto: the tightest that this network can be certified with in reasonable time.
         episodes: Episodes, all played at once; by default as the run or the game's preset says.

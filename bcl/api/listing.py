@@ -48,7 +48,7 @@ def _wrapped(line: str, indent: int) -> str:
     return textwrap.fill(line, 80, subsequent_indent=" " * indent, break_on_hyphens=False).replace(GLUE, " ")
 
 
-def presets(game: str | None = None, *, recipe: str | None = None, **settings: Any) -> Listing:
+def presets(game: str | None = None, /, *, recipe: str | None = None, **settings: Any) -> Listing:
     """List the games with a preset and the recipes, or print the whole configuration of one game with help.
 
     Settings are given by section, as to `bcl.train`.

@@ -85,7 +85,9 @@ def _target_of_path(path: Path, device: str) -> Target:
     known = start if start and start[1].file.exists() else None
     config = run.config
     seed = plan_of(config, "evaluation").seed
-    return Target(policy, config.game, config.evaluation, results, str(path), known, verdict_seed=seed)
+    reached = run.result().get("reached") or 0.0  # its verdict's budget, which may not be one of the game's
+    defaults = replace(config.evaluation, eps=tuple(sorted({*config.evaluation.eps, reached} - {0.0})))
+    return Target(policy, config.game, defaults, results, str(path), known, verdict_seed=seed)
 
 
 def _target_of_policy(policy: Policy, results: Results, name: str) -> Target:

@@ -307,6 +307,7 @@ class Evaluation(Result):
         """What must be equal for two agents to stand in one table. Atari agents may see a game through different
         pipelines, as the paper's do, but each with its own `life_reset`."""
         facts = dataclasses.asdict(self.game)
+        facts.pop("processes", None)
         if isinstance(self.game, AtariGame):
             own_life_reset = self.game.life_reset == (self.game.pipeline == "v1")
             facts = {name: facts[name] for name in ("id", "max_steps", "noop_max", "first_noops")}

@@ -180,6 +180,12 @@ def test_a_printed_preset_is_a_config_file(bcl, tmp_path: Path) -> None:
     assert config_from_toml(out) == resolve("pong", recipe="bcl-mos-at")
 
 
+def test_presets_take_settings_of_the_game(bcl) -> None:
+    code, out, _ = bcl("presets", "cartpole", "--game.max_steps", "50")
+    assert code == 0
+    assert "max_steps = 50 " in out
+
+
 def mistakes(tmp_path: Path) -> list[tuple[list[str], str]]:
     (tmp_path / "broken.toml").write_text("[dqn")
     (tmp_path / "other.toml").write_text("[ppo]\nsteps = 3\n")

@@ -112,9 +112,16 @@ def test_frames_are_of_the_first_episode_of_the_table_and_say_where_they_are_not
     assert found.seed == 7
     [kept] = [m for m in found.moments if m.step == 1]
     assert np.array_equal(kept.clean, first.clean)
-    assert "steps of the first episode of the table (seed 7)" in text_of(agent)
+    assert "steps of the first episode of the table (seed 7); some" in text_of(agent)
     in_folder(*words, "--episodes", "4", "--seed", "8")
     assert "steps of an episode played for this page (seed 7)" in text_of(agent)
+
+
+def test_frames_say_where_the_table_has_other_attacks(
+    agent: Path, in_folder: Callable[..., tuple[int, str, str]]
+) -> None:
+    in_folder("attack", "mine.safetensors", "--attack", "noise", "--eps", "0.2", "--episodes", "3", "--device", "cpu")
+    assert "(seed 0); the table has other attacks; some" in text_of(agent)
 
 
 def text_of(agent: Path) -> str:
