@@ -1,6 +1,7 @@
 """A verdict compares the agent with the one that its training began from, and says where that was better."""
 
 import dataclasses
+import json
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -196,3 +197,13 @@ def test_an_agent_that_is_its_start_is_compared_with_nothing(tmp_path: Path) -> 
     verdict = experiment.finish(tmp_path, Dispatcher())
     assert (verdict.kept, verdict.evaluation.start) == ("the bootstrap", None)
     assert not (tmp_path / "init" / "evals").exists()
+
+
+def test_attack_takes_the_budget_that_the_verdict_reached(
+    run: Path, in_folder: Callable[..., tuple[int, str, str]]
+) -> None:
+    reached = spoiled(run, Dispatcher())[0].reached
+    assert reached > 0
+    _, out, _ = in_folder("attack", str(run), "--episodes", "1", "--json")
+    budgets = {score["eps"] for score in json.loads(out)["scores"]}
+    assert budgets == {0.0, reached, *RunDirectory(run).config.evaluation.eps}
