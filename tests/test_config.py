@@ -575,6 +575,19 @@ def test_settings_that_nothing_uses_are_refused_and_files_named(
     assert str(error.value).startswith(expected)
 
 
+def test_a_file_of_another_recipe_is_told_as_that(tmp_path: Path) -> None:
+    file, mine = tmp_path / "config.toml", tmp_path / "run_of_mine.toml"
+    file.write_text(to_toml(resolve("cartpole", recipe="at", settings={"algo": "ppo"})))
+    with pytest.raises(ConfigError) as error:
+        resolve_stages("cartpole", recipe="vanilla", file=file)
+    way_out = "leave --recipe out, or write a file with the settings you want"
+    assert str(error.value) == f"'{file}' is of recipe 'at'; {way_out}"
+    assert resolve_stages("cartpole", recipe="at", file=file) == resolve_stages("cartpole", file=file)
+    mine.write_text(AT_MINE)
+    file.write_text(to_toml(resolve("cartpole", recipe=str(mine))))
+    assert resolve("cartpole", recipe=str(mine), file=file).recipe == "run_of_mine"
+
+
 def test_settings_that_one_stage_uses_are_taken() -> None:
     for words in (
         "--recipe radial --attack.in_play 0.5",  # of copies that play under attack while bounds are trained
