@@ -256,6 +256,8 @@ def mistakes(tmp_path: Path) -> list[tuple[list[str], str]]:
         (["train", "breakout", "--recipe", "bcl-mos-at"], "no target for a curriculum"),
         (["train", "pong", "--recipe", "bcl-radial", "--curriculum.target", "9/255"], "has no target"),
         (["train", "pong", "--ray-address", "auto"], "add --executor ray"),
+        (["train", "pong", "--ray-gpus", "1"], "add --executor ray"),
+        (["train", "pong", "--ray-cpus", "2"], "add --executor ray"),
         (["train", "pong", "--executor", "ray", "--ray-cpus", "-1"], "cannot be negative"),
         (["train", "fruitbot", "--ppo.rollout", "100"], "no multiple of ppo.batch_size"),
         (["resume", "taken"], "not a run directory"),
