@@ -183,7 +183,8 @@ def usage(name: str, functions: Sequence[Function]) -> str:
         elif required:
             words.append(f"{option.shown} {option.word}")
     words += ["[options]"] if any(not option.positional for option in options) else []
-    words += ["[--section.key value]"] if take_settings(functions) else []
+    section = "game" if name == "import" else "section"  # which refuses the others
+    words += [f"[--{section}.key value]"] if take_settings(functions) else []
     return " ".join(words)
 
 

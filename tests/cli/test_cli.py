@@ -37,7 +37,7 @@ def test_help_lists_every_command(bcl) -> None:
     code, out, _ = bcl("--help")
     assert code == 0
     assert [line.split()[1] for line in out.splitlines() if line.startswith("  bcl ")] == [*COMMANDS, "COMMAND"]
-    assert "  bcl import FILE --format FORMAT --game GAME --out PATH [options] [--section.key value]\n" in out
+    assert "  bcl import FILE --format FORMAT --game GAME --out PATH [options] [--game.key value]\n" in out
     assert "  bcl bench {env,attack} [GAME ...] [options]\n      Measure this machine: " in out
     assert "  bcl status RUN\n      Show where a run stands" in out
     assert bcl()[1] == out
@@ -272,6 +272,10 @@ def mistakes(tmp_path: Path) -> list[tuple[list[str], str]]:
         (["import", "none.pt", *to], "not a file"),
         (["import", "garbage.pt", *to], "cannot be read safely"),
         (["import", "other.pt", *to], "no state dict"),
+        (["import", "other.pt", *to, "--ppo.steps", "3"], "ppo.steps changes nothing in an import; leave it out"),
+        (["import", "other.pt", *to, "--network.hidden", "3"], "network.hidden changes nothing in an import"),
+        (["import", "other.pt", *to, "--algo", "ppo"], "algo changes nothing in an import"),
+        (["import", "other.pt", *to, "--game.num_levels", "0"], "no state dict"),
         (["import", "garbage.pt"], "--format is missing; see 'bcl import --help'"),
         (["import", "x.zip", "--format", "sb4", "--game", "cartpole", "--out", "y"], "did you mean 'sb3'"),
         (
