@@ -543,6 +543,9 @@ def resolve_stages(
     name = recipe or str(top.get("recipe", "vanilla"))
     recipe_file = Path(name) if name.endswith(".toml") else None
     name = recipes.take_recipe(recipe_file) if recipe_file else name
+    if recipe and written.get("recipe", name) not in (recipe, name):  # a run's own file has all settings of its recipe
+        what = f"'{file}' is of recipe '{written['recipe']}'"
+        raise ConfigError(what, "leave --recipe out, or write a file with the settings you want")
     tempo = str(top.get("tempo", "auto"))
     if tempo != "auto" and preset["game"]["engine"] == "gymnasium":
         raise ConfigError(f"'{game}' has no other tempo", "leave out --tempo, which is for Atari and Procgen games")

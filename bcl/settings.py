@@ -240,7 +240,7 @@ def typed(hint: Any, value: Any, where: str, shown: str = "") -> Any:
         choices = did_you_mean(str(value), arguments, f"give {shown or '--' + where} one of {', '.join(arguments)}")
         raise ConfigError(f"{where} = '{value}' is not a choice", choices)
     if origin is tuple:
-        items = value.replace(",", " ").split() if isinstance(value, str) else value
+        items = _items(value, where) if isinstance(value, str) else value
         if isinstance(items, list | tuple):
             return tuple(typed(arguments[0], item, where) for item in items)
     elif origin in (types.UnionType, typing.Union):  # `X | None`
@@ -263,6 +263,14 @@ def typed(hint: Any, value: Any, where: str, shown: str = "") -> Any:
             pass
     expected = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}.get(hint, "a list")
     raise ConfigError(f"{where} = {value!r} is not {expected}", f"give {shown or '--' + where} {expected}")
+
+
+def _items(text: str, where: str) -> list[str]:
+    """Of a list on the command line, between commas or blanks; none of empty text."""
+    parts = [part.split() for part in text.split(",")]
+    if len(parts) > 1 and not all(parts):
+        raise ConfigError(f"{where} = '{text}' has an empty item", "write one comma between two items")
+    return [item for part in parts for item in part]
 
 
 def _toml_value(value: Any, hint: Any) -> str:

@@ -356,6 +356,9 @@ def test_games_without_a_preset() -> None:
         (["steps"], ("unexpected argument",)),
         (["--recipe", "radail"], ("did you mean 'radial'",)),
         (["--network.hidden", "64,x"], ("whole number",)),
+        (["--network.hidden", "64,,64"], ("'64,,64' has an empty item", "one comma between two items")),
+        (["--network.hidden", "64,"], ("has an empty item",)),
+        (["--evaluation.eps", ",0.1"], ("evaluation.eps = ',0.1' has an empty item",)),
         (["--network.hidden", ""], ("hidden is empty",)),
         (["--evaluation.eps", ""], ("eps is empty",)),
         (["--curriculum.min-runs", "2"], ("min_runs 2 is above",)),
@@ -578,6 +581,19 @@ def test_settings_that_nothing_uses_are_refused_and_files_named(
     with pytest.raises(ConfigError) as error:
         resolve_stages("cartpole", recipe=recipe, file=file and Path(file), settings=settings)
     assert str(error.value).startswith(expected)
+
+
+def test_a_file_of_another_recipe_is_told_as_that(tmp_path: Path) -> None:
+    file, mine = tmp_path / "config.toml", tmp_path / "run_of_mine.toml"
+    file.write_text(to_toml(resolve("cartpole", recipe="at", settings={"algo": "ppo"})))
+    with pytest.raises(ConfigError) as error:
+        resolve_stages("cartpole", recipe="vanilla", file=file)
+    way_out = "leave --recipe out, or write a file with the settings you want"
+    assert str(error.value) == f"'{file}' is of recipe 'at'; {way_out}"
+    assert resolve_stages("cartpole", recipe="at", file=file) == resolve_stages("cartpole", file=file)
+    mine.write_text(AT_MINE)
+    file.write_text(to_toml(resolve("cartpole", recipe=str(mine))))
+    assert resolve("cartpole", recipe=str(mine), file=file).recipe == "run_of_mine"
 
 
 def test_settings_that_one_stage_uses_are_taken() -> None:

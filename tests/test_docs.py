@@ -202,6 +202,7 @@ MISTAKES = {
     "attack zoo:pong-vanilla --threshold 3": "a threshold was given but no search for a budget; add --find-eps",
     "train acrobot --recipe at --dqn.steps 100": "dqn.steps 100 end before the first update, at 1,056; more steps, or a lower dqn.replay_initial, dqn.batch_size or dqn.n_step",
     "attack nowhere": "'nowhere' does not exist; check the path",
+    "status nowhere": "'nowhere' does not exist; check the path",
     "status empty": "'empty' is not a run directory; it has no config.toml; check the path",
     "import text.zip --format sb3 --game CartPole-v1 --out x": "'text.zip' cannot be read safely as an SB3 agent (BadZipFile); give the zip that model.save of Stable-Baselines3 wrote",
 }

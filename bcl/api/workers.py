@@ -59,7 +59,7 @@ class Workers:
 
         if self.ray_cpus < 0 or self.ray_gpus < 0:
             raise ConfigError("--ray-cpus and --ray-gpus cannot be negative", "say what one run needs")
-        if self.local and (self.ray_address or self.ray_gpus):
+        if self.local and (self.ray_address or self.ray_gpus or self.ray_cpus != Workers.ray_cpus):
             raise ConfigError("options of a Ray cluster were given without --executor ray", "add --executor ray")
         if self.parallel < 1 or (self.parallel > 1 and not self.local):
             raise ConfigError(

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import bcl
 from bcl.api import Where, console
-from bcl.errors import StoreError, counted
+from bcl.errors import ConfigError, StoreError, counted
 from bcl.recipes import Settings
 from bcl.runs.directory import Repeats, RunDirectory
 from bcl.settings import format_eps
@@ -209,6 +209,11 @@ def import_(call: Call, *, out: Path, settings: Settings = NONE) -> None:
     if os.path.lexists(out):
         raise StoreError(f"'{out}' exists already", "give another --out")
     file, format, game = call.args
+    for name, value in settings.items():
+        if name != "game":
+            name += f".{next(iter(value))}" if isinstance(value, dict) else ""
+            hint = "leave it out: only settings of the game count here (--game.KEY VALUE)"
+            raise ConfigError(f"{name} changes nothing in an import", hint)
     config = resolve(game, settings=settings)  # before PyTorch is imported
     policy = call.func(file, format, config.game, **call.keywords)
     bcl.save(policy, out)

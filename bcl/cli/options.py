@@ -45,9 +45,11 @@ WORDS = {
     "format": ("radial-dqn", "radial-dqn-v1", "radial-ppo", "sb3"),
     "device": ("auto", "cpu", "cuda"),
 }
-# tyro's table for the shell has options alone: words in their place are added as switches of that name. After an option
-# for several values it offers those alone: other options are added to them. In fish all this stands in double quotes.
+# tyro's table for the shell has options alone: settings are added to them, and words in their place as switches of that
+# name. After an option for several values it offers those alone: other options are added to them. In fish all this
+# stands in double quotes.
 COMPLETE_MORE = """\
+COMPLETION_SPEC['subcommands']['train']['options'] += {settings}
 for command, words in {places}.items():
     options = COMPLETION_SPEC['subcommands'][command]['options']
     flags = [flag for option in options for flag in option['flags']]
@@ -55,6 +57,32 @@ for command, words in {places}.items():
         if option.get('nargs') == '*' and 'choices' in option:
             option['choices'] = [*option['choices'], *flags]
     options += [{{'flags': [word], 'description': word, 'type': 'flag'}} for word in words]"""
+# Around tyro's function for bash. Bash splits words at ':' and '=': zoo:NAME is made one word, and what is offered is
+# cut like it. The first word after a command is offered no options before it begins like one; beside zoo:NAME
+# there are folders. Where nothing is offered (tyro has an empty word there) bash completes file names.
+COMPLETE_BASH = """\
+_bcl() {
+  local word glued= typed=() offered=()
+  for word in "${COMP_WORDS[@]:0:COMP_CWORD+1}"; do
+    if [[ $glued || $word == :* ]]; then
+      typed[${#typed[@]}-1]+=$word
+    elif [[ $word != = ]]; then
+      typed+=("$word")
+    fi
+    [[ $word == *: ]] && glued=1 || glued=
+  done
+  [[ $word == = ]] && typed+=('')
+  local COMP_WORDS=("${typed[@]}") COMP_CWORD=$((${#typed[@]} - 1))
+  local current=${typed[COMP_CWORD]}
+  _tyro_bcl
+  for word in "${COMPREPLY[@]}"; do
+    [[ $word && ($current || $COMP_CWORD != 2 || $word != -*) ]] && offered+=("$word")
+  done
+  [[ ! $current && " ${offered[*]}" == *' zoo:'* ]] && compopt -o plusdirs 2> /dev/null
+  [[ $current == *:* && $COMP_WORDBREAKS == *:* ]] && offered=("${offered[@]#"${current%"${current##*:}"}"}")
+  COMPREPLY=("${offered[@]}")
+}
+complete -o default -o bashdefault -F _bcl bcl"""
 REQUIRED = inspect.Parameter.empty
 CONFIG = (tyro.conf.FlagCreatePairsOff,)
 NOTHING: Mapping[str, Sequence[str]] = {}
@@ -155,7 +183,8 @@ def usage(name: str, functions: Sequence[Function]) -> str:
         elif required:
             words.append(f"{option.shown} {option.word}")
     words += ["[options]"] if any(not option.positional for option in options) else []
-    words += ["[--section.key value]"] if take_settings(functions) else []
+    section = "game" if name == "import" else "section"  # which refuses the others
+    words += [f"[--{section}.key value]"] if take_settings(functions) else []
     return " ".join(words)
 
 
@@ -247,26 +276,48 @@ def print_completion(commands: dict[str, Sequence[Function]], shell: str) -> Non
         name: [word for f in functions for option in options_of(f) if option.positional for word in option.words(known)]
         for name, functions in commands.items()
     }
-    more = COMPLETE_MORE.format(places=places)
-    print(re.sub(r"^COMPLETION_SPEC = .*$", lambda found: f"{found[0]}\n{more}", script.getvalue(), flags=re.MULTILINE))
+    settings = []
+    for setting in _used_most():
+        about = {"flags": [f"--{setting.name}"], "description": setting.word, "type": "value", "nargs": 1}
+        choices = {"type": "choice", "choices": [*typing.get_args(setting.kind)]}
+        settings.append(about | choices if typing.get_origin(setting.kind) is Literal else about)
+    more = COMPLETE_MORE.format(places=places, settings=settings)
+    text = re.sub(r"^COMPLETION_SPEC = .*$", lambda found: f"{found[0]}\n{more}", script.getvalue(), flags=re.MULTILINE)
+    if shell == "bash":  # which marks folders in the file names that it completes, unlike tyro's function
+        text = text.replace("'type': 'path'", "'type': 'value'") + COMPLETE_BASH
+    print(text)
 
 
 def settings_help() -> str:
     """The settings that people change most by their dotted names, each with its type in words and its help."""
     lines = ["settings, of which these are used most (all: bcl presets GAME):"]
+    for setting in _used_most():
+        lines += [f"  --{setting.name} {setting.word}", f"      {setting.help}"]
+    return "\n".join(lines)
+
+
+class _Setting(typing.NamedTuple):
+    name: str
+    kind: Any
+    """Of a list, that of its items."""
+    word: str
+    """What is to be written for its value."""
+    help: str
+
+
+def _used_most() -> Iterator[_Setting]:
     for name in OFTEN:
         *sections, last = name.split(".")
-        kind: Any = Config
+        owner: Any = Config
         for section in sections:
-            kind = typing.get_type_hints(kind)[section]
-        hint = typing.get_type_hints(kind, include_extras=True)[last]
+            owner = typing.get_type_hints(owner)[section]
+        hint = typing.get_type_hints(owner, include_extras=True)[last]
         several = typing.get_origin(hint) is tuple
         element = typing.get_args(hint)[0] if several else hint
         budget = Eps in (element, *typing.get_args(element))
-        word = "BUDGET" if budget else _word(_kind(_members(element)), last.upper())
-        lines.append(f"  --{name} {word}{',...' * several}")
-        lines.append(f"      {documented(kind)[last]}")
-    return "\n".join(lines)
+        kind = _kind(_members(element))
+        word = "BUDGET" if budget else _word(kind, last.upper())
+        yield _Setting(name, kind, word + ",..." * several, documented(owner)[last])
 
 
 def _members(hint: Any) -> Iterator[Any]:

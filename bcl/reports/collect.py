@@ -12,7 +12,7 @@ from bcl import zoo
 from bcl.attacks import Attack
 from bcl.attacks.suites import SUITES, suite
 from bcl.config import Config, evaluation_defaults, preset_for, resolve_stages
-from bcl.errors import StoreError, WeightsError, counted
+from bcl.errors import WeightsError, counted
 from bcl.evaluation import Evaluation, Score, Start, lowest, read_evaluations
 from bcl.evaluation.breaking import Breaking, read_breaking
 from bcl.evaluation.certify import Certificate, read_certificates
@@ -106,8 +106,6 @@ def collect(path: Path) -> Collected:
     """What a report says of a run directory, a directory of repeats, or a policy file."""
     if is_policy(path):
         return _of_policy(path)
-    if not path.exists():
-        raise StoreError(f"'{path}' does not exist", "give a run directory or a policy file")
     return _of_run(RunDirectory(shown_run(path)), path)
 
 

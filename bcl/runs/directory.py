@@ -528,6 +528,8 @@ def _config_text(folder: Path) -> str:
         try:
             return path.read_bytes().decode()
         except (FileNotFoundError, NotADirectoryError):
+            if not folder.exists():
+                raise StoreError(f"'{folder}' does not exist", "check the path") from None
             hint = f"it has no {CONFIG}; check the path"
             if (folder / RUN).exists():
                 hint = "its creation was cut short: run 'bcl train' again"

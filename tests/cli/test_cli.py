@@ -3,7 +3,9 @@
 import functools
 import inspect
 import os
+import pty
 import re
+import select
 import subprocess
 import sys
 import time
@@ -35,7 +37,7 @@ def test_help_lists_every_command(bcl) -> None:
     code, out, _ = bcl("--help")
     assert code == 0
     assert [line.split()[1] for line in out.splitlines() if line.startswith("  bcl ")] == [*COMMANDS, "COMMAND"]
-    assert "  bcl import FILE --format FORMAT --game GAME --out PATH [options] [--section.key value]\n" in out
+    assert "  bcl import FILE --format FORMAT --game GAME --out PATH [options] [--game.key value]\n" in out
     assert "  bcl bench {env,attack} [GAME ...] [options]\n      Measure this machine: " in out
     assert "  bcl status RUN\n      Show where a run stands" in out
     assert bcl()[1] == out
@@ -113,14 +115,61 @@ def test_words_that_shells_complete_are_those_that_are_taken() -> None:
         ("import x.zip --game fru", ["fruitbot"]),
         ("bench env po", ["pong"]),
         ("train pong --device cu", ["cuda"]),
+        ("train pong --device = cu", ["cuda"]),  # bash splits words at '=' and ':'
+        ("train pong --device =", ["auto", "cpu", "cuda"]),
+        ("attack zoo : pong-v", ["pong-vanilla"]),
+        ("attack zoo :", [*zoo.names()]),
+        ("compare zoo : pong-radial zoo : pong-v", ["pong-vanilla"]),
+        ("train pong --al", ["--algo"]),
+        ("train pong --algo ", ["dqn", "ppo"]),
+        ("train pong --dqn.", ["--dqn.learning_rate", "--dqn.steps"]),
+        ("train pong --dqn.steps ", []),
+        ("attack runs/", []),  # file names, by bash itself
+        ("train pong --config ", []),
+        ("status ", []),
     ],
 )
 def test_a_shell_completes_words(completion: Path, typed: str, offered: list[str]) -> None:
     words = ["bcl", *typed.split(" ")]
     quoted = " ".join(f"'{word}'" for word in words)
-    script = f"source {completion}; COMP_WORDS=({quoted}); COMP_CWORD={len(words) - 1}; _tyro_bcl; printf '%s\\n' \"${{COMPREPLY[@]}}\""
-    found = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True).stdout.split()
+    script = f'source {completion}; COMP_WORDS=({quoted}); COMP_CWORD={len(words) - 1}; _bcl; echo ${{#COMPREPLY[@]}} "${{COMPREPLY[@]}}"'
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
+    count, *found = done.stdout.split()
     assert sorted(found) == sorted(offered)
+    assert (int(count), done.stderr) == (len(offered), "")  # an empty word would keep bash from completing file names
+
+
+def test_a_bash_in_a_terminal_completes_files_names_of_the_zoo_and_settings(completion: Path, tmp_path: Path) -> None:
+    (tmp_path / "runs" / "mine").mkdir(parents=True)
+    (tmp_path / "my file.toml").touch()
+    terminal, inside = pty.openpty()
+    words = ["bash", "--norc", "--noprofile", "-i"]
+    plain = {**os.environ, "TERM": "dumb", "INPUTRC": "/dev/null"}
+    shell = subprocess.Popen(words, stdin=inside, stdout=inside, stderr=inside, cwd=tmp_path, env=plain, start_new_session=True)  # fmt: skip
+
+    def typed(keys: str) -> str:
+        os.write(terminal, keys.encode() + b"\n")
+        seen, end = "", time.monotonic() + 60
+        while not (found := re.search(r"\[\[(.*)\]\]", seen)) and time.monotonic() < end:
+            if select.select([terminal], [], [], 0.1)[0]:
+                seen += os.read(terminal, 65536).decode()
+        assert found, seen
+        return found[1]
+
+    try:
+        typed(f"source {completion}; bcl() {{ printf '[''['; printf '<%s>' \"$@\"; printf ']'']\\n'; }}; bcl")
+        assert typed("bcl attack ru\t") == "<attack><runs/>"
+        assert typed("bcl attack runs/m\t") == "<attack><runs/mine/>"
+        assert typed("bcl train pong --config m\t") == "<train><pong><--config><my file.toml>"
+        assert typed("bcl attack zoo:pong-v\t") == "<attack><zoo:pong-vanilla>"
+        assert typed("bcl attack z\tpong-v\t") == "<attack><zoo:pong-vanilla>"
+        assert typed("bcl train pong --al\tp\t --dqn.s\t") == "<train><pong><--algo><ppo><--dqn.steps>"
+        assert typed("bcl attack mine --suite=pa\t") == "<attack><mine><--suite=paper>"
+    finally:
+        shell.kill()
+        shell.wait()
+        os.close(terminal)
+        os.close(inside)
 
 
 @pytest.fixture(scope="module")
@@ -213,6 +262,8 @@ def mistakes(tmp_path: Path) -> list[tuple[list[str], str]]:
         (["train", "breakout", "--recipe", "bcl-mos-at"], "no target for a curriculum"),
         (["train", "pong", "--recipe", "bcl-radial", "--curriculum.target", "9/255"], "has no target"),
         (["train", "pong", "--ray-address", "auto"], "add --executor ray"),
+        (["train", "pong", "--ray-gpus", "1"], "add --executor ray"),
+        (["train", "pong", "--ray-cpus", "2"], "add --executor ray"),
         (["train", "pong", "--executor", "ray", "--ray-cpus", "-1"], "cannot be negative"),
         (["train", "fruitbot", "--ppo.rollout", "100"], "no multiple of ppo.batch_size"),
         (["resume", "taken"], "not a run directory"),
@@ -227,6 +278,10 @@ def mistakes(tmp_path: Path) -> list[tuple[list[str], str]]:
         (["import", "none.pt", *to], "not a file"),
         (["import", "garbage.pt", *to], "cannot be read safely"),
         (["import", "other.pt", *to], "no state dict"),
+        (["import", "other.pt", *to, "--ppo.steps", "3"], "ppo.steps changes nothing in an import; leave it out"),
+        (["import", "other.pt", *to, "--network.hidden", "3"], "network.hidden changes nothing in an import"),
+        (["import", "other.pt", *to, "--algo", "ppo"], "algo changes nothing in an import"),
+        (["import", "other.pt", *to, "--game.num_levels", "0"], "no state dict"),
         (["import", "garbage.pt"], "--format is missing; see 'bcl import --help'"),
         (["import", "x.zip", "--format", "sb4", "--game", "cartpole", "--out", "y"], "did you mean 'sb3'"),
         (

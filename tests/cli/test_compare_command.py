@@ -98,7 +98,7 @@ def test_other_formats_are_nothing_but_themselves(bcl) -> None:
         ([], "nothing to compare"),
         (["never.safetensors"], "'bcl attack never.safetensors' does it"),
         (["one.safetensors", "one.safetensors"], "given twice"),
-        (["nowhere"], "not a run directory"),
+        (["nowhere"], "'nowhere' does not exist; check the path"),
         (["one.safetensors", "--figure", "f.jpeg"], "png, svg, pdf"),
         (["one.safetensors", "--format", "word"], "--format"),
     ],

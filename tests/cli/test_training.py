@@ -297,7 +297,7 @@ def test_starting_from_an_agent(bcl, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (["resume", "none"], "'none' is not a run directory"),
+        (["resume", "none"], "'none' does not exist; check the path"),
         (["resume"], "RUN"),
         (["train", "cartpole", "--device", "tpu"], "auto, cpu or cuda"),
         (["train", "cartpole", "--network.kind", "dueling-cnn"], "cannot read observations"),
@@ -307,7 +307,8 @@ def test_starting_from_an_agent(bcl, tmp_path: Path) -> None:
         (["train", "cartpole", "--executor", "ray", "--device", "cuda"], "does not fit --ray-gpus 0"),
         (["train", "cartpole", "--recipe", "bcl-mos-at", "--curriculum.attacked_threshold", "none"], "skipping needs"),
         (["train", "cartpole", "--recipe", "bcl-c-at", "--curriculum.start", "0.2"], "give a start below the target"),
-        (["status", "none"], "'none' is not a run directory"),
+        (["status", "none"], "'none' does not exist; check the path"),
+        (["report", "none"], "'none' does not exist; check the path"),
         (["train", "fruitbot", "--ppo.num_envs", "3"], "no multiple of ppo.batch_size"),
         (["train", "cartpole", "--algo", "ppo", "--network.kind", "dueling-mlp"], "ppo cannot train network.kind"),
         (["train", "cartpole", "--algo", "ppo", "--recipe", "sa"], "defined for dqn only"),

@@ -431,7 +431,7 @@ def test_what_cannot_be_compared_is_refused(tmp_path: Path) -> None:
         ([damaged], StoreError, "d/result.json' is damaged"),
         ([nameless], StoreError, "e/result.json' does not fit"),
         ([lost], StoreError, "lacks the score of nominal"),
-        ([tmp_path / "nothing"], StoreError, "not a run directory"),
+        ([tmp_path / "nothing"], StoreError, "does not exist; check the path"),
     ]
     for paths, kind, words in errors:
         with pytest.raises(kind, match=words):
