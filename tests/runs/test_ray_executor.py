@@ -139,8 +139,8 @@ def test_a_lost_machine_is_replaced_and_the_job_continues_from_its_checkpoint(
 
 
 CURRICULUM = [
-    *("--network.hidden=16", "--dqn.steps=480", "--dqn.num_envs=8", "--dqn.batch_size=16", "--dqn.samples_per_step=4"),
-    *("--dqn.buffer_size=200", "--dqn.replay_initial=32", "--dqn.ramp_steps=300", "--dqn.log_steps=40"),
+    *("--network.hidden=16", "--dqn.steps=2400", "--dqn.num_envs=8", "--dqn.batch_size=16", "--dqn.samples_per_step=4"),
+    *("--dqn.buffer_size=200", "--dqn.replay_initial=32", "--dqn.ramp_steps=1500", "--dqn.log_steps=40"),
     *("--dqn.checkpoint_steps=80", "--dqn.checkpoint_replay=true", "--evaluation.episodes=2", "--bootstrap=vanilla"),
     *("--evaluation.max_steps=60", "--curriculum.increment=0.1", "--curriculum.target=0.1", "--curriculum.runs=2"),
     *(
