@@ -85,8 +85,10 @@ def _target_of_path(path: Path, device: str) -> Target:
     known = start if start and start[1].file.exists() else None
     config = run.config
     seed = plan_of(config, "evaluation").seed
-    reached = run.result().get("reached") or 0.0  # its verdict's budget, which may not be one of the game's
-    defaults = replace(config.evaluation, eps=tuple(sorted({*config.evaluation.eps, reached} - {0.0})))
+    defaults = config.evaluation
+    reached = run.result().get("reached")  # its verdict's budget, which may not be one of the game's
+    if isinstance(reached, float) and reached > 0:
+        defaults = replace(defaults, eps=tuple(sorted({*defaults.eps, reached})))
     return Target(policy, config.game, defaults, results, str(path), known, verdict_seed=seed)
 
 

@@ -91,11 +91,11 @@ def find_breaking(
     nominal = next(run_suite(policy, plan, [Cell(None, 0.0)], results.search, progress)).mean
     floor = LOWEST_RETURNS.get(plan.game.id, 0.0)
     if threshold is None:
-        threshold = floor + SHARE * max(nominal - floor, 0.0)
-        nothing_to_lose = nominal <= floor
+        threshold = floor + SHARE * (nominal - floor)
+        fails_already = nominal <= floor
     else:
-        nothing_to_lose = nominal < threshold
-    if nothing_to_lose:
+        fails_already = nominal < threshold
+    if fails_already:
         what = f"without attack the return is {nominal:.4g}, which is below the threshold already"
         raise ConfigError(what, "give a --threshold below it")
     grids: list[tuple[float, ...]] = [(0.0, *FIRST_ROUND) for _ in attacks]
