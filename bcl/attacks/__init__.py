@@ -16,7 +16,6 @@ from bcl.attacks.objectives import (
 from bcl.attacks.pgd import APGD, FGSM, PGD, MixedPGD, WorstAction
 from bcl.attacks.records import (
     attack_from_dict,
-    attack_from_repr,
     attack_label,
     attack_labels,
     attack_to_dict,

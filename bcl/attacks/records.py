@@ -1,6 +1,5 @@
 """An attack as data, its kind and its fields: what is stored of it, how it is rebuilt, what people call it."""
 
-import ast
 import contextlib
 import dataclasses
 import functools
@@ -24,7 +23,6 @@ from bcl.attacks.threat import Attack, AttackedPolicy, Budget, LowestScored, Ran
 from bcl.errors import BclError, ConfigError
 
 PerhapsAttack = TypeVar("PerhapsAttack", Attack, Attack | None)
-NONE = "none"  # the repr of no attack
 SOURCE = "source_digest"  # key of an attack that is not one of this package
 # In the order of tables: the paper's first.
 _ATTACKS = (
@@ -129,18 +127,6 @@ def _lacks_source(data: dict[str, Any]) -> bool:
     return unknown or any(_lacks_source(value) for value in data.values() if isinstance(value, dict))
 
 
-def attack_from_repr(text: str) -> Attack | None:
-    """From scores that version 0.1 stored, which had the repr of an attack in place of its fields."""
-    if text == NONE:
-        return None
-    if not isinstance(text, str):
-        raise TypeError(f"{text!r:.60} is not an attack")
-    try:
-        return attack_from_dict(_parsed(ast.parse(text, mode="eval").body))
-    except (SyntaxError, ValueError, TypeError):
-        return OtherAttack(text)
-
-
 def recorded(attack: PerhapsAttack) -> PerhapsAttack:
     """The attack as it is read back once it was stored."""
     return attack and attack_from_dict(attack_to_dict(attack))
@@ -188,13 +174,3 @@ def attack_labels(attacks: Iterable[Attack | None]) -> dict[Attack | None, str]:
 def _repr_and_digest(attack: Attack | None) -> str:
     data = json.dumps(attack and attack_to_dict(attack))
     return f"{attack!r} {hashlib.sha256(data.encode()).hexdigest()[:6]}"
-
-
-def _parsed(node: ast.expr) -> dict[str, Any]:
-    if not isinstance(node, ast.Call) or node.args:
-        raise ValueError("not the repr of a dataclass")
-    fields = {
-        str(word.arg): _parsed(word.value) if isinstance(word.value, ast.Call) else ast.literal_eval(word.value)
-        for word in node.keywords
-    }
-    return {"kind": ast.unparse(node.func), **fields}

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from bcl.attacks import Attack, Learned, attack_from_dict, attack_from_repr, attack_label, attack_to_dict, recorded
+from bcl.attacks import Attack, Learned, attack_from_dict, attack_label, attack_to_dict, recorded
 from bcl.errors import ConfigError
 from bcl.evaluation.plan import Cell, Plan
 from bcl.evaluation.suite import Begin, no_progress, run_suite
@@ -15,6 +15,7 @@ from bcl.policies import Policy
 from bcl.policies.files import fingerprint
 from bcl.runs import store
 from bcl.runs.results import Results
+from bcl.runs.version_0_1 import attack_of
 from bcl.settings import typed_values
 
 FIRST_ROUND = tuple(2.0**-k for k in range(10, -1, -1))  # each twice the one before, up to a budget of 1
@@ -68,9 +69,8 @@ def read_breaking(results: Results, policy: str) -> Breaking | None:
         return None
     with store.fitting(f"'{path}'", "delete it, and find the budget again"):
         texts = data.pop("attacks", ())
-        adversaries = data.pop("adversaries", None)
-        attacks = map(attack_from_dict, adversaries) if adversaries else map(attack_from_repr, texts)  # of version 0.1
-        found = Breaking(attacks=tuple(filter(None, attacks)), **typed_values(Breaking, data))
+        adversaries = data.pop("adversaries", None) or map(attack_of, texts)
+        found = Breaking(attacks=tuple(map(attack_from_dict, adversaries)), **typed_values(Breaking, data))
         if len(found.attacks) != len(found.budgets):
             raise ValueError("it has not as many budgets as attacks")
         return found

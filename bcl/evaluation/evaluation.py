@@ -12,17 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from bcl import stats
-from bcl.attacks import (
-    Attack,
-    LowestScored,
-    attack_from_dict,
-    attack_from_repr,
-    attack_label,
-    attack_labels,
-    attack_to_dict,
-    rank,
-)
-from bcl.attacks.records import NONE
+from bcl.attacks import Attack, LowestScored, attack_from_dict, attack_label, attack_labels, attack_to_dict, rank
 from bcl.errors import counted
 from bcl.evaluation.plan import MEANING, Conditions, Starts
 from bcl.games import AtariGame, Game, ProcgenGame, game_to_dict
@@ -118,21 +108,17 @@ class Score:
     def from_dict(cls, data: dict[str, Any], source: str = "a stored score") -> "Score":
         """The inverse of `to_dict`; `source` names the data in an error."""
         with fitting(source, "delete it to have it played again"):
-            data = {"courses": None, "prefixes": ()} | data  # scores from before there were any
             names = {field.name for field in dataclasses.fields(cls)} - {"attack"}
             values = typed_values(cls, {name: data[name] for name in names})
             if not values["returns"]:
                 raise ValueError("it has no returns")
-            if "adversary" not in data:  # version 0.1
-                attack = attack_from_repr(data["attack"])
-            else:
-                attack = None if data["adversary"] is None else attack_from_dict(data["adversary"])
-            return cls(attack=attack, **values)
+            adversary = data["adversary"]
+            return cls(attack=None if adversary is None else attack_from_dict(adversary), **values)
 
 
 def shown(attack: Attack | None) -> str:
     """All of an attack, in words."""
-    return NONE if attack is None else repr(attack)
+    return "none" if attack is None else repr(attack)
 
 
 @dataclass(frozen=True)

@@ -125,24 +125,13 @@ class Conditions:
 
     @classmethod
     def from_row(cls, row: dict[str, Any], source: str) -> "Conditions":
-        """The inverse of `to_dict`, of a stored score or certificate; rows of version 0.1 have `policy`, such as `f00d
-        on cpu`."""
+        """The inverse of `to_dict`, of a stored score or certificate."""
         with fitting(source):
-            old = str(row.get("policy", "")).partition(" on ")
-            facts = {
-                "agent": row.get("agent", old[0]),
-                "device": row["device"] if "agent" in row else old[2],
-                "meaning": row.get("meaning", 1),
-            }
-            asked = {
-                "game": row.get("game", {}),
-                "episodes": len(row["returns"]) if "returns" in row else row["episodes"],
-                "seed": row["seed"],
-                "protocol": row.get("protocol", "fixed"),
-                "precision": row.get("asked", "fast" if row.get("precision") == "half" else "full"),
-                "num_envs": row.get("num_envs", 0),
-                "starts": row.get("starts", "varied" if row.get("prefixes") else "game"),
-            }
+            facts = {name: row[name] for name in ("agent", "device", "meaning")}
+            asked = {name: row[name] for name in ("seed", "protocol", "num_envs", "starts")}
+            asked["game"] = row.get("game", {})
+            asked["episodes"] = len(row["returns"]) if "returns" in row else row["episodes"]
+            asked["precision"] = row["asked"]
             return cls(plan=Plan(**typed_values(Plan, asked)), **typed_values(cls, facts))
 
 

@@ -18,6 +18,7 @@ from bcl.recipes import find_recipe
 from bcl.runs.directory import Agent, RunDirectory
 from bcl.runs.results import Results
 from bcl.runs.store import Json, fitting
+from bcl.runs.version_0_1 import current_row
 from bcl.settings import format_eps, typed_values
 
 SELECTION = "selection"
@@ -157,7 +158,7 @@ def _evaluations_beside(run: RunDirectory, data: Json) -> list[Evaluation]:
     begun = run.start(trained=data["policy"])
     found = []
     for row in data["conditions"]:
-        conditions = Conditions.from_row(row, f"'{run.result_file}'")
+        conditions = Conditions.from_row(current_row(row), f"'{run.result_file}'")
         start = None
         if begun:
             name, agent = begun
@@ -183,7 +184,7 @@ def _evaluations_inside(run: RunDirectory, data: Json) -> list[Evaluation]:
     """The same of a result that repeats the scores, as those of the first versions do."""
 
     def read(rows: Any) -> list[Score]:
-        return [Score.from_dict(score, f"a score in '{run.result_file}'") for score in rows]
+        return [Score.from_dict(current_row(score), f"a score in '{run.result_file}'") for score in rows]
 
     config = run.config
     about = data.get("start")

@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 from bcl.errors import StoreError
 from bcl.runs import store
 from bcl.runs.store import Json
+from bcl.runs.version_0_1 import current_row
 from bcl.settings import format_eps
 
 PROGRESS = "progress.json"
@@ -44,15 +45,14 @@ class RowsFolder:
     def read(self, agent: str) -> Iterator[tuple[str, Json]]:
         """The rows of an agent, by its fingerprint (empty: of any), each with words that say where it lies."""
         for path in sorted(self.path.glob(self._of_old)):
-            row = store.read_json(path)
-            if (who := _agent_of(row)) and agent in ("", who):  # the floor of version 0.1 names none
+            row = current_row(store.read_json(path))
+            if row["agent"] and agent in ("", row["agent"]):  # the floor of version 0.1 names none
                 yield f"'{path}'", row
         for path in sorted(self.path.glob(f"{self._name}*.jsonl")):
-            for number, row in enumerate(store.read_metrics(path), 1):
-                who = _agent_of(row)
-                if not who:
+            for number, row in enumerate(map(current_row, store.read_metrics(path)), 1):
+                if not row["agent"] or not isinstance(row["agent"], str):
                     raise StoreError(f"line {number} of '{path}' does not fit (it names no agent)", "delete that line")
-                if agent in ("", who):
+                if agent in ("", row["agent"]):
                     yield f"line {number} of '{path}'", row
 
     def progress(self, part: int) -> Path:
@@ -66,13 +66,6 @@ class RowsFolder:
         except StoreError as error:
             hint = "results are stored beside the agent: copy it to a folder that you may write to"
             raise StoreError(error.message, hint) from None
-
-
-def _agent_of(row: Json) -> str:
-    """Whose row it is, by fingerprint, which in version 0.1 is the beginning of `policy`; empty where it does not
-    say."""
-    who = row.get("agent", row.get("policy"))
-    return who.partition(" on ")[0] if isinstance(who, str) else ""
 
 
 class CertificatesFolder(RowsFolder):

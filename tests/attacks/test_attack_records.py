@@ -28,7 +28,6 @@ from bcl.attacks import (
     Square,
     UniformNoise,
     attack_from_dict,
-    attack_from_repr,
     attack_label,
     attack_labels,
     attack_to_dict,
@@ -39,6 +38,7 @@ from bcl.attacks import (
 )
 from bcl.attacks.records import OtherAttack
 from bcl.errors import BclError, ConfigError
+from bcl.runs.version_0_1 import attack_of
 
 OURS: list[Attack] = [
     *SUITES["learned"],
@@ -65,11 +65,11 @@ def test_every_attack_is_rebuilt_from_what_is_stored(attack: Attack) -> None:
 
 @pytest.mark.parametrize("attack", OURS, ids=repr)
 def test_the_repr_that_version_0_1_stored_is_read(attack: Attack) -> None:
-    assert attack_from_repr(repr(attack)) == attack
+    assert attack_from_dict(attack_of(repr(attack))) == attack
 
 
 def test_no_attack_of_version_0_1() -> None:
-    assert attack_from_repr("none") is None
+    assert attack_of("none") is None
 
 
 def test_what_does_not_matter_to_the_result_is_not_stored() -> None:
@@ -93,7 +93,7 @@ def test_an_attack_of_ones_own_is_known_by_its_name_and_fields() -> None:
     ("text", "label"), [("Flip(steps=3, rate=0.5)", "Flip-3"), ("PGD(knots=3)", "PGD"), ("<odd>", "<odd>")]
 )
 def test_what_cannot_be_rebuilt_keeps_its_name(text: str, label: str) -> None:
-    found = attack_from_repr(text)
+    found = attack_from_dict(attack_of(text))
     assert isinstance(found, OtherAttack)
     assert attack_label(found) == label
     assert attack_from_dict(attack_to_dict(found)) == found

@@ -53,7 +53,7 @@ def test_rows_of_version_0_1_are_a_file_each(tmp_path: Path) -> None:
     store.write_json(results.scores.path / "verdict.json", {"policy": "a on cpu"})  # no score
     store.write_json(results.certificates.path / "ibp-0.1.json", {"policy": "a on cpu"})
     for folder in (results.scores, results.certificates):
-        assert [row for _, row in folder.read("a")] == [{"policy": "a on cpu"}]
+        assert [(row["agent"], row["device"]) for _, row in folder.read("a")] == [("a", "cpu")]
         assert [*folder.read("b")] == []
 
 

@@ -1,0 +1,49 @@
+"""Rows of results as version 0.1 stored them, and as they were before a fact of today was added, turned into those of
+today. What else differs in a run of version 0.1, `bcl.runs.directory` says where it reads it."""
+
+import ast
+from typing import Any
+
+from bcl.runs.store import Json
+
+
+def current_row(row: Json) -> Json:
+    """A score or a certificate. Version 0.1 named the agent and its device as `policy`, such as `f00d on cpu`."""
+    added: Json = {
+        "meaning": 1,
+        "asked": "fast" if row.get("precision") == "half" else "full",
+        "num_envs": 0,
+        "starts": "varied" if row.get("prefixes") else "game",
+    }
+    if "returns" in row:
+        added |= {"courses": None, "prefixes": ()}
+    else:
+        added["protocol"] = "fixed"
+    if "attack" in row and "adversary" not in row:
+        added["adversary"] = attack_of(row["attack"])
+    agent, _, device = str(row.get("policy", "")).partition(" on ")
+    return added | row | ({} if "agent" in row else {"agent": agent, "device": device})
+
+
+def attack_of(text: Any) -> Json | None:
+    """An attack as data, from the repr that version 0.1 stored in its place; no data where it is no text."""
+    if text == "none":
+        return None
+    if not isinstance(text, str):
+        return {}
+    try:
+        return _parsed(ast.parse(text, mode="eval").body)
+    except (SyntaxError, ValueError, TypeError):
+        return {"kind": text}
+
+
+def _parsed(node: ast.expr) -> Json:
+    if not isinstance(node, ast.Call) or node.args:
+        raise ValueError("not the repr of a dataclass")
+    fields = {
+        str(word.arg): _parsed(word.value) if isinstance(word.value, ast.Call) else ast.literal_eval(word.value)
+        for word in node.keywords
+    }
+    if any(isinstance(value, list) for value in fields.values()):
+        raise ValueError("a list is not a setting of an attack")
+    return {"kind": ast.unparse(node.func), **fields}
