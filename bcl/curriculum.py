@@ -118,8 +118,7 @@ def choose_next(f: Scored[P], j: int, rules: Rules) -> tuple[int, list[Tried]]:
 
 def likely_next(phase: Phase, k: int, rules: Rules, succeeds: bool) -> tuple[Phase, int] | None:
     """The run that Algorithm 1 asks for after run k of a phase, as far as it can be told before run k is judged;
-    `succeeds`: it is expected to meet the thresholds. None: there is none, or too many could be it. Phase 0 is the
-    bootstrap."""
+    `succeeds`: it is expected to meet the thresholds. None: there is none, or too many could be it."""
     following = phase.index + 1
     after = None
     if following < len(rules.eps):
@@ -165,8 +164,7 @@ def _reached(following: int, phase: Phase, kept: Candidate, rules: Rules) -> str
 
 
 def _meets(f: Scored[P], eps: float, rules: Rules) -> bool | None:
-    """Every threshold that is set, all of them played, so that decisions have both returns; none where none is set, and
-    then nothing stops early."""
+    """Whether all thresholds that are set are met, each of them played; none: none is set, and nothing stops early."""
     thresholds = {0.0: rules.nominal_threshold, eps: rules.attacked_threshold}
     met = [f.at(at) >= threshold for at, threshold in thresholds.items() if threshold is not None]
     return all(met) if met else None

@@ -18,8 +18,7 @@ LEARNED = 0.8  # share of the expected return, counted from the floor
 
 @dataclass(frozen=True, kw_only=True)
 class Rules(CurriculumConfig):
-    """What decides: the settings of the curriculum, whose defaults are NCL (every budget in turn, one run each, no
-    thresholds), and the budgets."""
+    """The curriculum's settings, by default NCL's (each budget in turn, one run each), and the budgets."""
 
     eps: tuple[float, ...]
     """eps_0 < eps_1 < ... < eps_L, as `budgets` lists them."""
@@ -41,8 +40,7 @@ class Rules(CurriculumConfig):
             raise ConfigError("curriculum: normalised values need both thresholds, above the floor", "set both")
 
     def in_returns(self, play: Callable[[float], float]) -> "Rules":
-        """Adaptive thresholds, which the paper suggests for future work, turned into returns; `play` is the bootstrap's
-        return by budget."""
+        """Adaptive thresholds (the paper's future work) as returns; `play`: the bootstrap's return by budget."""
         if not self.adaptive:
             return self
         scale = above_floor(self, play(0.0))
@@ -55,8 +53,7 @@ class Rules(CurriculumConfig):
 
 
 def above_floor(rules: CurriculumConfig, nominal: float) -> float:
-    """How far above the floor the start's nominal return is, of which adaptive thresholds are shares; refuses a start
-    that plays badly."""
+    """The start's nominal return above the floor, of which adaptive thresholds are shares; refuses a bad start."""
     plays = f"the start's nominal return {nominal:g}"
     scale = nominal - rules.floor
     if scale <= 0:

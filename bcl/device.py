@@ -31,12 +31,10 @@ _BEGAN = time.monotonic()
 
 
 class Graphed(Generic[T]):
-    """A function without arguments that reads and writes fixed tensors, replayed as a CUDA graph from its third call
-    on.
+    """A function without arguments that reads and writes fixed tensors, from its third call on a CUDA graph.
 
     The first calls run eagerly and count: nothing has to be undone. Where `enabled` is false every call does. Graphs
-    may be replayed beside each other on streams of their own. A bound method is not kept alive: the graph dies with its
-    owner.
+    may be replayed beside each other on streams of their own. They die with the owner of a bound method.
     """
 
     def __init__(self, function: Callable[[], T], *generators: Generator, enabled: bool) -> None:

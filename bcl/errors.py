@@ -1,7 +1,4 @@
-"""Errors a user can act on: what is wrong, and what to do. Any other exception is a bug of this package.
-
-Below them, what their sentences are made of.
-"""
+"""Errors a user can act on: what is wrong, and what to do. Any other exception is a bug of this package."""
 
 import difflib
 from collections.abc import Iterable

@@ -184,8 +184,7 @@ def gymnasium_entry(id: str) -> "str | EnvSpec":
 
 def name_of_environment(make: Callable[..., Any]) -> str:
     """How to name a Gymnasium environment's class, or a function that makes one. What other processes cannot import is
-    registered here, and known in this process alone; its content is part of the name, so that it has scores of its
-    own."""
+    registered in this one alone; its content is part of the name, so that it has its own scores."""
     name = make.__name__
     if _importable(make):
         return f"{make.__module__}:{name}"
@@ -205,9 +204,8 @@ def _importable(value: Any) -> bool:
 
 
 def _content(value: Any, seen: dict[int, object], names: Mapping[str, object]) -> str:
-    """What a function or class does, as far as it can be compared, and what the values in it are: the same text in
-    every process of one version of Python. `names`: the globals of the function that it is in; of these, classes and
-    functions count."""
+    """What a function or class does, as far as it can be compared, and the values in it: the same text in all processes
+    of one version of Python. `names`: globals of the function it is in, of which classes and functions count."""
 
     def every(*parts: object, names: Mapping[str, object] = names) -> str:
         return f"({', '.join(_content(part, seen, names) for part in parts)})"

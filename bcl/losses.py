@@ -1,5 +1,4 @@
-"""Losses of Q-learning and of PPO, plain and robust, as in the paper (arXiv 2206.10057) and its public code
-jlwu002/BCL.
+"""Losses of Q-learning and of PPO, plain and robust, as in the paper (arXiv 2206.10057) and its code jlwu002/BCL.
 
 Pure functions of tensors that never read a value back from the device. Scores (B, A), actions (B,) int64, targets (B,);
 weights (B,) sum to 1 and are 0 on rows that do not count. Targets get no gradient. In formulas a is the replayed
@@ -22,8 +21,7 @@ OVERLAP_CONSTANT = 1e-4  # of the public code's robust loss; it moves the logged
 
 
 def penalty(error: Tensor, kind: Penalty = "min") -> Tensor:
-    """h, elementwise. `min`: min(x^2, |x|), whose slope falls from 2 to 1 at |x| = 1; `huber`: x^2 / 2, then |x| -
-    1/2."""
+    """h, elementwise. `min`: min(x^2, |x|), whose slope falls from 2 to 1 at 1; `huber`: x^2 / 2, then |x| - 1/2."""
     if kind == "min":
         return torch.minimum(error.square(), error.abs())
     if kind == "squared":
@@ -34,8 +32,7 @@ def penalty(error: Tensor, kind: Penalty = "min") -> Tensor:
 
 
 def double_q_target(next_online: Tensor, next_target: Tensor, reward: Tensor, discount: Tensor) -> Tensor:
-    """reward + discount * next_target[argmax next_online], (B,), detached; `discount` (B,) is 0 where the game
-    ended."""
+    """reward + discount * next_target[argmax next_online], (B,), detached; `discount` is 0 where the game ended."""
     return (reward + discount * _at(next_target, next_online.argmax(dim=1))).detach()
 
 
@@ -138,8 +135,7 @@ def distilled(clean: Tensor, worst: Tensor, mistakes: Tensor, weight: Tensor, ka
 
 
 def mistakes(scores: Tensor, scale: Tensor) -> Tensor:
-    """(B, A) how bad each action would be by a teacher's scores (B, A): its distance from the best in `scale`, 1 at
-    most."""
+    """(B, A) how bad each action is by a teacher's scores (B, A): its distance from the best in `scale`, at most 1."""
     scores = _wide(scores)
     return ((scores.amax(dim=1, keepdim=True) - scores) / scale).clamp(max=1)
 
@@ -149,8 +145,7 @@ def gain(worst: Tensor, costs: Tensor, weight: Tensor) -> Tensor:
     that does not stay behind) / (mean cost of that single action).
 
     `worst` (B, A) as in `distilled`; `costs` (B, A): how far each action is behind by the teacher's scores. 1: no
-    mistake that costs anything; 0: no better than one action for all states; less, -1 at least: worse than that. No
-    gradient.
+    mistake that costs anything; 0: no better than one action for all states; -1 at least. No gradient.
     """
     reached = torch.where(worst > 0, 0.0, costs).amax(dim=1)
     single = (weight.unsqueeze(1) * costs).sum(dim=0).amin()
@@ -158,8 +153,7 @@ def gain(worst: Tensor, costs: Tensor, weight: Tensor) -> Tensor:
 
 
 def weighted_by_stakes(weight: Tensor, scores: Tensor, scale: Tensor, power: float) -> Tensor:
-    """(B,) weights with the same sum: each times what the worst action costs there by a teacher's scores (B, A), to
-    that power.
+    """(B,) weights with the same sum, each times cost**power of the worst action by a teacher's scores (B, A).
 
     The cost is counted in `scale` and kept between 1/10 and 10, so that a few states do not decide everything.
     """
@@ -218,8 +212,7 @@ def gae(
 
 
 def standardised(values: Tensor, weight: Tensor) -> Tensor:
-    """(values - mean) / (deviation + 1e-8) under weights of the same shape that sum to 1; the deviation is the
-    population's."""
+    """(values - mean) / (population deviation + 1e-8) under weights of the same shape that sum to 1."""
     centred = values - _mean(values, weight)
     return centred / (_mean(centred.square(), weight).sqrt() + 1e-8)
 
@@ -227,11 +220,10 @@ def standardised(values: Tensor, weight: Tensor) -> Tensor:
 def ppo(
     logits: Tensor, values: Tensor, past: Past, weights: LossWeights, robust: Tensor | None = None, kappa: Scalar = 1.0
 ) -> tuple[Tensor, Info]:
-    """surrogate + c_v value - c_e entropy; with a robust part, kappa surrogate + (1 - kappa) robust in place of the
-    surrogate.
+    """surrogate + c_v value - c_e entropy; a robust part makes the first kappa surrogate + (1 - kappa) robust.
 
-    surrogate = -mean min(r A, clip(r) A) with r = pi(a) / pi_old(a); value = mean max((V - t)^2, (V_clipped - t)^2) /
-    2. Gradient: logits and values.
+    surrogate = -mean min(r A, clip(r) A), r = pi(a) / pi_old(a); value = mean max((V - t)^2, (V_clipped - t)^2) / 2.
+    Gradient: logits and values.
     """
     logits = _wide(logits)
     values = _wide(values)

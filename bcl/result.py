@@ -1,5 +1,4 @@
-"""What the functions of `bcl` return: results that print, and turn into plain data, a data frame and HTML for
-notebooks."""
+"""What the functions of `bcl` return: it prints, and turns into plain data, a data frame and HTML for notebooks."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence

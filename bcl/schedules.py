@@ -1,5 +1,4 @@
-"""What changes inside one run, as functions of the agent step, for PPO of the update; the paper (arXiv 2206.10057) via
-its code jlwu002/BCL."""
+"""What changes in a run, by agent step, for PPO by update; the paper (arXiv 2206.10057) via its code jlwu002/BCL."""
 
 from math import copysign, exp
 from typing import Literal

@@ -45,8 +45,7 @@ def mean_interval(runs: Sequence[Sequence[float]]) -> Interval | None:
 
 
 def certainly_less(xs: Sequence[float], ys: Sequence[float]) -> bool:
-    """Whether the 95 % intervals of two means lie apart, the first below the second; returns that do not vary are a
-    point, and of n < 3 nothing is certain."""
+    """Whether the 95 % intervals of two means lie apart, the first below; of n < 3 nothing is certain."""
     if min(len(xs), len(ys)) < MIN_FOR_INTERVAL or mean(xs) >= mean(ys):
         return False
     x, y = (mean_interval([returns]) or Interval(mean(returns), mean(returns)) for returns in (xs, ys))
@@ -75,8 +74,7 @@ def _codes(runs: Sequence[Sequence[float]]) -> list[np.ndarray]:
 
 
 def _wins(xs: Sequence[np.ndarray], ys: Sequence[np.ndarray]) -> np.ndarray:
-    """Over the last axis of codes: U / nm, mean over pairs of runs. That is bilinear in the shares of the values, so
-    the runs' shares can be averaged first."""
+    """U / nm over the last axis of codes, mean over pairs of runs; bilinear, so shares are averaged first."""
     values = 1 + max(int(codes.max()) for codes in (*xs, *ys))
     x, y = (np.mean([_shares(codes, values) for codes in runs], axis=0) for runs in (xs, ys))
     return (x * (np.cumsum(y, axis=-1) - y / 2)).sum(axis=-1)

@@ -58,8 +58,7 @@ def given(name: str, value: Any, kinds: type | tuple[type, ...], hint: str) -> A
 
 
 def check(function: Callable[..., object], arguments: Mapping[str, Any]) -> None:
-    """Refuse arguments that do not fit the annotations of a function or dataclass; those of several kinds it checks
-    itself."""
+    """Refuse arguments that do not fit the annotations of a function or dataclass, which checks unions itself."""
     for name, parameter in inspect.signature(function).parameters.items():
         value = arguments[name]
         hint = parameter.annotation

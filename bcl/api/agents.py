@@ -147,8 +147,7 @@ def _instead_of(folder: Path) -> str:
 
 
 def pick_device(device: "str | torch.device", numbered: bool = False) -> "torch.device":
-    """One that this machine has; `auto` is the GPU where there is one, `numbered` allows a GPU by its number, such as
-    cuda:1."""
+    """One that this machine has; `auto`: the GPU if there is one; `numbered` allows a GPU by number, such as cuda:1."""
     import torch
 
     given("device", device, (str, torch.device), DEVICES)

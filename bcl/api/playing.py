@@ -1,5 +1,4 @@
-"""What is evaluated, and how bcl.evaluate and bcl.certify have its scores and certificates made, in one process or
-several."""
+"""What is evaluated, and how bcl.evaluate and bcl.certify have it played and proven, in one process or several."""
 
 import contextlib
 import tempfile
@@ -55,8 +54,7 @@ class Target:
     def game_to_play(
         self, env_set: str | None, seed: int, episodes: int, num_envs: int = 0, starts: Starts = "game"
     ) -> Game:
-        """The game as it is evaluated. Its episodes take the reference's starts with seed 0, one episode per copy and
-        at most 20 of them."""
+        """The game as it is evaluated; with seed 0 and one episode per copy, up to 20, with the reference's starts."""
         one_each = 0 < episodes <= len(REFERENCE_NOOPS) and num_envs in (0, episodes)
         noops = episodes if seed == 0 and one_each and starts == "game" else 0
         return game_for_evaluation(self.game, env_set, self.defaults.max_steps, noops)
@@ -156,8 +154,7 @@ class Evaluator:
     def _in_processes(
         self, folder: RowsFolder, work: Callable[..., None], orders: Sequence[tuple[Any, ...]], report: Progress
     ) -> None:
-        """Jobs of this machine, whose rows are then joined; how far they are is read from the files in which they tell
-        it."""
+        """Jobs of this machine, whose rows are then joined; they tell in files how far they are."""
         jobs = [Job(folder.path, work, (number, *order)) for number, order in enumerate(orders)]
         shares = dict[Path, float]()
         began = time.time()

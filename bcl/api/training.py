@@ -162,8 +162,7 @@ class Finisher:
 
     @contextlib.contextmanager
     def at_work(self, run: Path, resumed: Path, until: str = "") -> "Iterator[Dispatcher]":
-        """A dispatcher for the work on a run, with its progress shown; where it stops, the error says how to continue
-        with `resumed`, the run or its repeats."""
+        """A dispatcher for a run, its progress shown; errors say how to continue with `resumed`, it or its repeats."""
         from bcl.api import console
 
         resume = shlex.join(["bcl", "resume", str(resumed), *self.workers.options()])
@@ -339,8 +338,7 @@ def _name(game: str | Callable[..., Any], workers: Workers) -> str:
 
 
 def _check(folder: Path, repeats: list[Stages], settings: Mapping[str, Any], init: Policy | None) -> bool:
-    """Whether the folder holds this run already, or these repeats; anything else that cannot be trained there is
-    refused."""
+    """Whether the folder holds this run or these repeats; refuses anything else that cannot be trained there."""
     stage, config = repeats[0][-1]
     if str(folder).startswith(zoo.PREFIX):
         raise ConfigError(f"--out '{folder}' would be taken for an agent of the zoo", "give it another name")

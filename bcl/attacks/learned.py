@@ -1,5 +1,4 @@
-"""An adversary that plans ahead (after Sun et al. 2022): a director chooses the action, PGD makes the victim take
-it."""
+"""An adversary that plans ahead (after Sun et al. 2022): a director chooses actions, PGD leads the victim to them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field

@@ -58,8 +58,7 @@ class Square:
 
 
 def uniform(obs: Tensor, eps: Budget, generator: Randomness, copies: int = 1) -> Tensor:
-    """Independent U(-eps, eps) in the shape of `obs`, and laid out like it in memory; `copies`: how many of the batch
-    it is."""
+    """Independent U(-eps, eps) in the shape and memory layout of `obs`, which is `copies` of a batch."""
     noise = torch.empty_like(obs)
     fill_uniform(noise.unflatten(0, (copies, -1)), generator)
     return noise.mul_(eps)

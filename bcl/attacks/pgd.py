@@ -65,8 +65,7 @@ class PGD:
 
 @dataclass(frozen=True)
 class MixedPGD:
-    """PGD on most observations; on a share of them from a random point with steps as large as eps. For training, in one
-    pass."""
+    """PGD; on a share of the observations from a random point in steps as large as eps. For training, in one pass."""
 
     steps: int
     step: float

@@ -61,8 +61,7 @@ class OtherAttack:
 
 
 def attack_to_dict(attack: Attack) -> dict[str, Any]:
-    """Its kind, those of its fields that its repr shows and, if it is not one of this package, a digest of its
-    source."""
+    """Its kind, the fields that its repr shows and, if it is not of this package, a digest of its source."""
     if isinstance(attack, OtherAttack):
         name = attack.kind
         source = attack.source
@@ -88,8 +87,7 @@ def attack_to_dict(attack: Attack) -> dict[str, Any]:
 
 
 def attack_from_dict(data: dict[str, Any]) -> Attack:
-    """The inverse of `attack_to_dict`; what this package cannot rebuild is an `OtherAttack`. Raises TypeError or
-    KeyError for what is no attack at all."""
+    """The inverse of `attack_to_dict`; an `OtherAttack` if unknown here. TypeError or KeyError: it is no attack."""
     if not isinstance(data, dict):
         raise TypeError(f"{data!r:.60} is not an attack")
     fields = {name: value for name, value in data.items() if name not in ("kind", SOURCE)}
@@ -107,8 +105,7 @@ def attack_from_dict(data: dict[str, Any]) -> Attack:
 
 @functools.cache  # a file that is edited later is not what was imported
 def source_digest(kind: type) -> str:
-    """Changes with the source of a class's module, in a notebook with the cell of its `__call__`; empty where neither
-    can be read."""
+    """Of the source of a class's module, in a notebook of the cell of its `__call__`; empty where none can be read."""
     for defined in (sys.modules.get(kind.__module__), vars(kind).get("__call__")):
         with contextlib.suppress(OSError, TypeError):
             lines, _ = inspect.findsource(cast(Any, defined))
@@ -117,8 +114,7 @@ def source_digest(kind: type) -> str:
 
 
 def lacks_source(attack: Attack | None) -> bool:
-    """Whether what an attack does may change while its stored form stays the same: the source of its class, or of its
-    objective's, could not be read."""
+    """Whether it may change while its stored form stays: the source of its class or objective cannot be read."""
     return attack is not None and _lacks_source(attack_to_dict(attack))
 
 

@@ -34,8 +34,7 @@ class AttackedPolicy(Protocol):
 
 
 class Attack(Protocol):
-    """A frozen dataclass; call it through `perturb`. Scores are stored under its class, fields and, of one's own,
-    source."""
+    """A frozen dataclass, called by `perturb`; scores are stored under its class, fields and, of one's own, source."""
 
     def __call__(self, policy: AttackedPolicy, obs: Tensor, eps: Budget, generator: Randomness, /) -> Tensor: ...
 
@@ -56,8 +55,7 @@ class Ball(NamedTuple):
 
     @classmethod
     def around(cls, policy: AttackedPolicy, obs: Tensor, eps: Budget) -> "Ball":
-        """The eps-ball cut to the box. Where they do not meet, the ball's point nearest to the box is all that is
-        left."""
+        """The eps-ball cut to the box; where they do not meet, the ball's point nearest to the box."""
         below = _no_further_than(eps, obs - eps, obs)
         above = _no_further_than(eps, obs + eps, obs)
         lo, hi = (torch.clamp(bound.to(obs), below, above) for bound in (policy.low, policy.high))

@@ -59,8 +59,7 @@ def margins(chain: nn.Sequential, lower: Tensor, upper: Tensor, actions: Tensor,
 
 
 def training_margins(chain: nn.Sequential, lower: Tensor, upper: Tensor, actions: Tensor) -> Tensor:
-    """`margins` by intervals, as losses take them: in the precision of autocast, without a tape, so that it proves
-    nothing."""
+    """`margins` by intervals, as losses take them: in autocast's precision and without a tape, so no proof."""
     head = _head(chain)
     middle, radius = intervals(list(chain)[:-1], *middle_and_radius(lower, upper))
     with torch.autocast(lower.device.type, enabled=False):

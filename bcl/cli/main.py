@@ -120,8 +120,7 @@ def chosen(words: list[str]) -> Callable[[], object]:
 
 
 def functions_of(name: str) -> list[Callable[..., Any]]:
-    """Those whose parameters are the options of a command: the API's, `Workers`, and the console's, which calls the
-    first."""
+    """Those whose parameters are a command's options: the API's, `Workers`, the console's, which calls the first."""
     from bcl.cli import commands
 
     own = getattr(commands, "import_" if name == "import" else name)

@@ -124,8 +124,7 @@ class CommandOption:
         return tuple(known.get(self.parameter, ())) if self.kind is str or self.positional else ()
 
     def field(self, strict: bool, known: Mapping[str, Sequence[str]] = NOTHING) -> tuple[Any, ...]:
-        """For tyro, to which every value is text. `strict`: it insists on what is required, as help should say;
-        `known`: words that completion offers."""
+        """For tyro, to which all values are text. `strict`: with what is required; `known`: words to complete."""
         kind: Any = bool if self.kind is bool else tuple[str, ...] if self.several else str
         missing = {bool: False, str: "", tuple[str, ...]: ()}[kind]
         about: dict[str, Any] = {"help": self.help, "help_behavior_hint": f"(default: {self.default})"}
@@ -243,8 +242,7 @@ def _arguments(options: Iterable[CommandOption], words: Any, see_help: str) -> d
 
 
 def _refuse_unclear(options: Iterable[CommandOption], words: list[str], see_help: str) -> None:
-    """Refuse an option without its value, or one for several values given twice: the parser would drop the first
-    without an error."""
+    """Refuse an option without its value, or a list given twice, of which the parser would drop the first."""
     valued = {option.shown: option for option in options if option.kind is not bool and not option.positional}
     seen = set()
     for word, following in itertools.pairwise([*words, "--"]):

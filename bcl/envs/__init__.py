@@ -10,8 +10,7 @@ from bcl.games import AtariGame, Game, ProcgenGame
 def make_env(
     game: Game, num_envs: int, device: str | torch.device = "cpu", threads: int = 0, *, render: bool = False
 ) -> VectorEnv:
-    """N copies of a game; observations arrive on `device`. `threads` 0 lets the engine choose; results never depend on
-    it, nor on `render`, which makes pictures for people (`screen`)."""
+    """See `bcl.make_env`."""
     if num_envs < 1:
         raise GameError(f"{num_envs} environments cannot be played", "ask for at least 1")
     if threads < 0:

@@ -1,10 +1,8 @@
-"""Atari games on ale-py's C++ vector environment, with the paper's pipeline; docs/games.md numbers what differs from
-it.
+"""Atari games on ale-py's C++ vector environment, with the paper's pipeline; docs/games.md numbers what differs.
 
 What ale-py does differently by default, and what is done about it here: its fire reset is one raw frame, so ours are
 two agent steps (FIRE, then action 2) in which the agent's action is ignored (`playing` is False); ended games are reset
-at once here, so its next-step autoreset runs only in v1, in the raw frames left of the step in which a game ended, and
-what it started is reset again.
+at once here, so its next-step autoreset runs only in v1, in the raw frames left of a game's last step, and is undone.
 """
 
 import dataclasses
@@ -208,8 +206,7 @@ def crop_v2(screens: Tensor, crop_shift: int) -> Tensor:
 
 
 def crop_v1(rgb: Tensor) -> Tensor:
-    """(N, 210, 160, 3) uint8 -> (N, 1, 80, 80): rows 34 to 193, mean of the channels and of 2x2 blocks, rounded
-    once."""
+    """(N, 210, 160, 3) uint8 -> (N, 1, 80, 80): rows 34 to 193, mean over channels and 2x2 blocks, rounded once."""
     rows = rgb[:, 34:194].int().sum(-1)
     total = rows[:, 0::2, 0::2] + rows[:, 1::2, 0::2] + rows[:, 0::2, 1::2] + rows[:, 1::2, 1::2]
     return ((total + 6) // 12).to(torch.uint8).unsqueeze(1)

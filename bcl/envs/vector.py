@@ -52,8 +52,7 @@ class Step:
 
 
 class VectorEnv(Protocol):
-    """N copies of a game. `send` starts a step and returns at once where the engine has threads; `recv` waits for
-    it."""
+    """N copies of a game. `send` starts a step, without waiting where the engine has threads; `recv` waits for it."""
 
     game: Game
     num_envs: int
@@ -111,8 +110,7 @@ def _index(seed: int) -> int:
 
 
 def host_actions(actions: Tensor, num_envs: int, num_actions: int) -> np.ndarray:
-    """Actions as the engines take them, checked: an engine given a wrong index plays something else without an
-    error."""
+    """Actions as engines take them, checked: with a wrong index an engine plays something else without an error."""
     kind = actions.dtype
     if actions.shape != (num_envs,) or kind.is_floating_point or kind.is_complex or kind == torch.bool:
         given = f"actions of shape {tuple(actions.shape)} and type {kind} do not fit"
@@ -161,8 +159,7 @@ class WrappedEnv(VectorEnv):
 
 
 class VariedStarts(WrappedEnv):
-    """A game whose episodes begin with random actions, which are no steps of the agent's: else a deterministic agent in
-    a deterministic game takes few courses."""
+    """Episodes begin with random actions, no steps of the agent's: else deterministic agents repeat their courses."""
 
     def __init__(self, env: VectorEnv) -> None:
         super().__init__(env)
@@ -187,8 +184,7 @@ class VariedStarts(WrappedEnv):
         self._env.send(torch.from_numpy(chosen))
 
     def recv(self) -> Step:
-        """The result of the step; what happened to copies that begin is hidden, and one that ended there begins
-        again."""
+        """The result of the step; that of copies that begin is hidden, and one that ended there begins again."""
         step = self._env.recv()
         begins = self._left > 0
         ended = step.ended.cpu().numpy()

@@ -84,8 +84,7 @@ def find_breaking(
     threshold: float | None = None,
     progress: Begin = no_progress,
 ) -> Breaking:
-    """Bisection, the budgets of a round side by side. The default threshold is half of the nominal return, counted from
-    the game's lowest where that is known."""
+    """Bisection, a round's budgets at once; by default the threshold is halfway from the lowest return to nominal."""
     if any(isinstance(attack, Learned) for attack in attacks):
         raise ConfigError("a learned adversary would be trained at every budget", "find the budget with other attacks")
     nominal = next(run_suite(policy, plan, [Cell(None, 0.0)], results.search, progress)).mean

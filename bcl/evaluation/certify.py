@@ -29,8 +29,7 @@ class Certificate:
     eps: float
     method: Method
     acr: float
-    """Action certification rate: share of visited states whose action no perturbation can change, mean over
-    episodes."""
+    """Action certification rate: share of visited states whose action is proven, mean over episodes."""
     acr_per_episode: tuple[float, ...]
     gwc: float
     """Greedy worst case: mean return when each step plays the lowest-scored action not proven impossible. One greedy
@@ -71,8 +70,7 @@ def certify(
     seed: int = 0,
     progress: Callable[[float], None] = lambda share: None,
 ) -> Certificate:
-    """ACR along the policy's own play and GWC along its own worst play, one episode of each copy. `progress` is told
-    the share that is done."""
+    """ACR along the policy's own play, GWC along its worst, an episode of each copy; `progress` gets the share done."""
     chain = policy.chain()
 
     def proven(obs: Tensor, scores: Tensor) -> tuple[Tensor, Tensor]:
@@ -112,8 +110,7 @@ def _play(
     length: int,
     progress: Callable[[float], None],
 ) -> list[Episode]:
-    """One episode per copy; noted are states where the rule's second answer was yes. `length`: of the longest,
-    expected."""
+    """One episode per copy; noted: where the rule's second answer was yes. `length`: expected, of the longest."""
     plan = Plan(env.game, env.num_envs, seed, num_envs=env.num_envs)
     slot = Slot(Cell(None, 0.0), plan, next(policy.parameters()).device)
 

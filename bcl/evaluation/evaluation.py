@@ -1,7 +1,4 @@
-"""Scores, one for each attack and budget, and evaluations: the scores of one agent under equal conditions.
-
-Scores are stored as rows, each with its conditions.
-"""
+"""Scores, one for each attack and budget, and evaluations: the scores of one agent under equal conditions."""
 
 import dataclasses
 import json
@@ -90,8 +87,7 @@ class Score:
         return f"{self.mean:.4g}{error}"
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data, with the summary people look for. `attack` is for people; `adversary` is what it is rebuilt
-        from."""
+        """Plain data, with a summary. `attack` is for people; `adversary` is what it is rebuilt from."""
         interval = stats.iqm_interval(self.returns)
         return {
             **vars(self),
@@ -149,8 +145,7 @@ def worst(scores: Sequence[Score]) -> dict[float, Worst]:
 
 
 def worst_within(scores: Sequence[Score]) -> dict[float, Worst]:
-    """Per budget above 0, the worst of all that was played up to it, without attack too: it never rises with the
-    budget."""
+    """Per budget above 0, the worst of all played up to it, without attack too: it never rises with the budget."""
     return {eps: _worst_of([s for s in scores if s.eps <= eps]) for eps in _budgets(scores)}
 
 
@@ -276,8 +271,7 @@ class Evaluation(Result):
         return {s.eps: s for s in scores if s.eps == 0} | worst_within(scores)
 
     def further_flags(self, others: "Iterable[Evaluation]") -> "list[Flag]":
-        """What other evaluations of the same agent raise and this one does not: those on no fewer episodes, with the
-        same levels and starts."""
+        """Flags of other evaluations of this agent alone, on no fewer episodes and the same levels and starts."""
         found = dict.fromkeys(flag.name for flag in self.flags)
         further = []
         for other in others:
@@ -376,8 +370,7 @@ def read_evaluations(folder: ScoresFolder, agent: str) -> list[Evaluation]:
     """The evaluations of an agent, by its fingerprint (empty: of any), whose scores lie in a folder.
 
     Two scores belong to one evaluation if nothing but the attack and its budget differs. Left out are the floor of
-    `--sanity` and its budget of 1, which test the attack. A score that cannot be read is refused: without it another
-    would be the worst.
+    `--sanity` and its budget of 1, which test the attack. A score that cannot be read is refused: it may be the worst.
     """
     found: dict[tuple[Conditions, str], list[Score]] = {}
     for conditions, score in _stored(folder, agent):

@@ -41,8 +41,7 @@ EXPLAINED = {
     WORSE_THAN_START: "Training made the agent worse than its start: at these budgets use the agent that it started "
     "from, whose file is named.",
 }
-"""What each flag means and what to do, in a sentence; docs/flags.md has more. Two of them are raised for stages of a
-run."""
+"""What each flag means and what to do; docs/flags.md has more. Two of them are raised for stages of a run."""
 
 
 @dataclass(frozen=True)
@@ -87,8 +86,7 @@ def flags(scores: Sequence[Score], floor: Score | None = None) -> list[Flag]:
 
 
 def worse_than_start(scores: Sequence[Score], start: Sequence[Score], file: str) -> list[Flag]:
-    """Where the worst return within a budget is certainly below that of the agent in `file`, which training began
-    from."""
+    """Where the worst within a budget is certainly below that of the agent in `file`, which training began from."""
     found = dict[tuple[Score, Score], str]()
     for eps in sorted({s.eps for s in scores} & {s.eps for s in start}):
         ours, theirs = (lowest(s for s in some if s.eps <= eps) for some in (scores, start))

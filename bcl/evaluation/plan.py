@@ -65,8 +65,7 @@ class Plan:
     num_envs: int = 0
     """Copies played at once; 0: one per episode, at most 64, and always 64 where the protocol is `first`."""
     starts: Starts = "game"
-    """`game`: as the game has them, on Atari the no-ops alone; `varied`: then random actions
-    (`bcl.envs.VariedStarts`)."""
+    """`game`: as the game has them, on Atari no-ops; `varied`: then random actions (`bcl.envs.VariedStarts`)."""
 
     def __post_init__(self) -> None:
         if self.episodes < 1:

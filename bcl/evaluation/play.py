@@ -107,8 +107,7 @@ class Moment:
 def watch(
     policy: Policy, envs: VectorEnv, attack: Attack | None, eps: float, *, seed: int = 0, steps: int | None = None
 ) -> Iterator[Moment]:
-    """The episode that `evaluate` plays with this seed, step by step; `steps` ends it early. Pictures need
-    `make_env(..., render=True)`."""
+    """The episode that `evaluate` plays with this seed, step by step, at most `steps`; pictures need `render=True`."""
     if envs.num_envs != 1:
         raise BclError(f"{envs.num_envs} copies cannot be watched at once", "make one")
     if steps is not None and steps < 1:
@@ -243,8 +242,7 @@ class Group:
             self._probe.certificates_hold(self.playing)
 
     def without_finished(self) -> "Group":
-        """The same with fewer rows, once that is worth making the decision anew: on a GPU a graph has to be
-        captured."""
+        """The same with fewer rows, once that is worth deciding anew: on a GPU a graph has to be captured."""
         playing = self.playing
         few = 2 * len(playing) <= len(self.slots) if self._stream else len(playing) < len(self.slots)
         return Group(playing, self._make_chooser, self._probe) if few else self
@@ -281,8 +279,7 @@ def chooser_for(policy: Policy, search: SearchForm, slots: Sequence[Slot]) -> "A
 
 
 class ActionChooser:
-    """Observations in, actions out; on a GPU one captured graph, elsewhere and for attacks that wait the same code run
-    eagerly."""
+    """Observations in, actions out: on a GPU a captured graph, elsewhere and for attacks that wait run eagerly."""
 
     def __init__(
         self, policy: Policy, searched: SearchForm, attack: Attack | None, eps: Budget, generator: Randomness
@@ -385,8 +382,7 @@ class Probe:
 
 
 def without_gradient(searched: SearchForm, obs: Tensor) -> Tensor:
-    """(N,) where the gradient of the cross-entropy is zero in every element: attacks that climb it cannot begin
-    there."""
+    """(N,) where the gradient of the cross-entropy is zero in every element, so that no attack can climb it."""
     _, _, gradient = ascent(CrossEntropy(), searched, obs, searched(obs).detach())
     return (gradient.flatten(1) == 0).all(dim=1)
 

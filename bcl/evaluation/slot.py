@@ -83,8 +83,7 @@ class Slot:
 
     def receive(self, step: Step, facts: np.ndarray, prefixes: np.ndarray | None) -> None:
         """What came of the actions; counts until all episodes are done. `facts` (3, N): rewards, who played, whose
-        episode ended; `prefixes` (N,): random actions with which episodes began. Both on the host, as what was
-        decided."""
+        episode ended; `prefixes` (N,): random actions with which episodes began. Both on the host."""
         self.step = step
         self.obs = step.obs
         if self.complete:
@@ -124,9 +123,8 @@ class Slot:
         self.counting[copy] = self._quota[copy] > 0
 
     def _follow(self, rewarded: Tensor) -> None:
-        """Give each copy's episode a number, the same where all rewards came after as many steps, counted from the
-        first, and with the same observation. When the first came is left out: Atari's episodes begin with more or fewer
-        no-ops."""
+        """Number each copy's episode, alike where rewards came as many steps after the first and with the same
+        observation; not after the start, since Atari's episodes begin with more or fewer no-ops."""
         step = self.step
         length = torch.from_numpy(self._length).to(rewarded.device)
         waited = (length - self._rewarded) * (self._course != 0)

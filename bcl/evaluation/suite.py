@@ -50,9 +50,8 @@ def run_suite(
     ready: Callable[[Cell], Cell] = lambda cell: cell,
     part: int | None = None,
 ) -> Iterator[Score]:
-    """Yield every score; those found in `folder` are read, the others played and stored there when done. `ready`: what
-    a cell needs before it is played, such as the training of its adversary. `part`: which of several processes that
-    share the work."""
+    """Every score: read from `folder`, or played and stored there. `ready` does what a cell needs first, such as
+    training its adversary; `part`: which of several processes that share the work."""
     device = next(policy.parameters()).device
     conditions = plan.conditions(fingerprint(policy), device.type)
     keys = [cell.key for cell in wanted]

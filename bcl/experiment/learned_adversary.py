@@ -141,9 +141,8 @@ def director_config(victim: Policy, plan: Plan, attack: Learned) -> Config:
 
 
 def myopic_director(victim: Policy, config: Config) -> Policy | None:
-    """A director with the victim's scores, negated: before any training it aims at the action that the victim scores
-    lowest. None where the victim has another network than the DQN learner would give it, which may be too small to
-    plan."""
+    """A director with the victim's scores, negated: untrained, it aims at the action that the victim scores lowest.
+    None where the victim's network is not the one that the DQN learner would take."""
     network = victim.network
     if victim.spec.kind != default_kind(victim.spec.obs_shape, "dqn"):
         return None

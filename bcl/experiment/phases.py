@@ -1,5 +1,4 @@
-"""Stages that are curricula: in phases, where `bcl.curriculum` decides and every decision is kept, or one run whose
-budget paces itself.
+"""Stages that are curricula: phases, where `bcl.curriculum` decides, or one run whose budget paces itself.
 
 Running one again over the same folder makes the same decisions from what is stored there, and goes on where nothing is.
 """
@@ -156,8 +155,7 @@ class Curriculum:
             self._overlapped.begin_ahead(run, self._order(agent, following, number), agent.fingerprint)
 
     def _order(self, parent: Agent, phase: Phase, k: int) -> TrainingOrder:
-        """A run, with what the phase will ask of it, so that workers play it: the thresholds' returns, and those of
-        V_k."""
+        """A run, and what the phase will ask of it, for workers to play: the thresholds' returns, and those of V_k."""
         rules = self._rules
         compared = phase.runs > 1 or rules.ratchet
         asked = [0.0] if compared or rules.nominal_threshold is not None else []
@@ -180,8 +178,7 @@ class Curriculum:
         )
 
     def _along(self, wanted: Sequence[Cell], eps: float) -> list[Cell]:
-        """Scores above a budget, for which skipping may ask next: as many as are played with those that are wanted in
-        about the same time."""
+        """Scores above a budget, for which skipping may ask next, as many as can be played in about the same time."""
         above = [more for more in self._rules.eps[1:] if more > eps] if self._rules.skip else []
         idle = -len(wanted) % GPU_PASS if self._dispatcher.device == "cuda" else self._dispatcher.executor.width - 1
         return [cell for more in above for cell in self._cells(more)][:idle]
@@ -224,12 +221,10 @@ class Curriculum:
 
 
 class OverlappedRuns:
-    """Judging that does not stop training: one run of a curriculum trains in a process of its own while another process
-    plays the scores of the run before it.
+    """Judging that does not stop training: one process trains a run while another plays the scores of the one before.
 
     Which run that is has to be guessed (`curriculum.likely_next`), since the scores decide it. Decisions are made as
-    without a guess, by the same scores in the same order; the training of a wrong guess is not used, which is told and
-    counted.
+    without a guess, by the same scores in the same order; the training of a wrong guess is told and counted.
     """
 
     def __init__(self, stage: StageFolder, dispatcher: Dispatcher) -> None:
@@ -279,8 +274,7 @@ class OverlappedRuns:
             self._guessed = None
 
     def discard_guesses(self, right: TrainingFolder | None = None, parent: str = "") -> None:
-        """Delete the runs that were begun ahead, now or before a kill, but the right one, which starts from this
-        parent."""
+        """Delete the runs begun ahead, now or before a kill, but `right` if it starts from `parent`."""
         for run in self._stage.begun_ahead():
             if run != right or run.began_ahead() != parent:
                 self.background.cancel(run.path)
@@ -322,8 +316,7 @@ def phase_line(decision: Decision, eps: Sequence[float], seconds: float) -> str:
 
 
 def _returns(runs: Sequence[dict[float, float]], eps: float) -> Iterator[str]:
-    """Returns without attack, and at the phase's budget; where that was not asked for, the lowest of those that
-    were."""
+    """Returns without attack and at the phase's budget, or else the lowest under any attack that was played."""
     yield f"runs nominal {_shown([scores.get(0.0) for scores in runs])}"
     attacked = [{at: score for at, score in scores.items() if at > 0} for scores in runs]
     played = {at for scores in attacked for at in scores}
@@ -339,8 +332,7 @@ def _shown(returns: Sequence[float | None]) -> str:
 
 
 def pace_of(config: Config, loss: Loss, start: float) -> Pace:
-    """What decides about the budget in this stage, beginning at `start`; refuses settings that contradict each
-    other."""
+    """What decides about the budget in this stage from `start` on; refuses settings that contradict each other."""
     c = config.curriculum
     # A start that the stage before reached may lie so near the target that nothing is left to be gentle about.
     gentle = c.gentle_below if start == c.start else min(c.gentle_below, c.target - start)
@@ -364,8 +356,7 @@ def pace_of(config: Config, loss: Loss, start: float) -> Pace:
 
 
 def train_paced(stage: StageFolder, start: float, bootstrap: Agent, dispatcher: Dispatcher) -> dict[str, Any]:
-    """Train, evaluate every agent that was kept, and leave the best in the stage's folder; returns the result as plain
-    data."""
+    """Train, evaluate every agent kept, and leave the best in the stage's folder; the result as plain data."""
     config = stage.config
     run = stage.paced_run
     pace = pace_of(config, stage.loss, start)

@@ -67,8 +67,7 @@ def check(stages: Stages, device: str, init: Policy | None, trackers: Trackers =
 
 
 def create(path: Path, stages: Stages, device: str, init: Policy | None) -> None:
-    """Make the run directory, with all that `finish` needs: every stage's configuration, and the agent to start
-    from."""
+    """Make the run directory with all that `finish` needs: each stage's settings, and the agent to start from."""
     about = {
         "version": bcl.__version__,
         "commit": commit_here(),
@@ -204,8 +203,7 @@ def _train_curriculum(stage: StageFolder, before: Trained, dispatcher: Dispatche
 
 
 def _median(stage: StageFolder, dispatcher: Dispatcher) -> TrainingFolder:
-    """Where the median of the repeats' agents of a stage lies, with its result; the stage's own where there are no
-    repeats."""
+    """The folder with the median of the repeats' agents of a stage and its result; without repeats the stage's."""
     run = RunDirectory(stage.run)
     number = stage.number
     median = stage.median

@@ -75,8 +75,7 @@ class Verdict:
         return facts | {"evaluation": self.evaluation.to_dict(), "unlimited": unlimited}
 
     def sentence(self, config: Config) -> str:
-        """The verdict as people read it, within the budget reached; where that was not evaluated, within the largest
-        that was."""
+        """The verdict as people read it, within the budget reached or, where that was not played, the largest."""
         scores = self.evaluation.scores
         start = self.evaluation.start
         words = [f"{config.recipe} on {config.game.id}: return {scores[0].mean:.4g} without attack"]
@@ -145,8 +144,7 @@ def evaluate_run(run: RunDirectory, agent: Agent, reached: float, dispatcher: Di
 
 
 def _with_path(run: RunDirectory, flag: Flag, start: Start | None) -> Flag:
-    """A run may be moved, so its result names the start's file within the run; people get a path that works from where
-    they are."""
+    """Results name the start's file within the run, which may be moved; people get a path that works for them."""
     if flag.name != WORSE_THAN_START or not start:
         return flag
     return replace(flag, message=flag.message.removesuffix(run.name_of(Path(start.file))) + start.file)

@@ -1,5 +1,4 @@
-"""Work: orders that a `Dispatcher` gives to an executor, and what a worker does with each: a training run, scores or a
-certificate, in a folder of its own.
+"""Work: orders that a `Dispatcher` gives to an executor, and what a worker does with each in a folder of its own.
 
 Work done again over what an earlier call left in its folder finishes what that one began: a run that has a result is
 read, one with a checkpoint continues, scores that are stored are not played.
@@ -91,8 +90,7 @@ class Dispatcher:
     say: Callable[[str], None] = lambda line: None
     trackers: Trackers = NO_TRACKERS
     judge_beside: JudgeBeside = "auto"
-    """Whether one process judges a run while another trains the next; `auto`: on a GPU that trains one run at a
-    time."""
+    """Whether one process judges a run while another trains the next; `auto`: on a GPU, for one run at a time."""
 
     def train(self, orders: OrderedRuns) -> Generator[TrainingFolder, None, None]:
         """The folders in the order of `orders`, each when it is done; closing cancels the others."""
@@ -137,8 +135,7 @@ class Dispatcher:
             ScoresFolder(folder).gather()
 
     def evaluation_jobs(self, name: str, agent: Agent, plan: Plan, cells: Sequence[Cell], part: int = 0) -> list[Job]:
-        """Jobs for the scores that are missing, one to a worker and numbered from `part`; `ScoresFolder.gather` joins
-        what they leave."""
+        """Jobs for missing scores, one to a worker, numbered from `part`; `ScoresFolder.gather` joins their rows."""
         missing = self.missing(agent, plan, cells)
         policy = content(agent) if missing else b""
         shares = min(self.executor.width, len(missing))

@@ -2,8 +2,7 @@
 
 The student plays, so that it learns where it goes itself (Ross et al. 2011), and the teacher says on clean observations
 what each action would cost. Labels do not move with the student: bounds of Q-learning can be met by one constant for
-all actions, these cannot. The same for Q-values and logits; docs/distillation.md has formulas, sources and
-measurements.
+all actions, these cannot. The same for Q-values and logits; docs/distillation.md has formulas and sources.
 """
 
 import copy
@@ -38,8 +37,7 @@ SCALE_BATCHES = 8  # replayed batches behind that usual lead
 def train(
     policy: Policy, env: VectorEnv, config: DistillConfig, task: Task, hooks: Hooks, state: State | None = None
 ) -> Policy:
-    """Train `policy` in place on `env`; its teacher is `config.teacher`, or itself as it is. `state` continues a
-    checkpoint of the same task."""
+    """Train `policy` in place on `env`; its teacher is `config.teacher`, or itself as it is; `state`: a checkpoint."""
     learner = DistillLearner(policy, env, config, task)
     reporter = Reporter(learner, config, hooks, state)
     obs = learner.restart()

@@ -174,11 +174,9 @@ class DqnLearner(ReplayLearner):
         return super().restart()
 
     def play(self, obs: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Start the next step: (N,) actions, a share of them random, else greedy; and what the adversary shows, if
-        asked.
+        """Start the next step: (N,) actions, a share of them random, else greedy; and what is stored of the adversary.
 
-        Actions are those for clean observations, except on copies with the adversary in play. These have to wait for
-        it; else it is computed while the emulators step.
+        Copies with the adversary in play have to wait for it; else it is computed while the emulators step.
         """
         self.set_schedules()
         seen = None

@@ -1,5 +1,4 @@
-"""What all learners share: what a training run is asked for, its device, optimizer, random draws, checkpoints and
-reports."""
+"""What all learners share: a run's task, device, optimizer, random draws, checkpoints and reports."""
 
 import copy
 import hashlib
@@ -63,8 +62,7 @@ class Learner(ABC):
     def __init__(
         self, policy: Policy, env: VectorEnv, config: LearnerConfig, task: Task, driven: int, spread: float
     ) -> None:
-        """`driven`: copies, the first ones, that act on what the adversary shows; `spread`: of its budgets, as in the
-        settings."""
+        """`driven`: copies, the first ones, that act on what the adversary shows; `spread`: of its budgets."""
         keep_freed_memory()
         self.image = len(env.obs_shape) == 3
         if self.image:
@@ -98,8 +96,7 @@ class Learner(ABC):
 
     @abstractmethod
     def restart(self) -> Tensor:
-        """Start every copy anew, at the beginning and after each checkpoint that is counted in steps, and return the
-        first observations.
+        """Start every copy anew, at first and after checkpoints counted in steps; returns the first observations.
 
         Emulators cannot be saved: so that a resumed run equals an uninterrupted one, both start anew at the same step.
         """
@@ -224,8 +221,7 @@ def spread_budgets(eps: Tensor, count: int, spread: float) -> Tensor:
 
 
 def training_attack(config: AttackConfig, value: Objective, paper: Objective | None = None) -> Attack:
-    """The configured adversary; `value` is the learner's expected value, `paper` what the paper's PGD attacks if not
-    that."""
+    """The configured adversary; `value`: the learner's expected value; `paper`: the paper's PGD objective, if other."""
     objectives: dict[str, Objective] = {
         "paper": paper if paper and config.kind == "pgd" else value,
         "value": value,

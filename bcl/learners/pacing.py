@@ -89,8 +89,7 @@ def advance(
 ) -> Paced:
     """The budget from `step` on, given what ended since the last call: episodes of clean and of driven copies.
 
-    `certified`: share of states whose action was proven since then. It answers at once, where returns come episodes
-    later.
+    `certified`: share of states whose action was proven since then, which is known episodes before returns are.
     """
     at = replace(at, clean=at.clean + clean, driven=at.driven + driven)
     due = _enough(pace, at)
@@ -174,8 +173,7 @@ class Pacer:
     def observe(self, step: int, clean: Played, driven: Played, certified: float = 1.0) -> bool:
         """What happened since the last call (see `advance`); whether the budget stepped back, and with it the weights.
 
-        An agent that no longer plays well does not recover at a smaller budget: interval bounds can end in one
-        constant.
+        An agent that plays badly does not recover at a smaller budget: interval bounds can end in one constant.
         """
         before = self._at
         self._at = advance(self._pace, self._at, step, clean, driven, certified)

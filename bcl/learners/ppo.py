@@ -55,8 +55,7 @@ def train(
 
 @dataclass(frozen=True)
 class Rollout:
-    """T steps of N copies, in places that stay the same: graphs read them, and each rollout overwrites the one
-    before."""
+    """T steps of N copies in fixed places, which graphs read; each rollout overwrites the one before."""
 
     obs: Tensor  # (T, N, *obs_shape) images as bytes
     actions: Tensor  # (T, N) int64
@@ -383,8 +382,7 @@ def read_note(note: str) -> list[float]:
 
 
 def _laid_out(batch: Tensor) -> Tensor:
-    """Images with their channels last in memory, as the network reads them: else every pass over them begins with a
-    copy."""
+    """Images with channels last in memory, as the network reads them: else every pass begins with a copy."""
     return batch.contiguous(memory_format=torch.channels_last) if batch.dim() == 4 else batch
 
 

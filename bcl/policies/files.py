@@ -25,8 +25,7 @@ from bcl.settings import typed_values
 
 FORMAT = 1
 NumberFormat = Literal["float32", "float16", "int16", "int8"]
-"""How numbers are stored; all are loaded as float32. int16 and int8: multiples of a scale per row, for all but
-vectors."""
+"""How numbers are stored; all load as float32. int16, int8: multiples of a scale per row, for all but vectors."""
 SCALE = ":scale"
 DAMAGED = "it is damaged; get it again"
 LAYERS = "layers"  # note of a wrapped network: what it is made of, as JSON

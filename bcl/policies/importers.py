@@ -6,8 +6,7 @@ column i); we transpose the kernels and the first dense layers instead, so that 
 `sb3`: Stable-Baselines3 DQN, PPO and A2C agents with an `MlpPolicy`, from their zip. The layers come from the tensors
 of `policy.pth`, the activation from the plain JSON in `data`, whose pickled values are never decoded. These agents see
 raw observations and ours see scaled ones, so the scale moves into the first layer, and the statistics of `VecNormalize`
-too (docs/runs.md). A DQN trained behind `VecNormalize` cannot be told from one that was not: the zip holds no trace of
-it.
+too (docs/runs.md). The zip of a DQN does not tell whether it was trained behind `VecNormalize`.
 """
 
 import contextlib

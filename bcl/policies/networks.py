@@ -82,8 +82,7 @@ _SIZES: dict[type[nn.Module], tuple[str, ...]] = {
 
 
 def layers_of(module: nn.Module) -> list[Any] | None:
-    """A module as plain data from which `from_layers` builds it; none where it is not made of layers with a
-    description."""
+    """A module as plain data from which `from_layers` builds it; none where a layer has no description."""
     if type(module) is nn.Sequential:
         inner = [layers_of(layer) for layer in module]
         return None if None in inner else ["Sequential", inner]

@@ -35,8 +35,7 @@ class PolicySpec:
     """Between the layers of `plain-mlp` and `actor-critic-mlp`; every other network has ReLU."""
     game: Game | None = None
     parent: str = ""
-    """Where the weights come from: the fingerprint of the policy before, `FORMAT:FILE` of an imported one, or empty for
-    a fresh network."""
+    """Origin of the weights: the policy before, by fingerprint; `FORMAT:FILE` of an import; empty: a fresh network."""
     notes: dict[str, str] = field(default_factory=dict)
 
     @property

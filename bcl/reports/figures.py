@@ -133,8 +133,7 @@ def _number_axis(axis: Axes) -> None:
 
 @styled
 def return_against_budget(evaluation: Evaluation, published: PublishedRow | None, width: int) -> Figure:
-    """A line per attack; the worst within each budget bold; that of the agent from which training began as wide and
-    gray; the paper's values hollow."""
+    """A line per attack; bold: the worst within each budget; wide and gray: the start's; hollow: the paper's."""
     looks = styles(evaluation.attacks)
     start = evaluation.start.name if evaluation.start else ""
     of_start = f"start ({start}), worst within" if looks else f"start ({start})"
@@ -171,8 +170,7 @@ def return_against_budget(evaluation: Evaluation, published: PublishedRow | None
 
 @styled
 def timeline(history: Timeline, width: int) -> Figure:
-    """Time across, budget up, a row for each: a bar per run, the kept one solid; skips as arrows, a budget that paces
-    itself as a line between the rows."""
+    """Time across, budget up: a bar per run, solid if kept; skips are arrows, a budget that paces itself a line."""
     shown = {0.0, *(bar.eps for bar in history.bars), *(eps for skip in history.skips for eps in (skip.low, skip.high))}
     shown |= {share * max(rise.eps) for rise in history.rises for share in (0.25, 0.5, 0.75, 1.0)}
     budgets = sorted(shown | ({history.target} if history.target else set()))

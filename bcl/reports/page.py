@@ -34,8 +34,7 @@ MOST_BESIDE = 1  # attacks whose table still fits beside the figure
 
 
 def check(target: Path, out: Path | None) -> tuple[Collected, Path]:
-    """What will be told, without frames, and where. Refuses what cannot be read or written before anything is
-    played."""
+    """What will be told, without frames, and where; refuses what cannot be read or written, before any play."""
     collected = collect(target)
     out = out or report_file(target)
     if out.is_dir():

@@ -53,8 +53,7 @@ _DASHES = ("-", (0, (4, 1.5)), (0, (1.2, 1.2)), (0, (6, 1.5, 1.2, 1.5)), (0, (6,
 
 
 def styles(attacks: Sequence[Attack]) -> dict[Attack, dict[str, Any]]:
-    """How matplotlib is to draw each: hue and marker tell the kind, hollow markers its variants, dashes all of one
-    hue."""
+    """How matplotlib draws each: hue and marker tell its kind, hollow markers variants, dashes all of one hue."""
     kinds = Counter[str]()
     hues = Counter[str]()
     found = {}

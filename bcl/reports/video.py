@@ -1,5 +1,4 @@
-"""An episode under attack as pictures, and these as an mp4 and a GIF: the game, what the attack added, what the agent
-saw."""
+"""An episode under attack as an mp4 and a GIF: the game, what the attack added, what the agent saw."""
 
 import contextlib
 import functools
@@ -150,8 +149,7 @@ def ffmpeg() -> Any:
 
 
 def encode(frames: Iterable[np.ndarray], fps: float) -> tuple[bytes, bytes]:
-    """An mp4 of all frames at their speed, and a GIF of at most 100 of them, spread evenly, in half the size: where
-    frames are left out it is a time lapse."""
+    """An mp4 of all frames, and a GIF of half the size with at most 100 of them, spread evenly."""
     import imageio.v2
 
     few = list[Image.Image]()

@@ -126,8 +126,7 @@ class TrainingFolder(WorkFolder):
         return {int(path.stem): path for path in sorted((self.path / "snapshots").glob("*.safetensors"))}
 
     def began_ahead(self) -> str | None:
-        """The agent, by its fingerprint, that it is trained from before anybody asked for it; none: it was asked
-        for."""
+        """Fingerprint of the agent it trains from before anybody asked for it; none: it was asked for."""
         return store.read_if_there(self.ahead_file).get("parent")
 
     def forget(self) -> None:
@@ -172,8 +171,7 @@ class PhaseFolder:
         return {number: self.run(number) for number in numbers}
 
     def keep(self, decision: Decision, seconds: Callable[[], float]) -> float:
-        """Store the decision, and give the time at which it was first made; refuse one that differs from what is
-        stored."""
+        """Store the decision and return when it was first made; refuse one that differs from the stored one."""
         path = self.path / "decision.json"
         made = _decision(path, store.once(path, lambda: {"decision": asdict(decision), "seconds": seconds()}))
         if replace(made.decision, stop=decision.stop) != decision:  # its wording may be of another version
@@ -185,8 +183,7 @@ class PhaseFolder:
         return made.seconds
 
     def out_of_time(self, run: int, reason: str | None) -> str | None:
-        """The reason to stop as it was when it was first asked for: on resuming, the clock must not undo what was in
-        time."""
+        """The reason to stop as first given: on resuming, the clock must not undo what was in time."""
         return store.once(self.path / f"time-after-run{run}.json", lambda: {"stop": reason}).get("stop")
 
     def clock_after(self, run: int) -> float | None:
@@ -270,8 +267,7 @@ class StageFolder(TrainingFolder):
         shutil.rmtree(self._discarded, ignore_errors=True)
 
     def unused_training(self) -> list[tuple[str, float]]:
-        """Folder and seconds of training that no decision used: an earlier run was good enough, or the guess was
-        wrong."""
+        """Folder and seconds of training that no decision used: another run was good enough, or the guess wrong."""
         with store.fitting(f"'{self._unused_file}'"):
             found = [(str(one["run"]), float(one["seconds"])) for one in self._given_up()]
         for made in self.decisions():
@@ -295,10 +291,8 @@ class StageFolder(TrainingFolder):
 
 
 class Clock:
-    """Seconds spent on a stage by all processes that worked on it, each counted up to its last `keep`.
-
-    It also stores when each of these processes began, so that times of day can be found on it.
-    """
+    """Seconds spent on a stage by all processes that worked on it, each counted up to its last `keep`. It also stores
+    when each of them began, so that times of day can be found on it."""
 
     def __init__(self, stage: StageFolder) -> None:
         self._path = stage.clock
@@ -343,8 +337,7 @@ class RunDirectory(WorkFolder):
 
     @staticmethod
     def create(path: Path, stages: Stages, about: Mapping[str, Any], init: bytes | None = None) -> "RunDirectory":
-        """Make the directory from the settings of every stage, its provenance and the agent to start from. run.json is
-        written first and config.toml last."""
+        """Make it from settings, provenance and the agent to start from; run.json comes first, config.toml last."""
         run = RunDirectory(path)
         recipe = recipes.find_recipe(stages[-1][1].recipe)
         trained = trained_stages(recipe, stages, init is not None)
@@ -434,8 +427,7 @@ class RunDirectory(WorkFolder):
         return path.relative_to(self.path).as_posix()
 
     def check_unchanged(self) -> None:
-        """Refuse settings that were edited since the start, and files of a finished run that were changed or
-        deleted."""
+        """Refuse settings edited since the start, and files of a finished run that were changed or deleted."""
         way_out = f"delete '{self.result_file}' and resume the run to go on with what is there"
         with store.fitting(f"'{self.path / RUN}'", COPY_AGAIN):
             self._check_digests(self.about().get("settings"), "was started", "start a new run with other settings")
@@ -475,8 +467,7 @@ class RunDirectory(WorkFolder):
 
 
 class Repeats(WorkFolder):
-    """A folder of runs that differ in their seed, whose result are final scores, median and IQM; `path` may hold
-    none."""
+    """Runs in one folder that differ in their seed; its result: final scores, median, IQM. `path` may hold none."""
 
     @property
     def exists(self) -> bool:
@@ -556,8 +547,7 @@ def make_room(path: Path) -> None:
 
 
 def trained_stages(recipe: recipes.Recipe, stages: Sequence[Any], init: bool) -> list[tuple[int, Any, bool]]:
-    """Number of each stage that is trained, the stage, whether it is the recipe's own; with `init` only those are
-    trained."""
+    """Number, stage and whether it is the recipe's own, of each stage trained: with `init` only the recipe's own."""
     first_own = len(stages) - max(len(recipe.stages), 1) + 1
     return [(n, stage, n >= first_own) for n, stage in enumerate(stages, 1) if n >= first_own or not init]
 
@@ -570,8 +560,7 @@ def _decision(path: Path, stored: Json) -> StoredDecision:
 
 
 def _is_leftover(path: Path, directory: Path) -> bool:
-    """Whether a killed creation left it in its directory: of a run all but the last file, config.toml, and nothing
-    without the first, run.json."""
+    """Whether a killed creation left it: all but config.toml, the last file, and only beside run.json, the first."""
     if store.TEMPORARY.fullmatch(path.name) or (path.is_dir() and not path.is_symlink()):
         return True
     made = _MADE.fullmatch(path.relative_to(directory).as_posix())

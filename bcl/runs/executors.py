@@ -1,8 +1,7 @@
 """Where work happens: here, in processes of this machine, or on a Ray cluster (`ray_executor`).
 
 A job is a function and a folder. It writes its results into the folder, each file whole or not at all, and called again
-over what an earlier call left there it finishes what that one began. So a job can be cancelled, lost or run elsewhere,
-and only its folder matters.
+over what an earlier call left there it finishes that. So a job can be cancelled, lost or run elsewhere.
 """
 
 import atexit
@@ -73,8 +72,7 @@ class Executor:
 
 
 class InThisProcess(Executor):
-    """One job after the other in this process, each begun when its result is asked for; `tick` is called whenever a job
-    asks whether to stop."""
+    """One job after the other in this process, begun when its result is asked for; `tick` at each look at `stop`."""
 
     def run(self, jobs: Sequence[Job], stop: Stop, tick: Tick = lambda: None) -> JobsDone:
         def asked() -> bool:
@@ -168,8 +166,7 @@ class BackgroundJobs:
             self._begun[job.folder] = Child(job, self._preload)
 
     def wait(self, folder: Path) -> None:
-        """Until the job of a folder has ended, if there is one; its error is raised here, and KeyboardInterrupt where
-        `stop()` becomes true."""
+        """Until a folder's job, if any, has ended; raises its error, or KeyboardInterrupt once `stop()` is true."""
         child = self._begun.get(folder)
         if child is None:
             return

@@ -1,8 +1,7 @@
 """Jobs on a Ray cluster whose machines share no files with this one.
 
 A job's files travel to the machine that Ray chose, the work happens in a temporary folder there, and files come back as
-they change. A job whose machine is lost begins anew on another one with the files that came back, its last checkpoint
-among them.
+they change. A job whose machine is lost begins anew on another one with those, its last checkpoint among them.
 """
 
 import contextlib

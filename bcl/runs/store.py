@@ -45,10 +45,7 @@ class Sink(io.FileIO):
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Sink]:
-    """Replace a file atomically and durably by what is written in the block; on failure the old content stays.
-
-    A link stays, its target is replaced.
-    """
+    """Replace a file, or a link's target, atomically by what the block writes; on failure the old content stays."""
     with clear_errors(path):
         target = Path(os.path.realpath(path))  # unlike Path.resolve, never raises on a loop of links
         if target.exists() and not target.is_file():  # a device such as /dev/null would become a file
@@ -118,8 +115,7 @@ def sealed(value: Mapping[str, Any]) -> Json:
 
 
 def unsealed(value: Any) -> Json:
-    """The content of what `sealed` gave; raises ValueError for anything else. Objects of version 0.1 have no
-    checksum."""
+    """The content of what `sealed` gave, in version 0.1 without a checksum; raises ValueError for anything else."""
     if not isinstance(value, dict):
         raise ValueError("it does not hold a JSON object")
     written = value.pop(CHECKSUM, None)
@@ -254,8 +250,7 @@ def _row(path: Path, number: int, line: bytes) -> Json:
 
 
 def _is_another_process(pid: int) -> bool:
-    """Our own is none: it has no writer at work, and in a container that was started again it has the number of the
-    last."""
+    """Our own is none: it has no writer at work, and a restarted container may give it the last one's number."""
     try:
         os.kill(pid, 0)
     except OSError as error:

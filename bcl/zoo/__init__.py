@@ -1,8 +1,7 @@
 """Published agents: `zoo:NAME` stands for a policy file wherever one is asked for.
 
 Each lies in a folder of its name beside this file: its weights, `agent.toml` about them, `config.toml` with every
-setting of its training, and the results it was published with. Nothing here is ever written to but by
-benchmarks/publish.py.
+setting of its training, and the results it was published with. Only benchmarks/publish.py writes here.
 """
 
 import hashlib
@@ -29,8 +28,7 @@ class ZooAgent:
     game: str
     recipe: str
     command: str
-    """Makes an agent like it from scratch, in several commands where its stages had settings of their own; the settings
-    of the last in full are in config.toml."""
+    """Commands that make an agent like it from scratch; the settings of the last in full are in config.toml."""
     seed: int
     commit: str
     """Of the code that trained it."""
