@@ -75,9 +75,7 @@ def wrap(network: "nn.Module", game: str | Game | Callable[..., Any]) -> Policy:
     layers = layers_of(network)
     notes = {files.LAYERS: json.dumps(layers)} if layers else {}
     with contextlib.closing(envs.make_env(game, 1)) as env:
-        shape = env.obs_shape
-        actions = env.num_actions
-        spec = PolicySpec("custom", shape, actions, env.low, env.high, game=game, notes=notes)
+        spec = PolicySpec("custom", env.obs_shape, env.num_actions, env.low, env.high, game=game, notes=notes)
     policy = Policy(spec, network).eval()
     device = next((p.device for p in network.parameters()), None)
     if device is None:
@@ -85,16 +83,14 @@ def wrap(network: "nn.Module", game: str | Game | Callable[..., Any]) -> Policy:
     policy.to(device)
     with torch.no_grad():
         try:
-            scores = tuple(policy(torch.zeros(2, *shape, device=device)).shape)
+            scores = tuple(policy(torch.zeros(2, *spec.obs_shape, device=device)).shape)
         except Exception as error:  # the user's code
             reason = (str(error) or type(error).__name__).splitlines()[0]
-            what = f"this network cannot read observations of shape {shape} ({reason})"
+            what = f"this network cannot read observations of shape {spec.obs_shape} ({reason})"
             raise WeightsError(what, "put a layer in front of it that brings them into its form") from None
-    if scores != (2, actions):
-        raise WeightsError(
-            f"this network gives {scores} for 2 observations",
-            f"'{game.id}' needs one action score for each of {actions} actions",
-        )
+    if scores != (2, spec.num_actions):
+        hint = f"'{game.id}' needs one action score for each of {spec.num_actions} actions"
+        raise WeightsError(f"this network gives {scores} for 2 observations", hint)
     return policy
 
 

@@ -62,13 +62,11 @@ class Workers:
         if self.local and (self.ray_address or self.ray_gpus or self.ray_cpus != Workers.ray_cpus):
             raise ConfigError("options of a Ray cluster were given without --executor ray", "add --executor ray")
         if self.parallel < 1 or (self.parallel > 1 and not self.local):
-            raise ConfigError(
-                f"--parallel {self.parallel} is not possible here", "give 1 or more; with --executor ray leave it out"
-            )
+            hint = "give 1 or more; with --executor ray leave it out"
+            raise ConfigError(f"--parallel {self.parallel} is not possible here", hint)
         if self.judge_beside == "on" and (self.parallel > 1 or not self.local):
-            raise ConfigError(
-                "--judge-beside on is for one run at a time", "leave it out, or --parallel and --executor"
-            )
+            what = "--judge-beside on is for one run at a time"
+            raise ConfigError(what, "leave it out, or --parallel and --executor")
         if self.local:
             return str(pick_device(self.device))
         wanted = "cuda" if self.ray_gpus > 0 else "cpu"

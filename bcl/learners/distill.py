@@ -62,9 +62,8 @@ def load_teacher(name: str, student: Policy) -> Policy | None:
         ("sees other observations", (its.obs_shape, its.low, its.high) == (own.obs_shape, own.low, own.high)),
     ):
         if not fits:
-            raise ConfigError(
-                f"distill.teacher '{name}' {what} than its student", "give one that was made for this game"
-            )
+            hint = "give one that was made for this game"
+            raise ConfigError(f"distill.teacher '{name}' {what} than its student", hint)
     return teacher
 
 
@@ -124,10 +123,8 @@ class DistillLearner(ReplayLearner):
     def restore(self, state: State) -> None:
         """Continue from `state`; without a replay memory in it, a part of one is collected first."""
         if state["teacher"] != fingerprint(self.teacher):
-            raise ConfigError(
-                "the run was begun with another teacher than there is now",
-                f"put back the file of distill.teacher '{self.config.teacher}', or begin anew with another --out",
-            )
+            hint = f"put back the file of distill.teacher '{self.config.teacher}', or begin anew with another --out"
+            raise ConfigError("the run was begun with another teacher than there is now", hint)
         super().restore(state)
         self._updates = state["updates"]
         self._scale.copy_(state["scale"])

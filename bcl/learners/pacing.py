@@ -28,9 +28,8 @@ class Pace(CurriculumConfig):
         if self.nominal_threshold is None and self.attacked_threshold is None:
             raise ConfigError("a paced budget needs a threshold", "set curriculum.nominal_threshold")
         if not 0 <= self.start < self.target:
-            raise ConfigError(
-                f"a paced budget cannot rise from {self.start:g} to {self.target:g}", "give a start below the target"
-            )
+            what = f"a paced budget cannot rise from {self.start:g} to {self.target:g}"
+            raise ConfigError(what, "give a start below the target")
         if self.gentle_below > self.target - self.start:
             what = f"curriculum.gentle_below {self.gentle_below:g} leads beyond the target {self.target:g}"
             raise ConfigError(what, "give at most the distance from start to target")

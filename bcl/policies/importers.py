@@ -15,7 +15,7 @@ import io
 import json
 import pickle
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -51,8 +51,7 @@ def import_policy(path: str | Path, format: str, game: Game, normalise: Path | N
     """A policy for `game` from a published checkpoint; `normalise`: statistics of an `sb3` agent's observations."""
     path = Path(path)
     if format not in FORMATS:
-        hint = did_you_mean(format, FORMATS, f"formats are {', '.join(FORMATS)}")
-        raise WeightsError(f"unknown format '{format}'", hint)
+        raise WeightsError(f"unknown format '{format}'", did_you_mean(format, FORMATS, KNOWN_FORMATS))
     if normalise is not None and format != "sb3":
         raise WeightsError(f"format '{format}' has no statistics of observations", "--normalise is for sb3")
     if not path.is_file():
@@ -67,9 +66,8 @@ def _import_radial(path: Path, format: str, game: Game) -> Policy:
     kind, shape, convert, head, engine, changes = _RADIAL[format]
     if not isinstance(game, engine):
         name = engine.engine.capitalize()
-        raise WeightsError(
-            f"format '{format}' is for {name} games, and '{game.id}' is not one", f"name a game of {name}"
-        )
+        what = f"format '{format}' is for {name} games, and '{game.id}' is not one"
+        raise WeightsError(what, f"name a game of {name}")
     game = dataclasses.replace(game, **changes)
     weights = _read_checkpoint(path)
     try:
@@ -79,9 +77,8 @@ def _import_radial(path: Path, format: str, game: Game) -> Policy:
         policy = Policy(spec)
         policy.network.load_state_dict(converted)
     except (KeyError, RuntimeError, IndexError, TypeError) as error:
-        what = str(error).splitlines()[0] if not isinstance(error, KeyError) else f"it has no {error}"
-        hint = f"formats are {', '.join(FORMATS)}"
-        raise WeightsError(f"'{path}' is not a {format} checkpoint ({what})", hint) from None
+        what = f"it has no {error}" if isinstance(error, KeyError) else str(error).splitlines()[0]
+        raise WeightsError(f"'{path}' is not a {format} checkpoint ({what})", KNOWN_FORMATS) from None
     expected = game.num_actions if isinstance(game, AtariGame) else 15
     if expected and actions != expected:
         what = f"has {counted(actions, 'action')} but '{game.id}' has {expected}"
@@ -126,19 +123,27 @@ _RADIAL: dict[str, _Radial] = {
     "radial-ppo": ("impala", (3, 64, 64), _from_radial_ppo, "logits.weight", ProcgenGame, {}),
 }
 FORMATS = (*_RADIAL, "sb3")
+KNOWN_FORMATS = f"formats are {', '.join(FORMATS)}"
 
 
 def _read_checkpoint(path: Path) -> Weights:
-    try:
+    with _read_safely(path, "a PyTorch checkpoint", "get it again from its source"):
         data: Any = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # garbage makes the reader raise almost anything
-        reason = "it asks to run code" if isinstance(error, pickle.UnpicklingError) else type(error).__name__
-        hint = "get it again from its source"
-        raise WeightsError(f"'{path}' cannot be read safely as a PyTorch checkpoint ({reason})", hint) from None
     weights = data.get("model_state_dict", data) if isinstance(data, dict) else None
     if not isinstance(weights, dict) or not weights or not all(isinstance(w, Tensor) for w in weights.values()):
-        raise WeightsError(f"'{path}' holds no state dict", f"formats are {', '.join(FORMATS)}")
+        raise WeightsError(f"'{path}' holds no state dict", KNOWN_FORMATS)
     return {str(name): tensor.float() for name, tensor in weights.items()}
+
+
+@contextlib.contextmanager
+def _read_safely(path: Path, what: str, hint: str) -> Iterator[None]:
+    """Whatever garbage makes readers raise, as one sentence; a ValueError says itself what is wrong."""
+    try:
+        yield
+    except Exception as error:
+        reason = f"{' '.join(str(error).split()):.100}" if type(error) is ValueError else type(error).__name__
+        reason = "it asks to run code" if isinstance(error, pickle.UnpicklingError) else reason
+        raise WeightsError(f"'{path}' cannot be read safely as {what} ({reason})", hint) from None
 
 
 def _import_sb3(path: Path, game: Game, normalise: Path | None) -> Policy:
@@ -174,18 +179,11 @@ def _import_sb3(path: Path, game: Game, normalise: Path | None) -> Policy:
         layers |= {f"{ours}.weight": weight, f"{ours}.bias": bias}
     if actor:
         layers |= {"value.weight": torch.zeros(1, sizes[-2]), "value.bias": torch.zeros(1)}
+    kind: Kind = "actor-critic-mlp" if actor else "plain-mlp"
     spec = PolicySpec(
-        kind="actor-critic-mlp" if actor else "plain-mlp",
-        obs_shape=env.obs_shape,
-        num_actions=env.num_actions,
-        low=env.low,
-        high=env.high,
-        hidden=tuple(sizes[1:-1]),
-        activation=activation or default,
-        game=game,
-        parent=f"sb3:{path.name}",
+        kind, env.obs_shape, env.num_actions, env.low, env.high, tuple(sizes[1:-1]), activation or default, game
     )
-    policy = Policy(spec)
+    policy = Policy(dataclasses.replace(spec, parent=f"sb3:{path.name}"))
     policy.network.load_state_dict(layers)
     return policy
 
@@ -232,22 +230,12 @@ def _statistics(path: Path | None, size: int) -> tuple[Tensor, Tensor]:
 
 def _layers(path: Path, data: dict[str, Any], weights: Weights, normalised: bool) -> tuple[list[str], Activation]:
     """The names of the linear layers from the observation to the scores, and the default between them."""
-    default: Activation
-    if f"{ACTOR_HEAD}.weight" in weights:
-        body = "mlp_extractor.policy_net."
-        head = [ACTOR_HEAD]
-        default = "tanh"
-        unused: tuple[str, ...] = ("mlp_extractor.value_net.", "value_net.")
-        if data.get("_last_original_obs") is not None and not normalised:  # kept only behind VecNormalize
-            what = f"'{path}' was trained behind VecNormalize, whose statistics are not in the zip"
-            raise WeightsError(
-                what, "give them with --normalise FILE.npz (mean and var of its obs_rms, and its epsilon)"
-            )
-    else:
-        body = "q_net.q_net."
-        head = []
-        default = "relu"
-        unused = ("q_net_target.q_net.",)
+    actor = f"{ACTOR_HEAD}.weight" in weights
+    if actor and data.get("_last_original_obs") is not None and not normalised:  # kept only behind VecNormalize
+        what = f"'{path}' was trained behind VecNormalize, whose statistics are not in the zip"
+        raise WeightsError(what, "give them with --normalise FILE.npz (mean and var of its obs_rms, and its epsilon)")
+    body, *head = ("mlp_extractor.policy_net.", ACTOR_HEAD) if actor else ("q_net.q_net.",)
+    unused = ("mlp_extractor.value_net.", "value_net.") if actor else ("q_net_target.q_net.",)
     depth = sum(name.startswith(body) and name.endswith(".weight") for name in weights)
     layers = [f"{body}{2 * i}" for i in range(max(depth, 1 - len(head)))] + head  # activations take the odd places
     wanted = {f"{layer}.{part}" for layer in layers for part in ("weight", "bias")}
@@ -255,12 +243,12 @@ def _layers(path: Path, data: dict[str, Any], weights: Weights, normalised: bool
     if strange or (missing := sorted(wanted - weights.keys())):
         what = f"has {strange[0]!r:.80}" if strange else f"lacks '{missing[0]}'"
         raise WeightsError(f"'{path}' is not an MLP agent with discrete actions (it {what})", SUPPORTED)
-    return layers, default
+    return layers, "tanh" if actor else "relu"
 
 
 def _read_sb3(path: Path) -> tuple[dict[str, Any], Weights]:
     """The plain JSON and the tensors of a zip."""
-    try:
+    with _read_safely(path, "an SB3 agent", "give the zip that model.save of Stable-Baselines3 wrote"):
         with zipfile.ZipFile(path) as archive:
             data = json.loads(_member(archive, "data"))
             policy = _member(archive, "policy.pth")
@@ -272,11 +260,6 @@ def _read_sb3(path: Path) -> tuple[dict[str, Any], Weights]:
             raise ValueError("it holds no state dict of plain tensors")
         if sum(tensor.numel() for tensor in weights.values()) > MAX_BYTES // 4:  # views repeat what they share
             raise ValueError("its weights are too large")
-    except Exception as error:  # garbage makes the readers raise almost anything
-        reason = f"{' '.join(str(error).split()):.100}" if type(error) is ValueError else type(error).__name__
-        reason = "it asks to run code" if isinstance(error, pickle.UnpicklingError) else reason
-        hint = "give the zip that model.save of Stable-Baselines3 wrote"
-        raise WeightsError(f"'{path}' cannot be read safely as an SB3 agent ({reason})", hint) from None
     return data, weights
 
 

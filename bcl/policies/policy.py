@@ -86,16 +86,14 @@ def _check(spec: PolicySpec) -> None:
     """Refuse sizes and bounds that no network of ours can have."""
     sizes = (*spec.obs_shape, spec.num_actions, *spec.hidden)
     if len(spec.obs_shape) not in (1, 3) or not all(0 < n <= MAX_SIZE for n in sizes):
-        raise ConfigError(
-            f"a policy cannot have sizes {sizes}", f"observations have 1 or 3 dimensions of 1 to {MAX_SIZE}"
-        )
+        hint = f"observations have 1 or 3 dimensions of 1 to {MAX_SIZE}"
+        raise ConfigError(f"a policy cannot have sizes {sizes}", hint)
     if spec.kind == "dueling-mlp" and not spec.hidden:
         raise ConfigError(f"network '{spec.kind}' needs hidden layers", "give their sizes")
     for bound in (spec.low, spec.high):
         if len(bound) not in (1, spec.obs_shape[0]):
-            raise ConfigError(
-                f"{len(bound)} bounds for observations of shape {spec.obs_shape}", "give one, or one each"
-            )
+            what = f"{len(bound)} bounds for observations of shape {spec.obs_shape}"
+            raise ConfigError(what, "give one, or one each")
     if not all(low < high for low, high in zip(spec.low, spec.high, strict=False)):  # NaN included
         raise ConfigError("the smallest valid observation is not below the largest", "correct low and high")
 
@@ -106,9 +104,8 @@ def _build(spec: PolicySpec) -> networks.Network:
     image = len(spec.obs_shape) == 3
     if image != (not spec.kind.endswith("mlp")):
         fitting = [kind for kind in KINDS if kind.endswith("mlp") != image]
-        raise ConfigError(
-            f"network '{spec.kind}' cannot read observations of shape {spec.obs_shape}", f"one of {', '.join(fitting)}"
-        )
+        what = f"network '{spec.kind}' cannot read observations of shape {spec.obs_shape}"
+        raise ConfigError(what, f"one of {', '.join(fitting)}")
     if image and min(spec.obs_shape[1:]) < MIN_IMAGE and spec.kind != "impala":
         raise ConfigError(f"network '{spec.kind}' needs images of at least {MIN_IMAGE} pixels a side", "take 'impala'")
     return networks.build(spec.kind, spec.obs_shape, spec.num_actions, spec.hidden, spec.activation)
