@@ -1,4 +1,4 @@
-"""What decides in a curriculum, and what was decided: the data of `bcl.curriculum`, checked when it is made."""
+"""The data of `bcl.curriculum`: what decides, and what was decided."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -23,8 +23,7 @@ class Rules(CurriculumConfig):
     eps: tuple[float, ...]
     """eps_0 < eps_1 < ... < eps_L, as `budgets` lists them."""
     scored_at: tuple[float, ...] = ()
-    """The best policy on the path has the highest R_nominal + mean R_adv at these budgets, the paper's final score;
-    empty: it is the last one that met its phase's thresholds."""
+    """Budgets of the final score by which the best policy counts; empty: it is the last that met its thresholds."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -76,12 +76,12 @@ class Graphed(Generic[T]):
 
 
 def on_stream(stream: torch.cuda.Stream | None) -> AbstractContextManager[object]:
-    """Launch on this stream; without one nothing changes. PyTorch's own context would look for a GPU even then."""
+    """Launch on this stream, if there is one; PyTorch's own would look for a GPU."""
     return torch.cuda.stream(stream) if stream else nullcontext()
 
 
 def acceleration(asked: Accelerate, device: torch.device, steps: int) -> Accelerate:
-    """What `accelerate` of a learner's settings means on this device for a run of so many steps."""
+    """What the setting `accelerate` means on this device for so many steps."""
     if device.type != "cuda":
         return "none"
     if asked != "auto":
@@ -92,11 +92,8 @@ def acceleration(asked: Accelerate, device: torch.device, steps: int) -> Acceler
 
 
 def uses_bf16(asked: str, device: torch.device, image: bool) -> bool:
-    """What `precision` of a learner's settings means on this device.
-
-    Not bf16 on a share of a GPU: there training in bf16, with its kernels, ended in NaN or in an agent that loses every
-    game, and float32 learned (an H200, PyTorch 2.11; benchmarks/results/gpu-share.json).
-    """
+    """What `precision` of a learner's settings means on this device. Not bf16 on a share of a GPU, where training in it
+    failed and float32 learned (an H200, PyTorch 2.11; benchmarks/results/gpu-share.json)."""
     gpu = device.type == "cuda"
     if asked == "bf16" and gpu and _on_a_share():
         raise ConfigError(f"training in bf16 fails on a share of a GPU ({SHARE})", "unset it, or set precision to fp32")
@@ -113,8 +110,7 @@ def _on_a_share() -> bool:
 
 @contextmanager
 def quick_kernels(enabled: bool) -> Iterator[None]:
-    """Where `enabled`: TF32 for matrix products too (PyTorch's convolutions have it anyway), and for every convolution
-    the kernel that was fastest on its first call. Certificates have their own rule (`bounds.full_precision`)."""
+    """Where `enabled`: TF32 for matrix products too, and the fastest kernels. Not in `bounds.full_precision`."""
     products = torch.backends.cuda.matmul
     convolutions = torch.backends.cudnn
     before = products.allow_tf32, convolutions.benchmark
@@ -127,8 +123,7 @@ def quick_kernels(enabled: bool) -> Iterator[None]:
 
 
 def useful_threads(obs_shape: Sequence[int], rows: int) -> int:
-    """How many threads an evaluation of so many observations at once should have: one for vectors and few images, else
-    one per core that other processes leave free (measured in docs/attacks.md)."""
+    """Threads for an evaluation: one for vectors and few images, else one per idle core (docs/attacks.md)."""
     if len(obs_shape) == 1 or rows < FEW_IMAGES:
         return 1
     own = time.process_time() / max(1.0, time.monotonic() - _BEGAN)
@@ -149,8 +144,7 @@ def threads(count: int) -> Iterator[None]:
 
 @functools.cache
 def keep_freed_memory() -> None:
-    """Let this process keep what it frees, up to a GiB: the C library would give large blocks back to the system and
-    fetch them anew at every update. On a CPU, updates of image networks gain a seventh."""
+    """Keep freed memory, up to a GiB, which the C library would give back: updates on a CPU gain a seventh."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt:  # glibc; elsewhere nothing happens
         for option, value in ((M_MMAP_MAX, 0), (M_TRIM_THRESHOLD, 2**30), (M_TOP_PAD, 2**28)):

@@ -1,7 +1,5 @@
-"""What a game is: which engine plays it and every choice that changes what the agent sees.
-
-A `Game` is saved with every weights file, so that an agent is always evaluated on the game it was made for.
-"""
+"""What a game is: which engine plays it and every choice that changes what the agent sees. It is saved with weights, so
+that an agent is always evaluated on the game it was made for."""
 
 import dataclasses
 import functools

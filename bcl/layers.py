@@ -22,11 +22,8 @@ class Residual(nn.Module):
 
 
 class PatchConv(nn.Conv2d):
-    """A convolution whose kernel is two strides wide, computed on blocks of stride x stride pixels.
-
-    The same function as `nn.Conv2d` with the same weights, and much faster where the image has few channels: a kernel
-    of 8x8 with stride 4 over 1 channel is a kernel of 2x2 with stride 1 over 16. On a CPU only its gradient gains.
-    """
+    """`nn.Conv2d` with a kernel two strides wide, computed on blocks of stride x stride pixels, and much faster where
+    the image has few channels: a kernel of 8x8 with stride 4 over 1 channel is one of 2x2 with stride 1 over 16."""
 
     def __init__(self, in_channels: int, out_channels: int, stride: int) -> None:
         super().__init__(in_channels, out_channels, 2 * stride, stride=stride)

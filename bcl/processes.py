@@ -21,11 +21,8 @@ def die_with_parent() -> None:
 
 @contextlib.contextmanager
 def environment_of_children(threads: int = 0) -> Iterator[None]:
-    """What processes that start in the block find in their environment; that of this one is then as before.
-
-    `threads`: how many each takes, unless the user has said so; 0: they choose. Python's tracker of semaphores, which
-    starts with the first process, does not warn when it cleans up after processes that were killed together.
-    """
+    """What processes that start in the block find in their environment. `threads`: how many each takes, unless the user
+    has said so; 0: they choose. Python's tracker of semaphores does not warn of processes that were killed."""
     filters = [os.environ.get("PYTHONWARNINGS"), "ignore:resource_tracker"]
     changes = {"PYTHONWARNINGS": ",".join(filter(None, filters))}
     if threads and "OMP_NUM_THREADS" not in os.environ:

@@ -22,8 +22,7 @@ class Stage:
     """One stretch of training; it starts from the best policy of the stage before."""
 
     loss: Loss
-    """What is minimised: standard, interval bounds (RADIAL), adversarial examples (AT), SA-DQN's regulariser, or
-    the distance from the actions of the agent that training starts from (`distill`)."""
+    """Standard, interval bounds (RADIAL), adversarial examples (AT), SA-DQN's, or the distance from a teacher."""
     strategy: Strategy = "none"
     """`none`: one run; `next`: every budget in turn; `skip`: budgets already robust are skipped (MOS),
     `curriculum.skip` 1; `open`: every budget in turn without a target, until it fails M times in a row;

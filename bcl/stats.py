@@ -39,8 +39,7 @@ def iqm_interval(values: Sequence[float], seed: int = 0) -> Interval | None:
 
 
 def mean_interval(runs: Sequence[Sequence[float]]) -> Interval | None:
-    """Bootstrap interval of the mean over runs of their mean returns: episodes are drawn anew within each run, so it is
-    about these agents, not about training again. None where a run has n < 3 or no run varies."""
+    """Bootstrap interval of the mean over runs, episodes drawn anew within each; none where n < 3 or nothing varies."""
     return _bootstrap(runs, lambda *drawn, axis: np.mean([np.mean(run, axis=axis) for run in drawn], axis=0))
 
 
@@ -53,15 +52,13 @@ def certainly_less(xs: Sequence[float], ys: Sequence[float]) -> bool:
 
 
 def improvement(xs: Sequence[Sequence[float]], ys: Sequence[Sequence[float]]) -> float:
-    """P(X > Y), ties counted half (Mann-Whitney): the chance that an episode of the one agent returns more than one of
-    the other. Of several runs each: the mean over pairs of runs."""
+    """P(X > Y) of two episodes, ties counted half (Mann-Whitney); of several runs each, the mean over pairs."""
     codes = _codes([*xs, *ys])
     return float(_wins(codes[: len(xs)], codes[len(xs) :]))
 
 
 def improvement_interval(xs: Sequence[Sequence[float]], ys: Sequence[Sequence[float]]) -> Interval | None:
-    """Its bootstrap interval, episodes drawn anew within each run of either; none as in `mean_interval`, and at 0 and
-    1: drawing the same episodes again cannot tell how far from certain that is."""
+    """Its bootstrap interval; none as in `mean_interval`, and at 0 and 1, where drawing again tells nothing."""
     if not 1e-9 < improvement(xs, ys) < 1 - 1e-9:
         return None
     return _bootstrap(_codes([*xs, *ys]), lambda *drawn, axis: _wins(drawn[: len(xs)], drawn[len(xs) :]))

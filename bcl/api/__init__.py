@@ -1,7 +1,4 @@
-"""What the commands do, as functions; the names that people use are in `bcl` itself.
-
-The command line reads their signatures for its help: their modules import nothing heavy at the top.
-"""
+"""What the commands do, as functions; nothing heavy is imported at the top."""
 
 import inspect
 import math
@@ -38,7 +35,7 @@ KINDS: dict[Any, tuple[Any, str]] = {
 
 
 def named_game(game: object) -> str:
-    """The name of a game; environments may be given as classes, or as functions that make one."""
+    """The name of a game, or of an environment's class or function."""
     hint = "give its name, such as 'cartpole', or a Gymnasium environment's class or a function that makes one"
     if callable(game) and hasattr(game, "__name__"):  # a functools.partial has none
         return name_of_environment(game)
@@ -103,7 +100,7 @@ def path_of(name: str, value: object, hint: str = "give a path") -> Path:
 
 
 def several(name: str, value: object) -> list[Any]:
-    """The members of a sequence, which must not be empty; one number, word or attack is taken as a list of one."""
+    """The members of a sequence that is not empty; one alone is a list of one."""
     if isinstance(value, str | Real) or callable(value):
         return [value]
     hint = "give one or a list"

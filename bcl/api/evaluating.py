@@ -23,7 +23,7 @@ class ProgressListener:
         """`units` scores or certificates will be made."""
 
     def begin(self, label: str) -> Callable[[int, int], None]:
-        """One begins; the function that is returned is called with the work done and the work in all."""
+        """One begins; what is returned is told the work done and the work in all."""
         return lambda done, of: None
 
     def finished(self, line: str) -> None:

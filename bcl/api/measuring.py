@@ -129,7 +129,7 @@ def untrained_policy(game: Game, device: str) -> "Policy":
 
 
 def attack_speed(policy: "Policy", game: AtariGame, attack: "Attack", eps: float, *, copies: int, steps: int) -> float:
-    """Agent steps per second of `copies` episodes of at most `steps` steps at once; start-up included."""
+    """Agent steps per second of `copies` episodes at once; start-up included."""
     from bcl.envs import make_env
     from bcl.evaluation import evaluate
 

@@ -1,4 +1,4 @@
-"""What is evaluated, and how bcl.evaluate and bcl.certify have it played and proven, in one process or several."""
+"""What is evaluated, and how it is played and proven, in one process or several."""
 
 import contextlib
 import tempfile
@@ -45,7 +45,7 @@ class Target:
     name: str
     """Where it was found."""
     start: tuple[str, Agent] | None = None
-    """Of a run: what its agent was trained from, with its name; none where that is the agent itself, or not there."""
+    """Of a run: what its agent was trained from, with its name, if it is there."""
     kept: bool = True
     """Whether `results` stay; those of an agent in memory do not."""
     verdict_seed: int | None = None
@@ -62,8 +62,7 @@ class Target:
 
 @contextlib.contextmanager
 def evaluated(agent: Policy | Where, device: str) -> Iterator[Target]:
-    """The best policy of a run, or a policy file, with results in the run or where those of the file go; or an agent in
-    memory, whose results are temporary, on its own device unless one is named."""
+    """A run's best policy, a policy file, or an agent in memory, on its own device unless one is named."""
     if not isinstance(agent, Policy):
         hint = "give a run, a policy file, zoo:NAME or a policy (bcl.wrap makes one of a module)"
         yield _target_of_path(path_of("agent", agent, hint), device)
@@ -98,7 +97,7 @@ def _target_of_policy(policy: Policy, results: Results, name: str) -> Target:
 
 @dataclass(frozen=True)
 class Evaluator:
-    """Makes what is missing of the scores and certificates of an evaluation, and tells a listener how far it is."""
+    """Makes scores and certificates that are missing, and tells a listener."""
 
     plan: Plan
     listener: ProgressListener
@@ -130,7 +129,7 @@ class Evaluator:
         return scores
 
     def start(self, target: Target, wanted: Sequence[Cell]) -> Start | None:
-        """The agent that a run's training began from, evaluated as the one that came out."""
+        """The start of a run, evaluated as the agent that came out."""
         if target.start is None:
             return None
         name, agent = target.start
@@ -141,7 +140,7 @@ class Evaluator:
     def prove_in_processes(
         self, policy: Policy, wanted: Sequence[float], method: Method, folder: CertificatesFolder
     ) -> None:
-        """Certificates at the budgets that are missing, where several processes share the work."""
+        """Missing certificates, where several processes share the work."""
         stored = read_certified(folder, self.plan, policy, method)[1]
         missing = [eps for eps in dict.fromkeys(wanted) if eps not in stored]
         if self.parallel > 1 and len(missing) > 1:
@@ -154,7 +153,7 @@ class Evaluator:
     def _in_processes(
         self, folder: RowsFolder, work: Callable[..., None], orders: Sequence[tuple[Any, ...]], report: Progress
     ) -> None:
-        """Jobs of this machine, whose rows are then joined; they tell in files how far they are."""
+        """Jobs of this machine, whose rows are then joined."""
         jobs = [Job(folder.path, work, (number, *order)) for number, order in enumerate(orders)]
         shares = dict[Path, float]()
         began = time.time()

@@ -91,7 +91,7 @@ def _score_lines(where: str, evaluation: "Evaluation") -> list[str]:
 
 @dataclass(frozen=True, repr=False)
 class RepeatedRun(Run):
-    """Whole runs in one folder that differ in their seed alone; the verdict is that of the median one."""
+    """Runs that differ in their seed alone; the verdict is that of the median one."""
 
     runs: tuple[Run, ...]
     summary: Mapping[str, Any]
@@ -128,7 +128,7 @@ class RepeatedRun(Run):
 
 @dataclass(frozen=True)
 class Finisher:
-    """Does the rest of a run that this process has locked: with which workers and callbacks, and what Ctrl-C does."""
+    """Does the rest of a run that this process has locked."""
 
     workers: Workers
     say: Say
@@ -378,7 +378,7 @@ def _agent(init: Where | Policy | None) -> Policy | None:
 
 
 def _decided_by(agent: Policy | None) -> dict[str, Any]:
-    """Settings that the agent to start from decides: its learner, and its layers where these can be chosen."""
+    """Settings that the agent to start from decides."""
     if agent is None:
         return {}
     layers = {"network": {"hidden": agent.spec.hidden}} if agent.spec.hidden else {}

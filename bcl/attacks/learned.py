@@ -35,7 +35,7 @@ class Directed:
 
 @dataclass(frozen=True)
 class Learned:
-    """A director trained against one agent at one budget, or a myopic attack where that is the stronger."""
+    """A director trained against one agent at one budget, or a stronger myopic attack."""
 
     training: int = 60_000
     """Agent steps of the director's training on vectors; images take ten times as many."""

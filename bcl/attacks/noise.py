@@ -1,4 +1,4 @@
-"""Attacks that draw at random and follow no gradient, and the draws that other attacks start from."""
+"""Attacks that follow no gradient, and the draws that others start from."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -31,8 +31,7 @@ class CornerNoise:
 
 @dataclass(frozen=True)
 class Square:
-    """Square attack, Linf (Andriushchenko et al. 2020): moves random windows to +-eps and keeps what raises the margin,
-    so that masked gradients cannot stop it; `area` is the first window's share."""
+    """Square attack, Linf (Andriushchenko et al. 2020): random windows move to +-eps where that raises the margin."""
 
     queries: int = 500
     area: float = 0.8
@@ -90,7 +89,7 @@ def _fill(out: Tensor, dim: int, generator: Randomness, fill: Callable[[Tensor, 
 
 
 def _window(obs: Tensor, share: float, generator: Randomness) -> tuple[Tensor, Tensor]:
-    """Where to move and in which direction: a square with one sign per channel, or a run of vector elements."""
+    """Where and whither: a square with one sign per channel, or a run of a vector."""
     if obs.dim() != 4:
         flat = obs.flatten(1)
         inside = _run(flat, flat.shape[1], round(share * flat.shape[1]), generator)

@@ -103,11 +103,8 @@ def clean_scores(objective: Objective, policy: AttackedPolicy, obs: Tensor) -> T
 
 
 def ascent(objective: Objective, policy: AttackedPolicy, obs: Tensor, clean: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Scores (B, A), values (B,) and the direction in `obs` in which the values rise; no other gradient is computed.
-
-    Each sample's gradient is scaled so that its largest element at the scores is 1: the sign, all that attacks use,
-    stays the same, and tiny gradients survive a policy that computes in half precision.
-    """
+    """Scores (B, A), values (B,) and the direction in `obs` in which the values rise. Gradients are scaled, so that
+    tiny ones survive half precision; their signs, all that attacks use, stay."""
     with torch.enable_grad():
         obs = obs.detach().requires_grad_()
         scores = policy(obs)

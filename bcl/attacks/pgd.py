@@ -1,4 +1,4 @@
-"""Attacks that follow the sign of the gradient: FGSM, PGD, Auto-PGD and the worst action that PGD can reach."""
+"""Attacks that follow the sign of the gradient."""
 
 from dataclasses import dataclass
 from itertools import pairwise
@@ -115,8 +115,7 @@ class WorstAction:
 
 @dataclass(frozen=True)
 class APGD:
-    """Auto-PGD (Croce and Hein 2020): momentum, steps that are halved, and restarts from the best point. It begins at
-    random; the best point seen, one that changes the action before one that does not."""
+    """Auto-PGD (Croce and Hein 2020) from a random point: momentum, halved steps, restarts from the best point."""
 
     steps: int = 100
     objective: Objective = CrossEntropy()
@@ -189,7 +188,7 @@ def _pick(copies: Tensor, which: Tensor) -> Tensor:
 
 
 def checkpoints(steps: int) -> dict[int, int]:
-    """Steps after which progress is looked at, each with the number of steps since the one before."""
+    """Steps at which progress is looked at, each with those since the one before."""
     percents = [0, 22]
     while percents[-1] < 100:
         percents.append(percents[-1] + max(percents[-1] - percents[-2] - 3, 6))

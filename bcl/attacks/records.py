@@ -1,4 +1,4 @@
-"""An attack as data, its kind and its fields: what is stored of it, how it is rebuilt, what people call it."""
+"""An attack as data: what is stored of it, rebuilt from it, and its names."""
 
 import contextlib
 import dataclasses

@@ -1,4 +1,4 @@
-"""RI-FGSM and its forms with many starts, as in the reference code but that they go by what the policy really sees."""
+"""RI-FGSM and its forms with many starts, by what the policy really sees."""
 
 from dataclasses import dataclass, field
 
@@ -32,8 +32,7 @@ class _ManyStarts:
     chunk: int = field(default=0, repr=False, compare=False)
     """Images per forward pass, though never less than 64 whole batches; bounds memory, not the result. 0: by device."""
     leaves_settled: bool = field(default=True, repr=False, compare=False)
-    """Observations for which no later start can be chosen are left alone, which changes no result. The host waits for
-    the device to know them, so not inside a captured graph."""
+    """Observations for which no later start can be chosen are left alone; not inside a captured graph."""
 
     def __post_init__(self) -> None:
         demand("at least 1", starts=self.starts)
@@ -103,8 +102,7 @@ class MultiT(_ManyStarts):
 
 
 def _draw(obs: Tensor, rows: Tensor, count: int, generator: Randomness) -> Tensor:
-    """(count, len(rows), *shape) U(-1, 1) of some rows of a batch. Drawn for all of them, DRAW starts at a time, so
-    that neither the number of rows nor that of starts in a pass can change the result."""
+    """(count, len(rows), *shape) U(-1, 1) of some rows, drawn for all of them: the result never depends on which."""
     noise = obs.new_empty(count, len(rows), *obs.shape[1:])
     for part in noise.split(DRAW):
         whole = obs.new_empty(len(part), *obs.shape)

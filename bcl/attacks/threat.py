@@ -12,13 +12,11 @@ from bcl.errors import BclError, ConfigError
 from bcl.settings import fits
 
 Budget: TypeAlias = float | Tensor
-"""eps in observation units. A 0-d tensor lets a captured CUDA graph follow a schedule; (B,) is one budget per
-observation, which attacks get shaped so that it broadcasts over observations."""
+"""eps in observation units: 0-d, which a captured graph can follow, or one per observation."""
 
 
 Randomness: TypeAlias = Generator | Sequence[Generator]
-"""Where attacks draw from, by the functions of `bcl.attacks.noise`. Several generators share the rows of a batch
-equally: played together, the rows of each are what they would be alone."""
+"""Where attacks draw from, by `bcl.attacks.noise`; several share the rows of a batch equally, each as if alone."""
 
 
 class AttackedPolicy(Protocol):
@@ -69,10 +67,8 @@ class Ball(NamedTuple):
 def perturb(
     attack: Attack, policy: AttackedPolicy, obs: Tensor, eps: Budget, generator: Randomness, *, check: bool = True
 ) -> Tensor:
-    """The perturbed copy of `obs` (B, *shape), inside ball and box whatever the attack does.
-
-    `check=False` skips every look at tensor values, each of which makes the host wait for the device.
-    """
+    """The perturbed copy of `obs` (B, *shape), inside ball and box whatever the attack does; `check=False` looks at no
+    tensor value, for which the host would wait."""
     _refuse_bad_arguments(obs, eps, generator, check)
     if obs.numel() == 0 or (not isinstance(eps, Tensor) and eps == 0):
         return obs.detach().clone()
@@ -88,7 +84,7 @@ def perturb(
 
 
 def _run_attack(attack: Attack, policy: AttackedPolicy, obs: Tensor, eps: Budget, generator: Randomness) -> Tensor:
-    """What the attack found; an error of a user-defined one, or an answer of the wrong shape, is one sentence."""
+    """What the attack found; errors and wrong shapes of a user's are one sentence."""
     try:
         found = attack(policy, obs, eps, generator)
     except BclError:
@@ -118,7 +114,7 @@ def per_sample(values: Tensor, obs: Tensor) -> Tensor:
 
 
 def per_copy(eps: Budget, copies: int) -> Budget:
-    """The budgets of a batch, as `perturb` shapes them, for `copies` of it, one after the other."""
+    """The budgets of a batch, as `perturb` shapes them, for `copies` of it."""
     return eps.repeat(copies, *[1] * (eps.dim() - 1)) if isinstance(eps, Tensor) and eps.dim() else eps
 
 

@@ -72,11 +72,8 @@ def middle_and_radius(lower: Tensor, upper: Tensor) -> Pair:
 
 
 def intervals(layers: Iterable[nn.Module], middle: Tensor, radius: Tensor) -> Pair:
-    """Centre and half-width of what leaves the last of `layers`; no tape is kept.
-
-    Under autocast the layers run in half precision. Centre and half-width are rounded apart from each other there, so
-    that a small box does not vanish in the rounding of its centre.
-    """
+    """Centre and half-width of what leaves the last of `layers`; no tape is kept. Under autocast they are rounded apart
+    from each other, so that a small box does not vanish in the rounding of its centre."""
     for layer in layers:
         _refuse_unknown(layer)
         if isinstance(layer, nn.Sequential):

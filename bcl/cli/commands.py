@@ -1,8 +1,5 @@
-"""The commands. Each is a function of the Python API and what the console adds to it: what is printed, in which form.
-
-A command's options are the parameters of the API's function and of its own function here. `call` is the API's function
-with the arguments that were given. Nothing heavy is imported at the top.
-"""
+"""The commands: what the console prints of what a function of the Python API returns. `call` is that function with the
+arguments that were given; the options are its parameters and those here. Nothing heavy is imported at the top."""
 
 import json as to_json
 import os
@@ -96,7 +93,7 @@ def certify(call: Call, *, json: bool = False) -> None:
 
 
 def _played(call: Call, json: bool) -> Any:
-    """The result of an evaluation, printed as JSON on request; when interrupted, it says that finished scores stay."""
+    """The result of an evaluation, printed as JSON on request."""
     try:
         with console.progress(quiet=json) as bar:
             found = call(listener=bar)
@@ -159,7 +156,7 @@ def compare(
 
 
 def _missing(found: "Comparison") -> list[str]:
-    """The command that plays attacks which others of the same game faced; empty where none are missing."""
+    """The command that plays attacks which others faced; empty: none are missing."""
     for block in found.blocks:
         if missing := block.missing:
             entry = next(entry for entry in found.entries if entry.label == missing.row)

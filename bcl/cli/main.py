@@ -1,7 +1,5 @@
-"""The entry point `bcl`: finds the command, runs it, and turns errors into one sentence and an exit code.
-
-Nothing heavy is imported here: `bcl --help` should answer at once.
-"""
+"""The entry point `bcl`: finds the command, runs it, and turns errors into one sentence and an exit code. Nothing heavy
+is imported here."""
 
 import codecs
 import inspect

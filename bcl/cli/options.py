@@ -188,14 +188,14 @@ def usage(name: str, functions: Sequence[Function]) -> str:
 
 
 def summary(name: str, functions: Sequence[Function]) -> str:
-    """A command's lines in the list of commands: how it is written, and the first sentence of its docstring."""
+    """How a command is written, and the first sentence of its docstring."""
     sentence = " ".join((inspect.getdoc(functions[0]) or "").split()).split(". ")[0].removesuffix(".")
     about = textwrap.fill(sentence, 100, initial_indent=" " * 6, subsequent_indent=" " * 6)
     return f"  {usage(name, functions)}\n{about}"
 
 
 def parse(name: str, functions: Sequence[Function], words: list[str]) -> tuple[list[dict[str, Any]], list[str]]:
-    """The arguments of each function that the words after a command's name give, and those words that are settings."""
+    """The arguments of each function, and those words that are settings."""
     found = [[*options_of(function)] for function in functions]
     help_wanted = "-h" in words or "--help" in words
     see_help = f"see 'bcl {name} --help'"
@@ -257,7 +257,7 @@ def _refuse_unclear(options: Iterable[CommandOption], words: list[str], see_help
 
 
 def print_completion(commands: dict[str, Sequence[Function]], shell: str) -> None:
-    """A script that completes the commands, their options and the words of both in a shell."""
+    """A script that completes commands, options and words in a shell."""
     agents = [zoo.PREFIX + name for name in zoo.names()]
     games = preset_names()
     known = WORDS | {"recipe": (*recipes.RECIPES,), "game": games, "games": games, "name": zoo.names()}
@@ -287,7 +287,7 @@ def print_completion(commands: dict[str, Sequence[Function]], shell: str) -> Non
 
 
 def settings_help() -> str:
-    """The settings that people change most by their dotted names, each with its type in words and its help."""
+    """The settings that people change most, each with its type and its help."""
     lines = ["settings, of which these are used most (all: bcl presets GAME):"]
     for setting in _used_most():
         lines += [f"  --{setting.name} {setting.word}", f"      {setting.help}"]
@@ -330,7 +330,7 @@ def _members(hint: Any) -> Iterator[Any]:
 
 
 def _kind(kinds: Iterable[Any]) -> Any:
-    """What text stands for, where several kinds are allowed: a path, text, one of some words, or a number."""
+    """What text stands for, where several kinds are allowed."""
     kinds = [*kinds]
     choices = [word for kind in kinds if typing.get_origin(kind) is Literal for word in typing.get_args(kind)]
     if any(kind is Path or typing.get_origin(kind) is os.PathLike for kind in kinds):

@@ -126,7 +126,7 @@ class AtariEnvs(VectorEnv):
         return self._screen if self._render else None
 
     def close(self) -> None:
-        """Leave the emulators to the next environment of this kind; those of earlier kinds are stopped."""
+        """Leave the emulators to the next environment of this kind."""
         if self._ale is None:
             return
         if self._sent:
@@ -213,7 +213,7 @@ def crop_v1(rgb: Tensor) -> Tensor:
 
 
 def _emulators(game: AtariGame, num_envs: int, threads: int) -> tuple[Any, str]:
-    """ale-py's environment, one that was closed where there is one, and the name under which it may be used again."""
+    """ale-py's environment, perhaps one that was closed, and its name."""
     try:
         import ale_py
         from ale_py import roms

@@ -211,8 +211,7 @@ def _add_traceback(sentence: GameError, error: BaseException) -> GameError:
 
 @contextlib.contextmanager
 def _without_exit() -> Iterator[None]:
-    """A game that calls `os._exit` would end this process: here it raises. A child that it forks may, and so may other
-    threads, such as the one that ends a game that hangs. Around whole vector steps, since it takes 1.6 us."""
+    """A game that calls `os._exit` raises here, but for its children and for other threads. It takes 1.6 us."""
     exit_now = os._exit
     here = (os.getpid(), threading.get_ident())
 

@@ -1,4 +1,4 @@
-"""The one interface through which every game is played: many copies of it, stepped together."""
+"""The interface of all games: many copies, stepped together."""
 
 import dataclasses
 import operator
@@ -128,8 +128,7 @@ def expect_sent(sent: bool) -> None:
 
 
 def to_device(array: np.ndarray, device: torch.device) -> Tensor:
-    """A copy of an engine's buffer, which it may reuse. NumPy copies on the host: PyTorch's threads would spin for a
-    while on the cores that the emulators need."""
+    """A copy of an engine's buffer, by NumPy: PyTorch's threads would spin on the cores of the emulators."""
     if device.type == "cpu":
         return torch.from_numpy(array.copy())
     source = torch.from_numpy(np.ascontiguousarray(array))
@@ -139,7 +138,7 @@ def to_device(array: np.ndarray, device: torch.device) -> Tensor:
 
 
 class WrappedEnv(VectorEnv):
-    """A game with something changed: a subclass changes `reset`, `send` or `recv`, the rest is the game's."""
+    """A game of which a subclass changes `reset`, `send` or `recv`."""
 
     def __init__(self, env: VectorEnv) -> None:
         self._env = env

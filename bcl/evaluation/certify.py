@@ -1,4 +1,4 @@
-"""Certificates along play: how often the action is proven, and what the worst provably possible actions would earn."""
+"""Certificates along play: ACR and GWC."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields
@@ -32,8 +32,7 @@ class Certificate:
     """Action certification rate: share of visited states whose action is proven, mean over episodes."""
     acr_per_episode: tuple[float, ...]
     gwc: float
-    """Greedy worst case: mean return when each step plays the lowest-scored action not proven impossible. One greedy
-    path, so not a true lower bound of the return."""
+    """Mean return along one greedy path of the lowest-scored actions not proven impossible: no true lower bound."""
     gwc_returns: tuple[float, ...]
     nominal: float
     episodes: int

@@ -46,7 +46,7 @@ class Score:
     """Share of sampled states whose gradient of the cross-entropy is exactly zero in every element."""
     seed: int
     protocol: str
-    """`fixed`: episodes per copy fixed beforehand; `first`: the first finished, as the reference does on Procgen."""
+    """See `Plan`."""
     precision: str = "full"
     """In which the attack searched: `half` or `full`; actions are always decided in full precision."""
     stochastic: bool = False
@@ -163,7 +163,7 @@ def _worst_of(scores: Sequence[Score]) -> Worst:
 
 @dataclass(frozen=True)
 class Start:
-    """The agent that the recipe's own stages began from, evaluated on the same episodes and under the same attacks."""
+    """The agent that the recipe's own stages began from, evaluated alike."""
 
     name: str
     """Its stage, such as `vanilla`; `--init` where it was given."""
@@ -261,7 +261,7 @@ class Evaluation(Result):
 
     @cached_property
     def worst_within(self) -> dict[float, Worst]:
-        """The worst case within each budget above 0: smaller budgets count too, and so does play without attack."""
+        """The worst case within each budget above 0, play without attack included."""
         return worst_within(self.scores)
 
     @cached_property
@@ -284,8 +284,7 @@ class Evaluation(Result):
 
     @cached_property
     def conditions(self) -> str:
-        """What must be equal for two agents to stand in one table. Atari agents may see a game through different
-        pipelines, as the paper's do, but each with its own `life_reset`."""
+        """What must be equal in one table. Atari agents may have different pipelines, each with its `life_reset`."""
         facts = dataclasses.asdict(self.game)
         facts.pop("processes", None)
         if isinstance(self.game, AtariGame):
@@ -324,7 +323,7 @@ class Evaluation(Result):
         return f"{self.game.id}: mean return ± standard error, {played}"
 
     def table(self) -> Table:
-        """Attacks down, budgets across, the worst case below and that of the agent that training started from."""
+        """Attacks down, budgets across, below the worst case and that of the start."""
         columns: dict[float | None, str] = {eps: format_eps(eps) if eps else "0" for eps in self.budgets}
         shown: dict[tuple[Attack | None, float | None], str] = {(s.attack, s.eps): str(s) for s in self.scores}
         if self.breaking:

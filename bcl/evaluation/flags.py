@@ -1,4 +1,4 @@
-"""Reasons to distrust an evaluation. docs/flags.md has a paragraph on each: raised if, meaning, what to do."""
+"""Reasons to distrust an evaluation; docs/flags.md has a paragraph on each."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -118,7 +118,7 @@ def _few_courses(scores: Sequence[Score]) -> Iterator[Flag]:
 def _stronger_than_pgd(
     flag: str, rivals: tuple[type, ...], scores: Sequence[Score], nominal: Score | None
 ) -> Iterator[Flag]:
-    """By budget: the strongest of `rivals`, where it is clearly stronger than every PGD within the budget."""
+    """By budget: the strongest of `rivals`, where every PGD is clearly weaker."""
     for eps in sorted({s.eps for s in scores}):
         within = [s for s in scores if s.eps <= eps and isinstance(s.attack, PGD)]
         climbing = [s for s in within if s.eps == eps]

@@ -1,4 +1,4 @@
-"""What is asked of an evaluation: attacks and budgets, and the conditions that all of its scores share."""
+"""What is asked of an evaluation, and the conditions that its scores share."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -95,7 +95,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Conditions:
-    """What all scores of an evaluation share: with it, an attack and a budget, a stored score is found again."""
+    """What all scores of an evaluation share, by which they are found again."""
 
     agent: str
     """Fingerprint of the policy."""
@@ -135,8 +135,7 @@ class Conditions:
 
 
 def game_for_evaluation(game: Game, env_set: str | None, max_steps: int, starts: int = 0) -> Game:
-    """The game as it is evaluated. Procgen: the set of levels. Atari: the step limit, for the first `starts` episodes
-    the reference's no-ops, and v1's moves after a lost life."""
+    """With Procgen's set of levels; on Atari the step limit, the reference's no-ops first, v1's moves at lost lives."""
     if isinstance(game, ProcgenGame):
         if env_set not in (None, "train", "eval"):
             raise ConfigError(f"unknown set of levels '{env_set}'", "train or eval")

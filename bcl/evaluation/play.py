@@ -1,4 +1,4 @@
-"""One loop that plays episodes: for scores, several cells side by side, for certificates, and for people to look at."""
+"""One loop that plays episodes: for scores, for certificates, and to look at."""
 
 import copy
 import functools
@@ -54,11 +54,10 @@ def evaluate_cells(
 ) -> Iterator[tuple[int, Score]]:
     """Greedy play under attack, all cells at once; each score, with the number of its cell, when it is done.
 
-    Every cell has an environment of its own, or `plan.copies()` of one that they share; those that are left do not
-    count. Cells with the same attack are rows of one batch, each with its budget and its own random draws, so that a
-    cell has the score it would have alone, up to how matrix products of another size are rounded.
-    `certificates`: budgets at which every step, and not every 32nd alone, is compared with what this method proves.
-    `progress` is told after every step how many steps each copy has played, and how many episodes are done.
+    Every cell has an environment of its own, or `plan.copies()` of one that they share. Cells with the same attack are
+    rows of one batch, each with its budget and its own random draws: it has the score it would have alone, up to
+    rounding. `certificates`: budgets at which every step, and not every 32nd alone, is compared with this method.
+    `progress` is told the steps of each copy, and the episodes done.
     """
     device = next(policy.parameters()).device
     search = SearchForm(policy, plan.precision)
@@ -137,7 +136,7 @@ def watch(
 
 
 def play(groups: "list[Group]", shared_envs: "list[SharedEnv]") -> Iterator[int]:
-    """A step of every copy at a time, until all episodes that count are done; yields the number of steps so far."""
+    """A step of every copy at a time, until all is played; yields the steps so far."""
     steps = 0
     while groups:
         for group in groups:
@@ -249,8 +248,7 @@ class Group:
 
 
 class SearchForm(nn.Module):
-    """What attacks look at: the chain whose scores differ between actions as the policy's do (a dueling value stream
-    cancels in every objective of our suites, so it is not computed), in half precision and channels last where fast."""
+    """What attacks look at: the chain, without a dueling value stream, in half precision and channels last if fast."""
 
     def __init__(self, policy: Policy, precision: Precision) -> None:
         super().__init__()
@@ -368,7 +366,7 @@ class Probe:
             slot.stochastic |= stochastic
 
     def certificates_hold(self, slots: Sequence[Slot]) -> None:
-        """Only whether a certified action was changed, by the method of the certificates that are stored."""
+        """Only whether an action that is certified in the store was changed."""
         for slot in slots:
             method = self._certificates.get(slot.cell.eps)
             if method is None or slot.stochastic:

@@ -1,4 +1,4 @@
-"""A cell being played: which of its steps and episodes count, and which episodes differ in how they began alone."""
+"""A cell being played: which of its steps and episodes count."""
 
 from typing import NamedTuple
 
@@ -40,7 +40,7 @@ class Episode(NamedTuple):
 
 
 class Slot:
-    """A cell being played: its random draws, what its copies see and do, and what counts, which is kept on the host."""
+    """A cell being played: its draws, what its copies see and do, what counts."""
 
     obs: Tensor
     decided: Decided

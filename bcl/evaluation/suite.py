@@ -77,7 +77,7 @@ def run_suite(
 
 
 class SuiteProgress:
-    """How far all cells together are: by what each costs, and inside a pass by steps, since episodes can be long."""
+    """How far all cells together are, by cost, and inside a pass by steps."""
 
     def __init__(self, cells: Sequence[Cell], plan: Plan, progress: Begin, lengths: Sequence[int]) -> None:
         self._plan = plan
@@ -161,7 +161,7 @@ def cells_at_once(policy: Policy, plan: Plan) -> int:
 def read_certified(
     folder: CertificatesFolder, plan: Plan, policy: Policy, method: Method
 ) -> tuple[Conditions, dict[float, Certificate]]:
-    """Certificates that lie in a folder, by budget, and their conditions: they are always proven in full precision."""
+    """Stored certificates by budget, and their conditions."""
     plan = dataclasses.replace(plan, precision="full")
     conditions = plan.conditions(fingerprint(policy), next(policy.parameters()).device.type)
     found = read_certificates(folder, conditions.agent)

@@ -1,8 +1,5 @@
-"""The learned adversary: our DQN learner plays the game as the adversary of one agent at one budget sees it.
-
-Its observations are the game's, its reward is the victim's, negated. Its action is the one that the victim is to be
-made to take; the first one shows the observation as it is.
-"""
+"""The learned adversary: our DQN learner plays the game as the adversary of one agent at one budget sees it: its reward
+is the victim's, negated, its action the one that the victim is to take, and the first shows the truth."""
 
 import dataclasses
 import hashlib
@@ -80,8 +77,7 @@ class AdversaryEnvs(WrappedEnv):
 
 
 def ready(victim: Policy, plan: Plan, folder: ScoresFolder, progress: Begin) -> Callable[[Cell], Cell]:
-    """For `run_suite`: a learned adversary is trained, once for each agent and budget, in a folder of its own beside
-    the scores; other cells are ready as they are."""
+    """For `run_suite`: learned adversaries are trained, once per agent and budget, in a folder beside the scores."""
 
     def train(cell: Cell) -> Cell:
         if not isinstance(cell.attack, Learned) or cell.attack.found or cell.eps == 0:

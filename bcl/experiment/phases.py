@@ -42,7 +42,7 @@ def budgets_of(stage: StageFolder) -> tuple[float, ...]:
 
 
 class Curriculum:
-    """The curriculum of one stage: what Algorithm 1 asks for, answered by workers and by what is stored."""
+    """The curriculum of one stage: workers and the store answer Algorithm 1."""
 
     def __init__(self, stage: StageFolder, start: float, bootstrap: Agent, dispatcher: Dispatcher) -> None:
         self._stage = stage
@@ -61,7 +61,7 @@ class Curriculum:
         self._decided_at = 0.0
 
     def result(self) -> dict[str, Any]:
-        """Which agent the stage hands on, the budget it was trained up to, why the curriculum stopped, and flags."""
+        """Which agent the stage hands on, why the curriculum stopped, and flags."""
         self._stage.clear_discarded()
         with self._overlapped.background:
             if self._judges_beside and not self._stage.decisions():
@@ -296,7 +296,7 @@ def _allowed(amount: float, what: str) -> str:
 
 
 def phase_line(decision: Decision, eps: Sequence[float], seconds: float) -> str:
-    """One line for people: what the runs reached without and under attack, which was kept, what comes next."""
+    """One line for people: what the runs reached, which was kept, what comes next."""
     phase = decision.phase
     if phase.index == 0:
         attacked = [tried for tried in decision.tried if tried.eps > 0]

@@ -88,7 +88,7 @@ def create(path: Path, stages: Stages, device: str, init: Policy | None) -> None
 
 
 def train_until_median(path: Path, dispatcher: Dispatcher) -> None:
-    """Of a run that is one of several repeats: the stages up to the one of which all go on from the median."""
+    """Of one of several repeats: the stages up to the one whose median all share."""
     run = RunDirectory(path)
     run.check_unchanged()
     run.check_device(dispatcher.device)
@@ -133,7 +133,7 @@ class Trained:
 
 
 def _train_stages(run: RunDirectory, dispatcher: Dispatcher, until_median: bool = False) -> Trained:
-    """Every stage from the agent of the one before; `until_median`: up to the one of which repeats share the median."""
+    """Every stage from the agent of the one before."""
     init = run.init
     given = run.about().get("init") is not None
     trained = Trained(Agent(init.policy, init.results, fingerprint(load(init.policy))) if given else None)

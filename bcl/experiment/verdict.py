@@ -1,4 +1,4 @@
-"""How agents of a run are evaluated: by which episodes and attacks they are chosen and reported, and the verdict."""
+"""How agents of a run are chosen and reported, and the verdict."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -37,13 +37,11 @@ class Verdict:
     """How a run ended."""
 
     evaluation: Evaluation
-    """Of its agent on the game as it was trained: nominal play and, if the agent was made robust, every attack at every
-    budget; with reasons to distrust it, and the start, unless that is the agent itself or fresh weights."""
+    """Of its agent on the game as it was trained, with flags and the start, if that is another agent."""
     unlimited: Evaluation | None
     """The same on unlimited levels; none where these are not evaluated."""
     final_score: float
-    """The paper's: R_nominal + the mean over the table's budgets of the return under the worst attack at exactly each;
-    where unlimited levels count too, the sum of both sets of levels."""
+    """The paper's, see `final_score` below."""
     curriculum: str
     """Why the last curriculum stopped; empty without one."""
     kept: str
@@ -98,7 +96,7 @@ class Verdict:
 
 
 def under_attack(scores: Sequence[Score], eps: float) -> str:
-    """The lowest return within a budget, the attacks that were tried, and which did it if that was with less."""
+    """The lowest return within a budget, by which of the attacks tried."""
     labels = attack_labels(score.attack for score in scores if 0 < score.eps <= eps)
     *others, last = labels.values()
     attacks = f"the worst of {', '.join(others)} and {last}" if others else last
@@ -113,8 +111,7 @@ def under_attack(scores: Sequence[Score], eps: float) -> str:
 
 
 def evaluate_run(run: RunDirectory, agent: Agent, reached: float, dispatcher: Dispatcher) -> dict[str, Any]:
-    """The verdict on an agent, and on the one that the run started from, as plain data, which names the scores and does
-    not repeat them; attacks are played if the agent was made robust."""
+    """The verdict on an agent and its start as plain data, which names the scores; standard losses face no attack."""
     last = run.stages()[-1]
     config = last.config
     attacks = attacks_named(config.evaluation.suite)
@@ -196,8 +193,7 @@ def _evaluations_inside(run: RunDirectory, data: Json) -> list[Evaluation]:
 
 
 def plan_of(config: Config, purpose: str, unlimited: bool = False) -> Plan:
-    """Episodes for one purpose: those that agents are chosen by are not those that are reported. `unlimited`: on all
-    levels of a Procgen game, not those of training."""
+    """Episodes of one purpose: agents are not chosen by those reported. `unlimited`: on all levels of Procgen."""
     game = game_for_evaluation(config.game, "eval" if unlimited else None, config.evaluation.max_steps)
     ours = purpose == SELECTION and find_recipe(config.recipe).ours
     starts = "varied" if ours else config.evaluation.starts

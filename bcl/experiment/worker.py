@@ -125,7 +125,7 @@ class Dispatcher:
         return [found[cell.key] for cell in cells]
 
     def play(self, wanted: Sequence[tuple[str, Agent, Plan, Sequence[Cell]]]) -> None:
-        """Have the scores made that are missing; those of several agents beside each other, where there are workers."""
+        """Have missing scores made, of several agents beside each other."""
         jobs = list[Job]()
         for one in wanted:
             jobs += self.evaluation_jobs(*one, part=len(jobs))
@@ -191,7 +191,7 @@ class ProgressFile:
 
 
 def train(folder: Path, order: TrainingOrder, stop: Stop) -> None:
-    """A job: the run, then the scores that will be asked for. Of several runs that are compared, one may diverge."""
+    """A job: the run, which may diverge where several are compared, and its scores."""
     run = TrainingFolder(folder)
     if "diverged" in run.result():
         return
@@ -254,7 +254,7 @@ def _unpack(policy: bytes, device: str) -> Policy:
 
 
 class _Record:
-    """What a training run leaves in its folder while it trains: rows of metrics, checkpoints and snapshots."""
+    """What a training run leaves in its folder while it trains."""
 
     tracker: Tracker
 
@@ -306,13 +306,9 @@ def train_run(
     trackers: Trackers = NO_TRACKERS,
     seen_by_learner: Callable[[VectorEnv], VectorEnv] = lambda env: env,
 ) -> Policy:
-    """One training run in a folder of its own, from the parent's weights or fresh ones; the unit of all work. Of
-    `hooks`, progress and stop requests count. `seen_by_learner` makes of the game what the learner plays.
-
-    The result depends on the arguments and, of a run that was stopped, on where it was resumed: there every episode
-    starts anew. Checkpoints that are counted in steps do the same in every run, so that resuming can repeat it
-    (docs/runs.md). A run that is finished is read; one with a checkpoint continues.
-    """
+    """One training run in a folder of its own, from the parent's weights or fresh ones; a finished one is read, one
+    with a checkpoint continues, which docs/runs.md makes repeatable. Of `hooks`, progress and stop requests count.
+    `seen_by_learner` makes of the game what the learner plays."""
     run = TrainingFolder(folder)
     if run.finished:
         store.remove(run.checkpoint)  # a kill may have come before

@@ -71,7 +71,7 @@ def learning_rate(config: DqnConfig, step: int) -> float:
 
 
 class ReplayLearner(Learner):
-    """What DQN and distillation share: play that fills a replay memory, and the updates that each step of play adds."""
+    """What DQN and distillation share: play and updates on a replay memory."""
 
     draws = ("act", "attack", "update")
     config: DqnConfig | DistillConfig
@@ -327,8 +327,7 @@ class DqnLearner(ReplayLearner):
 
 
 class Player:
-    """Epsilon-greedy play on all copies of a game, while the learner updates: actions come from the weights of one pass
-    ago, on a GPU on a stream of their own, so that the emulators need not wait for updates under way."""
+    """Epsilon-greedy play beside the updates, by the weights of one pass ago; on a GPU on a stream of its own."""
 
     def __init__(
         self, policy: Policy, env: VectorEnv, random: HeldActions, *, graphed: bool, bf16: bool, attacked: bool
@@ -392,7 +391,7 @@ class Player:
         return self._random.instead_of(greedy, self._share)
 
     def _use_on_stream(self, *tensors: Tensor) -> None:
-        """The learner may read these from here on, and the player must not reuse their memory while it does."""
+        """The learner may read these; their memory must not be reused meanwhile."""
         if self._stream:
             learner = torch.cuda.current_stream()
             learner.wait_stream(self._stream)

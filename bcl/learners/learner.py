@@ -53,7 +53,7 @@ class Hooks:
 
 
 class Learner(ABC):
-    """What changes during training. Acting, attack and update are CUDA graphs where `accelerate` allows."""
+    """What changes during training, with CUDA graphs where `accelerate` allows."""
 
     section: ClassVar[str]  # of its settings, for messages
     draws: ClassVar[tuple[str, ...]]  # what is random in it; each has a generator
@@ -150,8 +150,7 @@ class Learner(ABC):
         return torch.compile(part, dynamic=False) if self.compiles else part
 
     def _twin(self) -> Policy:
-        """The policy as attacks take it: its weights stay those of the original and have no gradients. Compiled code
-        computes the gradients of all that has any, and an attack needs those of the observation alone."""
+        """The policy for attacks: the same weights without gradients, which compiled code would compute."""
         twin = copy.deepcopy(self.policy).requires_grad_(False)
         for mine, original in zip(twin.parameters(), self.policy.parameters(), strict=True):
             mine.data = original.data
@@ -171,8 +170,7 @@ class Learner(ABC):
 
 
 def derive(seed: int, *path: object) -> int:
-    """Every random draw of a run follows from its seed and a path such as ("phase", 3, "run", 1): a seed of its own for
-    every path, below 2**30 so that engines can count up from it."""
+    """A seed below 2**30 for every path such as ("phase", 3, "run", 1): every random draw of a run has its own."""
     digest = hashlib.sha256(repr((seed, *path)).encode()).digest()
     return int.from_bytes(digest[:4]) >> 2
 
@@ -242,9 +240,8 @@ class Reporter:
     """Rows, progress and checkpoints of one run, as its settings and hooks ask for them.
 
     A checkpoint that is counted in steps starts the games anew, as resuming from it does, so that both end with the
-    same weights. A run that has to stop adds none: it goes on to the next one if that is near, else resuming goes back
-    to the last. Where checkpoints go by time nothing is repeatable, and the games play on: cut off every minute, long
-    episodes would never end and only the short ones would count as returns.
+    same weights. A run that has to stop adds none: it goes on to the next one if that is near. Where checkpoints go by
+    time nothing is repeatable, and the games play on: else long episodes would never end.
     """
 
     def __init__(self, learner: Learner, config: LearnerConfig, hooks: Hooks, state: State | None) -> None:
@@ -258,7 +255,7 @@ class Reporter:
         self._saved_at = self._began_at = time.monotonic()
 
     def report(self, obs: Tensor) -> Tensor:
-        """After each pass; the observations to play on from: `obs`, or those of games that had to start anew."""
+        """After each pass; `obs`, or the first of games that had to start anew."""
         learner = self._learner
         config = self._config
         hooks = self._hooks

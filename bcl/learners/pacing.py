@@ -17,11 +17,10 @@ from bcl.policies import Policy
 
 @dataclass(frozen=True, kw_only=True)
 class Pace(CurriculumConfig):
-    """What decides about the budget: the settings of the curriculum, as far as they count in this stage."""
+    """The curriculum's settings, as far as they count in this stage."""
 
     first_episodes: int = 0
-    """At least so many behind the first check, as many as there are copies that are not attacked, whichever they are
-    of: short episodes end first, and among few they would count for too much."""
+    """At least so many behind the first check, one per copy that is not attacked: short episodes end first."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -164,8 +163,7 @@ class Pacer:
 
     @property
     def knows_start(self) -> bool:
-        """Whether the play of the start was checked; before that, learning would change what is being measured. The
-        wait also fills a replay memory with whole episodes, not with their first steps alone."""
+        """Whether the start's play was checked; until then nothing is learned, which would change what is measured."""
         return self._at.checks > 0
 
     @torch.no_grad()
@@ -189,7 +187,7 @@ class Pacer:
         return True
 
     def refuse_no_learning(self, section: str, steps: int) -> None:
-        """A run that ended before its start was checked has learned nothing, and would pass for a trained one."""
+        """A run that ended before its start was checked has learned nothing."""
         if not self.knows_start:
             what = f"{section}.steps {steps:,} end before enough episodes ended to check the start"
             raise ConfigError(what, f"more steps, or a lower curriculum.pace_episodes or {section}.num_envs")

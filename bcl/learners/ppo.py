@@ -137,7 +137,7 @@ class PpoLearner(Learner):
         return self.env.reset(derive(self.task.seed, "episodes", self.step))
 
     def rollout(self, obs: Tensor) -> tuple[Rollout, Tensor]:
-        """Play on from `obs` with sampled actions; what happened, and the observations to play on from."""
+        """Play on from `obs` with sampled actions: what happened, and what to go on from."""
         last_obs: list[Tensor] = []
         step: Step | None = None
         self._share.fill_(self.exploration)
@@ -164,7 +164,7 @@ class PpoLearner(Learner):
         return self._memory, obs
 
     def update(self, rollout: Rollout) -> None:
-        """Some passes over the rollout in random order, a batch at a time; each batch is attacked anew."""
+        """Some passes over the rollout in random order, each batch attacked anew."""
         c = self.config
         assert rollout is self._memory, "graphs read the learner's own rollout"
         self._rate.fill_(learning_rate(c, self.step - rollout.actions.numel()))
@@ -328,10 +328,7 @@ def learning_rate(config: PpoConfig, step: int) -> float:
 
 
 class ReturnScale:
-    """Rewards in units of the running deviation of discounted returns, as OpenAI baselines' VecNormalize has them.
-
-    Over all copies and all time; float64, in fixed places on the learner's device.
-    """
+    """Rewards in units of the running deviation of discounted returns, as OpenAI baselines' VecNormalize has them."""
 
     def __init__(self, num_envs: int, gamma: float, device: torch.device) -> None:
         self._gamma = gamma

@@ -60,7 +60,7 @@ class Replay:
 
     @property
     def capacity(self) -> int:
-        """Transitions that can be sampled once it is full; less than what was asked for, by what is no whole step."""
+        """Transitions that can be sampled once it is full."""
         return (self._rows - self._n_step + 1) * self._obs.shape[1]
 
     @property

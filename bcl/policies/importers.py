@@ -3,10 +3,9 @@
 `radial-dqn`: radial_rl_v2, SA-DQN natural and BCL's dueling networks. They see the image transposed (x[i, j] is row j,
 column i); we transpose the kernels and the first dense layers instead, so that the upright network computes the same Q.
 `radial-dqn-v1`: radial_rl's plain network (upright already). `radial-ppo`: the IMPALA networks of radial_rl_v2 and BCL.
-`sb3`: Stable-Baselines3 DQN, PPO and A2C agents with an `MlpPolicy`, from their zip. The layers come from the tensors
-of `policy.pth`, the activation from the plain JSON in `data`, whose pickled values are never decoded. These agents see
-raw observations and ours see scaled ones, so the scale moves into the first layer, and the statistics of `VecNormalize`
-too (docs/runs.md). The zip of a DQN does not tell whether it was trained behind `VecNormalize`.
+`sb3`: Stable-Baselines3 DQN, PPO and A2C agents with an `MlpPolicy`, from the tensors and the plain JSON in their zip.
+The scale of our observations moves into the first layer, and the statistics of `VecNormalize` too (docs/runs.md). The
+zip of a DQN does not tell whether it was trained behind `VecNormalize`.
 """
 
 import contextlib
@@ -189,7 +188,7 @@ def _import_sb3(path: Path, game: Game, normalise: Path | None) -> Policy:
 
 
 def _activation(path: Path, data: dict[str, Any]) -> Activation | None:
-    """What the plain JSON says is between the layers, None for the default; refuses what is not a simple MlpPolicy."""
+    """What the JSON says is between the layers; refuses what is no simple MlpPolicy."""
     keys = ("policy_class", "policy_kwargs", "observation_space", "action_space")
     made_by, kwargs, observations, actions = (data[key] if isinstance(data.get(key), dict) else None for key in keys)
     if made_by is None or kwargs is None or kwargs.keys() == {":type:", ":serialized:"}:
@@ -229,7 +228,7 @@ def _statistics(path: Path | None, size: int) -> tuple[Tensor, Tensor]:
 
 
 def _layers(path: Path, data: dict[str, Any], weights: Weights, normalised: bool) -> tuple[list[str], Activation]:
-    """The names of the linear layers from the observation to the scores, and the default between them."""
+    """The linear layers from observation to scores, and the default between them."""
     actor = f"{ACTOR_HEAD}.weight" in weights
     if actor and data.get("_last_original_obs") is not None and not normalised:  # kept only behind VecNormalize
         what = f"'{path}' was trained behind VecNormalize, whose statistics are not in the zip"

@@ -2,8 +2,7 @@
 
 Each maps observations (float; images in [0, 1]) to one number per action: Q-values, or logits for the actor-critics.
 `chain()` is what certificates bound: plain layers from the observation to scores whose differences between actions are
-those of the output. In a dueling network the value stream and the mean advantage cancel there, so the chain is the
-body and the advantage head.
+those of the output, in a dueling network the body and the advantage head: the rest cancels.
 """
 
 import math

@@ -1,4 +1,4 @@
-"""A policy: a network together with what is needed to use it, evaluate it and rebuild it."""
+"""A policy: a network with what is needed to use, evaluate and rebuild it."""
 
 from dataclasses import dataclass, field
 from typing import Literal, get_args
@@ -64,7 +64,7 @@ class Policy(nn.Module):
         return self.network(obs)
 
     def chain(self) -> nn.Sequential:
-        """Plain layers whose outputs differ between actions as the policy's do; what certificates bound."""
+        """What certificates bound, see `bcl.policies.networks`."""
         return self.network.chain()
 
 

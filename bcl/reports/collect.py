@@ -89,7 +89,7 @@ class Collected:
 
     @property
     def lower_elsewhere(self) -> tuple[Score, ...]:
-        """The lowest scores within each budget of the other evaluations, where they are lower than the first's."""
+        """The lowest of other evaluations within each budget, where below the first's."""
         if not self.evaluations:
             return ()
         first, *others = self.evaluations
@@ -237,8 +237,7 @@ def _of_policy(file: Path) -> Collected:
 
 
 def _with_verdict(played: Sequence[Evaluation], own: Iterable[Evaluation]) -> list[Evaluation]:
-    """All evaluations of a run's agent. The verdict's `own` are whole even where their files are gone; scores that were
-    played later under the same conditions belong to them."""
+    """The verdict's `own`, whole even where files are gone, with later scores under equal conditions; then others."""
     found = []
     later = [*played]
     for one in own:

@@ -1,8 +1,6 @@
-"""Data to figures. Those of a report take data and a width in pixels and give a matplotlib figure, which `svg` makes
-markup; that of a comparison is for a file (`encoded`).
+"""Data to figures: those of a report, which `svg` makes markup, and that of a comparison, for a file (`encoded`).
 
-Figures are drawn in the light colours of `bcl.reports.style`; in the markup each becomes a CSS variable, so that the
-page, not the figure, decides between light, dark and print.
+In the markup, colours of `bcl.reports.style` become CSS variables: the page decides between light, dark and print.
 """
 
 import io
@@ -105,7 +103,7 @@ def budget_axis(axes: Axes, budgets: Sequence[float]) -> None:
 
 
 def _columns(labels: Sequence[str], width: int) -> int:
-    """Of a legend: as many as the longest label has room in, with its line and the gap to the next (pixels)."""
+    """Of a legend: as many as the longest label has room in (pixels)."""
     line = 42
     letter = 5.7
     gap = 20
@@ -370,7 +368,7 @@ def _improvement(axes: Axes, block: Block) -> None:
 def _series(
     axes: Axes, block: Block, place: int, points: list[tuple[float, float, stats.Interval | None]], **more: Any
 ) -> None:
-    """Budget, value and interval of each point; moved a little, so that those of other rows are not hidden."""
+    """Budget, value and interval of each point, shifted beside those of other rows."""
     shift = 0.008 * max(block.budgets) * (place - (len(block.rows) - 1) / 2)
     below = [max(value - interval.low, 0) if interval else 0.0 for _, value, interval in points]
     above = [max(interval.high - value, 0) if interval else 0.0 for _, value, interval in points]

@@ -100,7 +100,7 @@ def worst_budget(collected: Collected, game: Game) -> float:
 
 
 def choose(moments: Sequence[Moment], count: int = MOMENTS) -> list[int]:
-    """Indices spread over the moments in which the attack changed the action; over all, where it never did."""
+    """Indices spread over the moments in which the action changed, or over all."""
     telling = [i for i, m in enumerate(moments) if m.wanted != m.taken] or list(range(len(moments)))
     places = np.linspace(0, len(telling) - 1, min(count, len(telling))).round().astype(int)
     return [telling[place] for place in places]

@@ -215,8 +215,7 @@ def _state(run: TrainingFolder, state: BarState, agent: str | None) -> tuple[Bar
 def _span(
     stage: StageFolder, phase: PhaseFolder, k: int, made: StoredDecision | None, spent: float
 ) -> tuple[float, float]:
-    """When a run of a phase began and ended, on the clock of its stage. What was cancelled ended with the decision.
-    Where the beginning is not stored (version 0.1), it is found by the time spent training."""
+    """When a run began and ended, on the clock of its stage; in version 0.1 by the time spent training."""
     run = phase.run(k)
     result = run.result()
     ends = (stage.on_clock(result.get("ended")), phase.clock_after(k), made.seconds if made else None)
@@ -246,11 +245,8 @@ def _curve(kept: bool, rows: Sequence[dict[str, Any]]) -> Curve:
 
 
 def _pooled(points: Sequence[tuple[float, float, float]]) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Steps and returns of (step, mean return, episodes), averaged over stretches with enough episodes.
-
-    Games that start together end in the order of their length, and long ones are not like short ones: a row of metrics
-    with one late episode says little.
-    """
+    """Steps and returns of (step, mean return, episodes), averaged over stretches with enough episodes: one late
+    episode says little."""
     if not points:
         return (), ()
     total = sum(episodes for *_, episodes in points)

@@ -78,7 +78,7 @@ def _breakable(setting: str) -> markupsafe.Markup:
 
 
 def _cells(e: Evaluation) -> dict[str, dict[Any, Any]]:
-    """The text of a table of scores by column and budget: mean and, with enough episodes, standard error."""
+    """The text of a table of scores by column and budget."""
 
     def column(scores: Mapping[float, Score | Worst]) -> dict[float, tuple[str, str]]:
         means = aligned([s.mean for s in scores.values()])

@@ -1,8 +1,7 @@
 """How things look, the same in the terminal, in figures and on the page.
 
-Colours are Okabe and Ito's hues, which colour-blind people can tell apart, darkened until each has a contrast of 3 with
-white paper, and a second set with that contrast on the dark page. No meaning hangs on colour alone: attacks also differ
-in marker and dash, the worst case is bold.
+Colours are Okabe and Ito's hues, which colour-blind people can tell apart, with a contrast of 3 on white paper and on
+the dark page. No meaning hangs on colour alone: attacks also differ in marker and dash.
 """
 
 import math
@@ -81,8 +80,7 @@ def number(value: float) -> str:
 
 
 def aligned(values: Sequence[float], *, errors: bool = False) -> list[str]:
-    """Numbers of one column with as many decimals each: four digits of the largest; of errors two of the smallest, as
-    long as that makes at most three of the largest."""
+    """Numbers of one column with as many decimals: four digits of the largest; of errors two of the smallest."""
     sizes = [abs(value) for value in values if value] or [1.0]
     places = min(_decimals(max(sizes), 3), _decimals(min(sizes), 2)) if errors else _decimals(max(sizes), 4)
     needed = (p for p in range(places + 1) if all(round(v, p) == round(v, places) for v in values))

@@ -83,7 +83,7 @@ class WorkFolder:
 
 
 class TrainingFolder(WorkFolder):
-    """One training run: its agent, metrics and result; while it is under way, its checkpoint and progress."""
+    """One training run: its agent, metrics and result, or its checkpoint."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
@@ -291,8 +291,7 @@ class StageFolder(TrainingFolder):
 
 
 class Clock:
-    """Seconds spent on a stage by all processes that worked on it, each counted up to its last `keep`. It also stores
-    when each of them began, so that times of day can be found on it."""
+    """Seconds spent on a stage by all processes, each up to its last `keep`, and when each of them began."""
 
     def __init__(self, stage: StageFolder) -> None:
         self._path = stage.clock
@@ -373,7 +372,7 @@ class RunDirectory(WorkFolder):
         self._refuse(difference(config, config_from_dict(override(tomllib.loads(_config_text(self.path)), settings))))
 
     def check_same(self, config: Config, init: str | None = None) -> None:
-        """Refuse another configuration, or another agent to start from, by its fingerprint, where one is given."""
+        """Refuse another configuration, or another agent to start from."""
         names = difference(self.config, config)
         if init and init != self.about().get("init"):
             names.append("init")
@@ -406,8 +405,8 @@ class RunDirectory(WorkFolder):
         return StageFolder(self.path, number, Stage(**facts), own)
 
     def start(self, trained: str = "") -> tuple[str, Agent] | None:
-        """The agent that the recipe's own stages begin from, with its name; none: they begin with fresh weights, it is
-        not trained yet, or it is the agent with the fingerprint `trained`."""
+        """What the recipe's own stages begin from, with its name; none: fresh weights, or it is not trained yet, or it
+        is `trained`."""
         before = [stage for stage in self.stages() if not stage.own]
         found = None
         # By the record: a run that was copied without its weights can still be reported.
@@ -502,7 +501,7 @@ def runs_of(path: Path) -> list[RunDirectory]:
 
 
 def read_config(folder: Path) -> Config:
-    """The configuration of a run, or of a stage of it; the recipe files that are stored with it are registered."""
+    """Of a run or a stage; recipe files that are stored with it are registered."""
     text = _config_text(folder)
     for recipe in (folder / "stages").glob("*.toml"):
         recipes.take_recipe(recipe)

@@ -87,8 +87,7 @@ class InThisProcess(Executor):
 
 
 class Processes(Executor):
-    """Up to `parallel` jobs at once, each in a process of its own that does not outlive this one. `preload` names
-    modules that jobs will import, imported once for all of them."""
+    """Up to `parallel` jobs at once, each in a process that dies with this one and has `preload` modules imported."""
 
     def __init__(self, parallel: int, preload: Sequence[str] = ()) -> None:
         self.width = parallel

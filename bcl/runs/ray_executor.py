@@ -138,7 +138,7 @@ class _Remote:
             self._ray.wait(self._closing, num_returns=len(self._closing), timeout=CLOSING)
 
     def _work(self) -> Generator[Any, None, None]:
-        """The job, on another machine where one is lost; yields each call when its answer is to be waited for."""
+        """The job, on another machine where one is lost; yields calls to wait for."""
         for _ in range(RETRIES + 1):
             try:
                 error = yield from self._work_on_one_machine()
@@ -184,7 +184,7 @@ class _Remote:
 
 
 class _Site:
-    """The actor: a job in a process of its own and a temporary folder, on the machine that Ray chose."""
+    """The actor: a job in a temporary folder, on the machine that Ray chose."""
 
     def __init__(self) -> None:
         self._held = contextlib.ExitStack()

@@ -23,8 +23,7 @@ RESULT = "result.json"
 
 @dataclass(frozen=True)
 class RowsFolder:
-    """A folder with rows of one kind in one file. Processes that share the work write a file each beside it, which may
-    come from another machine; `gather` joins them. Version 0.1 had a file per row; those are read too."""
+    """Rows of one kind in one file; processes that share the work have one each, which `gather` joins."""
 
     path: Path
     _name: ClassVar[str]
@@ -43,7 +42,7 @@ class RowsFolder:
             store.remove(path)
 
     def read(self, agent: str) -> Iterator[tuple[str, Json]]:
-        """The rows of an agent, by its fingerprint (empty: of any), each with words that say where it lies."""
+        """An agent's rows, by its fingerprint (empty: any), and where each lies."""
         for path in sorted(self.path.glob(self._of_old)):
             row = current_row(store.read_json(path))
             if row["agent"] and agent in ("", row["agent"]):  # the floor of version 0.1 names none

@@ -129,7 +129,7 @@ def _checksum(content: Json) -> str:
 
 
 def once(path: Path, compute: Callable[[], Mapping[str, Any]]) -> Json:
-    """The stored result if there is one, else compute it, store it and return it as it will be read back."""
+    """The stored result, computed and stored first where there is none."""
     with clear_reads(path):
         done = path.exists()
     if not done:
@@ -151,8 +151,7 @@ def sweep(directory: Path) -> None:
 
 
 def append_row(path: Path, row: Mapping[str, Any]) -> None:
-    """Add one row to a file and flush it to the disk, all of it or, if this raises, nothing; NaN and infinities become
-    null. Several processes may do so at once."""
+    """Append one row durably, all of it or nothing; several processes may. NaN and infinities become null."""
     line = _line(row)
     with clear_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -287,7 +286,7 @@ def clear_reads(path: Path, hint: str = "check the path") -> Iterator[None]:
 
 @contextlib.contextmanager
 def fitting(source: str, hint: str = MADE_AGAIN) -> Iterator[None]:
-    """Stored values of another type than is read, or the lack of one, as one sentence; `source` says where they lie."""
+    """Stored values that do not fit or are missing, as one sentence."""
     try:
         yield
     except (ConfigError, GameError) as error:

@@ -1,5 +1,4 @@
-"""Rows of results as version 0.1 stored them, and as they were before a fact of today was added, turned into those of
-today. What else differs in a run of version 0.1, `bcl.runs.directory` says where it reads it."""
+"""Rows of results that version 0.1 stored, or that lack a fact of today, as rows of today."""
 
 import ast
 from typing import Any

@@ -74,7 +74,7 @@ class ZooAgent:
 
     @property
     def new_results(self) -> Results:
-        """Where results made here go: the package may be read-only, and what it was published with should stay."""
+        """Where results made here go: the package may be read-only."""
         return Results.beside(Path("runs") / f"zoo-{self.folder.name}")
 
 
