@@ -29,8 +29,6 @@ class Rules(CurriculumConfig):
         super().__post_init__()
         thresholds = [t for t in (self.nominal_threshold, self.attacked_threshold) if t is not None]
         both_above = len(thresholds) == 2 and min(thresholds) > (0.0 if self.adaptive else self.floor)
-        if not 0 <= self.skip <= 1:
-            raise ConfigError("curriculum: skip is outside [0, 1]", "0 is always next, 1 the maximum")
         if self.skip > 0 and self.attacked_threshold is None:
             raise ConfigError("curriculum: skipping needs a threshold under attack", "set attacked_threshold")
         if self.failed_phases and not thresholds and not self.ratchet:

@@ -16,7 +16,6 @@ from bcl.errors import ConfigError
     ("settings_", "what"),
     [
         ({"runs": 2, "min_runs": 3}, "min_runs"),
-        ({"skip": 1.5, "attacked_threshold": 1}, "outside"),
         ({"skip": 1.0, "nominal_threshold": 1}, "skipping needs a threshold under attack"),
         ({"failed_phases": 2}, "giving up needs a threshold"),
         ({"value": "normalised", "nominal_threshold": 1}, "need both thresholds"),

@@ -19,7 +19,7 @@ IMPORTS = {
     "recipes": "errors settings",
     "config": "errors games recipes settings",
     "result": "errors",
-    "losses": "errors",
+    "losses": "",
     "schedules": "",
     "stats": "",
     "curriculum_rules": "config errors",

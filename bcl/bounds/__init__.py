@@ -23,7 +23,10 @@ ROUNDING = 1e-5
 
 
 def input_box(obs: Tensor, eps: float | Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
-    """What an adversary with budget `eps` can show instead of observations (B, ...), as `bcl.attacks.Ball` has it."""
+    """What an adversary with budget `eps` can show instead of observations (B, ...): the ball cut to the valid box.
+
+    Where an environment leaves its own box and the two do not meet, the ball's nearest point is left, as for attacks.
+    """
     below = obs - eps
     above = obs + eps
     return torch.clamp(low.to(obs), below, above), torch.clamp(high.to(obs), below, above)

@@ -32,7 +32,7 @@ class Certificate:
     """Action certification rate: share of visited states whose action is proven, mean over episodes."""
     acr_per_episode: tuple[float, ...]
     gwc: float
-    """Mean return along one greedy path of the lowest-scored actions not proven impossible: no true lower bound."""
+    """Greedy worst case: mean return by the lowest-scored actions not proven impossible; no true lower bound."""
     gwc_returns: tuple[float, ...]
     nominal: float
     episodes: int

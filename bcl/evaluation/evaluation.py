@@ -46,7 +46,7 @@ class Score:
     """Share of sampled states whose gradient of the cross-entropy is exactly zero in every element."""
     seed: int
     protocol: str
-    """See `Plan`."""
+    """`fixed`: episodes per copy fixed beforehand; `first`: the first finished, as the reference does on Procgen."""
     precision: str = "full"
     """In which the attack searched: `half` or `full`; actions are always decided in full precision."""
     stochastic: bool = False

@@ -64,7 +64,7 @@ class Policy(nn.Module):
         return self.network(obs)
 
     def chain(self) -> nn.Sequential:
-        """What certificates bound, see `bcl.policies.networks`."""
+        """Plain layers whose outputs differ between actions as the policy's do; what certificates bound."""
         return self.network.chain()
 
 

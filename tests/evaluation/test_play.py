@@ -209,12 +209,6 @@ def test_observations_that_are_not_finite_are_refused_at_once_without_a_look_at_
     assert env._t.max() == 3
 
 
-def test_unknown_words_are_refused() -> None:
-    for word, known in (({"protocol": "frist"}, "fixed, first"), ({"precision": "haf"}, "fast, full")):
-        with pytest.raises(BclError, match=f"does not fit; one of {known}"):
-            evaluate(right_minded(), Toy(1), None, 0.0, episodes=1, **word)  # type: ignore[arg-type]
-
-
 def test_a_broken_certificate_stops_everything(monkeypatch: pytest.MonkeyPatch) -> None:
     policy = right_minded()
     with torch.no_grad():
