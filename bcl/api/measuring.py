@@ -133,7 +133,7 @@ def attack_speed(policy: "Policy", game: AtariGame, attack: "Attack", eps: float
     from bcl.envs import make_env
     from bcl.evaluation import evaluate
 
-    env = make_env(dataclasses.replace(game, max_steps=steps), copies, next(policy.parameters()).device)
+    env = make_env(dataclasses.replace(game, max_steps=steps), copies, policy.device)
     start = time.perf_counter()
     score = evaluate(policy, env, attack, eps, episodes=copies)
     elapsed = time.perf_counter() - start

@@ -115,7 +115,7 @@ class Evaluator:
             report = self.listener.begin(whose + label)
             return lambda done, of: report(number * of + done, self.agents * of)
 
-        device = next(policy.parameters()).device.type
+        device = policy.device.type
         missing = missing_cells(folder, self.plan.conditions(files.fingerprint(policy), device), wanted)
         if self.parallel > 1 and len(missing) > 1:
             content = files.to_bytes(policy)
@@ -133,7 +133,7 @@ class Evaluator:
         if target.start is None:
             return None
         name, agent = target.start
-        policy = files.load(agent.file, next(target.policy.parameters()).device)
+        policy = files.load(agent.file, target.policy.device)
         scores = self.scores(policy, wanted, agent.results.scores, number=1, whose=f"start ({name}): ")
         return Start(name, str(agent.file), scores)
 
@@ -144,9 +144,8 @@ class Evaluator:
         stored = read_certified(folder, self.plan, policy, method)[1]
         missing = [eps for eps in dict.fromkeys(wanted) if eps not in stored]
         if self.parallel > 1 and len(missing) > 1:
-            device = next(policy.parameters()).device.type
             content = files.to_bytes(policy)
-            orders = [(content, self.plan, eps, method, device) for eps in missing]
+            orders = [(content, self.plan, eps, method, policy.device.type) for eps in missing]
             report = self.listener.begin(f"{method} at {counted(len(missing), 'budget')}")
             self._in_processes(folder, worker.certify, orders, report)
 

@@ -274,7 +274,7 @@ def video(
         made = Video(folder / f"{stem}.mp4", folder / f"{stem}.gif", budget)
         store.try_to_write(made.mp4)  # a folder that cannot be written is an error before the work
         render = len(policy.spec.obs_shape) == 1
-        with contextlib.closing(make_env(game, 1, next(policy.parameters()).device, render=render)) as envs:
+        with contextlib.closing(make_env(game, 1, policy.device, render=render)) as envs:
             dimensions = OBSERVATION_NAMES.get(game.id, ())
             subject = Subject(game.id, adversary if budget else None, budget, envs.action_names, dimensions)
             listener.start(1)

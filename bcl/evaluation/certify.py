@@ -111,7 +111,7 @@ def _play(
 ) -> list[Episode]:
     """One episode per copy; noted: where the rule's second answer was yes. `length`: expected, of the longest."""
     plan = Plan(env.game, env.num_envs, seed, num_envs=env.num_envs)
-    slot = Slot(Cell(None, 0.0), plan, next(policy.parameters()).device)
+    slot = Slot(Cell(None, 0.0), plan, policy.device)
 
     def decide(obs: Tensor) -> Decided:
         counting = torch.from_numpy(slot.counting).to(obs.device)

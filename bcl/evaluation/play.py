@@ -59,9 +59,8 @@ def evaluate_cells(
     rounding. `certificates`: budgets at which every step, and not every 32nd alone, is compared with this method.
     `progress` is told the steps of each copy, and the episodes done.
     """
-    device = next(policy.parameters()).device
     search = SearchForm(policy, plan.precision)
-    slots = [Slot(cell, plan, device) for cell in cells]
+    slots = [Slot(cell, plan, policy.device) for cell in cells]
     per_env = envs[0].num_envs // plan.copies()
     shares = [slots[first : first + per_env] for first in range(0, len(slots), per_env)]
     shared_envs = [SharedEnv(env, share) for env, share in zip(envs, shares, strict=False)]
@@ -112,7 +111,7 @@ def watch(
     if steps is not None and steps < 1:
         raise BclError(f"{steps} steps cannot be watched", "ask for at least 1")
     plan = Plan(envs.game, 1, seed, num_envs=1)
-    slot = Slot(Cell(attack if eps > 0 else None, eps), plan, next(policy.parameters()).device)
+    slot = Slot(Cell(attack if eps > 0 else None, eps), plan, policy.device)
     shared_env = SharedEnv(envs, [slot])
     group = Group([slot], functools.partial(chooser_for, policy, SearchForm(policy, "fast")))
     obs = slot.obs
@@ -253,7 +252,7 @@ class SearchForm(nn.Module):
     def __init__(self, policy: Policy, precision: Precision) -> None:
         super().__init__()
         images = len(policy.spec.obs_shape) == 3  # in [0, 1]; half precision would be too coarse for larger numbers
-        self.is_half = next(policy.parameters()).is_cuda and images and precision == "fast"
+        self.is_half = policy.device.type == "cuda" and images and precision == "fast"
         self._dtype = torch.float16 if self.is_half else next(policy.parameters()).dtype
         self._chain = policy.chain()
         if self.is_half:

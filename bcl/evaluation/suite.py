@@ -52,8 +52,7 @@ def run_suite(
 ) -> Iterator[Score]:
     """Every score: read from `folder`, or played and stored there. `ready` does what a cell needs first, such as
     training its adversary; `part`: which of several processes that share the work."""
-    device = next(policy.parameters()).device
-    conditions = plan.conditions(fingerprint(policy), device.type)
+    conditions = plan.conditions(fingerprint(policy), policy.device.type)
     keys = [cell.key for cell in wanted]
     again = {cell.key for cell in wanted if lacks_source(cell.attack)}  # it may be another attack by now
     found = {key: score for key, score in read_scores(folder, conditions).items() if key not in again}
@@ -118,12 +117,11 @@ def _play(
     certificates: Mapping[float, Method],
 ) -> Generator[tuple[Key, Score], None, None]:
     """Scores as they are done; several cells at once, those of one attack together."""
-    device = next(policy.parameters()).device
     attacks = [attack for attack, _ in missing]
     ordered = sorted(missing, key=lambda key: attacks.index(key[0]))
     width = cells_at_once(policy, plan)
     with contextlib.ExitStack() as held:
-        made = make_envs(plan, min(width, len(ordered)), device)
+        made = make_envs(plan, min(width, len(ordered)), policy.device)
         envs = [held.enter_context(contextlib.closing(env)) for env in made]
         for first in range(0, len(ordered), width):
             keys = ordered[first : first + width]
@@ -151,7 +149,7 @@ def make_envs(plan: Plan, count: int, device: torch.device) -> list[VectorEnv]:
 
 def cells_at_once(policy: Policy, plan: Plan) -> int:
     """How many cells are played side by side: as many as cost little more than one."""
-    if next(policy.parameters()).is_cuda:
+    if policy.device.type == "cuda":
         copies = ATARI_COPIES if isinstance(plan.game, AtariGame) else GPU_COPIES
     else:
         copies = CPU_COPIES if len(policy.spec.obs_shape) == 1 else 0  # images keep the cores busy one cell at a time
@@ -163,7 +161,7 @@ def read_certified(
 ) -> tuple[Conditions, dict[float, Certificate]]:
     """Stored certificates by budget, and their conditions."""
     plan = dataclasses.replace(plan, precision="full")
-    conditions = plan.conditions(fingerprint(policy), next(policy.parameters()).device.type)
+    conditions = plan.conditions(fingerprint(policy), policy.device.type)
     found = read_certificates(folder, conditions.agent)
     return conditions, {proof.eps: proof for of, proof in found if of == conditions and proof.method == method}
 
@@ -178,7 +176,6 @@ def run_certificates(
     part: int | None = None,
 ) -> Iterator[Certificate]:
     """Yield the certificate of every budget, stored like scores."""
-    device = next(policy.parameters()).device
     conditions, found = read_certified(folder, plan, policy, method)
     missing = [eps for eps in dict.fromkeys(budgets) if eps not in found]
     count = useful_threads(policy.spec.obs_shape, plan.episodes)
@@ -190,7 +187,7 @@ def run_certificates(
             def tell(share: float, report: Progress = report, before: int = before) -> None:
                 report(before + round(PARTS * share), PARTS * len(missing))
 
-            with contextlib.closing(plan.make_env(plan.episodes, device)) as env, threads(count):
+            with contextlib.closing(plan.make_env(plan.episodes, policy.device)) as env, threads(count):
                 found[eps] = certify(policy, env, eps, method=method, seed=plan.seed, progress=tell)
             folder.append(found[eps].to_dict() | conditions.to_dict(), part)
         yield found[eps]

@@ -52,7 +52,7 @@ class AdversaryEnvs(WrappedEnv):
         super().__init__(env)
         self.num_actions = env.num_actions + 1
         self.action_names = ("truth", *env.action_names)
-        device = next(victim.parameters()).device
+        device = victim.device
         # A fixed place, which a CUDA graph reads; not by way of self: graph and owner must not wait for the garbage
         # collector.
         aims = self._aims = torch.zeros(env.num_envs, dtype=torch.long, device=device)
@@ -84,7 +84,7 @@ def ready(victim: Policy, plan: Plan, folder: ScoresFolder, progress: Begin) -> 
             return cell
         game = dataclasses.replace(plan.game, first_noops=()) if isinstance(plan.game, AtariGame) else plan.game
         choosing = Plan(game, EPISODES, derive(0, "adversary", "choosing"), starts=plan.starts)
-        device = next(victim.parameters()).device.type
+        device = victim.device.type
         config = director_config(victim, choosing, cell.attack)
         home = folder.adversary(cell.eps, identity(victim, config, plan.starts, cell.eps, device))
         steps = counted(config.dqn.steps, "step")

@@ -59,7 +59,7 @@ def check(stages: Stages, device: str, init: Policy | None, trackers: Trackers =
             if init:
                 check_fits(init, config, env)
                 if stage.loss in ("radial", "sa", "distill"):  # made of bounds, which every layer needs
-                    obs = torch.zeros(1, *init.spec.obs_shape, device=next(init.parameters()).device)
+                    obs = torch.zeros(1, *init.spec.obs_shape, device=init.device)
                     margins(init.chain(), obs, obs, torch.zeros(1, dtype=torch.long, device=obs.device), "ibp")
             student = init or Policy(spec_of(config, env))
             if stage.loss == "distill":

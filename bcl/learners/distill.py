@@ -53,7 +53,7 @@ def load_teacher(name: str, student: Policy) -> Policy | None:
     """The agent of that file or of the zoo, which must see and do what the student does; none without a name."""
     if not name:
         return None
-    teacher = load(name, next(student.parameters()).device)
+    teacher = load(name, student.device)
     its = teacher.spec
     own = student.spec
     for what, fits in (

@@ -71,7 +71,7 @@ class Learner(ABC):
         self.env = env
         self.task = task
         self.step = 0
-        device = self.device = next(policy.parameters()).device
+        device = self.device = policy.device
         self.bf16 = uses_bf16(config.precision, device, self.image)
         accelerate = acceleration(config.accelerate, device, config.steps)
         self.graphed = accelerate != "none"

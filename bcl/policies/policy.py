@@ -60,6 +60,11 @@ class Policy(nn.Module):
         self.register_buffer("low", torch.tensor(spec.low).view(shape), persistent=False)
         self.register_buffer("high", torch.tensor(spec.high).view(shape), persistent=False)
 
+    @property
+    def device(self) -> torch.device:
+        """Where its weights are."""
+        return next(self.parameters()).device
+
     def forward(self, obs: Tensor) -> Tensor:  # (B, *obs_shape) float -> (B, A)
         return self.network(obs)
 
