@@ -368,6 +368,9 @@ class CurriculumConfig:
     judged_by: tuple[str, ...] = ("pgd-30",)
     """Attacks and suites by name, whose worst attack is behind R_adv inside the curriculum; `evaluation`:
     `evaluation.suite`."""
+    judged_steps: Natural = 0
+    """Atari: agent steps after which an episode that agents are chosen by is cut off, where that is less than
+    `evaluation.max_steps`: everything waits for an agent that is stuck; 0: not cut off, as in the paper."""
     skip: Share = 0.0
     """Share of the budgets found robust that is skipped: 0 none (NCL, BCL-C), 1 all (MOS)."""
     robust_to: Literal["every", "any"] = "every"

@@ -50,19 +50,26 @@ class Rules(CurriculumConfig):
 
 
 def above_floor(rules: CurriculumConfig, nominal: float) -> float:
-    """The start's nominal return above the floor, of which adaptive thresholds are shares; refuses a bad start."""
-    plays = f"the start's nominal return {nominal:g}"
+    """How far above the floor the start's nominal return is, of which adaptive thresholds are shares."""
     scale = nominal - rules.floor
     if scale <= 0:
-        what = f"{plays} is not above the floor {rules.floor:g}, so no share of it can be a threshold"
+        plays = f"the start's nominal return {nominal:g} is not above the floor {rules.floor:g}"
         hint = "start anew with a lower --curriculum.floor, and with --init the last stage's policy.safetensors"
-        raise ConfigError(what, hint)
+        raise ConfigError(f"{plays}, so no share of it can be a threshold", hint)
+    return scale
+
+
+def refuse_weak_start(rules: CurriculumConfig, nominal: float) -> None:
+    """Where thresholds are shares of the start's nominal return, and it plays badly; `nominal`: on episodes that begin
+    as the game has it, like those behind `expected_return`."""
+    if not rules.adaptive:
+        return
+    scale = above_floor(rules, nominal)
     expected = rules.expected_return
     if expected is not None and scale < LEARNED * (expected - rules.floor):
-        what = f"{plays} is far below the {expected:g} that agents of this game reach"
+        plays = f"the start's nominal return {nominal:g} is far below the {expected:g} that agents of this game reach"
         hint = "start anew with another --seed, more steps or --init, or with --curriculum.expected_return none"
-        raise ConfigError(f"{what}, so shares of it are no thresholds", hint)
-    return scale
+        raise ConfigError(f"{plays}, so shares of it are no thresholds", hint)
 
 
 @dataclass(frozen=True)

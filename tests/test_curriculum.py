@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from bcl.curriculum import ALL_TRAINED, TARGET_MISSED, TARGET_REACHED, bcl
-from bcl.curriculum_rules import CurriculumResult, Decision, Phase, Rules, Tried, budgets
+from bcl.curriculum_rules import CurriculumResult, Decision, Phase, Rules, Tried, budgets, refuse_weak_start
 from bcl.errors import BclError
 
 Fake = tuple[float, ...]
@@ -353,12 +353,12 @@ def test_a_bootstrap_that_plays_badly_does_not_shrink_adaptive_thresholds() -> N
         expected_return=21,
     )
     weak = (12.5, 12.5)  # just below -21 + 0.8 * 42 = 12.6; its own thresholds, 9.15 and 5.8, it would meet untrained
+    assert World({}).play(weak, adaptive).stopped == TARGET_REACHED
     with pytest.raises(BclError, match=r"12\.5 is far below the 21 .* --curriculum.expected_return none"):
-        World({}).play(weak, adaptive)
-    for met in (World({}).play((12.6, 12.6), adaptive), World({}).play(weak, replace(adaptive, expected_return=None))):
-        assert met.stopped == TARGET_REACHED
-    fixed = replace(adaptive, adaptive=False, nominal_threshold=16, attacked_threshold=12)
-    assert len(World({1: [(20, 20)]}).play(weak, fixed).decisions) == 2  # a phase is trained: nothing to refuse
+        refuse_weak_start(adaptive, 12.5)
+    refuse_weak_start(adaptive, 12.6)
+    refuse_weak_start(replace(adaptive, expected_return=None), 12.5)
+    refuse_weak_start(replace(adaptive, adaptive=False, nominal_threshold=16, attacked_threshold=12), 12.5)
 
 
 def test_ppo_rules_threshold_on_train_levels_and_an_attack_that_is_too_weak() -> None:

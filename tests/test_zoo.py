@@ -108,7 +108,7 @@ def test_a_shipped_agent_is_what_it_says(name: str, publishing) -> None:
     assert (publishing.means(judged, agent.suite), judged.episodes) == (agent.returns, agent.episodes)
 
 
-LATER_DEFAULTS = ("curriculum.expected_return", "dqn.accelerate", "ppo.accelerate")
+LATER_DEFAULTS = ("curriculum.expected_return", "curriculum.judged_steps", "dqn.accelerate", "ppo.accelerate")
 
 
 @pytest.mark.parametrize("name", zoo.names())

@@ -9,8 +9,8 @@ from typing import Any
 
 from bcl import curriculum
 from bcl.attacks import PGD, CrossEntropy, Multi, OwnValue, attacks_named
-from bcl.config import Config, DistillConfig, DqnConfig, PpoConfig
-from bcl.curriculum_rules import INCUMBENT, Decision, Phase, Rules, above_floor, budgets
+from bcl.config import Config, CurriculumConfig, DistillConfig, DqnConfig, PpoConfig
+from bcl.curriculum_rules import INCUMBENT, Decision, Phase, Rules, budgets, refuse_weak_start
 from bcl.errors import TrainingError, counted
 from bcl.evaluation import Cell, cells, flags, worst
 from bcl.experiment import worker
@@ -63,6 +63,7 @@ class Curriculum:
     def result(self) -> dict[str, Any]:
         """Which agent the stage hands on, why the curriculum stopped, and flags."""
         self._stage.clear_discarded()
+        _look_at_start(self._rules, self._config, self._bootstrap, self._dispatcher)
         with self._overlapped.background:
             if self._judges_beside and not self._stage.decisions():
                 self._begin_ahead(Phase(0, 0.0, self._rules.eps[0], 0), 0, self._bootstrap)
@@ -364,9 +365,7 @@ def train_paced(stage: StageFolder, start: float, bootstrap: Agent, dispatcher: 
     task = Task(stage.loss, start, config.curriculum.target, seed, pace)
     name = f"{stage.loss}, paced"
     began = Agent(bootstrap.file, stage.results, bootstrap.fingerprint)
-    if pace.adaptive:
-        [nominal] = dispatcher.scores("the start", began, plan_of(config, SELECTION), [Cell(None, 0.0)])
-        above_floor(pace, nominal.mean)
+    _look_at_start(pace, config, began, dispatcher)
     order = TrainingOrder(name, config, task, content(bootstrap), dispatcher.device, dispatcher.trackers)
     [_] = dispatcher.train([(run, order)])
     candidates = {"the start": (start, began)}
@@ -388,6 +387,15 @@ def train_paced(stage: StageFolder, start: float, bootstrap: Agent, dispatcher: 
         "kept": kept,
         "flags": [],
     }
+
+
+def _look_at_start(rules: CurriculumConfig, config: Config, start: Agent, dispatcher: Dispatcher) -> None:
+    """Refuse one that plays badly, where that matters. Varied starts do not show it: after random actions many a good
+    agent is where it never was."""
+    if rules.adaptive:
+        plan = replace(plan_of(config, SELECTION), starts="game")
+        [nominal] = dispatcher.scores("the start", start, plan, [Cell(None, 0.0)])
+        refuse_weak_start(rules, nominal.mean)
 
 
 def _final_score(name: str, agent: Agent, config: Config, dispatcher: Dispatcher) -> float:

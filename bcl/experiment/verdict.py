@@ -194,8 +194,12 @@ def _evaluations_inside(run: RunDirectory, data: Json) -> list[Evaluation]:
 
 def plan_of(config: Config, purpose: str, unlimited: bool = False) -> Plan:
     """Episodes of one purpose: agents are not chosen by those reported. `unlimited`: on all levels of Procgen."""
-    game = game_for_evaluation(config.game, "eval" if unlimited else None, config.evaluation.max_steps)
-    ours = purpose == SELECTION and find_recipe(config.recipe).ours
+    choosing = purpose == SELECTION
+    most = config.evaluation.max_steps
+    if choosing and config.curriculum.judged_steps:
+        most = min(most, config.curriculum.judged_steps)
+    game = game_for_evaluation(config.game, "eval" if unlimited else None, most)
+    ours = choosing and find_recipe(config.recipe).ours
     starts = "varied" if ours else config.evaluation.starts
     return Plan(game, config.evaluation.episodes, derive(config.seed, purpose), starts=starts)
 

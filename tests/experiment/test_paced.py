@@ -14,6 +14,7 @@ from bcl.errors import BclError, ConfigError
 from bcl.evaluation import read_evaluations
 from bcl.experiment.phases import pace_of
 from bcl.experiment.status import status
+from bcl.experiment.verdict import SELECTION, plan_of
 from bcl.reports import figures
 from bcl.reports.history import effort, read_timeline
 from bcl.runs.directory import RunDirectory
@@ -44,7 +45,9 @@ def test_the_best_of_what_was_kept_comes_out(run: Path):
     about = stage.result()
     assert "candidates" not in about  # their scores lie with each of them
     found = [*read_evaluations(stage.results.scores, ""), *read_evaluations(stage.paced_run.results.scores, "")]
-    values = {judged.agent: judged.nominal.mean + judged.worst[0.05].mean for judged in found}
+    values = {
+        judged.agent: judged.nominal.mean + judged.worst[0.05].mean for judged in found if judged.starts == "varied"
+    }
     assert len(values) > 2
     assert stage.paced_run.agent().fingerprint in values
     assert values[about["policy"]] == max(values.values())
@@ -129,4 +132,19 @@ def test_a_start_that_plays_badly_is_refused_before_it_is_trained(tmp_path: Path
     settings = TINY | {"curriculum": TINY["curriculum"] | {"expected_return": 500.0}}
     with pytest.raises(ConfigError, match=r"the start's nominal return .* is far below the 500"):
         bcl.train("cartpole", recipe=recipe, out=tmp_path / "run", **settings)
-    assert not RunDirectory(tmp_path / "run").stages()[-1].paced_run.metrics_file.exists()
+    stage = RunDirectory(tmp_path / "run").stages()[-1]
+    assert not stage.paced_run.metrics_file.exists()
+    # What agents of the game reach is known of its own starts; agents are chosen by varied ones, which are harder.
+    assert [one.starts for one in read_evaluations(stage.results.scores, "")] == ["game"]
+    assert plan_of(stage.config, SELECTION).starts == "varied"
+
+
+def test_episodes_that_agents_are_chosen_by_may_be_cut_off():
+    ours, paper = (resolve("pong", recipe=recipe) for recipe in ("paced-at", "bcl-mos-at"))
+    steps = {
+        config.recipe: [plan_of(config, purpose).game.max_steps for purpose in (SELECTION, "evaluation")]
+        for config in (ours, paper)
+    }
+    assert steps == {"paced-at": [4_000, 10_000], "bcl-mos-at": [10_000, 10_000]}
+    short = resolve("pong", recipe="paced-at", settings={"evaluation": {"max_steps": 500}})
+    assert plan_of(short, SELECTION).game.max_steps == 500
