@@ -222,7 +222,7 @@ class live(Bars):
         now = time.monotonic()
         if self._passes_before is None:
             self._passes_before = work.passes
-        if all(piece.doing != TRAINING for piece in under_way):
+        if under_way and all(piece.doing != TRAINING for piece in under_way):
             self._evaluating += now - self._passes_at
         self._passes_at = now
         made = work.passes - self._passes_before

@@ -182,8 +182,10 @@ def speeds(run: Path) -> tuple[float, float] | None:
     be, those of `Work`: one for all copies takes as long as acting, and is made as often as its episodes had steps.
     None: nothing has trained yet."""
     for stage, rows in _trainings(run):
-        episodes = sum(row.get("episodes") or 0 for row in rows)
-        length = (rows[-1]["step"] or 0) / episodes if episodes else USUAL_LENGTH
+        half = len(rows) // 2  # the later rows are of how it plays now
+        steps = (rows[-1]["step"] or 0) - ((rows[half - 1]["step"] or 0) if half else 0)
+        episodes = sum(row.get("episodes") or 0 for row in rows[half:])
+        length = steps / episodes if episodes else USUAL_LENGTH
         for row in reversed(rows):
             if speed := row.get("steps_per_second"):
                 acting = stage.config.learner(stage.loss).num_envs * (row.get("share_act") or 1.0)
