@@ -30,7 +30,7 @@ err = Console(stderr=True, soft_wrap=True)
 
 SECONDS_PER_LOOK = 1.0
 SECONDS_PER_LINE = 30.0
-SECONDS_TO_TIME = 5.0  # of evaluating: less says little about what is to come
+SECONDS_TO_TIME = 10.0  # of evaluating: less says little about what is to come
 WHOLE = "the whole run"
 # columns of a terminal
 NAME = 32
