@@ -528,6 +528,14 @@ def test_a_quick_look_of_a_vector_game_is_of_the_same_game_with_every_recipe() -
     assert games == {resolve("cartpole").game}
 
 
+def test_a_quick_look_refuses_a_weak_start_only_if_asked_to() -> None:
+    quick, asked = (
+        resolve("cartpole", recipe="bcl-mos-at", settings={"size": "small", "curriculum": own})
+        for own in ({}, {"expected_return": 400})
+    )
+    assert (quick.curriculum.expected_return, asked.curriculum.expected_return) == (None, 400)
+
+
 @pytest.mark.parametrize(("strategy", "skip"), [("next", 0.0), ("skip", 1.0)])
 def test_the_strategy_of_a_recipe_decides_whether_budgets_are_skipped(
     strategy: str, skip: float, tmp_path: Path
