@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Literal
 
 from bcl import recipes
 from bcl.errors import ConfigError
-from bcl.games import AtariGame, Game, ProcgenGame, find_game, game_to_dict
+from bcl.games import AtariGame, Game, GymnasiumGame, ProcgenGame, find_game, game_to_dict
 from bcl.settings import (
     Count,
     Eps,
@@ -490,6 +490,20 @@ class Config:
             return self.distill
         return self.ppo if self.algo == "ppo" else self.dqn
 
+    def in_play(self, loss: recipes.Loss) -> float:
+        """Share of the copies that act on what the adversary shows."""
+        if loss == "distill":
+            return self.distill.in_play
+        if self.algo == "ppo":
+            return self.ppo.in_play if loss == "at" else 0.0
+        return self.attack.in_play if loss != "standard" else 0.0
+
+    @property
+    def may_be_mlp(self) -> bool:
+        """Whether its network may have hidden layers to choose."""
+        kind = self.network.kind
+        return isinstance(self.game, GymnasiumGame) if kind == "auto" else kind.endswith("mlp")
+
 
 Stages = Sequence[tuple[recipes.Stage, Config]]
 """Every stage of a recipe with its settings."""
@@ -565,23 +579,23 @@ def resolve_stages(
     learner = _Learner(algo, by_init)
     learner.refuse_other(settings)
     last = config(last_stage, last_rows, written, settings)
+    # A printed configuration holds all of the last stage: only what was changed in it is meant for the others too.
+    changes = _only(difference(config(last_stage, last_rows), last), written)
+    before = [(s, config(s, rows, _earlier(s, changes), _earlier(s, settings))) for s, rows in earlier]
+    stages = [*before, (last_stage, last)]
     if recipe_file:
-        for stage in recipes.find_recipe(name).stages:
+        for stage, of_stage in stages[-len(recipes.find_recipe(name).stages) :]:
             with _naming(recipe_file):
-                learner.refuse_unused(stage.games["*"], [stage], f"a stage of loss {stage.loss}")
-    stages = [stage for stage, _ in choices]
-    learner.refuse_unused(settings, stages, f"recipe '{name}'")
+                learner.refuse_unused(stage.games["*"], [(stage, of_stage)], f"a stage of loss {stage.loss}")
+    learner.refuse_unused(settings, stages, f"recipe '{name}'", typed=True)
     layers = (preset, *last_rows, written, settings)
     targeted = any("target" in layer.get("curriculum", {}) for layer in layers)
     if last_stage.strategy in ("next", "skip", "paced") and not targeted:
         raise ConfigError(f"'{game}' has no target for a curriculum", "give one such as --curriculum.target 10/255")
     _check_last(learner, last_stage, last)
-    # A printed configuration holds all of the last stage: only what was changed in it is meant for the others too.
-    changes = _only(difference(config(last_stage, last_rows), last), written)
     with _naming(file):
         learner.refuse_unused(changes, stages, f"recipe '{name}'")
-    before = [(s, config(s, rows, _earlier(s, changes), _earlier(s, settings))) for s, rows in earlier]
-    return [*before, (last_stage, last)]
+    return stages
 
 
 def _built(
@@ -700,20 +714,189 @@ class _Learner:
             hint = f"{instead}, or {self.way_to(other)}"
             raise ConfigError(f"{other}.{name} changes nothing, the learner is {algo}", hint)
 
-    def refuse_unused(self, own: Mapping[str, Any], stages: Sequence[recipes.Stage], called: str) -> None:
-        """That, and settings of an attack, a curriculum or a distillation that none of these stages has."""
+    def refuse_unused(self, own: Mapping[str, Any], stages: Stages, called: str, *, typed: bool = False) -> None:
+        """That, and settings that none of these stages uses. `typed`: one by one; a file of settings has all of them,
+        and only whole sections without a use are refused."""
         self.refuse_other(own)
-        losses = {stage.loss for stage in stages}
-        judged = any(stage.strategy in ("next", "skip", "open") for stage in stages)  # by the training's attack too
-        attacked = "at" in losses or judged or (self.algo == "dqn" and bool(losses & {"radial", "sa"}))  # in play
-        for section, kind, used, what, instead in (
-            ("attack", AttackConfig, attacked, "trains without an attack", "at"),
-            ("curriculum", CurriculumConfig, losses != {"standard"}, "has no budget", "at"),
-            ("distill", DistillConfig, "distill" in losses, "does not distill", "distilled"),
-        ):
-            for name in () if used else _names(section, kind, own):
-                hint = f"leave it out, or take another recipe, such as --recipe {instead}"
-                raise ConfigError(f"{section}.{name} changes nothing, {called} {what}", hint)
+        for use in _USES:
+            for name in _names(use.section, Config.__annotations__[use.section], own):
+                if (use.whole or (typed and name in use.names)) and not any(use.by(*stage) for stage in stages):
+                    hint = ", or ".join(filter(None, ("leave it out", use.instead)))
+                    raise ConfigError(f"{use.section}.{name} changes nothing, {use.otherwise.format(called)}", hint)
+
+
+@dataclass(frozen=True)
+class _Use:
+    """Settings that only some stages use."""
+
+    section: str
+    names: tuple[str, ...]
+    """Empty: all of the section."""
+    by: Callable[[recipes.Stage, Config], bool]
+    """Whether a stage with this configuration uses them; in doubt it does."""
+    otherwise: str
+    """Why they change nothing where none does; `{}` is the recipe."""
+    instead: str = ""
+    """What would use them."""
+
+    @property
+    def whole(self) -> bool:
+        return not self.names
+
+
+def _uses(names: str, by: Callable[[recipes.Stage, Config], bool], otherwise: str, instead: str = "") -> _Use:
+    """`names` as people write them, `section.name name ...`; the section alone: all of it."""
+    section, _, listed = names.partition(".")
+    return _Use(section, tuple(listed.split()), by, otherwise, instead)
+
+
+def _another(recipe: str) -> str:
+    return f"take another recipe, such as --recipe {recipe}"
+
+
+def _made_robust(stage: recipes.Stage, config: Config) -> bool:
+    """By a loss that weighs clean against attacked or bounded observations."""
+    return stage.loss in ("radial", "at", "sa")
+
+
+def _in_phases(stage: recipes.Stage, config: Config) -> bool:
+    return stage.strategy in ("next", "skip", "open")
+
+
+def _paced(stage: recipes.Stage, config: Config) -> bool:
+    return stage.strategy == "paced"
+
+
+def _may_attack(stage: recipes.Stage, config: Config) -> bool:
+    judged = _in_phases(stage, config)  # by the training's attack too
+    return stage.loss == "at" or judged or (config.algo == "dqn" and stage.loss in ("radial", "sa"))  # in play
+
+
+def _attacks(stage: recipes.Stage, config: Config) -> bool:
+    judged = _in_phases(stage, config) and config.curriculum.weak_attack_share > 0
+    in_play = stage.loss != "distill" and config.in_play(stage.loss) > 0
+    return stage.loss == "at" or judged or in_play
+
+
+_USES = (
+    _uses("attack", _may_attack, "{} trains without an attack", _another("at")),
+    _uses("curriculum", lambda s, c: s.loss != "standard", "{} has no budget", _another("at")),
+    _uses("distill", lambda s, c: s.loss == "distill", "{} does not distill", _another("distilled")),
+    # From here on one by one.
+    _uses(
+        "attack.kind steps relative_step random_start large_steps objective spread",
+        _attacks,
+        "{} trains without an attack",
+        _another("at"),
+    ),
+    _uses("attack.fresh", lambda s, c: s.loss == "at", "{} trains without an attack", _another("at")),
+    _uses(
+        "attack.steps relative_step random_start large_steps",
+        lambda s, c: _attacks(s, c) and c.attack.kind == "pgd",
+        "the attack is not pgd",
+        "give --attack.kind pgd",
+    ),
+    _uses(
+        "attack.objective",
+        lambda s, c: _attacks(s, c) and c.attack.kind in ("ri-fgsm", "pgd"),
+        "the attack has one of its own",
+        "give --attack.kind pgd",
+    ),
+    _uses(
+        "curriculum.increment nominal_threshold attacked_threshold adaptive floor expected_return judged_by judged_steps",
+        lambda s, c: s.strategy != "none",
+        "{} is no curriculum",
+        _another("bcl-mos-at"),
+    ),
+    _uses(
+        "curriculum.runs min_runs value skip robust_to ratchet keep failed_phases weak_attack_share max_runs max_hours",
+        _in_phases,
+        "{} has no phases",
+        _another("bcl-mos-at"),
+    ),
+    _uses(
+        "curriculum.robust_to",
+        lambda s, c: _in_phases(s, c) and c.curriculum.skip > 0,
+        "no budget is skipped",
+        "give --curriculum.skip above 0",
+    ),
+    _uses(
+        "curriculum.expected_return",
+        lambda s, c: s.strategy != "none" and c.curriculum.adaptive,
+        "thresholds are not adaptive",
+        "give --curriculum.adaptive true",
+    ),
+    _uses(
+        "curriculum.judged_steps",
+        lambda s, c: s.strategy != "none" and isinstance(c.game, AtariGame),
+        "only episodes of Atari games are cut off",
+    ),
+    _uses(
+        "curriculum.rise_steps gentle_below gentle_from patience step_back certified_threshold pace_episodes",
+        _paced,
+        "{} has no paced budget",
+        _another("paced-at"),
+    ),
+    _uses(
+        "curriculum.certified_threshold",
+        lambda s, c: _paced(s, c) and s.loss in ("radial", "distill"),
+        "{} trains without bounds",
+        _another("paced-radial"),
+    ),
+    _uses(
+        "curriculum.attacked_threshold",
+        lambda s, c: _in_phases(s, c) or (_paced(s, c) and c.in_play(s.loss) > 0),
+        "no copy plays under attack",
+        _another("paced-at"),
+    ),
+    # Not where a ramp begins and ends: people set these with the length of a run, whatever the recipe.
+    _uses("dqn.kappa kappa_linear ramp", _made_robust, "{} has no robust loss", _another("at")),
+    _uses(
+        "dqn.radial_approach",
+        lambda s, c: s.loss == "radial" or (s.loss == "at" and c.dqn.bound_share > 0),
+        "{} has no loss of RADIAL's",
+        _another("radial"),
+    ),
+    _uses("dqn.bound_share bound_eps", lambda s, c: s.loss == "at", "{} is no adversarial training", _another("at")),
+    _uses(
+        "dqn.bound_eps",
+        lambda s, c: s.loss == "at" and c.dqn.bound_share > 0,
+        "dqn.bound_share is 0",
+        "give --dqn.bound_share above 0",
+    ),
+    _uses("dqn.ramp", lambda s, c: _made_robust(s, c) and not _paced(s, c), "{} paces its budget", _another("at")),
+    _uses("ppo.kappa ramp", _made_robust, "{} has no robust loss", _another("at")),
+    _uses("ppo.ramp", lambda s, c: _made_robust(s, c) and not _paced(s, c), "{} paces its budget", _another("at")),
+    _uses("ppo.in_play", lambda s, c: s.loss == "at", "{} is no adversarial training", _another("at")),
+    _uses(
+        "ppo.exploration_steps exploration_repeat",
+        lambda s, c: c.ppo.exploration_start > 0,
+        "ppo.exploration_start is 0",
+        "give --ppo.exploration_start above 0",
+    ),
+    _uses(
+        "ppo.return_gamma keep_return_statistics",
+        lambda s, c: c.ppo.normalise_returns,
+        "ppo.normalise_returns is false",
+        "give --ppo.normalise_returns true",
+    ),
+    _uses(
+        "distill.attack_steps spread",
+        lambda s, c: s.loss == "distill" and (c.distill.box < 1 or c.distill.in_play > 0),
+        "bounds alone need no attack",
+        "give --distill.in_play above 0",
+    ),
+    *(
+        _uses(
+            f"{section}.checkpoint_minutes",
+            lambda s, c: not c.learner(s.loss).checkpoint_steps,
+            "checkpoints are counted in steps",
+            f"give --{section}.checkpoint_steps 0",
+        )
+        for section in ("dqn", "ppo", "distill")
+    ),
+    _uses("network.hidden", lambda s, c: c.may_be_mlp, "its network is convolutional and has sizes of its own"),
+)
 
 
 def _names(section: str, kind: Any, own: Mapping[str, Any]) -> list[str]:

@@ -26,7 +26,8 @@ PROCGEN_GAMES = (
 OWN_ID = re.compile(r"\w+-[0-9a-f]{6}-v0|lambda-v0")  # see `name_of_environment`; earlier versions had no digest in it
 OF_A_SCRIPT = (
     "a function or class of a script or notebook is known to its own process alone, so put it into a module and name "
-    "it module:NAME, or register it here under this id by gymnasium.register"
+    "it module:NAME, register it here under this id by gymnasium.register, or evaluate the run in that script, after "
+    "its bcl.train, which continues a run or only reads it"
 )
 # What holds functions, and where.
 WRAPPERS = (MethodType, staticmethod, classmethod, property, functools.cached_property, functools.partial)

@@ -132,9 +132,10 @@ def main() -> None:
     print(f"figure: {figure}")
     small = QUICK_CERTIFIED if options.quick else CERTIFIED
     with console.progress() as bar:  # on the same episodes as the table; of both, so that the report can show both
-        proofs = bcl.certify(out, eps=small, method="crown-ibp", device="cpu", listener=bar).certificates
+        how = {"eps": small, "method": "crown-ibp", "episodes": episodes, "seed": found.seed, "device": "cpu"}
+        proofs = bcl.certify(out, **how, listener=bar).certificates
         if found.start:
-            bcl.certify(found.start.file, eps=small, method="crown-ibp", episodes=episodes, device="cpu", listener=bar)
+            bcl.certify(found.start.file, **how, listener=bar)
     shares = ", ".join(f"{proof.acr:.0%} at {proof.eps}" for proof in proofs)
     print(f"actions proven, whatever the attack: {shares}")
     print(f"next: bcl attack {out} --suite paper")

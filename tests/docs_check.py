@@ -76,7 +76,7 @@ def run_python(code: str) -> None:
     train, evaluate, certify = bcl.train, bcl.evaluate, bcl.certify
 
     def small(options: dict[str, Any]) -> dict[str, Any]:
-        return merge(options, {"size": "small", **small_settings("dqn", "recipe" in options)})
+        return merge(options, {"size": "small", **small_settings("dqn", options.get("recipe", "vanilla"))})
 
     bcl.train = with_small_suites(lambda game, **options: train(game, **small(options)))
     bcl.evaluate = with_small_suites(lambda agent, **options: evaluate(agent, **options | {"episodes": 1}))

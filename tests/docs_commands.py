@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bcl.recipes import find_recipe
+
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 
@@ -61,21 +63,21 @@ SMALL_LEARNERS: dict[str, dict[str, Any]] = {
     },
     "ppo": {"steps": 32, "num_envs": 2, "rollout": 8, "batch_size": 16, "epochs": 1},
 }
-SMALL: dict[str, dict[str, Any]] = {
-    "curriculum": {"runs": 1, "min_runs": 1, "max_runs": 1, "judged_by": "quick"},
-    "evaluation": {"episodes": 1, "max_steps": 2, "suite": "quick", "eps": "0.05", "score_eps": "0.05"},
-}
+SMALL_PHASES = {"runs": 1, "min_runs": 1, "max_runs": 1}
+SMALL_EVALUATION = {"episodes": 1, "max_steps": 2, "suite": "quick", "eps": "0.05", "score_eps": "0.05"}
 
 
-def small_settings(learner: str, robust: bool = True) -> dict[str, dict[str, Any]]:
-    """Of a training that takes an instant; `robust`: not by the recipe vanilla."""
-    settings = {learner: SMALL_LEARNERS[learner], **SMALL}
-    return {name: table for name, table in settings.items() if robust or name != "curriculum"}
+def small_settings(learner: str, recipe: str = "vanilla") -> dict[str, dict[str, Any]]:
+    """Of a training that takes an instant; of a curriculum those that its recipe uses."""
+    strategies = {stage.strategy for stage in find_recipe(recipe).stages}
+    judged = {"judged_by": "quick"} if strategies - {"none"} else {}
+    phases = SMALL_PHASES if strategies & {"next", "skip", "open"} else {}
+    return {learner: SMALL_LEARNERS[learner], "curriculum": judged | phases, "evaluation": SMALL_EVALUATION}
 
 
-def small_options(learner: str, robust: bool = True) -> list[str]:
+def small_options(learner: str, recipe: str = "vanilla") -> list[str]:
     """The same as options."""
-    tables = small_settings(learner, robust).items()
+    tables = small_settings(learner, recipe).items()
     return [f"--{name}.{key}={value}" for name, table in tables for key, value in table.items()]
 
 
@@ -90,7 +92,15 @@ PPO_AGENT = "mine.safetensors"  # imported from what docs_check.prepare leaves
 # Script -> the options of a short run.
 SCRIPTS = {
     "examples/demo.py": ["--quick", "--parallel", "1"],
-    "benchmarks/curriculum.py": ["--device", "cpu", "--runs", "1", "--parallel", "1", *small_options("dqn")],
+    "benchmarks/curriculum.py": [
+        "--device",
+        "cpu",
+        "--runs",
+        "1",
+        "--parallel",
+        "1",
+        *small_options("dqn", "bcl-mos-at"),
+    ],
     "benchmarks/dqn.py": shlex.split(
         "--device cpu --num-envs 4 --batch 16 --fill 32 --seconds 0.5 --losses at --no-reference"
     ),
@@ -200,8 +210,8 @@ def small(words: list[str]) -> list[str]:
     if name == "train":
         rest += ["--algo", "ppo"] if PPO_AGENT in rest else []
         learner = "ppo" if rest[0] in PROCGEN or "ppo" in rest else "dqn"
-        robust = "--recipe" in rest and rest[rest.index("--recipe") + 1] != "vanilla"
-        rest = [*rest, *([] if "--size" in rest else ["--size", "small"]), *small_options(learner, robust)]
+        recipe = rest[rest.index("--recipe") + 1] if "--recipe" in rest else "vanilla"
+        rest = [*rest, *([] if "--size" in rest else ["--size", "small"]), *small_options(learner, recipe)]
     elif name == "video" and "--steps" not in rest:
         rest = [*rest, "--steps", "20"]
     elif name in SMALLER and "--help" not in rest:

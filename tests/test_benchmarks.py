@@ -362,7 +362,7 @@ def test_a_campaign_trains_side_by_side_and_keeps_the_agents(benchmark, monkeypa
     monkeypatch.setattr(campaign, "STARTS", tmp_path / "none")
     words = ["cartpole,dqn.steps=128,recipe=vanilla", "no_such_game", "--minutes", "5"]
     words += ["--out", str(tmp_path), "--device", "cpu"]
-    monkeypatch.setattr(sys, "argv", ["campaign.py", *words, *small_options("dqn", robust=False)])
+    monkeypatch.setattr(sys, "argv", ["campaign.py", *words, *small_options("dqn")])
     campaign.main()
     said = capsys.readouterr().out
     assert "cartpole-dqn.steps-128-recipe-vanilla: finished" in said

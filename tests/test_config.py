@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 import bcl
 from bcl.config import (
+    _USES,
     AttackConfig,
     Config,
     DqnConfig,
@@ -21,7 +22,7 @@ from bcl.config import (
 from bcl.errors import BclError, ConfigError, GameError, counted
 from bcl.games import AtariGame, GymnasiumGame, ProcgenGame
 from bcl.recipes import RECIPES, check_trainable
-from bcl.settings import difference, format_eps, parse_eps, parse_settings, to_toml
+from bcl.settings import difference, format_eps, merge, parse_eps, parse_settings, to_toml
 
 PRESETS = Path(__file__).parents[1] / "bcl" / "presets"
 
@@ -527,6 +528,14 @@ def test_a_quick_look_of_a_vector_game_is_of_the_same_game_with_every_recipe() -
     assert games == {resolve("cartpole").game}
 
 
+def test_a_quick_look_refuses_a_weak_start_only_if_asked_to() -> None:
+    quick, asked = (
+        resolve("cartpole", recipe="bcl-mos-at", settings={"size": "small", "curriculum": own})
+        for own in ({}, {"expected_return": 400})
+    )
+    assert (quick.curriculum.expected_return, asked.curriculum.expected_return) == (None, 400)
+
+
 @pytest.mark.parametrize(("strategy", "skip"), [("next", 0.0), ("skip", 1.0)])
 def test_the_strategy_of_a_recipe_decides_whether_budgets_are_skipped(
     strategy: str, skip: float, tmp_path: Path
@@ -599,12 +608,74 @@ def test_a_file_of_another_recipe_is_told_as_that(tmp_path: Path) -> None:
 def test_settings_that_one_stage_uses_are_taken() -> None:
     for words in (
         "--recipe radial --attack.in_play 0.5",  # of copies that play under attack while bounds are trained
-        "--recipe bcl-radial --attack.kind pgd",  # which may judge
+        "--recipe bcl-radial --attack.kind pgd --curriculum.weak_attack_share 0.9",  # which judges
         "--recipe at --dqn.steps 5000 --curriculum.target 0.1 --attack.kind pgd",
         "--recipe distilled --dqn.steps 5000 --distill.steps 3 --curriculum.target 0.1",
+        "--recipe at --attack.kind pgd --attack.steps 3 --dqn.kappa 0.5",
+        "--recipe at --dqn.bound_share 0.5 --dqn.bound_eps 0.01 --dqn.radial_approach 1",
+        "--recipe radial --attack.in_play 0.5 --attack.kind pgd --attack.steps 3",
+        "--recipe bcl-mos-at --curriculum.runs 5 --curriculum.expected_return none --dqn.radial_approach 1",
+        "--recipe paced-radial --curriculum.attacked_threshold 0.5 --attack.in_play 0.5",
+        "--recipe paced-at --curriculum.patience 500 --dqn.kappa_linear true",
+        "--recipe distilled --distill.spread 0.5 --curriculum.certified_threshold 0.5",
+        "--recipe distilled --distill.in_play 0 --distill.box 0 --distill.attack_steps 3",
+        "--recipe at --algo ppo --ppo.in_play 0.5 --ppo.kappa 0.3 --ppo.exploration_start 1 --ppo.exploration_steps 9",
     ):
         settings = parse_settings(words.split())
         resolve_stages("cartpole", recipe=settings.pop("recipe"), settings=settings)
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        ("--recipe at --curriculum.runs 5", "recipe 'at' has no phases; leave it out, or take another recipe, such as"),
+        ("--recipe paced-at --curriculum.max_runs 5", "recipe 'paced-at' has no phases"),
+        ("--recipe at --curriculum.increment 0.01", "recipe 'at' is no curriculum"),
+        ("--recipe bcl-mos-at --curriculum.patience 500", "recipe 'bcl-mos-at' has no paced budget"),
+        ("--recipe paced-at --curriculum.certified_threshold 0.5", "recipe 'paced-at' trains without bounds"),
+        ("--recipe paced-radial --curriculum.attacked_threshold 0.5", "no copy plays under attack"),
+        ("--recipe bcl-c-at --curriculum.robust_to any", "no budget is skipped"),
+        ("--recipe paced-at --curriculum.expected_return 9 --curriculum.adaptive false", "thresholds are not adaptive"),
+        ("--recipe vanilla --dqn.kappa 0.5", "recipe 'vanilla' has no robust loss"),
+        ("--recipe distilled --dqn.ramp linear", "recipe 'distilled' has no robust loss"),
+        ("--recipe paced-at --dqn.ramp linear", "recipe 'paced-at' paces its budget"),
+        ("--recipe at --dqn.radial_approach 1", "recipe 'at' has no loss of RADIAL's"),
+        ("--recipe radial --dqn.bound_share 1", "recipe 'radial' is no adversarial training"),
+        ("--recipe at --dqn.bound_eps 0.01", "dqn.bound_share is 0; leave it out, or give --dqn.bound_share above 0"),
+        ("--recipe at --attack.steps 3 --attack.kind ri-fgsm", "the attack is not pgd; leave it out, or give"),
+        ("--recipe at --attack.objective margin --attack.kind square", "the attack has one of its own"),
+        ("--recipe radial --attack.kind pgd", "recipe 'radial' trains without an attack"),
+        ("--recipe radial --attack.fresh true", "recipe 'radial' trains without an attack"),
+        ("--recipe vanilla --algo ppo --ppo.kappa 0.3", "recipe 'vanilla' has no robust loss"),
+        ("--recipe paced-at --algo ppo --ppo.ramp linear", "recipe 'paced-at' paces its budget"),
+        ("--recipe radial --algo ppo --ppo.in_play 0.5", "recipe 'radial' is no adversarial training"),
+        ("--recipe at --algo ppo --ppo.exploration_steps 9 --ppo.exploration_start 0", "ppo.exploration_start is 0"),
+        ("--recipe at --algo ppo --ppo.return_gamma 1 --ppo.normalise_returns false", "ppo.normalise_returns is false"),
+        ("--recipe distilled --distill.spread 0.5 --distill.in_play 0", "bounds alone need no attack"),
+        ("--recipe vanilla --dqn.checkpoint_minutes 1 --dqn.checkpoint_steps 9", "checkpoints are counted in steps"),
+        ("--recipe vanilla --network.kind plain-cnn --network.hidden 9", "its network is convolutional"),
+    ],
+)
+def test_a_typed_setting_that_nothing_uses_is_refused_and_a_file_of_settings_is_not(
+    words: str, why: str, tmp_path: Path
+) -> None:
+    settings = parse_settings(words.split())
+    recipe = settings.pop("recipe")
+    with pytest.raises(ConfigError) as error:
+        resolve_stages("cartpole", recipe=recipe, settings=settings)
+    assert str(error.value).partition(" changes nothing, ")[2].startswith(why)
+    name = str(error.value).split(" ", 1)[0]
+    assert f"--{name} " in words
+    file = tmp_path / "config.toml"
+    algo = settings.get("algo", "dqn")
+    others = tomllib.loads(to_toml(resolve("cartpole", recipe=recipe, settings={"algo": algo})))
+    file.write_text(to_toml(config_from_dict(merge(others, settings))))
+    resolve_stages("cartpole", file=file)
+
+
+def test_what_says_who_uses_a_setting_names_settings() -> None:
+    for use in _USES:
+        assert {*use.names} <= {*Config.__annotations__[use.section].__dataclass_fields__}
 
 
 def test_the_way_to_another_learner_is_the_one_that_decides_it() -> None:

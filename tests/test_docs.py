@@ -195,6 +195,7 @@ MISTAKES = {
     "train acrobot --dqn.step 10": "unknown setting 'dqn.step'; did you mean 'steps'?",
     "train fruitbot --dqn.steps 10": "dqn.steps changes nothing, the learner is ppo; set ppo.steps, or train with --algo dqn",
     "train acrobot --attack.kind pgd": "attack.kind changes nothing, recipe 'vanilla' trains without an attack; leave it out, or take another recipe, such as --recipe at",
+    "train acrobot --recipe at --curriculum.runs 5": "curriculum.runs changes nothing, recipe 'at' has no phases; leave it out, or take another recipe, such as --recipe bcl-mos-at",
     "attack zoo:pong-vanilla --eps 3": "eps = 3 is ambiguous; write 3/255 for gray levels, or a decimal such as 0.03",
     "train acrobot --recipe sa --algo ppo": "recipe 'sa' is defined for dqn only; choose another with ppo",
     "train pong --recipe radial --init zoo:pong-vanilla --algo ppo": "the agent to start from was made for dqn and not for ppo; leave out --algo",

@@ -23,14 +23,15 @@ from bcl.api.evaluating import ProgressListener
 from bcl.errors import StoreError
 
 if TYPE_CHECKING:
-    from bcl.experiment.status import Piece
+    from bcl.experiment.status import Piece, Work
 
 out = Console(soft_wrap=not (sys.stdout and sys.stdout.isatty()))
 err = Console(stderr=True, soft_wrap=True)
 
 SECONDS_PER_LOOK = 1.0
 SECONDS_PER_LINE = 30.0
-WHOLE = "all training"
+SECONDS_TO_TIME = 10.0  # of evaluating: less says little about what is to come
+WHOLE = "the whole run"
 # columns of a terminal
 NAME = 32
 BAR = 10
@@ -53,7 +54,7 @@ class Shown:
     """How much of it is done, from 0 to 1."""
     numbers: str
     seconds_left: float | None = None
-    """By what is known from before, for as long as it does not advance."""
+    """Where that is known otherwise than by how fast the share grows."""
 
     def line(self, left: str, of: str = "") -> str:
         """All of it; `left` is the time left, `of` what the share is of."""
@@ -105,8 +106,10 @@ class Bars:
         """The time left; empty in the first second, where nothing is known from before."""
         now = time.monotonic()
         began, before = self._first.setdefault(piece.key, (now, piece.share))
+        if piece.seconds_left is not None:
+            return _left(piece.seconds_left)
         if now - began < SECONDS_PER_LOOK or piece.share <= before:
-            return "" if piece.seconds_left is None else _left(piece.seconds_left)
+            return ""
         return _left((now - began) * (1 - piece.share) / (piece.share - before))
 
 
@@ -162,6 +165,10 @@ class live(Bars):
         self._since = time.time()
         self._watched = shown is not False or lines
         self._looked = time.monotonic()
+        # Of evaluations while nothing trained: seconds, when these were counted, and the passes made before.
+        self._evaluating = 0.0
+        self._passes_at = time.monotonic()
+        self._passes_before: float | None = None
         self._on_row = on_row
         self._note = note
         self._told = {folder: row["step"] for folder, row in self._rows({})} if on_row else {}
@@ -182,21 +189,44 @@ class live(Bars):
                 self.show(self._under_way())
 
     def _under_way(self) -> list[Shown]:
-        from bcl.experiment.status import incumbent, last_speed, pieces, training_left
+        from bcl.experiment.status import pieces
 
         found = [*pieces(self._run, self._since)]
         shown = [*map(_shown, found)]
         with contextlib.suppress(StoreError):
-            if whole := training_left(self._run, found):
-                best = incumbent(self._run)
-                numbers = "at most" + (f", best so far: {best}" if best else "")
-                # A curriculum judges its start before it trains.
-                speed = None if any(piece.row for piece in found) else last_speed(self._run)
-                left = (whole[1] - whole[0]) / speed if speed else None
-                if left is None and not whole[0]:
-                    numbers = "time left: once a run trains"
-                shown.insert(0, Shown(WHOLE, WHOLE, whole[0] / whole[1], numbers, left))
+            shown = [*self._whole(found), *shown]
         return shown
+
+    def _whole(self, under_way: Sequence["Piece"]) -> Iterator[Shown]:
+        """All training and evaluating, by what each takes; nothing where there is no end."""
+        from bcl.experiment.status import incumbent, speeds, work_of
+
+        work = work_of(self._run, under_way)
+        known = speeds(self._run)
+        if work is None:
+            return
+        if known is None:
+            yield Shown(WHOLE, WHOLE, 0.0, "time left: once a run trains")
+            return
+        speed, guessed = known
+        speed = sum(piece.row.get("steps_per_second") or 0.0 for piece in under_way) or speed
+        done, of = work.seconds(speed, self._pass_speed(work, under_way) or guessed)
+        best = incumbent(self._run)
+        numbers = "at most" + (f", best so far: {best}" if best else "")
+        yield Shown(WHOLE, WHOLE, done / of, numbers, of - done)
+
+    def _pass_speed(self, work: "Work", under_way: Sequence["Piece"]) -> float | None:
+        """That of the evaluations since this began; none: not known."""
+        from bcl.experiment.worker import TRAINING
+
+        now = time.monotonic()
+        if self._passes_before is None:
+            self._passes_before = work.passes
+        if under_way and all(piece.doing != TRAINING for piece in under_way):
+            self._evaluating += now - self._passes_at
+        self._passes_at = now
+        made = work.passes - self._passes_before
+        return made / self._evaluating if made > 0 and self._evaluating >= SECONDS_TO_TIME else None
 
     def _tell_rows(self) -> None:
         if self._on_row:

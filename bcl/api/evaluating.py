@@ -198,7 +198,7 @@ def certify(
     eps: Budgets | None = None,
     method: Literal["ibp", "crown-ibp", "crown", "auto"] = "auto",
     episodes: int | None = None,
-    seed: Natural = 0,
+    seed: Natural | None = None,
     env_set: Literal["train", "eval"] | None = None,
     device: str = "auto",
     parallel: Count = 1,
@@ -213,7 +213,8 @@ def certify(
         method: Interval bounds, CROWN on intervals, or CROWN throughout: each tighter and slower than the one before.
             auto: the tightest that this network can be certified with in reasonable time.
         episodes: Episodes, all played at once; by default as the run or the game's preset says.
-        seed: Seed of the games.
+        seed: Seed of the games; by default that of a run's verdict, so that the table and the certificates are of the
+            same episodes, else 0.
         env_set: Procgen: the training levels, or the unlimited set.
         device: auto, cpu or cuda.
         parallel: Processes that share the work; worth it on a CPU with several cores.
@@ -225,8 +226,9 @@ def certify(
     given_budgets = playing.budgets(eps)
     with playing.evaluated(agent, device) as target:
         count = target.defaults.episodes if episodes is None else int(episodes)
+        seed = int(seed if seed is not None else target.verdict_seed or 0)
         game = target.game_to_play(env_set, seed, count)
-        plan = Plan(game, count, int(seed), num_envs=count)
+        plan = Plan(game, count, seed, num_envs=count)
         budgets = given_budgets or list(target.defaults.eps)
         chosen, why = affordable_method(target.policy) if method == "auto" else (method, "")
         listener.start(len(budgets))

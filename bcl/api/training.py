@@ -26,7 +26,13 @@ if TYPE_CHECKING:
 Say = Callable[[str], None]
 OnRow = Callable[[str, dict[str, Any]], object]
 ALONE = Workers()
-A_QUICK_LOOK = "a quick look: few steps, runs, phases and episodes; the result is not the paper's protocol"
+A_QUICK_LOOK = (
+    "a quick look: few steps, runs, phases and episodes, and no start is refused as too weak; the result is not the "
+    "paper's protocol"
+)
+KNOWN_HERE = (
+    "the game is known to this process alone: others can report this run, but not evaluate or resume it (docs/games.md)"
+)
 
 
 @dataclass(frozen=True)
@@ -256,6 +262,8 @@ def train(
         experiment.check(stages, device if workers.local else "cpu", start, workers.trackers())
     if last.size == "small":
         say(A_QUICK_LOOK)
+    if callable(game) and ":" not in name:
+        say(KNOWN_HERE)
     with store.lock(folder, say):
         if repeats > 1:
             if not begun:

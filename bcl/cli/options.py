@@ -83,6 +83,32 @@ _bcl() {
   COMPREPLY=("${offered[@]}")
 }
 complete -o default -o bashdefault -F _bcl bcl"""
+ZSH_EQUALS = """\
+  if [[ ${words[CURRENT]} == --*=* ]]; then
+    words[CURRENT]=("${words[CURRENT]%%=*}" "${words[CURRENT]#*=}")
+    CURRENT=$((CURRENT + 1))
+    compset -P 1 '*='
+  fi
+  local completions
+"""
+FISH_FILES = """\
+        set -l before (commandline -opc)
+        if string match -qr '^[^-]' -- (commandline -ct); and not string match -q -- '--*' $before[-1]
+            __fish_complete_path (commandline -ct)
+        end
+        for line in $results
+"""
+# In tyro's scripts, what stands there and what is put in its place, so that all shells complete file names where none
+# of our words fits.
+CHANGED = {
+    "bash": {"'type': 'path'": "'type': 'value'"},  # it marks folders in the file names that it completes by itself
+    "zsh": {
+        '"$CURRENT"': '"$((CURRENT - 1))"',  # it counts words from 1, and tyro from 0
+        "  local completions\n": ZSH_EQUALS,
+        '"$completions" == "__TYRO_COMPLETE_FILES__"': "-z $completions || $completions == __TYRO_COMPLETE_FILES__",
+    },
+    "fish": {"        for line in $results\n": FISH_FILES},
+}
 REQUIRED = inspect.Parameter.empty
 CONFIG = (tyro.conf.FlagCreatePairsOff,)
 NOTHING: Mapping[str, Sequence[str]] = {}
@@ -281,9 +307,10 @@ def print_completion(commands: dict[str, Sequence[Function]], shell: str) -> Non
         settings.append(about | choices if typing.get_origin(setting.kind) is Literal else about)
     more = COMPLETE_MORE.format(places=places, settings=settings)
     text = re.sub(r"^COMPLETION_SPEC = .*$", lambda found: f"{found[0]}\n{more}", script.getvalue(), flags=re.MULTILINE)
-    if shell == "bash":  # which marks folders in the file names that it completes, unlike tyro's function
-        text = text.replace("'type': 'path'", "'type': 'value'") + COMPLETE_BASH
-    print(text)
+    for old, new in CHANGED[shell].items():
+        assert old in text, f"tyro's script for {shell} has no {old!r} any more"
+        text = text.replace(old, new)
+    print(text + COMPLETE_BASH if shell == "bash" else text)
 
 
 def settings_help() -> str:

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from bcl.envs.vector import Seeds, Step, VectorEnv, expect_sent, host_actions, seed_list, to_device
 from bcl.errors import GameError, MissingExtra
-from bcl.games import ACTION_NAMES, OF_A_SCRIPT, GymnasiumGame, gymnasium_entry, observation_scale
+from bcl.games import ACTION_NAMES, OF_A_SCRIPT, OWN_ID, GymnasiumGame, gymnasium_entry, observation_scale
 from bcl.processes import die_with_parent, how_it_ended
 
 # Pictures need no window and no sound, and pygame prints greetings and warnings.
@@ -60,7 +60,7 @@ class GymnasiumEnvs(VectorEnv):
                 raise GameError(f"'{game.id}' needs a package that is not installed", reason) from None
             hint = "check the id and its package"
             if isinstance(error, gymnasium.error.NameNotFound):
-                hint += f"; {OF_A_SCRIPT}"
+                hint = OF_A_SCRIPT if OWN_ID.fullmatch(game.id) else f"{hint}; {OF_A_SCRIPT}"
             refused = GameError(f"Gymnasium cannot make '{game.id}' ({reason})", hint)
             if not isinstance(error, gymnasium.error.Error | ImportError):
                 _add_traceback(refused, error)

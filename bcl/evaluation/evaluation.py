@@ -393,6 +393,19 @@ def read_scores(folder: ScoresFolder, conditions: Conditions) -> dict[Key, Score
     return {(score.attack, score.eps): score for found, score in stored if found == conditions}
 
 
+def all_scores(folder: ScoresFolder, agent: str = "") -> list[Score]:
+    """Under whatever conditions; of any agent, or of one."""
+    return [score for _, score in _stored(folder, agent)]
+
+
+def longest_episodes(folder: ScoresFolder, agent: str) -> dict[float, int]:
+    """Steps of an agent's longest episode by budget, of all its scores that are stored."""
+    found: dict[float, int] = {}
+    for score in all_scores(folder, agent):
+        found[score.eps] = max(found.get(score.eps, 0), *score.lengths)
+    return found
+
+
 def append_score(folder: ScoresFolder, conditions: Conditions, score: Score, part: int | None = None) -> None:
     """Store one more; `part`: which of several processes that share the work."""
     folder.append(score.to_dict() | conditions.to_dict(), part)

@@ -12,7 +12,7 @@ from bcl.bounds import METHODS, Method
 from bcl.device import threads, useful_threads
 from bcl.envs import VectorEnv
 from bcl.evaluation.certify import USUAL_LENGTH, Certificate, certify, read_certificates
-from bcl.evaluation.evaluation import Key, Score, append_score, read_scores
+from bcl.evaluation.evaluation import Key, Score, append_score, longest_episodes, read_scores
 from bcl.evaluation.plan import Cell, Conditions, Plan
 from bcl.evaluation.play import Progress, evaluate_cells
 from bcl.games import AtariGame, ProcgenGame
@@ -27,7 +27,7 @@ Begin = Callable[[str], Progress]
 GPU_COPIES = 512
 ATARI_COPIES = 160  # ale-py makes emulators one after the other, 0.15 s each
 CPU_COPIES = 512
-PARTS = 1000  # into which progress divides the whole
+PARTS = 1000  # into which progress divides a certificate, or the work of several processes
 
 
 def no_progress(label: str) -> Progress:
@@ -57,8 +57,9 @@ def run_suite(
     again = {cell.key for cell in wanted if lacks_source(cell.attack)}  # it may be another attack by now
     found = {key: score for key, score in read_scores(folder, conditions).items() if key not in again}
     missing = {key: cell for key, cell in zip(keys, wanted, strict=True) if key not in found}
-    lengths = next((found[key].lengths for key in keys if key in found), ())
-    overall = SuiteProgress([*missing.values()], plan, progress, lengths)
+    overall = SuiteProgress(
+        [missing[key] for key in _in_order(missing)], plan, progress, longest_episodes(folder, conditions.agent)
+    )
     proofs = [proof for _, proof in read_certificates(folder.certificates, conditions.agent)]
     proofs.sort(key=lambda proof: -METHODS.index(proof.method))  # the quickest method of each budget comes last
     playing = _play(policy, plan, missing, overall, ready, {proof.eps: proof.method for proof in proofs})
@@ -76,31 +77,47 @@ def run_suite(
 
 
 class SuiteProgress:
-    """How far all cells together are, by cost, and inside a pass by steps."""
+    """How far all cells together are: passes through the network that were made, of those and the ones to come.
 
-    def __init__(self, cells: Sequence[Cell], plan: Plan, progress: Begin, lengths: Sequence[int]) -> None:
-        self._plan = plan
+    A step costs what its attack does, and a cell plays until its longest episode ends: as long as the longest that is
+    known of this agent at that budget, in whatever evaluation.
+    """
+
+    def __init__(self, cells: Sequence[Cell], plan: Plan, progress: Begin, longest: Mapping[float, int]) -> None:
+        self._rounds = -(-plan.episodes // plan.copies())
         self._begin = progress
-        self._all = sum(network_passes(cell.attack) for cell in cells)
-        self._begun = 0  # passes before this one
-        self.length = max(lengths, default=USUAL_LENGTH)
-        """Steps that an episode is expected to have: as many as the longest of the last score."""
+        self._longest = dict(longest)
+        self._waiting = list(cells)
+        self._playing: list[Cell] = []
+        self._steps = 0  # of the cells that are played
+        self._done = 0
 
     def begin(self, cells: Sequence[Cell]) -> Progress:
-        """Cells that are played together; told of their steps and episodes."""
+        """Cells that are played together; told of their steps."""
         label = cells[0].label
         report = self._begin(f"{label} and {len(cells) - 1} more" if len(cells) > 1 else label)
-        before = self._begun
-        cost = sum(network_passes(cell.attack) for cell in cells)
-        self._begun += cost
-        rounds = -(-self._plan.episodes // self._plan.copies())
-        episodes = self._plan.episodes * len(cells)
+        self._playing = list(cells)
+        self._waiting = self._waiting[len(cells) :]
 
         def told(steps: int, finished: int) -> None:
-            share = max(finished / episodes, min(0.95, steps / (rounds * self.length)))
-            report(round(PARTS * (before + share * cost) / self._all), PARTS)
+            self._done += (steps - self._steps) * sum(network_passes(cell.attack) for cell in self._playing)
+            self._steps = steps
+            left = sum(network_passes(cell.attack) * self._left(cell, 0) for cell in self._waiting)
+            left += sum(network_passes(cell.attack) * self._left(cell, steps) for cell in self._playing)
+            report(self._done, self._done + left)
 
+        self._steps = 0
         return told
+
+    def end(self, cell: Cell, score: Score) -> None:
+        """One of those that are played has ended."""
+        self._playing.remove(cell)
+        self._longest[cell.eps] = max(score.lengths)
+
+    def _left(self, cell: Cell, steps: int) -> int:
+        """Steps that a cell has still to play; of one that played longer than was known, a tenth more."""
+        longest = self._longest.get(cell.eps) or max(self._longest.values(), default=USUAL_LENGTH)
+        return max(self._rounds * longest - steps, -(-steps // 10))
 
 
 def network_passes(attack: Attack | None) -> int:
@@ -117,18 +134,23 @@ def _play(
     certificates: Mapping[float, Method],
 ) -> Generator[tuple[Key, Score], None, None]:
     """Scores as they are done; several cells at once, those of one attack together."""
-    attacks = [attack for attack, _ in missing]
-    ordered = sorted(missing, key=lambda key: attacks.index(key[0]))
+    ordered = _in_order(missing)
     width = cells_at_once(policy, plan)
     with contextlib.ExitStack() as held:
         made = make_envs(plan, min(width, len(ordered)), policy.device)
         envs = [held.enter_context(contextlib.closing(env)) for env in made]
         for first in range(0, len(ordered), width):
-            keys = ordered[first : first + width]
+            keys = ordered[first : first + width]  # an attack may change as it is played
             cells = [ready(missing[key]) for key in keys]
             for number, score in evaluate_cells(policy, envs, cells, plan, certificates, overall.begin(cells)):
-                overall.length = max(score.lengths)
+                overall.end(cells[number], score)
                 yield keys[number], score
+
+
+def _in_order(missing: Mapping[Key, Cell]) -> list[Key]:
+    """As they are played: those of one attack together."""
+    attacks = [attack for attack, _ in missing]
+    return sorted(missing, key=lambda key: attacks.index(key[0]))
 
 
 def shares_environment(plan: Plan, device: torch.device) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 
 from bcl import curriculum
 from bcl.attacks import PGD, CrossEntropy, Multi, OwnValue, attacks_named
-from bcl.config import Config, CurriculumConfig, DistillConfig, DqnConfig, PpoConfig
+from bcl.config import Config, CurriculumConfig
 from bcl.curriculum_rules import INCUMBENT, Decision, Phase, Rules, budgets, refuse_weak_start
 from bcl.errors import TrainingError, counted
 from bcl.evaluation import Cell, cells, flags, worst
@@ -338,13 +338,7 @@ def pace_of(config: Config, loss: Loss, start: float) -> Pace:
     # A start that the stage before reached may lie so near the target that nothing is left to be gentle about.
     gentle = c.gentle_below if start == c.start else min(c.gentle_below, c.target - start)
     learner = config.learner(loss)
-    match learner:
-        case DqnConfig():
-            in_play = config.attack.in_play
-        case PpoConfig():
-            in_play = learner.in_play if loss == "at" else 0.0
-        case DistillConfig():
-            in_play = learner.in_play
+    in_play = config.in_play(loss)
     counts = replace(
         c,
         start=start,

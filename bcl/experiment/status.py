@@ -3,13 +3,18 @@ and for other processes."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from math import ceil
 from pathlib import Path
 from typing import Any, Literal
 
+from bcl.attacks import Attack, attacks_named
 from bcl.config import Config
 from bcl.errors import StoreError, counted
+from bcl.evaluation.certify import USUAL_LENGTH
+from bcl.evaluation.evaluation import all_scores
+from bcl.evaluation.suite import network_passes
 from bcl.experiment.phases import budgets_of, phase_line, rules_of
-from bcl.experiment.verdict import NO_LEARNING, UNKNOWN_LEARNING
+from bcl.experiment.verdict import NO_LEARNING, UNKNOWN_LEARNING, choosing_attacks, plans_of
 from bcl.experiment.worker import TRAINING
 from bcl.learners.metrics import Metrics
 from bcl.runs import store
@@ -47,6 +52,22 @@ class Status:
     lines: tuple[str, ...]
     """Stages and phases that are finished, and where the curriculum is."""
     pieces: tuple[Piece, ...]
+
+
+@dataclass(frozen=True)
+class Work:
+    """Of a run: what was done, and how much it can be in all. Budgets may be skipped, and runs not needed."""
+
+    steps: int
+    """Agent steps of training."""
+    most_steps: int
+    passes: float
+    """Through the network in a step, over all scores that choose agents or make the verdict."""
+    most_passes: float
+
+    def seconds(self, speed: float, pass_speed: float) -> tuple[float, float]:
+        """What was done and the whole, at so many steps and passes a second."""
+        return self.steps / speed + self.passes / pass_speed, self.most_steps / speed + self.most_passes / pass_speed
 
 
 @dataclass(frozen=True)
@@ -102,34 +123,83 @@ def pieces(run: Path, since: float) -> Iterator[Piece]:
         yield Piece(found["name"], found["doing"], found["done"], found["of"], (rows or [{}])[-1])
 
 
-def training_left(run: Path, under_way: Sequence[Piece]) -> tuple[int, int] | None:
-    """Steps trained so far, and how many there can be in all: budgets may be skipped, and runs not needed. None where
-    there is no end (an open-ended curriculum), or nothing left to train."""
-    done = sum(piece.done for piece in under_way if piece.doing == TRAINING)
-    most = 0
-    for stage in RunDirectory(run).stages():
-        steps = stage.config.learner(stage.loss).steps
-        if stage.strategy in ("none", "paced"):
-            ended = stage.finished or stage.paced_run.finished  # of the latter, agents may still be chosen from
-            done += ended * steps
-            most += steps
-            continue
-        trained = sum(run.finished for phase in stage.phases() for run in phase.runs().values())
-        left = 0 if stage.finished else _runs_left(stage, trained)
+def work_of(run: Path, under_way: Sequence[Piece]) -> Work | None:
+    """What was done of a run, and how much it can be in all. None where there is no end: an open-ended curriculum."""
+    steps = sum(piece.done for piece in under_way if piece.doing == TRAINING)
+    evaluated = sum(piece.done / max(piece.of, 1) for piece in under_way if piece.doing != TRAINING)  # agents
+    most_steps = 0
+    scores = {results.path: all_scores(results.scores) for results in RunDirectory(run).all_results()}
+    played = {folder: sum(network_passes(score.attack) for score in found) for folder, found in scores.items()}
+    stages = RunDirectory(run).stages()
+    config = stages[-1].config
+    robust = stages[-1].loss != "standard"  # then its start is evaluated too
+    attacks = attacks_named(config.evaluation.suite) if robust else ()
+    verdict = _agent_passes(attacks, len({*config.evaluation.eps, config.curriculum.target}))
+    most_passes = (1 + robust) * len(plans_of(config, "evaluation")) * verdict
+    now = verdict  # what an agent costs that is evaluated now
+    for stage in stages:
+        trained, left, agents, budgets = _of_stage(stage)
         if left is None:
             return None
-        done += trained * steps
-        most += (trained + left) * steps
-    return (done, most) if done < most else None
+        learner = stage.config.learner(stage.loss)
+        steps += trained * learner.steps
+        most_steps += (trained + left) * learner.steps
+        if stage.finished and agents:
+            most_passes += sum(count for folder, count in played.items() if folder.is_relative_to(stage.path))
+        elif agents:
+            now = _agent_passes(choosing_attacks(stage.config), budgets)
+            most_passes += agents * now
+    passes = min(sum(played.values()) + evaluated * now, most_passes)
+    return Work(steps, most_steps, passes, most_passes)
 
 
-def last_speed(run: Path) -> float | None:
-    """Agent steps a second of the last training run that has told them."""
-    for training in reversed([*RunDirectory(run).trainings()]):
-        for row in reversed(training.metrics()):
+def _of_stage(stage: StageFolder) -> tuple[int, int | None, int, int]:
+    """Its training runs that ended and, at most, those to come; how many agents it chooses from, and at how many
+    budgets each is judged. None to come: it is open-ended."""
+    if stage.strategy in ("none", "paced"):
+        ended = stage.finished or stage.paced_run.finished  # of the latter, agents may still be chosen from
+        agents = _candidates(stage) if stage.strategy == "paced" else 0
+        return int(ended), 1 - ended, agents, len(stage.config.evaluation.scored)
+    trained = sum(run.finished for phase in stage.phases() for run in phase.runs().values())
+    left = 0 if stage.finished else _runs_left(stage, trained)
+    return trained, left, 1 + trained + (left or 0), 2  # the phase's budget, and the one before it
+
+
+def _agent_passes(attacks: Sequence[Attack], budgets: int) -> int:
+    """In a step of every score of one agent."""
+    return 1 + budgets * sum(map(network_passes, attacks))
+
+
+def _candidates(stage: StageFolder) -> int:
+    """Agents that a paced stage chooses from, at most: its start, its last one, and one per increment that was held."""
+    c = stage.config.curriculum
+    held = len(stage.paced_run.snapshots()) if stage.paced_run.finished else ceil((c.target - c.start) / c.increment)
+    return 2 + held
+
+
+def speeds(run: Path) -> tuple[float, float] | None:
+    """Agent steps a second of the last training run that has told them; and about how many passes a second there will
+    be, those of `Work`: one for all copies takes as long as acting, and is made as often as its episodes had steps.
+    None: nothing has trained yet."""
+    for stage, rows in _trainings(run):
+        half = len(rows) // 2  # the later rows are of how it plays now
+        steps = (rows[-1]["step"] or 0) - ((rows[half - 1]["step"] or 0) if half else 0)
+        episodes = sum(row.get("episodes") or 0 for row in rows[half:])
+        length = steps / episodes if episodes else USUAL_LENGTH
+        for row in reversed(rows):
             if speed := row.get("steps_per_second"):
-                return speed
+                acting = stage.config.learner(stage.loss).num_envs * (row.get("share_act") or 1.0)
+                return speed, speed / acting / length
     return None
+
+
+def _trainings(run: Path) -> Iterator[tuple[StageFolder, list[Metrics]]]:
+    """The rows of every training run that has some, the last first."""
+    trainings = [*RunDirectory(run).trainings()]
+    for stage in reversed(RunDirectory(run).stages()):
+        for training in reversed(trainings):
+            if training.path.is_relative_to(stage.path) and (rows := training.metrics()):
+                yield stage, rows
 
 
 def _runs_left(stage: StageFolder, trained: int) -> int | None:

@@ -106,10 +106,10 @@ def _width(columns: Lines) -> int:
 
 
 def _narrowest(column: Sequence[str]) -> int:
-    """What its header and body need; agents' names in the header are long, and may be broken."""
+    """What its header and body need; words stay whole, among them the names of agents in the header of a turned
+    table."""
     header, *body = column
-    words = [word[:SHORTEST_NAME] for word in header.split()]
-    return max(map(len, [*words, *(unit for cell in body for unit in _UNIT.findall(cell))]), default=1)
+    return max(map(len, [*header.split(), *(unit for cell in body for unit in _UNIT.findall(cell))]), default=1)
 
 
 def _broken(cell: str, width: int) -> str:

@@ -454,6 +454,11 @@ class RunDirectory(WorkFolder):
         """Of all work under way, or cut by a kill."""
         return sorted(self.path.rglob(f"*{PROGRESS}"))
 
+    def all_results(self) -> Iterator[Results]:
+        """Of all its agents that were evaluated."""
+        for path in sorted(self.path.rglob("evals")):
+            yield Results(path.parent)
+
     def trainings(self) -> Iterator[TrainingFolder]:
         for path in sorted(self.path.rglob("metrics.jsonl")):
             yield TrainingFolder(path.parent)

@@ -504,7 +504,9 @@ def test_an_environment_may_be_a_class_or_a_function(
     monkeypatch.syspath_prepend(str(tmp_path))
     module = importlib.import_module("own_game_for_test")
     assert bcl.wrap(nn.Linear(2, 2), module.Corridor).spec.num_actions == 2
-    run = bcl.train(lambda: module.Corridor(), out="here", **TINY)
+    said: list[str] = []
+    run = bcl.train(lambda: module.Corridor(), out="here", say=said.append, **TINY)
+    assert any(line.startswith("the game is known to this process alone") for line in said)
     assert run.verdict.evaluation.scores[0].mean >= 1
     with monkeypatch.context() as another_process:
         another_process.delitem(gymnasium.registry, bcl.load(run).spec.game.id)

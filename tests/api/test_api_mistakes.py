@@ -86,7 +86,7 @@ CALLS: dict[str, tuple[tuple[Any, ...], dict[str, Any], Wrong]] = {
             "eps": BUDGETS,
             "method": (None, 3, "", "crow"),
             "episodes": (*NUMBERS[:3], True, [], -1, 0),
-            "seed": NUMBERS,
+            "seed": tuple(number for number in NUMBERS if number is not None),  # none: the verdict's
             "env_set": LEVELS,
             "device": DEVICES,
             "parallel": (*NUMBERS, 0),

@@ -14,7 +14,6 @@ from rich.console import Console
 from bcl import experiment
 from bcl.api import console
 from bcl.config import resolve_stages
-from bcl.experiment.status import training_left
 from bcl.runs import store
 from bcl.runs.directory import RunDirectory
 from bcl.settings import parse_settings
@@ -61,14 +60,62 @@ def test_the_time_left_of_the_whole_is_shown_while_a_curriculum_judges_its_start
         return capsys.readouterr().err.splitlines()
 
     experiment.create(tmp_path / "new", stages, "cpu", None)
-    assert lines(tmp_path / "new") == ["all training: 0%, time left: once a run trains", "choosing: 50%, nominal"]
+    assert lines(tmp_path / "new") == ["the whole run: 0%, time left: once a run trains", "choosing: 50%, nominal"]
     experiment.create(tmp_path / "resumed", stages, "cpu", None)
     vanilla = RunDirectory(tmp_path / "resumed").stages()[0]
     store.write_json(vanilla.result_file, {"policy": "p"})
-    store.write_text(vanilla.path / "metrics.jsonl", '{"step": 4000, "steps_per_second": 100.0}\n')
-    _, most = training_left(tmp_path / "resumed", []) or (0, 0)
-    left = timedelta(seconds=(most - 4000) / 100)
-    assert lines(tmp_path / "resumed")[0] == f"all training: {4000 / most:.0%}, {left} left, at most"
+    row = '{"step": 4000, "episodes": 40, "steps_per_second": 100.0, "share_act": 0.1}'
+    store.write_text(vanilla.path / "metrics.jsonl", row + "\n")
+    line = lines(tmp_path / "resumed")[0]
+    runs = 1 + 3 * 3  # of the vanilla agent, and three at each of 0.02, 0.04 and 0.06
+    # PGD-30 judges the start and all runs at two budgets; the verdict is on two agents under PGD-10 at three; episodes
+    # have 100 steps.
+    passes = (runs - 0.5) * (1 + 2 * 30) + 2 * (1 + 3 * 10)
+    copies = stages[0][1].dqn.num_envs
+    seconds = (runs - 1) * 4000 / 100 + 100 * passes * copies * 0.1 / 100
+    assert line.endswith(f"{timedelta(seconds=round(seconds))} left, at most")
+
+
+def test_the_time_left_of_the_whole_has_the_choice_of_the_agent_and_the_verdict_in_it(tmp_path: Path) -> None:
+    settings = parse_settings(["--dqn.steps=4000", "--curriculum.judged_by=pgd-30", "--evaluation.eps=0.03,0.06"])
+    stages = resolve_stages("acrobot", recipe="paced-at", settings=settings)
+    experiment.create(tmp_path, stages, "cpu", None)
+    vanilla, paced = RunDirectory(tmp_path).stages()
+    train = {"name": "vanilla", "doing": "training", "done": 2000, "of": 4000}
+    row = '{"step": 2000, "episodes": 20, "steps_per_second": 100.0, "share_act": 0.1}\n'
+    store.write_text(vanilla.path / "metrics.jsonl", row)
+    view = console.live(tmp_path)
+    store.write_json(vanilla.path / "progress.json", train)
+    [whole, _] = view._under_way()
+    agents = 8 * (1 + 2 * 30) + 2 * (1 + 2 * 10)  # start, six increments and the last; then two for the verdict
+    evaluating = 100 * agents * 16 * 0.1 / 100
+    assert whole.seconds_left == pytest.approx(6000 / 100 + evaluating)
+    assert whole.share == pytest.approx(20 / (80 + evaluating))
+    store.remove(vanilla.path / "progress.json")
+    for folder in (vanilla, paced.paced_run):
+        store.write_json(folder.result_file, {"policy": "p"})
+    [whole] = console.live(tmp_path)._under_way()  # nothing was held: there are two agents to choose from
+    assert whole.seconds_left == pytest.approx(100 * (2 * 61 + 2 * 21) * 16 * 0.1 / 100)
+
+
+def test_the_time_left_goes_by_how_fast_evaluations_were(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    stages = resolve_stages("acrobot", recipe="vanilla", settings=parse_settings(["--dqn.steps=4000"]))
+    experiment.create(tmp_path, stages, "cpu", None)
+    [vanilla] = RunDirectory(tmp_path).stages()
+    store.write_json(vanilla.result_file, {"policy": "p"})
+    store.write_text(vanilla.path / "metrics.jsonl", '{"step": 4000, "episodes": 40, "steps_per_second": 100.0}\n')
+    view = console.live(tmp_path)
+    left = []
+    for second, done in ((0, 0), (10, 20), (60, 120)):
+        now[0] = second
+        told = {"name": "verdict", "doing": "nominal", "done": done, "of": 200}
+        store.write_json(tmp_path / "evals" / "0-progress.json", told)
+        whole, _ = view._under_way()
+        left.append(whole.seconds_left)
+    by_acting = 100 * 16 / 100  # one pass in each of 100 steps
+    assert left == pytest.approx([by_acting, 90, 40])
 
 
 def test_a_long_evaluation_tells_how_long_it_will_take(

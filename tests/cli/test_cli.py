@@ -6,6 +6,7 @@ import os
 import pty
 import re
 import select
+import shutil
 import subprocess
 import sys
 import time
@@ -165,6 +166,55 @@ def test_a_bash_in_a_terminal_completes_files_names_of_the_zoo_and_settings(comp
         assert typed("bcl attack z\tpong-v\t") == "<attack><zoo:pong-vanilla>"
         assert typed("bcl train pong --al\tp\t --dqn.s\t") == "<train><pong><--algo><ppo><--dqn.steps>"
         assert typed("bcl attack mine --suite=pa\t") == "<attack><mine><--suite=paper>"
+    finally:
+        shell.kill()
+        shell.wait()
+        os.close(terminal)
+        os.close(inside)
+
+
+@pytest.mark.skipif(not shutil.which("fish"), reason="needs fish")
+def test_a_fish_completes_words_and_files(bcl, tmp_path: Path) -> None:
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "completion.fish").write_text(bcl("--completion", "fish")[1])
+    for typed, offered in {
+        "train acr": ["acrobot"],
+        "train acrobot --recipe paced-r": ["paced-radial", "paced-radial+at"],
+        "attack zoo:pong-v": ["zoo:pong-vanilla"],
+        "attack ru": ["runs/"],
+    }.items():
+        words = ["fish", "--no-config", "-c", f"source completion.fish; complete -C 'bcl {typed}'"]
+        done = subprocess.run(words, capture_output=True, text=True, check=True, cwd=tmp_path)
+        assert [line.partition("\t")[0] for line in done.stdout.splitlines()] == offered
+
+
+@pytest.mark.skipif(not shutil.which("zsh"), reason="needs zsh")
+def test_a_zsh_in_a_terminal_completes_words_and_files(bcl, tmp_path: Path) -> None:
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "_bcl").write_text(bcl("--completion", "zsh")[1])
+    terminal, inside = pty.openpty()
+    plain = {**os.environ, "TERM": "dumb", "ZDOTDIR": str(tmp_path / "none")}
+    shell = subprocess.Popen(["zsh", "-f", "-i"], stdin=inside, stdout=inside, stderr=inside, cwd=tmp_path, env=plain, start_new_session=True)  # fmt: skip
+
+    def typed(keys: str) -> str:
+        os.write(terminal, keys.encode())
+        seen, end = "", time.monotonic() + 60
+        while not (found := re.search(r"\[\[(.*?)\]\]", seen)) and time.monotonic() < end:
+            if select.select([terminal], [], [], 1.5)[0]:
+                seen += os.read(terminal, 65536).decode()
+            else:
+                os.write(terminal, b"\n")  # what was typed is complete by now
+        assert found, seen
+        return found[1]
+
+    try:
+        define = "bcl() { printf '[''['; printf '<%s>' \"$@\"; printf ']'']\\n'; }"
+        typed(f"fpath=({tmp_path} $fpath); autoload -Uz compinit; compinit -u -D; {define}; bcl\n")
+        assert typed("bcl train acr\t") == "<train><acrobot>"
+        assert typed("bcl train pong --recipe dist\t") == "<train><pong><--recipe><distilled>"
+        assert typed("bcl attack zoo:pong-v\t") == "<attack><zoo:pong-vanilla>"
+        assert typed("bcl attack mine --suite=pa\t") == "<attack><mine><--suite=paper>"
+        assert typed("bcl attack ru\t") == "<attack><runs>"  # it drops the slash behind which nothing comes
     finally:
         shell.kill()
         shell.wait()

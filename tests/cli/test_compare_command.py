@@ -161,6 +161,15 @@ def test_a_table_that_fits_neither_way_stands_in_parts_in_which_no_number_is_bro
     assert len(re.findall(r"\b\d+ ± 0.12", text)) == 63 + 14
 
 
+@pytest.mark.parametrize("agents", [2, 5])
+def test_names_of_agents_are_whole_in_80_columns(agents: int) -> None:
+    names = [f"acrobot-paced-radial-s{seed}" for seed in range(agents)]
+    rows = tuple((name, *["0.50 [0.32, 0.68]"] * 6) for name in names)
+    lines = printed(Table("t", ("agent", *map(str, range(6))), rows), 80)
+    assert max(map(len, lines)) <= 80
+    assert all(any(f" {name} " in line for line in lines) for name in names)
+
+
 def test_the_table_of_a_run_with_its_start_fits_80_columns() -> None:
     scores = [
         Score(attack, eps, (19.5, 21.0, 20.123), (1,) * 3, 0.1, eps, 0.0, 0, "fixed")

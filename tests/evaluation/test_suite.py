@@ -1,8 +1,11 @@
 """A whole evaluation: threads, environments and progress while it is played."""
 
 import contextlib
+import dataclasses
+import operator
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -81,6 +84,39 @@ def test_progress_is_of_the_whole_and_moves_with_every_step(policy: Policy, tmp_
     [*run_certificates(policy, PLAN, [0.01, 0.02], "ibp", CertificatesFolder(tmp_path), progress)]
     halves = [[done / of for label, done, of in told if label == f"ibp at {eps}"] for eps in (0.01, 0.02)]
     assert max(halves[0]) <= 0.5 <= min(halves[1]) <= max(halves[1]) == 1
+
+
+def test_what_is_known_of_the_length_of_episodes_keeps_the_estimate_from_jumping(
+    policy: Policy, tmp_path: Path
+) -> None:
+    told: list[float] = []
+    progress = lambda label: lambda done, of: told.append(done / of)  # noqa: E731
+    wanted = cells([PGD(2, 0.5), PGD(8, 0.2)], [0.1, 0.2])
+    [*run_suite(policy, dataclasses.replace(PLAN, seed=1), wanted, ScoresFolder(tmp_path))]
+    scores = [*run_suite(policy, PLAN, wanted, ScoresFolder(tmp_path), progress)]
+    passes = [suite.network_passes(cell.attack) for cell in wanted]
+    steps = [max(score.lengths) for score in scores]
+    in_all = sum(map(operator.mul, passes, steps))
+    for step, share in enumerate(told, 1):
+        made = sum(cost * min(step, length) for cost, length in zip(passes, steps, strict=True))
+        assert share == pytest.approx(made / in_all, rel=0.5), step
+
+
+def test_a_cell_costs_what_its_attack_does_until_its_longest_episode_ends() -> None:
+    told: list[tuple[int, int]] = []
+    nominal, pgd, late = Cell(None, 0.0), Cell(PGD(10, 0.2), 0.1), Cell(PGD(10, 0.2), 0.2)
+    progress = suite.SuiteProgress([nominal, pgd, late], PLAN, lambda label: lambda *work: told.append(work), {0.0: 50})
+    step = progress.begin([nominal, pgd])
+    step(10, 0)
+    assert told[-1] == (10 * 11, 50 * 11 + 50 * 10)  # what is not known is as long as what is
+    progress.end(nominal, SimpleNamespace(lengths=(7, 10)))
+    step(20, 0)
+    assert told[-1][0] == 10 * 11 + 10 * 10
+    step(100, 0)
+    assert told[-1] == (10 * 11 + 90 * 10, 10 * 11 + 90 * 10 + 10 * 10 + 10 * 10)  # longer than was known
+    progress.end(pgd, SimpleNamespace(lengths=(100,)))
+    progress.begin([late])(50, 0)
+    assert told[-1][1] - told[-1][0] == 50 * 10
 
 
 def test_what_a_step_under_an_attack_costs() -> None:

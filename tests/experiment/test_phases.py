@@ -44,7 +44,8 @@ FAILS = ["--curriculum.adaptive=false", "--curriculum.nominal_threshold=400"]
 
 def make(run: Path, recipe: str, *flags: str, game: str = "cartpole") -> Path:
     other = "--dqn" if "--algo=ppo" in flags else "--ppo"
-    tiny = [word for word in TINY if not word.startswith(other)]
+    unused = (other, "--attack") if recipe in ("ncl-radial", "bcl-radial") else other
+    tiny = [word for word in TINY if not word.startswith(unused)]
     stages = resolve_stages(game, recipe=recipe, settings=parse_settings([*tiny, *flags]))
     experiment.check(stages, "cpu", None)
     experiment.create(run, stages, "cpu", None)

@@ -5,6 +5,7 @@ import itertools
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -107,7 +108,9 @@ def test_a_run_that_is_asked_to_stop_near_its_end_comes_to_it(tmp_path: Path, mo
 def test_checkpoints_are_counted_in_steps_or_go_by_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     saved: list[int] = []
     monkeypatch.setattr(dqn.Learner, "state", lambda learner: saved.append(learner.step) or {"step": learner.step})
-    train_run(tmp_path, tiny("--dqn.checkpoint_minutes", "1e-9"), TASK, None, "cpu")
+    config = tiny()
+    config = replace(config, dqn=replace(config.dqn, checkpoint_minutes=1e-9))
+    train_run(tmp_path, config, TASK, None, "cpu")
     assert saved == [80, 160, 240]
 
 

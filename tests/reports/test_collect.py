@@ -19,7 +19,7 @@ from bcl.envs import make_env
 from bcl.errors import StoreError
 from bcl.evaluation import Flag
 from bcl.experiment import Verdict
-from bcl.experiment.status import Piece, training_left
+from bcl.experiment.status import Piece, work_of
 from bcl.games import game_to_dict
 from bcl.policies import Policy, PolicySpec
 from bcl.reports import figures
@@ -414,8 +414,10 @@ def test_how_much_training_there_can_still_be(tmp_path: Path, make_pong_run: Cal
     vanilla, radial, at = (stage.config.dqn.steps for stage in RunDirectory(run).stages())
     piece = Piece("phase 4 run 1", "training", 300, at, {})
     # Two runs of phase 3 are done; phases 4 to 22 (7/255 to 25/255) can have three runs each.
-    assert training_left(run, [piece]) == (vanilla + radial + 2 * at + 300, vanilla + radial + (2 + 19 * 3) * at)
-    assert training_left(make_pong_run(tmp_path / "whole"), []) is None
+    work = work_of(run, [piece])
+    assert (work.steps, work.most_steps) == (vanilla + radial + 2 * at + 300, vanilla + radial + (2 + 19 * 3) * at)
+    whole = work_of(make_pong_run(tmp_path / "whole"), [])
+    assert whole.steps == whole.most_steps
 
 
 def test_the_greedy_worst_case_never_lies_above_no_attack(pong_run: Path) -> None:
