@@ -803,7 +803,8 @@ _USES = (
         "give --attack.kind pgd",
     ),
     _uses(
-        "curriculum.increment nominal_threshold attacked_threshold adaptive floor expected_return judged_by judged_steps",
+        "curriculum.increment nominal_threshold attacked_threshold adaptive floor expected_return judged_by "
+        "judged_steps",
         lambda s, c: s.strategy != "none",
         "{} is no curriculum",
         _another("bcl-mos-at"),
