@@ -32,6 +32,7 @@ SECONDS_PER_LOOK = 1.0
 SECONDS_PER_LINE = 30.0
 SECONDS_TO_TIME = 10.0  # of evaluating: less says little about what is to come
 WHOLE = "the whole run"
+SECONDS_PER_WHOLE = 10.0  # to see how far that is, all scores and metrics of a run are read: a tenth of a second
 # columns of a terminal
 NAME = 32
 BAR = 10
@@ -169,6 +170,8 @@ class live(Bars):
         self._evaluating = 0.0
         self._passes_at = time.monotonic()
         self._passes_before: float | None = None
+        self._whole_at = -SECONDS_PER_WHOLE
+        self._whole: list[Shown] = []
         self._on_row = on_row
         self._note = note
         self._told = {folder: row["step"] for folder, row in self._rows({})} if on_row else {}
@@ -194,10 +197,13 @@ class live(Bars):
         found = [*pieces(self._run, self._since)]
         shown = [*map(_shown, found)]
         with contextlib.suppress(StoreError):
-            shown = [*self._whole(found), *shown]
+            if time.monotonic() - self._whole_at >= SECONDS_PER_WHOLE:
+                self._whole = [*self._look_at_whole(found)]
+                self._whole_at = time.monotonic()
+            shown = [*self._whole, *shown]
         return shown
 
-    def _whole(self, under_way: Sequence["Piece"]) -> Iterator[Shown]:
+    def _look_at_whole(self, under_way: Sequence["Piece"]) -> Iterator[Shown]:
         """All training and evaluating, by what each takes; nothing where there is no end."""
         from bcl.experiment.status import incumbent, speeds, work_of
 
