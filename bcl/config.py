@@ -549,8 +549,8 @@ def resolve_stages(
     agent: Mapping[str, Any] | None = None,
     known: Game | None = None,
 ) -> Stages:
-    """Every stage of a recipe on a game with its complete configuration; `agent`: what the one to start from decides;
-    `known`: the game, where its name may be unknown to this process."""
+    """Every stage of a recipe on a game with its complete configuration; `agent`: what the one to start from decides,
+    where there is one; `known`: the game, where its name may be unknown to this process."""
     preset = merge(_preset(game, known), agent or {})
     written = current_names(Config, read_toml(file)) if file else {}
     settings = current_names(Config, settings or {})
@@ -587,12 +587,14 @@ def resolve_stages(
         for stage, of_stage in stages[-len(recipes.find_recipe(name).stages) :]:
             with _naming(recipe_file):
                 learner.refuse_unused(stage.games["*"], [(stage, of_stage)], f"a stage of loss {stage.loss}")
-    learner.refuse_unused(settings, stages, f"recipe '{name}'", typed=True)
+    trained = stages if not agent else stages[-max(len(recipes.find_recipe(name).stages), 1) :]
+    learner.refuse_unused(settings, trained, f"recipe '{name}'", typed=True)
     layers = (preset, *last_rows, written, settings)
     targeted = any("target" in layer.get("curriculum", {}) for layer in layers)
     if last_stage.strategy in ("next", "skip", "paced") and not targeted:
         raise ConfigError(f"'{game}' has no target for a curriculum", "give one such as --curriculum.target 10/255")
-    _check_last(learner, last_stage, last)
+    goes_on = len(trained) > 1 and trained[-2][0].strategy in ("open", "paced")  # from where that stage ended
+    _check_last(learner, last_stage, last, goes_on)
     with _naming(file):
         learner.refuse_unused(changes, stages, f"recipe '{name}'")
     return stages
@@ -782,6 +784,8 @@ _USES = (
     _uses("attack", _may_attack, "{} trains without an attack", _another("at")),
     _uses("curriculum", lambda s, c: s.loss != "standard", "{} has no budget", _another("at")),
     _uses("distill", lambda s, c: s.loss == "distill", "{} does not distill", _another("distilled")),
+    _uses("dqn", lambda s, c: s.loss != "distill", "{} only distills an agent that is given"),
+    _uses("ppo", lambda s, c: s.loss != "distill", "{} only distills an agent that is given"),
     # From here on one by one.
     _uses(
         "attack.kind steps relative_step random_start large_steps objective spread",
@@ -913,10 +917,12 @@ def _refuse_other_game(name: str, known: Mapping[str, Any], given: Any) -> None:
             raise ConfigError(what, "name the game you mean on the command line, so that its preset is taken")
 
 
-def _check_last(learner: _Learner, stage: recipes.Stage, config: Config) -> None:
+def _check_last(learner: _Learner, stage: recipes.Stage, config: Config, goes_on: bool) -> None:
     start = config.curriculum.start
     target = config.curriculum.target
-    if start >= target and stage.loss != "standard" and stage.strategy != "open":  # those have no target
+    if (
+        start >= target and not goes_on and stage.loss != "standard" and stage.strategy != "open"
+    ):  # those have no target
         what = f"curriculum.start {format_eps(start)} is not below curriculum.target {format_eps(target)}"
         raise ConfigError(what, "give a start below the target")
     for key, off in NOT_PPO.items():

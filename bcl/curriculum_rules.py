@@ -54,7 +54,7 @@ def above_floor(rules: CurriculumConfig, nominal: float) -> float:
     scale = nominal - rules.floor
     if scale <= 0:
         plays = f"the start's nominal return {nominal:g} is not above the floor {rules.floor:g}"
-        hint = "start anew with a lower --curriculum.floor, and with --init the last stage's policy.safetensors"
+        hint = "start anew in another --out with a lower --curriculum.floor, --init the last stage's policy.safetensors"
         raise ConfigError(f"{plays}, so no share of it can be a threshold", hint)
     return scale
 
@@ -68,7 +68,9 @@ def refuse_weak_start(rules: CurriculumConfig, nominal: float) -> None:
     expected = rules.expected_return
     if expected is not None and scale < LEARNED * (expected - rules.floor):
         plays = f"the start's nominal return {nominal:g} is far below the {expected:g} that agents of this game reach"
-        hint = "start anew with another --seed, more steps or --init, or with --curriculum.expected_return none"
+        hint = (
+            "start anew in another --out with another --seed, more steps, --init or --curriculum.expected_return none"
+        )
         raise ConfigError(f"{plays}, so shares of it are no thresholds", hint)
 
 

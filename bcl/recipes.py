@@ -156,4 +156,4 @@ def check_trainable(name: str, algo: str) -> None:
     algos = find_recipe(name).algos
     if algo not in algos:
         what = f"recipe '{name}' is defined for {' and '.join(algos)} only"
-        raise ConfigError(what, f"choose another with {algo}")
+        raise ConfigError(what, f"choose another with {algo}, or --algo {algos[0]}")

@@ -592,6 +592,26 @@ def test_settings_that_nothing_uses_are_refused_and_files_named(
     assert str(error.value).startswith(expected)
 
 
+def test_settings_of_stages_that_an_agent_replaces_are_refused() -> None:
+    given = {"algo": "dqn"}
+    settings = {"dqn": {"steps": 77}}
+    resolve_stages("cartpole", recipe="distilled", settings=settings)  # its vanilla stage has them
+    with pytest.raises(ConfigError, match=r"dqn.steps changes nothing, recipe 'distilled' only distills"):
+        resolve_stages("cartpole", recipe="distilled", settings=settings, agent=given)
+    for recipe in ("vanilla", "radial", "at"):
+        resolve_stages("cartpole", recipe=recipe, settings=settings, agent=given)
+
+
+def test_a_stage_that_goes_on_from_the_one_before_has_no_start_of_its_own() -> None:
+    settings = {"curriculum": {"target": "10/255"}}  # the paper's row of the last stage begins at 13/255
+    [*_, (_, config)] = resolve_stages("bank_heist", recipe="bcl-radial+at", settings=settings)
+    assert config.curriculum.start > config.curriculum.target
+    with pytest.raises(ConfigError, match="is not below"):
+        resolve_stages(
+            "bank_heist", recipe="bcl-mos-at", settings={"curriculum": {"start": "11/255", "target": "10/255"}}
+        )
+
+
 def test_a_file_of_another_recipe_is_told_as_that(tmp_path: Path) -> None:
     file, mine = tmp_path / "config.toml", tmp_path / "run_of_mine.toml"
     file.write_text(to_toml(resolve("cartpole", recipe="at", settings={"algo": "ppo"})))

@@ -45,26 +45,13 @@ class Certification(Result):
     method: "Method"
     why: str
     """Why this method, where none was asked for."""
-    verdict_seed: int | None = None
-    """Of a run: that of the episodes of its verdict."""
+    note: str = ""
+    """Whether its episodes are those of an evaluation of the agent."""
 
     @property
     def title(self) -> str:
         """Of a table of the certificates: the method, and why it was taken."""
         return f"{self.game.id}: certificates by {self.method}" + (f" ({self.why})" if self.why else "")
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """Of a run: which episodes these are."""
-        seed = self.certificates[0].seed
-        if self.verdict_seed is None:
-            return ()
-        if seed == self.verdict_seed:
-            return ("these are the episodes of the run's verdict",)
-        return (
-            f"these are the episodes of 'bcl attack' with --seed {seed}; "
-            f"the run's verdict has --seed {self.verdict_seed}",
-        )
 
     def table(self) -> Table:
         """A row per budget."""
@@ -72,7 +59,7 @@ class Certification(Result):
         title = f"{self.title}, {counted(first.episodes, 'episode')}, seed {first.seed}"
         header = ("eps", "actions proven (ACR)", "greedy worst case (GWC)", "nominal")
         rows = [(format_eps(c.eps), f"{c.acr:.1%}", f"{c.at_worst:.4g}", f"{c.nominal:.4g}") for c in self.certificates]
-        return Table(title, header, tuple(rows), self.notes)
+        return Table(title, header, tuple(rows), (self.note,) if self.note else ())
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, as `bcl certify --json` prints it."""
@@ -94,7 +81,7 @@ class Certification(Result):
 
     def __str__(self) -> str:
         """The method, then a line per budget."""
-        return "\n".join([self.title, *map(str, self.certificates), *self.notes])
+        return "\n".join([self.title, *map(str, self.certificates), *((self.note,) if self.note else ())])
 
 
 def _for_people(proof: "Certificate") -> dict[str, float]:
@@ -213,22 +200,20 @@ def certify(
         method: Interval bounds, CROWN on intervals, or CROWN throughout: each tighter and slower than the one before.
             auto: the tightest that this network can be certified with in reasonable time.
         episodes: Episodes, all played at once; by default as the run or the game's preset says.
-        seed: Seed of the games; by default that of a run's verdict, so that the table and the certificates are of the
-            same episodes, else 0.
+        seed: Seed of the games; by default that of the agent's last evaluation, such as a run's verdict, so that table
+            and certificates are of the same episodes, else 0.
         env_set: Procgen: the training levels, or the unlimited set.
         device: auto, cpu or cuda.
         parallel: Processes that share the work; worth it on a CPU with several cores.
     """
     from bcl.api import playing
-    from bcl.evaluation import Plan, affordable_method, run_certificates
+    from bcl.evaluation import affordable_method, run_certificates
 
     check(certify, locals())
     given_budgets = playing.budgets(eps)
     with playing.evaluated(agent, device) as target:
         count = target.defaults.episodes if episodes is None else int(episodes)
-        seed = int(seed if seed is not None else target.verdict_seed or 0)
-        game = target.game_to_play(env_set, seed, count)
-        plan = Plan(game, count, seed, num_envs=count)
+        plan, note = playing.certified_episodes(target, env_set, count, None if seed is None else int(seed))
         budgets = given_budgets or list(target.defaults.eps)
         chosen, why = affordable_method(target.policy) if method == "auto" else (method, "")
         listener.start(len(budgets))
@@ -240,4 +225,4 @@ def certify(
             proofs.append(proof)
             listener.finished(str(proof))
     kept = folder.path if target.kept else None
-    return Certification(target.name, game, proofs, kept, chosen, why, target.verdict_seed)
+    return Certification(target.name, plan.game, proofs, kept, chosen, why, note)

@@ -19,12 +19,11 @@ from bcl.bounds import Method
 from bcl.config import EvaluationConfig, evaluation_defaults
 from bcl.errors import ConfigError, StoreError, WeightsError, counted
 from bcl.evaluation import Cell, Plan, Score, Start
-from bcl.evaluation.plan import Starts, game_for_evaluation
+from bcl.evaluation.plan import Conditions, Starts, game_for_evaluation
 from bcl.evaluation.play import Progress
 from bcl.evaluation.suite import PARTS, missing_cells, read_certified, run_suite
 from bcl.experiment import worker
 from bcl.experiment.learned_adversary import ready
-from bcl.experiment.verdict import plan_of
 from bcl.games import REFERENCE_NOOPS, Game
 from bcl.policies import Policy, files
 from bcl.runs import store
@@ -48,8 +47,6 @@ class Target:
     """Of a run: what its agent was trained from, with its name, if it is there."""
     kept: bool = True
     """Whether `results` stay; those of an agent in memory do not."""
-    verdict_seed: int | None = None
-    """Of a run: that of the episodes of its verdict."""
 
     def game_to_play(
         self, env_set: str | None, seed: int, episodes: int, num_envs: int = 0, starts: Starts = "game"
@@ -81,18 +78,33 @@ def _target_of_path(path: Path, device: str) -> Target:
     start = run.start(trained=files.fingerprint(policy))
     known = start if start and start[1].file.exists() else None
     config = run.config
-    seed = plan_of(config, "evaluation").seed
     defaults = config.evaluation
     reached = run.result().get("reached")  # its verdict's budget, which may not be one of the game's
     if isinstance(reached, float) and reached > 0:
         defaults = replace(defaults, eps=tuple(sorted({*defaults.eps, reached})))
-    return Target(policy, config.game, defaults, results, str(path), known, verdict_seed=seed)
+    return Target(policy, config.game, defaults, results, str(path), known)
 
 
 def _target_of_policy(policy: Policy, results: Results, name: str) -> Target:
     if policy.spec.game is None:
         raise WeightsError(f"'{name}' does not say which game it plays", "save it with a game in its spec")
     return Target(policy, policy.spec.game, evaluation_defaults(policy.spec.game), results, name)
+
+
+def certified_episodes(target: Target, env_set: str | None, count: int, seed: int | None) -> tuple[Plan, str]:
+    """What certificates are played on, one episode per copy; without a seed those of the agent's last evaluation, where
+    that has as many. Then whether they are the same."""
+    rows = [row for _, row in target.results.scores.read(files.fingerprint(target.policy))]
+    last = Conditions.from_row(rows[-1], "the last score").plan if rows else None
+    starts = target.defaults.starts
+    if seed is None:
+        seed, starts = (last.seed, last.starts) if last else (0, starts)
+    plan = Plan(target.game_to_play(env_set, seed, count, starts=starts), count, seed, num_envs=count, starts=starts)
+    if last is None:
+        return plan, ""
+    if (last.seed, last.starts, last.episodes, last.copies(), last.game) == (seed, starts, count, count, plan.game):
+        return plan, "these are the episodes of the agent's last evaluation"
+    return plan, f"the agent's last evaluation is of {counted(last.episodes, 'episode')}, seed {last.seed}"
 
 
 @dataclass(frozen=True)

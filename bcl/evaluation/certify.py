@@ -135,5 +135,7 @@ def read_certificates(folder: CertificatesFolder, agent: str) -> list[tuple[Cond
         with fitting(f"the certificate in {source}", "delete it to have it proven again"):
             values = {field.name: row[field.name] for field in fields(Certificate)}
             proof = Certificate(**typed_values(Certificate, values))
+            if not 0 <= proof.eps <= 1:
+                raise ValueError(f"its budget is {proof.eps:g}")
         found.append((Conditions.from_row(row, source), proof))
     return found

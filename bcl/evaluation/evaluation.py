@@ -108,6 +108,8 @@ class Score:
             values = typed_values(cls, {name: data[name] for name in names})
             if not values["returns"]:
                 raise ValueError("it has no returns")
+            if not 0 <= values["eps"] <= 1:
+                raise ValueError(f"its budget is {values['eps']:g}")
             adversary = data["adversary"]
             return cls(attack=None if adversary is None else attack_from_dict(adversary), **values)
 
@@ -402,7 +404,7 @@ def longest_episodes(folder: ScoresFolder, agent: str) -> dict[float, int]:
     """Steps of an agent's longest episode by budget, of all its scores that are stored."""
     found: dict[float, int] = {}
     for score in all_scores(folder, agent):
-        found[score.eps] = max(found.get(score.eps, 0), *score.lengths)
+        found[score.eps] = max([found.get(score.eps, 0), *score.lengths])
     return found
 
 

@@ -19,6 +19,7 @@ from bcl.settings import format_eps, typed_values
 Protocol = Literal["fixed", "first"]
 Precision = Literal["fast", "full"]
 Starts = Literal["game", "varied"]
+MOST_COPIES = 65_536  # played at once; a number by mistake would fill the memory
 MEANING = 1  # of a stored score: raised when the same conditions, attack and budget come to mean other play
 
 
@@ -70,6 +71,9 @@ class Plan:
     def __post_init__(self) -> None:
         if self.episodes < 1:
             raise ConfigError(f"{self.episodes} episodes cannot be evaluated", "ask for at least 1")
+        if self.copies() > MOST_COPIES:
+            what = f"{self.copies():,} copies of a game do not fit into memory"
+            raise ConfigError(what, f"play at most {MOST_COPIES:,} at once: --num-envs, or fewer --episodes")
         seed_list(self.seed, self.copies())
 
     def make_env(self, copies: int, device: torch.device) -> VectorEnv:

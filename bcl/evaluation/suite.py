@@ -111,7 +111,7 @@ class SuiteProgress:
 
     def end(self, cell: Cell, score: Score) -> None:
         """One of those that are played has ended."""
-        self._playing.remove(cell)
+        self._playing = [other for other in self._playing if other is not cell]  # attacks need not compare
         self._longest[cell.eps] = max(score.lengths)
 
     def _left(self, cell: Cell, steps: int) -> int:
@@ -122,7 +122,8 @@ class SuiteProgress:
 
 def network_passes(attack: Attack | None) -> int:
     """About how often a step under this attack goes through the network."""
-    return math.prod(getattr(attack, name, 1) for name in ("steps", "restarts", "starts", "queries"))
+    found = [getattr(attack, name, 1) for name in ("steps", "restarts", "starts", "queries")]
+    return math.prod(count for count in found if isinstance(count, int))  # one's own attacks may mean something else
 
 
 def _play(

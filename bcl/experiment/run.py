@@ -43,6 +43,7 @@ def check(stages: Stages, device: str, init: Policy | None, trackers: Trackers =
     """Refuse, before anything is written, what would fail later: games, networks, rules, an agent that does not fit."""
     trackers.check()
     recipe = find_recipe(stages[-1][1].recipe)
+    goes_on = False  # from a budget that the stage before will have reached
     for position, (_, (stage, config), _) in enumerate(trained_stages(recipe, stages, init is not None)):
         if position == 0 and init is None and stage.strategy != "none":
             what = f"recipe '{config.recipe}' begins with a curriculum, which needs an agent to start from"
@@ -52,9 +53,10 @@ def check(stages: Stages, device: str, init: Policy | None, trackers: Trackers =
         if stage.strategy != "none":
             choosing_attacks(config)  # refuses names that no attack has
         if stage.strategy == "paced":
-            pace_of(config, stage.loss, config.curriculum.start)
+            pace_of(config, stage.loss, 0.0 if goes_on else config.curriculum.start)
         elif stage.strategy != "none":
-            rules_of(config, stage.strategy, config.curriculum.start)
+            rules_of(config, stage.strategy, 0.0 if goes_on else config.curriculum.start)
+        goes_on = stage.strategy in ("open", "paced")
         with contextlib.closing(make_env(config.game, 1, device)) as env:
             if init:
                 check_fits(init, config, env)

@@ -301,7 +301,7 @@ def evaluated_alike(entries: Sequence[Entry], levels: Levels, starts: Starts | N
     picks = [pick for like, seed in tries if (pick := _alike(every, like, seed))]
     if not picks:
         names = " and ".join(f"'{entry.path}'" for entry in entries)
-        way_out = "give 'bcl attack' the same --suite, --eps and --episodes for each"
+        way_out = "give 'bcl attack' the same --suite, --eps, --episodes and --starts for each"
         raise ConfigError(f"{names} were not evaluated alike", way_out)
     best = max(picks, key=_sharing)
     chosen = dict[str, list[Evaluation]]()

@@ -32,7 +32,13 @@ def attack_of(text: Any) -> Json | None:
         return {}
     try:
         return _parsed(ast.parse(text, mode="eval").body)
-    except (SyntaxError, ValueError, TypeError):
+    except (
+        SyntaxError,
+        ValueError,
+        TypeError,
+        RecursionError,
+        MemoryError,
+    ):  # the last two: nested too deeply to parse
         return {"kind": text}
 
 
@@ -43,6 +49,5 @@ def _parsed(node: ast.expr) -> Json:
         str(word.arg): _parsed(word.value) if isinstance(word.value, ast.Call) else ast.literal_eval(word.value)
         for word in node.keywords
     }
-    if any(isinstance(value, list) for value in fields.values()):
-        raise ValueError("a list is not a setting of an attack")
+    hash(tuple(value for value in fields.values() if not isinstance(value, dict)))  # a list is no setting of an attack
     return {"kind": ast.unparse(node.func), **fields}

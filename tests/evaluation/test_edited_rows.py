@@ -11,6 +11,7 @@ import pytest
 from bcl.attacks import PGD
 from bcl.errors import StoreError
 from bcl.evaluation import Breaking, Certificate, Plan, Score, flags, read_breaking, read_certificates, read_evaluations
+from bcl.evaluation.evaluation import longest_episodes
 from bcl.games import GymnasiumGame
 from bcl.runs.results import Results
 
@@ -22,6 +23,7 @@ EDITS = {"null": None, "text": "text", "removed": GONE, "list": [[1]], "table": 
 
 def read_scores(results: Results) -> object:
     found = read_evaluations(results.scores, AGENT)
+    longest_episodes(results.scores, AGENT)
     return [(one, one.worst_within, one.conditions, flags(one.scores), str(one), one.to_dict()) for one in found]
 
 
@@ -90,6 +92,17 @@ def test_an_edited_value_is_refused_in_one_sentence_or_fits(kind: str, name: str
         assert str(file) in error.message
         assert "\n" not in str(error)
         assert error.hint.startswith("delete ")
+
+
+@pytest.mark.parametrize("kind", ["score", "certificate"])
+@pytest.mark.parametrize("eps", [-5.0, 1e308])
+def test_a_budget_that_cannot_be_is_refused(kind: str, eps: float, tmp_path: Path) -> None:
+    about = KINDS[kind]
+    file = tmp_path / about.file
+    file.parent.mkdir()
+    file.write_text(json.dumps(about.row | {"eps": eps}) + "\n")
+    with pytest.raises(StoreError, match="its budget is"):
+        about.read(Results(tmp_path))
 
 
 def test_rows_are_read_where_nothing_was_edited(tmp_path: Path) -> None:

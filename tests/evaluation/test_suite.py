@@ -15,6 +15,7 @@ import bcl
 from bcl.attacks import PGD, Multi, Square
 from bcl.config import resolve
 from bcl.envs import make_env
+from bcl.errors import ConfigError
 from bcl.evaluation import Cell, Plan, cells, run_certificates, run_suite, suite
 from bcl.policies import Policy, PolicySpec
 from bcl.policies.files import save
@@ -117,6 +118,33 @@ def test_a_cell_costs_what_its_attack_does_until_its_longest_episode_ends() -> N
     progress.end(pgd, SimpleNamespace(lengths=(100,)))
     progress.begin([late])(50, 0)
     assert told[-1][1] - told[-1][0] == 50 * 10
+
+
+@dataclasses.dataclass(frozen=True)
+class Push:
+    """An attack of one's own: it cannot be compared with `==`, and its fields mean something else than ours."""
+
+    direction: torch.Tensor
+    steps: tuple[int, ...] = (2, 1)
+    starts: str = "corners"
+
+    def __call__(self, policy: Policy, obs: torch.Tensor, eps: float, generator: object) -> torch.Tensor:
+        return obs + eps * self.direction
+
+
+def test_attacks_of_ones_own_need_not_compare_nor_have_our_fields(policy: Policy, tmp_path: Path) -> None:
+    away, none = Push(100 * torch.ones(4)), Push(torch.zeros(4))
+    assert suite.network_passes(away) == 1
+    wanted = [Cell(none, 0.9), Cell(away, 0.9)]
+    progress = suite.SuiteProgress(wanted, PLAN, lambda label: lambda *work: None, {})
+    progress.begin(wanted)
+    progress.end(wanted[1], SimpleNamespace(lengths=(7,)))  # the later one first
+    progress.end(wanted[0], SimpleNamespace(lengths=(9,)))
+
+
+def test_a_number_of_copies_by_mistake_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"100,000,000,000 copies .* --num-envs, or fewer --episodes"):
+        Plan(GAME, 3, num_envs=10**11)
 
 
 def test_what_a_step_under_an_attack_costs() -> None:

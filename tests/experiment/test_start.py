@@ -135,16 +135,27 @@ def test_it_is_in_the_terminal(run: Path, in_folder: Callable[..., tuple[int, st
     assert out.count(f"the better choice: {run / FILE}") == 2  # the flag and the verdict
 
 
-def test_certificates_of_a_run_say_whether_their_episodes_are_those_of_the_verdict(
-    run: Path, in_folder: Callable[..., tuple[int, str, str]]
+def test_certificates_are_of_the_last_evaluations_episodes_or_say_what_those_are(
+    run: Path, tmp_path: Path, in_folder: Callable[..., tuple[int, str, str]]
 ) -> None:
     seed = spoiled(run, Dispatcher())[0].evaluation.seed
-    words = ("certify", str(run), "--eps", "0.01", "--episodes", "1", "--method", "ibp")
+    copy = shutil.copytree(run, tmp_path / "run")
+    words = ("certify", str(copy), "--eps", "0.01", "--method", "ibp")
+    same = "these are the episodes of the agent's last evaluation\n"
     _, out, _ = in_folder(*words)
-    assert "these are the episodes of the run's verdict\n" in out
+    assert same in out
     assert f"seed {seed}" in out
-    _, out, _ = in_folder(*words, "--seed", "0")
-    assert f"these are the episodes of 'bcl attack' with --seed 0; the run's verdict has --seed {seed}\n" in out
+    for other in (("--seed", "0"), ("--episodes", "1")):
+        _, out, _ = in_folder(*words, *other)
+        assert f"the agent's last evaluation is of 4 episodes, seed {seed}\n" in out
+    in_folder("attack", str(copy), "--attack", "fgsm", "--eps", "0.01", "--starts", "varied")
+    _, out, _ = in_folder(*words)
+    assert same in out
+    [proof] = [row for _, row in RunDirectory(copy).results.certificates.read("") if row["starts"] == "varied"]
+    [nominal] = [
+        row for _, row in RunDirectory(copy).results.scores.read("") if row["starts"] == "varied" and not row["eps"]
+    ]
+    assert proof["nominal"] == nominal["mean"]
 
 
 def test_scores_of_the_start_are_kept_and_not_played_again(run: Path) -> None:
