@@ -197,7 +197,7 @@ MISTAKES = {
     "train acrobot --attack.kind pgd": "attack.kind changes nothing, recipe 'vanilla' trains without an attack; leave it out, or take another recipe, such as --recipe at",
     "train acrobot --recipe at --curriculum.runs 5": "curriculum.runs changes nothing, recipe 'at' has no phases; leave it out, or take another recipe, such as --recipe bcl-mos-at",
     "attack zoo:pong-vanilla --eps 3": "eps = 3 is ambiguous; write 3/255 for gray levels, or a decimal such as 0.03",
-    "train acrobot --recipe sa --algo ppo": "recipe 'sa' is defined for dqn only; choose another with ppo",
+    "train acrobot --recipe sa --algo ppo": "recipe 'sa' is defined for dqn only; choose another with ppo, or --algo dqn",
     "train pong --recipe radial --init zoo:pong-vanilla --algo ppo": "the agent to start from was made for dqn and not for ppo; leave out --algo",
     "train Pendulum-v1": "'Pendulum-v1' has actions of type Box; only Discrete actions are supported",
     "attack zoo:pong-vanilla --threshold 3": "a threshold was given but no search for a budget; add --find-eps",
