@@ -150,7 +150,7 @@ class live(Bars):
     """A run that this process works on: a bar for the whole and one for every piece of its work that is under way.
 
     `shown` forces bars or none, `lines` are printed where none are; `on_row` is told the rows of metrics that are new,
-    and what it raises gets the `note`.
+    and what it raises gets the `note`; `whole` is what the run is called.
     """
 
     def __init__(
@@ -160,9 +160,11 @@ class live(Bars):
         lines: bool = True,
         on_row: Callable[[str, dict[str, Any]], object] | None = None,
         note: str = "",
+        whole: str = WHOLE,
     ) -> None:
         super().__init__(shown, lines)
         self._run = run
+        self._name = whole
         self._since = time.time()
         self._watched = shown is not False or lines
         self._looked = time.monotonic()
@@ -212,14 +214,14 @@ class live(Bars):
         if work is None:
             return
         if known is None:
-            yield Shown(WHOLE, WHOLE, 0.0, "time left: once a run trains")
+            yield Shown(self._name, self._name, 0.0, "time left: once a run trains")
             return
         speed, guessed = known
         speed = sum(piece.row.get("steps_per_second") or 0.0 for piece in under_way) or speed
         done, of = work.seconds(speed, self._pass_speed(work, under_way) or guessed)
         best = incumbent(self._run)
-        numbers = "at most" + (f", best so far: {best}" if best else "")
-        yield Shown(WHOLE, WHOLE, done / of, numbers, of - done)
+        numbers = "about" + (f", best so far: {best}" if best else "")
+        yield Shown(self._name, self._name, done / of, numbers, of - done)
 
     def _pass_speed(self, work: "Work", under_way: Sequence["Piece"]) -> float | None:
         """That of the evaluations since this began; none: not known."""

@@ -176,7 +176,9 @@ class Finisher:
         note = f"on_row raised this; what was trained is kept, {continue_with}"
         stops = console.stop_requests(continue_with) if self.as_command else contextlib.nullcontext(lambda: False)
         try:
-            with stops as interrupted, console.live(run, self.progress, self.as_command, self.on_row, note) as view:
+            whole = console.WHOLE if run == resumed else f"all of {run.name}"  # one of several repeats
+            bars = console.live(run, self.progress, self.as_command, self.on_row, note, whole)
+            with stops as interrupted, bars as view:
                 dispatcher = self.workers.dispatcher(interrupted, view.tick, self.say)
                 self.say(f"'{run}' is finished" if RunDirectory(run).finished else f"run: {run}{until}")
                 yield dispatcher

@@ -73,7 +73,7 @@ def test_the_time_left_of_the_whole_is_shown_while_a_curriculum_judges_its_start
     passes = (runs - 0.5) * (1 + 2 * 30) + 2 * (1 + 3 * 10)
     copies = stages[0][1].dqn.num_envs
     seconds = (runs - 1) * 4000 / 100 + 100 * passes * copies * 0.1 / 100
-    assert line.endswith(f"{timedelta(seconds=round(seconds))} left, at most")
+    assert line.endswith(f"{timedelta(seconds=round(seconds))} left, about")
 
 
 def test_the_time_left_of_the_whole_has_the_choice_of_the_agent_and_the_verdict_in_it(tmp_path: Path) -> None:
