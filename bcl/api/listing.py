@@ -15,7 +15,7 @@ from bcl.settings import difference, setting_line, setting_rows, to_toml
 WITHIN = (
     "mean return by budget (0: no attack), the worst within each budget at which all attacks of a suite were played"
 )
-NAME = 22  # columns for names
+NAME = 21  # columns for names
 GLUE = "\N{NO-BREAK SPACE}"
 
 
