@@ -187,7 +187,7 @@ def zoo(call: Call) -> None:
     if not call.args:
         first = f"zoo:{found.rows[0]['name']}"
         print()
-        _print_next("attack", first, "--suite", "quick", "--eps", "10/255", "--episodes", "1")
+        _print_next("attack", first, "--eps", "10/255", "--episodes", "1")
 
 
 def presets(call: Call) -> None:
