@@ -55,7 +55,7 @@ def test_metrics_of_trainings_that_were_stopped_are_read(tmp_path: Path) -> None
 
 def test_scores_without_a_run_are_read() -> None:
     found = read_evaluations(ScoresFolder(RECORDS / "evals"), "")
-    assert {one.game.id for one in found} == {"bank_heist", "freeway", "fruitbot", "pong", "road_runner"}
+    assert {one.game.id for one in found} == {"bank_heist", "freeway", "fruitbot", "jumper", "pong", "road_runner"}
     stored = sum(len(file.read_text().splitlines()) for file in (RECORDS / "evals").glob("*.jsonl"))
     assert sum(len(one.scores) for one in found) == stored
 

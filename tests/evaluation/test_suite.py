@@ -132,7 +132,7 @@ class Push:
         return obs + eps * self.direction
 
 
-def test_attacks_of_ones_own_need_not_compare_nor_have_our_fields(policy: Policy, tmp_path: Path) -> None:
+def test_attacks_of_ones_own_need_not_compare_nor_have_our_fields() -> None:
     away, none = Push(100 * torch.ones(4)), Push(torch.zeros(4))
     assert suite.network_passes(away) == 1
     wanted = [Cell(none, 0.9), Cell(away, 0.9)]
