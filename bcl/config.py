@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from importlib import resources
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
 from bcl import recipes
 from bcl.errors import ConfigError
@@ -29,6 +29,7 @@ from bcl.settings import (
     difference,
     format_eps,
     merge,
+    plain,
     read_toml,
 )
 
@@ -38,6 +39,9 @@ SCALED_STEPS = (
     "steps", "buffer_size", "replay_initial", "exploration_hold", "exploration_steps", "ramp_start", "ramp_steps",
 )  # fmt: skip
 """Of [dqn], in proportion where a run is short."""
+
+WRITTEN_BY_A_RUN = {"recipe", "algo", "game", "network", "dqn", "ppo", "attack", "curriculum", "evaluation"}
+"""In every config.toml of a run, of any version. It also has what its run had no use for, as the defaults were then."""
 
 
 @dataclass(frozen=True)
@@ -358,7 +362,8 @@ class CurriculumConfig:
     adaptive: bool = False
     """Read both thresholds as shares of the bootstrap's nominal return, counted from `floor`."""
     floor: float = 0.0
-    """The game's lowest return (Pong: -21), from which shares and normalised values count."""
+    """Return from which shares and normalised values count: 0, which on Pong is a draw; presets of games with
+    negative returns have others, such as Acrobot's lowest, -500."""
     expected_return: float | None = None
     """What a vanilla agent that has learned the game gets; a bootstrap far below it is refused if `adaptive`, since the
     thresholds would shrink with it; none: not known."""
@@ -436,7 +441,8 @@ class EvaluationConfig:
 
     starts: Literal["game", "varied"] = "game"
     """How episodes begin: as the game has it (the paper; on Atari 1 to 30 no-ops), or with a few random actions more,
-    so that no two are the same. Our own recipes choose agents by varied starts in any case."""
+    so that no two are the same. Our own recipes choose agents by varied starts, unless the
+    thresholds of phases are returns."""
 
     def __post_init__(self) -> None:
         if not {*self.score_eps} <= {*self.eps}:
@@ -551,9 +557,10 @@ def resolve_stages(
 ) -> Stages:
     """Every stage of a recipe on a game with its complete configuration; `agent`: what the one to start from decides,
     where there is one; `known`: the game, where its name may be unknown to this process."""
+    game = preset_for(GymnasiumGame(game)) or game  # by its id the same settings
     preset = merge(_preset(game, known), agent or {})
     written = current_names(Config, read_toml(file)) if file else {}
-    settings = current_names(Config, settings or {})
+    settings = current_names(Config, plain(settings or {}))
     top = merge(merge(preset, written), settings)
     _refuse_other_game(game, preset["game"], top["game"])
     algo = str(top.get("algo", "dqn"))
@@ -595,8 +602,9 @@ def resolve_stages(
         raise ConfigError(f"'{game}' has no target for a curriculum", "give one such as --curriculum.target 10/255")
     goes_on = len(trained) > 1 and trained[-2][0].strategy in ("open", "paced")  # from where that stage ended
     _check_last(learner, last_stage, last, goes_on)
-    with _naming(file):
-        learner.refuse_unused(changes, stages, f"recipe '{name}'")
+    if not written.keys() >= WRITTEN_BY_A_RUN:
+        with _naming(file):
+            learner.refuse_unused(changes, stages, f"recipe '{name}'")
     return stages
 
 
@@ -671,7 +679,7 @@ def small(config: Config, *, paced: bool = False) -> Config:
         curriculum=replace(
             _at_most(c, runs=2, min_runs=2, pace_episodes=copies // 2),
             increment=max(c.increment, (c.target - c.start) / 4),
-            max_runs=8,
+            max_runs=min(c.max_runs or 8, 8),
             expected_return=None,  # nothing is learned in so few steps
         ),
         evaluation=replace(_at_most(config.evaluation, episodes=3, max_steps=1_000), suite="quick", levels="train"),
@@ -721,35 +729,25 @@ class _Learner:
         and only whole sections without a use are refused."""
         self.refuse_other(own)
         for use in _USES:
-            for name in _names(use.section, Config.__annotations__[use.section], own):
-                if (use.whole or (typed and name in use.names)) and not any(use.by(*stage) for stage in stages):
+            section, _, listed = use.names.partition(".")
+            for name in _names(section, Config.__annotations__[section], own):
+                counts = typed and name in listed.split() if listed else True
+                if counts and not any(use.by(*stage) for stage in stages):
                     hint = ", or ".join(filter(None, ("leave it out", use.instead)))
-                    raise ConfigError(f"{use.section}.{name} changes nothing, {use.otherwise.format(called)}", hint)
+                    raise ConfigError(f"{section}.{name} changes nothing, {use.otherwise.format(called)}", hint)
 
 
-@dataclass(frozen=True)
-class _Use:
+class _Use(NamedTuple):
     """Settings that only some stages use."""
 
-    section: str
-    names: tuple[str, ...]
-    """Empty: all of the section."""
+    names: str
+    """As people write them, `section.name name ...`; the section alone: all of it."""
     by: Callable[[recipes.Stage, Config], bool]
     """Whether a stage with this configuration uses them; in doubt it does."""
     otherwise: str
     """Why they change nothing where none does; `{}` is the recipe."""
     instead: str = ""
     """What would use them."""
-
-    @property
-    def whole(self) -> bool:
-        return not self.names
-
-
-def _uses(names: str, by: Callable[[recipes.Stage, Config], bool], otherwise: str, instead: str = "") -> _Use:
-    """`names` as people write them, `section.name name ...`; the section alone: all of it."""
-    section, _, listed = names.partition(".")
-    return _Use(section, tuple(listed.split()), by, otherwise, instead)
 
 
 def _another(recipe: str) -> str:
@@ -781,118 +779,118 @@ def _attacks(stage: recipes.Stage, config: Config) -> bool:
 
 
 _USES = (
-    _uses("attack", _may_attack, "{} trains without an attack", _another("at")),
-    _uses("curriculum", lambda s, c: s.loss != "standard", "{} has no budget", _another("at")),
-    _uses("distill", lambda s, c: s.loss == "distill", "{} does not distill", _another("distilled")),
-    _uses("dqn", lambda s, c: s.loss != "distill", "{} only distills an agent that is given"),
-    _uses("ppo", lambda s, c: s.loss != "distill", "{} only distills an agent that is given"),
+    _Use("attack", _may_attack, "{} trains without an attack", _another("at")),
+    _Use("curriculum", lambda s, c: s.loss != "standard", "{} has no budget", _another("at")),
+    _Use("distill", lambda s, c: s.loss == "distill", "{} does not distill", _another("distilled")),
+    _Use("dqn", lambda s, c: s.loss != "distill", "{} only distills an agent that is given"),
+    _Use("ppo", lambda s, c: s.loss != "distill", "{} only distills an agent that is given"),
     # From here on one by one.
-    _uses(
+    _Use(
         "attack.kind steps relative_step random_start large_steps objective spread",
         _attacks,
         "{} trains without an attack",
         _another("at"),
     ),
-    _uses("attack.fresh", lambda s, c: s.loss == "at", "{} trains without an attack", _another("at")),
-    _uses(
+    _Use("attack.fresh", lambda s, c: s.loss == "at", "{} trains without an attack", _another("at")),
+    _Use(
         "attack.steps relative_step random_start large_steps",
         lambda s, c: _attacks(s, c) and c.attack.kind == "pgd",
         "the attack is not pgd",
         "give --attack.kind pgd",
     ),
-    _uses(
+    _Use(
         "attack.objective",
         lambda s, c: _attacks(s, c) and c.attack.kind in ("ri-fgsm", "pgd"),
         "the attack has one of its own",
         "give --attack.kind pgd",
     ),
-    _uses(
+    _Use(
         "curriculum.increment nominal_threshold attacked_threshold adaptive floor expected_return judged_by "
         "judged_steps",
         lambda s, c: s.strategy != "none",
         "{} is no curriculum",
         _another("bcl-mos-at"),
     ),
-    _uses(
+    _Use(
         "curriculum.runs min_runs value skip robust_to ratchet keep failed_phases weak_attack_share max_runs max_hours",
         _in_phases,
         "{} has no phases",
         _another("bcl-mos-at"),
     ),
-    _uses(
+    _Use(
         "curriculum.robust_to",
         lambda s, c: _in_phases(s, c) and c.curriculum.skip > 0,
         "no budget is skipped",
         "give --curriculum.skip above 0",
     ),
-    _uses(
+    _Use(
         "curriculum.expected_return",
         lambda s, c: s.strategy != "none" and c.curriculum.adaptive,
         "thresholds are not adaptive",
         "give --curriculum.adaptive true",
     ),
-    _uses(
+    _Use(
         "curriculum.judged_steps",
         lambda s, c: s.strategy != "none" and isinstance(c.game, AtariGame),
         "only episodes of Atari games are cut off",
     ),
-    _uses(
+    _Use(
         "curriculum.rise_steps gentle_below gentle_from patience step_back certified_threshold pace_episodes",
         _paced,
         "{} has no paced budget",
         _another("paced-at"),
     ),
-    _uses(
+    _Use(
         "curriculum.certified_threshold",
         lambda s, c: _paced(s, c) and s.loss in ("radial", "distill"),
         "{} trains without bounds",
         _another("paced-radial"),
     ),
-    _uses(
+    _Use(
         "curriculum.attacked_threshold",
         lambda s, c: _in_phases(s, c) or (_paced(s, c) and c.in_play(s.loss) > 0),
         "no copy plays under attack",
         _another("paced-at"),
     ),
     # Not where a ramp begins and ends: people set these with the length of a run, whatever the recipe.
-    _uses("dqn.kappa kappa_linear ramp", _made_robust, "{} has no robust loss", _another("at")),
-    _uses(
+    _Use("dqn.kappa kappa_linear ramp", _made_robust, "{} has no robust loss", _another("at")),
+    _Use(
         "dqn.radial_approach",
         lambda s, c: s.loss == "radial" or (s.loss == "at" and c.dqn.bound_share > 0),
         "{} has no loss of RADIAL's",
         _another("radial"),
     ),
-    _uses("dqn.bound_share bound_eps", lambda s, c: s.loss == "at", "{} is no adversarial training", _another("at")),
-    _uses(
+    _Use("dqn.bound_share bound_eps", lambda s, c: s.loss == "at", "{} is no adversarial training", _another("at")),
+    _Use(
         "dqn.bound_eps",
         lambda s, c: s.loss == "at" and c.dqn.bound_share > 0,
         "dqn.bound_share is 0",
         "give --dqn.bound_share above 0",
     ),
-    _uses("dqn.ramp", lambda s, c: _made_robust(s, c) and not _paced(s, c), "{} paces its budget", _another("at")),
-    _uses("ppo.kappa ramp", _made_robust, "{} has no robust loss", _another("at")),
-    _uses("ppo.ramp", lambda s, c: _made_robust(s, c) and not _paced(s, c), "{} paces its budget", _another("at")),
-    _uses("ppo.in_play", lambda s, c: s.loss == "at", "{} is no adversarial training", _another("at")),
-    _uses(
+    _Use("dqn.ramp", lambda s, c: _made_robust(s, c) and not _paced(s, c), "{} paces its budget", _another("at")),
+    _Use("ppo.kappa ramp", _made_robust, "{} has no robust loss", _another("at")),
+    _Use("ppo.ramp", lambda s, c: _made_robust(s, c) and not _paced(s, c), "{} paces its budget", _another("at")),
+    _Use("ppo.in_play", lambda s, c: s.loss == "at", "{} is no adversarial training", _another("at")),
+    _Use(
         "ppo.exploration_steps exploration_repeat",
         lambda s, c: c.ppo.exploration_start > 0,
         "ppo.exploration_start is 0",
         "give --ppo.exploration_start above 0",
     ),
-    _uses(
+    _Use(
         "ppo.return_gamma keep_return_statistics",
         lambda s, c: c.ppo.normalise_returns,
         "ppo.normalise_returns is false",
         "give --ppo.normalise_returns true",
     ),
-    _uses(
+    _Use(
         "distill.attack_steps spread",
         lambda s, c: s.loss == "distill" and (c.distill.box < 1 or c.distill.in_play > 0),
         "bounds alone need no attack",
         "give --distill.in_play above 0",
     ),
     *(
-        _uses(
+        _Use(
             f"{section}.checkpoint_minutes",
             lambda s, c: not c.learner(s.loss).checkpoint_steps,
             "checkpoints are counted in steps",
@@ -900,7 +898,10 @@ _USES = (
         )
         for section in ("dqn", "ppo", "distill")
     ),
-    _uses("network.hidden", lambda s, c: c.may_be_mlp, "its network is convolutional and has sizes of its own"),
+    _Use(
+        "evaluation.max_steps", lambda s, c: isinstance(c.game, AtariGame), "only episodes of Atari games are cut off"
+    ),
+    _Use("network.hidden", lambda s, c: c.may_be_mlp, "its network is convolutional and has sizes of its own"),
 )
 
 
@@ -920,9 +921,8 @@ def _refuse_other_game(name: str, known: Mapping[str, Any], given: Any) -> None:
 def _check_last(learner: _Learner, stage: recipes.Stage, config: Config, goes_on: bool) -> None:
     start = config.curriculum.start
     target = config.curriculum.target
-    if (
-        start >= target and not goes_on and stage.loss != "standard" and stage.strategy != "open"
-    ):  # those have no target
+    has_target = stage.loss != "standard" and stage.strategy != "open"
+    if start >= target and has_target and not goes_on:
         what = f"curriculum.start {format_eps(start)} is not below curriculum.target {format_eps(target)}"
         raise ConfigError(what, "give a start below the target")
     for key, off in NOT_PPO.items():

@@ -58,17 +58,7 @@ def bcl(
     cut: str | None = None
     decisions: list[Decision] = []
     while True:
-        following = len(rules.eps)
-        tried = list[Tried]()
-        stop = cut
-        if not stop and failures >= (rules.failed_phases or inf):
-            stop = f"{counted(failures, 'failing phase')} in a row"
-        if not stop:
-            # Before any training too. Always above i: a phase never comes again, even when all its runs failed.
-            following, tried = choose_next(f, phase.index, rules)
-            stop = _reached(following, phase, kept, rules)
-        if not stop and training_score and phase.index > 0:
-            stop = _too_weak(f, started, training_score, rules, tried)
+        stop, following, tried = _after(phase, f, kept, cut, failures, started, rules, training_score)
         stop = stop or limit_reached(phase.index, 0)
         known = tuple(replace(one, scores=dict(one.scores)) for one in candidates)
         after = None if stop else following
@@ -80,7 +70,17 @@ def bcl(
 
         phase = Phase(following, rules.eps[following - 1], rules.eps[following], rules.runs)
         runs: dict[RunNumber, Scored[P]] = {INCUMBENT: f} if rules.ratchet else {}
-        cut = _train_runs(train(f.policy, phase), phase, rules, score, runs, limit_reached)
+        trained = train(f.policy, phase)
+        try:
+            for k, f_k in enumerate(islice(trained, rules.runs), 1):
+                runs[k] = Scored(f_k, score)
+                if k >= rules.min_runs and _meets(runs[k], phase.eps, rules):
+                    break
+                cut = limit_reached(phase.index, k) if k < rules.runs else None
+                if cut:
+                    break
+        finally:
+            getattr(trained, "close", lambda: None)()
         candidates = _candidates(runs, phase, rules)
         # The box has one threshold on V_k, so a run that meets it wins. With two: met first, then V_k, then order.
         # Under the ratchet V_k alone, or a run could win with less. Over the runs done, not all K.
@@ -92,6 +92,30 @@ def bcl(
         if _is_better(f, best, kept, rules):
             best = f
             best_phase = phase.index
+
+
+def _after(
+    phase: Phase,
+    f: Scored[P],
+    kept: Candidate,
+    cut: str | None,
+    failures: int,
+    started: Scored[P],
+    rules: Rules,
+    training_score: Returns[P] | None,
+) -> tuple[str | None, int, list[Tried]]:
+    """Why the curriculum stops after a phase, if it does, the next phase, and the budgets tried; `cut`: the limit that
+    its runs reached."""
+    if cut:
+        return cut, 0, []
+    if failures >= (rules.failed_phases or inf):
+        return f"{counted(failures, 'failing phase')} in a row", 0, []
+    # Before any training too. Always above i: a phase never comes again, even when all its runs failed.
+    following, tried = choose_next(f, phase.index, rules)
+    stop = _reached(following, phase, kept, rules)
+    if not stop and training_score and phase.index > 0:
+        stop = _too_weak(f, started, training_score, rules, tried)
+    return stop, following, tried
 
 
 def choose_next(f: Scored[P], j: int, rules: Rules) -> tuple[int, list[Tried]]:
@@ -130,27 +154,6 @@ def likely_next(phase: Phase, k: int, rules: Rules, succeeds: bool) -> tuple[Pha
         return phase, k + 1
     # With K_min above 1 an earlier run may be the better one.
     return after if has_thresholds and succeeds and rules.min_runs == 1 else None
-
-
-def _train_runs(
-    trained: Iterator[P],
-    phase: Phase,
-    rules: Rules,
-    score: Returns[P],
-    runs: dict[RunNumber, Scored[P]],
-    limit_reached: LimitReached,
-) -> str | None:
-    """Add the runs of a phase up to an early success; a reason to stop the curriculum, if one came up."""
-    try:
-        for k, f_k in enumerate(islice(trained, rules.runs), 1):
-            runs[k] = Scored(f_k, score)
-            if k >= rules.min_runs and _meets(runs[k], phase.eps, rules):
-                return None
-            if k < rules.runs and (cut := limit_reached(phase.index, k)):
-                return cut
-    finally:
-        getattr(trained, "close", lambda: None)()
-    return None
 
 
 def _reached(following: int, phase: Phase, kept: Candidate, rules: Rules) -> str | None:

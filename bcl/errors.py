@@ -2,6 +2,8 @@
 
 import difflib
 from collections.abc import Iterable
+from importlib import import_module
+from typing import Any
 
 
 class BclError(Exception):
@@ -41,6 +43,14 @@ class WeightsError(BclError):
 
 class TrainingError(BclError):
     """A training run that cannot go on."""
+
+
+def optional(module: str, what: str, hint: str) -> Any:
+    """A module of a package that need not be installed; where it is not, what needs it and how to install it."""
+    try:
+        return import_module(module)
+    except ImportError:
+        raise MissingExtra(what, hint) from None
 
 
 def did_you_mean(word: str, known: Iterable[str], otherwise: str = "") -> str:

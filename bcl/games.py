@@ -171,6 +171,14 @@ def find_game(name: str, presets: tuple[str, ...] = ()) -> Game:
     raise GameError(f"unknown game '{name}'{missing}", hint)
 
 
+def atari_name(game: Game) -> str | None:
+    """The Atari game that a Gymnasium id of ale-py names; none: it names another."""
+    import gymnasium
+
+    spec = gymnasium.registry.get(game.id) if isinstance(game, GymnasiumGame) else None
+    return spec.kwargs.get("game") if spec and str(spec.entry_point).startswith("ale_py") else None
+
+
 def gymnasium_entry(id: str) -> "str | EnvSpec":
     """What `gymnasium.make` takes for an id; `module:Class`, or a function that makes one, need not be registered."""
     module, _, name = id.partition(":")

@@ -33,14 +33,20 @@ class PatchConv(nn.Conv2d):
 
     def convolve(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """As `forward`, with other weights."""
-        with torch.autocast(x.device.type, enabled=False):  # bf16 would round a perturbation of 1/255 away
-            block = self.stride[0]
-            gains = x.is_cuda or (torch.is_grad_enabled() and x.requires_grad)
-            if not gains or x.shape[-1] % block or x.shape[-2] % block:
-                return F.conv2d(x, weight, bias, self.stride)
-            batch, channels, height, width = x.shape
-            kernel = weight.unflatten(3, (2, block)).unflatten(2, (2, block))  # (out, in, 2, block, 2, block)
-            kernel = kernel.permute(0, 1, 3, 5, 2, 4).flatten(1, 3)  # (out, in * block * block, 2, 2)
-            blocks = x.view(batch, channels, height // block, block, width // block, block).permute(0, 2, 4, 1, 3, 5)
-            blocks = blocks.reshape(batch, height // block, width // block, -1).permute(0, 3, 1, 2)  # channels last
-            return F.conv2d(blocks, kernel.contiguous(memory_format=torch.channels_last), bias)
+        with torch.autocast(kind := x.device.type, enabled=False):  # bf16 would round a perturbation of 1/255 away
+            convolved = self._convolve(x, weight, bias)
+        if not torch.is_autocast_enabled(kind):
+            return convolved
+        return convolved.to(torch.get_autocast_dtype(kind))  # the next layer would do it: half the memory before that
+
+    def _convolve(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        block = self.stride[0]
+        gains = x.is_cuda or (torch.is_grad_enabled() and x.requires_grad)
+        if not gains or x.shape[-1] % block or x.shape[-2] % block:
+            return F.conv2d(x, weight, bias, self.stride)
+        batch, channels, height, width = x.shape
+        kernel = weight.unflatten(3, (2, block)).unflatten(2, (2, block))  # (out, in, 2, block, 2, block)
+        kernel = kernel.permute(0, 1, 3, 5, 2, 4).flatten(1, 3)  # (out, in * block * block, 2, 2)
+        blocks = x.view(batch, channels, height // block, block, width // block, block).permute(0, 2, 4, 1, 3, 5)
+        blocks = blocks.reshape(batch, height // block, width // block, -1).permute(0, 3, 1, 2)  # channels last
+        return F.conv2d(blocks, kernel.contiguous(memory_format=torch.channels_last), bias)

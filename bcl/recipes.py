@@ -13,6 +13,8 @@ from bcl.settings import merge
 
 Loss = Literal["standard", "radial", "at", "sa", "distill"]
 Strategy = Literal["none", "next", "skip", "open", "paced"]
+ONE_RUN: tuple[Strategy, ...] = ("none", "paced")
+"""Strategies of stages that are one training run, not phases."""
 Bootstrap = Literal["none", "vanilla", "radial", "choice"]
 Settings = dict[str, Any]
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
-from bcl.errors import MissingExtra
+from bcl.errors import optional
 
 
 @dataclass(frozen=True)
@@ -30,30 +30,26 @@ class Table:
 
 
 class Result(ABC):
-    """A subclass says what it holds in three forms, and prints in a few lines (`__str__`)."""
+    """A subclass says what it holds as data, in rows and in tables, and prints in a few lines (`__str__`)."""
 
     @abstractmethod
     def to_dict(self) -> dict[str, Any]:
         """Plain data, as JSON has it."""
 
-    @abstractmethod
     def _rows(self) -> Iterable[dict[str, Any]]:
         """Of the data frame: numbers and words by column."""
+        return [self.to_dict()]
 
-    @abstractmethod
     def _tables(self) -> Iterable[Table]:
         """For people."""
+        return []
 
     @abstractmethod
     def __str__(self) -> str: ...
 
     def to_frame(self) -> Any:
         """A pandas DataFrame."""
-        try:
-            import pandas
-        except ImportError:
-            raise MissingExtra("a data frame needs pandas", "pip install pandas") from None
-        return pandas.DataFrame([*self._rows()])
+        return optional("pandas", "a data frame needs pandas", "pip install pandas").DataFrame([*self._rows()])
 
     def _repr_html_(self) -> str:
         return "".join(table.to_html() for table in self._tables())

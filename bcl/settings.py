@@ -101,6 +101,13 @@ def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
     return merged
 
 
+def plain(value: Any) -> Any:
+    """Settings with lists in place of arrays, which give no answer to what compares them with a word."""
+    if isinstance(value, Mapping):
+        return {key: plain(item) for key, item in value.items()}
+    return value.tolist() if hasattr(value, "tolist") else value
+
+
 def current_names(kind: Any, data: Mapping[str, Any]) -> dict[str, Any]:
     """Nested settings of a dataclass by their names of today; those of older versions are in its `OLD_NAMES`."""
     hints = _hints(kind)
@@ -116,7 +123,8 @@ def current_names(kind: Any, data: Mapping[str, Any]) -> dict[str, Any]:
 def build(kind: Any, data: Any, where: str) -> Any:
     """A dataclass from a table, or one of a union of dataclasses by their tag; `where` is its path, for messages."""
     if not isinstance(data, Mapping):
-        raise ConfigError(f"'{where}' is a section, not a value", f"write --{where}.KEY VALUE")
+        hint = f"write --{where}.KEY VALUE, in a file {where}.KEY = VALUE"
+        raise ConfigError(f"'{where}' is a section, not a value", hint)
     data = dict(data)
     if choices := {choice.engine: choice for choice in typing.get_args(kind)}:
         tag = str(data.pop(TAG, ""))

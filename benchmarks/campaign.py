@@ -17,6 +17,7 @@ import re
 import subprocess
 import sys
 import time
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +32,7 @@ from bcl.runs.directory import RunDirectory
 STARTS = Path(__file__).parent / "starts"
 GRACE = 120  # seconds in which an interrupted run may write its checkpoint
 KEEP_EVERY = 60.0  # seconds
+LONGEST_NAME = 180
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,7 @@ def begin(word: str, options: argparse.Namespace, settings: Sequence[str]) -> Jo
     """Start the training that `GAME[,setting=value...]` asks for."""
     game, *own = word.split(",")
     more = [f"--{setting}" for setting in own]
-    name = re.sub(r"[^\w.]+", "-", word)  # a name for files
+    name = short_name(word)
     folder = options.out / name
     start = start_of(game)
     named = {option.partition("=")[0] for option in more}
@@ -55,6 +57,12 @@ def begin(word: str, options: argparse.Namespace, settings: Sequence[str]) -> Jo
     command = [sys.executable, "-m", "bcl", "train", game, *chosen, "--out", str(folder), *settings, *more]
     with (options.out / f"{name}.log").open("wb") as log:
         return Job(name, RunDirectory(folder), subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT))
+
+
+def short_name(word: str) -> str:
+    """A name for files, which may have 255 characters with what is added to it."""
+    name = re.sub(r"[^\w.]+", "-", word)
+    return name if len(name) <= LONGEST_NAME else f"{name[:LONGEST_NAME]}-{zlib.crc32(word.encode()):08x}"
 
 
 def start_of(game: str) -> Path | None:

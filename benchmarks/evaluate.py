@@ -7,11 +7,12 @@
 The one-at-a-time loop is how the reference code evaluates: batch 1, a step at a time. Its own rates on a machine with
 an H200 and 16 cores were 15.6 (PGD-30), 177 (RI-FGSM) and 114 (Multi-T) agent steps/s.
 
-`--cells` compares whole evaluations, one cell after the other, in which no observation is left alone, against several
-side by side: PGD-30 and the suite `paper` at the budgets of the game's preset, `strong` at one of them, and for Procgen
-PGD-30 at these budgets on training levels and on all levels, there also all of them in one pass. Every pass is played
-for `--steps` steps of each copy, or `--seconds`, from the fifth step on, when emulators are made and graphs captured.
-So it is the rate while all cells are played; what a whole evaluation takes goes by `--length`.
+`--cells` compares whole evaluations, one cell after the other in eager code, in which no observation is left alone,
+against several side by side, compiled where a compiler is there (`--accelerate`): PGD-30 and the suite `paper` at the
+budgets of the game's preset, `strong` at one of them, and for Procgen PGD-30 at these budgets on training levels and on
+all levels, there also all of them in one pass. Every pass is played for `--steps` steps of each copy, or `--seconds`,
+from the fifth step on (compiled: the 17th), when emulators are made and graphs captured. So it is the rate while all
+cells are played; what a whole evaluation takes goes by `--length`.
 """
 
 import argparse
@@ -29,6 +30,7 @@ import bcl
 from bcl.api.measuring import attack_speed, untrained_policy
 from bcl.attacks import PGD, RIFGSM, Attack, Multi, MultiT, perturb, suite
 from bcl.config import resolve
+from bcl.device import Accelerate, acceleration
 from bcl.envs import VectorEnv, make_env
 from bcl.evaluation import Cell, Plan, cells, evaluate_cells, game_for_evaluation
 from bcl.evaluation.plan import Precision
@@ -41,6 +43,7 @@ ATTACKS: dict[str, Attack] = {"PGD-30": PGD(steps=30, step=0.1), "RI-FGSM": RIFG
 REFERENCE_H200 = {"PGD-30": 15.6, "RI-FGSM": 177.0, "Multi-T": 114.0}  # agent steps/s of the public code
 EPS = 3 / 255
 WARM_UP = 4  # steps of a pass that are not measured: graphs are captured at the third
+COMPILED_WARM_UP = 16  # as observations are settled, batches of other sizes come
 ENDLESS = 10**6  # episodes: no cell is done before the time is up
 
 
@@ -90,26 +93,38 @@ class StepClock:
 
     steps: int
     seconds: float
+    compiles: bool = False
     times: list[float] = field(default_factory=list)
 
     def __call__(self, steps: int, episodes: int) -> None:
         self.times.append(time.perf_counter())
-        if len(self.times) > WARM_UP and (
-            len(self.times) >= WARM_UP + self.steps or self.times[-1] - self.times[WARM_UP - 1] >= self.seconds
+        first = self.first
+        if len(self.times) > first and (
+            len(self.times) >= first + self.steps or self.times[-1] - self.times[first - 1] >= self.seconds
         ):
             raise EnoughError
 
     @property
+    def first(self) -> int:
+        """Steps that are not measured."""
+        return COMPILED_WARM_UP if self.compiles else WARM_UP
+
+    @property
     def mean(self) -> float:
-        return (self.times[-1] - self.times[WARM_UP - 1]) / (len(self.times) - WARM_UP)
+        return (self.times[-1] - self.times[self.first - 1]) / (len(self.times) - self.first)
 
 
 def seconds_per_step(
-    policy: Policy, envs: Sequence[VectorEnv], part: Sequence[Cell], plan: Plan, clock: StepClock
+    policy: Policy,
+    envs: Sequence[VectorEnv],
+    part: Sequence[Cell],
+    plan: Plan,
+    clock: StepClock,
+    accelerate: Accelerate = "none",
 ) -> float:
     """Of cells that are played together."""
     try:
-        for _ in evaluate_cells(policy, envs, part, plan, progress=clock):
+        for _ in evaluate_cells(policy, envs, part, plan, progress=clock, accelerate=accelerate):
             pass
     except EnoughError:
         return clock.mean
@@ -127,7 +142,13 @@ def as_before(cell: Cell) -> Cell:
 
 
 def whole_evaluation(
-    policy: Policy, plans: Sequence[Plan], wanted: Sequence[Cell], steps: int, seconds: float
+    policy: Policy,
+    plans: Sequence[Plan],
+    wanted: Sequence[Cell],
+    steps: int,
+    seconds: float,
+    accelerate: Accelerate,
+    cell_by_cell: bool,
 ) -> dict[str, float]:
     """Seconds for a step of every cell, one by one and side by side, and agent steps per second."""
     device = next(policy.parameters()).device
@@ -136,22 +157,25 @@ def whole_evaluation(
     held: list[VectorEnv] = []
     for plan in plans:
         one, several = make_envs(plan, 1, device), make_envs(plan, width, device)
-        for cell in wanted:
+        for cell in wanted if cell_by_cell else ():
             one_by_one += seconds_per_step(policy, one, [as_before(cell)], plan, StepClock(steps, seconds))
         for first in range(0, len(wanted), width):
             part = wanted[first : first + width]
             envs = several if len(several) == 1 else several[: len(part)]
-            side_by_side += seconds_per_step(policy, envs, part, plan, StepClock(steps, seconds))
+            clock = StepClock(steps, seconds, accelerate == "full")
+            side_by_side += seconds_per_step(policy, envs, part, plan, clock, accelerate)
         held += several
         for env in one:
             env.close()
     count, copies = len(wanted) * len(plans), plans[0].copies()
-    found = {
-        "cells": count, "at_once": width, "one_by_one_s": one_by_one, "side_by_side_s": side_by_side, "ratio": one_by_one / side_by_side,
-        "one_by_one_steps_per_second": count * copies / one_by_one, "side_by_side_steps_per_second": count * copies / side_by_side,
-    }  # fmt: skip
+    found = {"cells": count, "at_once": width, "side_by_side_s": side_by_side}
+    found["side_by_side_steps_per_second"] = count * copies / side_by_side
+    if cell_by_cell:
+        found |= {"one_by_one_s": one_by_one, "ratio": one_by_one / side_by_side}
+        found["one_by_one_steps_per_second"] = count * copies / one_by_one
     if len(plans) > 1 and len(held) == count:  # environments of their own: cells of several games fit in one pass
-        together = seconds_per_step(policy, held, [*wanted] * len(plans), plans[0], StepClock(steps, seconds))
+        clock = StepClock(steps, seconds, accelerate == "full")
+        together = seconds_per_step(policy, held, [*wanted] * len(plans), plans[0], clock, accelerate)
         found |= {"one_pass_s": together, "one_pass_steps_per_second": count * copies / together}
     for env in held:
         env.close()
@@ -173,8 +197,13 @@ def main() -> None:
     parser.add_argument(
         "--length", type=float, default=400.0, help="agent steps per episode, for the minutes of all episodes"
     )
+    parser.add_argument(
+        "--accelerate", choices=["auto", "none", "full"], default="auto", help="of cells side by side, on a GPU"
+    )
+    parser.add_argument("--no-reference", action="store_true", help="not one cell after the other")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
+    accelerate = acceleration(options.accelerate, torch.device(options.device), ENDLESS)
 
     config = resolve(options.game)
     game = config.game
@@ -194,7 +223,10 @@ def main() -> None:
     wholes = []
     for name in options.cells:
         plans = plans_of(name, game, copies, options.precision)
-        measured = whole_evaluation(policy, plans, cells_of(name, options.game), options.steps, options.seconds)
+        wanted = cells_of(name, options.game)
+        measured = whole_evaluation(
+            policy, plans, wanted, options.steps, options.seconds, accelerate, not options.no_reference
+        )
         rounds = config.evaluation.episodes / copies
         measured["minutes_of_all_episodes"] = measured["side_by_side_s"] * rounds * options.length / 60
         wholes.append({"evaluation": name} | measured)
@@ -202,7 +234,7 @@ def main() -> None:
     if options.out:
         about = provenance(options.device) | {
             "game": options.game, "agent": options.agent, "eps": "3/255", "unit": "agent steps/s",
-            "precision": options.precision, "length": options.length,
+            "precision": options.precision, "length": options.length, "accelerate": accelerate,
         }  # fmt: skip
         options.out.parent.mkdir(parents=True, exist_ok=True)
         options.out.write_text(json.dumps(about | {"rows": rows, "cells": wholes}, indent=2) + "\n")

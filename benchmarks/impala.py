@@ -1,7 +1,9 @@
 """IMPALA's network in other forms: microseconds an observation, forward alone, with the gradient of the observation,
 and of all weights.
 
-    python benchmarks/impala.py [--batch 2048] [--repeats 20] [--out benchmarks/results/impala-NAME.json]
+    python benchmarks/impala.py [--forms plain blocks] [--parts attack update forward] [--batch 1024] [--seconds 35]
+
+Every form of every part is compiled first, some 5 to 15 s each; after `--seconds` no other is begun.
 
 All forms are the same function of the same weights. The first convolution reads three channels, which leaves tensor
 cores idle, and its output is the largest tensor of the network. The forms differ in how it and the pooling after it are
@@ -11,12 +13,18 @@ computed:
 - `split`: the observation as the sum of two bf16 numbers, six channels filled up to eight; bf16 from there on
 - `blocks`: on blocks of 2x2 pixels, 12 channels to 64 in float32; pooling is a maximum over shifted blocks
 - `split blocks`: both, 24 channels to 64 in bf16
+- `all blocks`: that, and the layers after it on blocks too, up to the last pooling: 64 and 128 channels instead of 16 and
+  32, with four times the arithmetic, three quarters of it with zeros
+
+The parts: `attack`, forward and gradient of the observations; `update`, forward and gradient of the weights; `forward`.
 
 On a CPU it only checks that they agree.
 """
 
 import argparse
+import itertools
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -25,8 +33,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bcl.device import quick_kernels
+from bcl.layers import Residual
 from bcl.policies.networks import ActorCritic, build
 
+LONGEST = 10.0  # seconds that compiling and measuring one form take, about
 First = Callable[[nn.Conv2d, Tensor], Tensor]  # observations to what the first pooling gives
 
 
@@ -58,6 +68,7 @@ def split_blocks(conv: nn.Conv2d, obs: Tensor) -> Tensor:
 
 
 FORMS: dict[str, First] = {"plain": plain, "split": split, "blocks": blocks, "split blocks": split_blocks}
+FORMS["all blocks"] = split_blocks
 
 
 def _half(x: Tensor) -> Tensor:
@@ -104,18 +115,37 @@ def _shifted(x: Tensor, dim: int) -> Tensor:
     return torch.cat([first, x.narrow(dim, 0, x.shape[dim] - 1)], dim=dim)
 
 
+def _stage(one: Residual, other: Residual, conv: nn.Conv2d, x: Tensor) -> Tensor:
+    """Two residual layers on blocks, the convolution after them, and its pooling."""
+    x = _laid_out(_to_blocks(x))
+    for residual in (one, other):
+        _, first, _, second = residual.path
+        x = x + _on_blocks(second, F.relu(_on_blocks(first, F.relu(x))))
+    return _pooled_blocks(_on_blocks(conv, x))
+
+
+def _on_blocks(conv: nn.Module, x: Tensor) -> Tensor:
+    assert isinstance(conv, nn.Conv2d)
+    return F.conv2d(x, _laid_out(_block_weight(conv.weight)), conv.bias.repeat_interleave(4), padding=1)
+
+
 class Form(nn.Module):
     """The network with its beginning in another form."""
 
-    def __init__(self, network: ActorCritic, first: First) -> None:
+    def __init__(self, network: ActorCritic, name: str) -> None:
         super().__init__()
         self.network = network
-        self._first = first
+        self._first = FORMS[name]
+        self._all_blocks = name == "all blocks"
 
     def forward(self, obs: Tensor) -> Tensor:
         conv, _, *rest = self.network.body
         with torch.autocast(obs.device.type, enabled=False):
             x = self._first(conv, obs)
+        if self._all_blocks:
+            for first in (0, 4):  # residual, residual, convolution, pooling
+                x = _stage(*rest[first : first + 3], x)
+            rest = rest[8:]
         for layer in rest:
             x = layer(x)
         with torch.autocast(obs.device.type, enabled=False):
@@ -143,61 +173,53 @@ def microseconds(work: Callable[[], object], repeats: int, batch: int) -> float:
     return sorted(times)[repeats // 2] * 1000 / batch
 
 
-def measure(form: Form, batch: int, repeats: int) -> dict[str, float]:
-    """Forward; forward and gradient of the observations, as an attack needs; forward and gradient of the weights, as an
-    update."""
-    obs = _laid_out(torch.rand(batch, 3, 64, 64, device="cuda"))
-    wanted = _laid_out(torch.rand_like(obs)).requires_grad_()
-    fixed = Form(form.network, form._first)
-    run = torch.compile(form, dynamic=False)
-    attacked = torch.compile(fixed, dynamic=False)
-
-    def forward() -> None:
-        with torch.no_grad(), torch.autocast("cuda", torch.bfloat16):
-            run(obs)
-
-    def attack() -> None:
-        with torch.autocast("cuda", torch.bfloat16):
-            scores = attacked(wanted)
-        torch.autograd.grad(scores.logsumexp(1).sum(), wanted)
-
-    def update() -> None:
-        with torch.autocast("cuda", torch.bfloat16):
-            scores = run(obs)
-        torch.autograd.grad(scores.logsumexp(1).sum(), weights)
-
+def measure(form: Form, part: str, batch: int, repeats: int) -> float:
+    """Microseconds an observation."""
+    obs = _laid_out(torch.rand(batch, 3, 64, 64, device="cuda")).requires_grad_(part == "attack")
     weights = [p for name, p in form.network.named_parameters() if not name.startswith("value")]
-    found = {"update": microseconds(update, repeats, batch)}
     for parameter in weights:
-        parameter.requires_grad_(False)
-    found |= {"forward": microseconds(forward, repeats, batch), "attack": microseconds(attack, repeats, batch)}
-    for parameter in weights:
-        parameter.requires_grad_(True)
-    return found
+        parameter.requires_grad_(part == "update")
+    run = torch.compile(form, dynamic=False)
+
+    def work() -> None:
+        with torch.set_grad_enabled(part != "forward"), torch.autocast("cuda", torch.bfloat16):
+            scores = run(obs)
+        if part != "forward":
+            torch.autograd.grad(scores.logsumexp(1).sum(), obs if part == "attack" else weights)
+
+    return microseconds(work, repeats, batch)
 
 
 def main() -> None:
     """Check, measure, print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--batch", type=int, default=2048)
+    parser.add_argument("--forms", nargs="+", choices=FORMS, default=["plain", "all blocks", "split blocks", "blocks"])
+    parser.add_argument("--parts", nargs="+", choices=["attack", "update", "forward"], default=["attack"])
+    parser.add_argument("--batch", type=int, default=1024)
     parser.add_argument("--repeats", type=int, default=20)
+    parser.add_argument("--seconds", type=float, default=35.0, help="after which no other form is begun")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
+    began = time.monotonic()
     torch.manual_seed(0)
     network = build("impala", (3, 64, 64), 15)
     assert isinstance(network, ActorCritic)
     obs = torch.rand(4, 3, 64, 64)
     with torch.no_grad():
-        off = {name: float((Form(network, first)(obs) - network(obs)).abs().max()) for name, first in FORMS.items()}
+        off = {name: float((Form(network, name)(obs) - network(obs)).abs().max()) for name in FORMS}
         print(f"largest score {float(network(obs).abs().max()):.2g}; largest differences on a CPU: {off}")
     if not torch.cuda.is_available():
         return
     nn.utils.convert_conv2d_weight_memory_format(network.cuda(), torch.channels_last)
-    rows = {}
+    rows: dict[str, dict[str, float]] = {}
     with quick_kernels(True):
-        for name, first in FORMS.items():
-            rows[name] = measure(Form(network, first), options.batch, options.repeats)
-            print(name, {part: round(time, 3) for part, time in rows[name].items()})
+        for part, name in itertools.product(options.parts, options.forms):
+            if time.monotonic() - began > options.seconds - LONGEST:
+                print(f"{part}, {name}: not begun, since {options.seconds:g} s would be over")
+                continue
+            found = measure(Form(network, name), part, options.batch, options.repeats)
+            rows.setdefault(name, {})[part] = found
+            print(f"{part}, {name}: {found:.3f} us ({time.monotonic() - began:.0f} s)", flush=True)
     if options.out:
         facts = {"device": torch.cuda.get_device_name(), "batch": options.batch, "microseconds": rows}
         options.out.write_text(json.dumps(facts, indent=1) + "\n")

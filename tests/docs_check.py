@@ -75,10 +75,10 @@ def run_python(code: str) -> None:
 
     train, evaluate, certify = bcl.train, bcl.evaluate, bcl.certify
 
-    def small(options: dict[str, Any]) -> dict[str, Any]:
-        return merge(options, {"size": "small", **small_settings("dqn", options.get("recipe", "vanilla"))})
+    def small(game: object, options: dict[str, Any]) -> dict[str, Any]:
+        return merge(options, {"size": "small", **small_settings(game, "dqn", options.get("recipe", "vanilla"))})
 
-    bcl.train = with_small_suites(lambda game, **options: train(game, **small(options)))
+    bcl.train = with_small_suites(lambda game, **options: train(game, **small(game, options)))
     bcl.evaluate = with_small_suites(lambda agent, **options: evaluate(agent, **options | {"episodes": 1}))
     bcl.certify = lambda agent, **options: certify(agent, **options | {"episodes": 1})
     exec(compile(code, "block", "exec"), {"__name__": "__main__"})

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bcl.config import resolve
+from bcl.games import AtariGame
 from bcl.recipes import find_recipe
 
 ROOT = Path(__file__).parents[1]
@@ -28,7 +30,8 @@ NOT_RUN = {
     r"ray start": "needs other machines; tests/runs/test_ray_executor.py simulates them",
     r"bcl train .*--ray-address": "needs a cluster; tests/runs/test_ray_executor.py simulates one",
     r"bcl train .*--wandb": "needs a package of 100 MB; tests/experiment/test_worker.py has a stand-in",
-    r"bcl train .*--recipe paced-": "waits for whole episodes of the game; tests/experiment/test_paced.py has short ones",
+    r"bcl train (?!acrobot|cartpole).*--recipe paced-": "waits for whole episodes of the game; tests/experiment/test_paced.py has short ones",
+    r"bcl train .*--init VANILLA": "needs an agent that plays; tests/experiment/test_paced.py has one",
     r"bcl train (bank_heist|road_runner) .*--recipe distilled": "the start must play the game, which few steps do not teach; tests/experiment/test_paced.py has a short one",
     r"tensorboard ": "serves until it is stopped",
     r"python benchmarks/curriculum.py .*--recipe": "trains curricula; tests/test_benchmarks.py does so with few steps",
@@ -65,20 +68,26 @@ SMALL_LEARNERS: dict[str, dict[str, Any]] = {
     "ppo": {"steps": 32, "num_envs": 2, "rollout": 8, "batch_size": 16, "epochs": 1},
 }
 SMALL_PHASES = {"runs": 1, "min_runs": 1, "max_runs": 1}
-SMALL_EVALUATION = {"episodes": 1, "max_steps": 2, "suite": "quick", "eps": "0.05", "score_eps": "0.05"}
+SMALL_PACE = {"pace_episodes": 1, "floor": -1000}  # above which any return of a small game is
+SMALL_STUDENT = {"steps": 2000, "num_envs": 4, "batch_size": 64, "log_steps": 200}
+SMALL_EVALUATION = {"episodes": 1, "suite": "quick", "eps": "0.05", "score_eps": "0.05"}
 
 
-def small_settings(learner: str, recipe: str = "vanilla") -> dict[str, dict[str, Any]]:
-    """Of a training that takes an instant; of a curriculum those that its recipe uses."""
+def small_settings(game: object, learner: str, recipe: str = "vanilla") -> dict[str, dict[str, Any]]:
+    """Of a training that takes an instant; those that its game and recipe use."""
     strategies = {stage.strategy for stage in find_recipe(recipe).stages}
     judged = {"judged_by": "quick"} if strategies - {"none"} else {}
     phases = SMALL_PHASES if strategies & {"next", "skip", "open"} else {}
-    return {learner: SMALL_LEARNERS[learner], "curriculum": judged | phases, "evaluation": SMALL_EVALUATION}
+    distills = any(stage.loss == "distill" for stage in find_recipe(recipe).stages)
+    student = {"distill": SMALL_STUDENT} if distills else {}
+    curriculum = judged | phases | (SMALL_PACE if distills else {})
+    cut = {"max_steps": 2} if isinstance(game, str) and isinstance(resolve(game).game, AtariGame) else {}
+    return {learner: SMALL_LEARNERS[learner], **student, "curriculum": curriculum, "evaluation": SMALL_EVALUATION | cut}
 
 
-def small_options(learner: str, recipe: str = "vanilla") -> list[str]:
+def small_options(game: str, learner: str, recipe: str = "vanilla") -> list[str]:
     """The same as options."""
-    tables = small_settings(learner, recipe).items()
+    tables = small_settings(game, learner, recipe).items()
     return [f"--{name}.{key}={value}" for name, table in tables for key, value in table.items()]
 
 
@@ -100,7 +109,7 @@ SCRIPTS = {
         "1",
         "--parallel",
         "1",
-        *small_options("dqn", "bcl-mos-at"),
+        *small_options("cartpole", "dqn", "bcl-mos-at"),
     ],
     "benchmarks/dqn.py": shlex.split(
         "--device cpu --num-envs 4 --batch 16 --fill 32 --seconds 0.5 --losses at --no-reference"
@@ -208,11 +217,15 @@ def small(words: list[str]) -> list[str]:
     if words[0] == "python":
         return [str(ROOT / words[1]), *words[2:], *SCRIPTS[words[1]]]
     name, rest = words[1], words[2:]
-    if name == "train":
+    if name == "train" and "--help" not in rest:
         rest += ["--algo", "ppo"] if PPO_AGENT in rest else []
         learner = "ppo" if rest[0] in PROCGEN or "ppo" in rest else "dqn"
         recipe = rest[rest.index("--recipe") + 1] if "--recipe" in rest else "vanilla"
-        rest = [*rest, *([] if "--size" in rest else ["--size", "small"]), *small_options(learner, recipe)]
+        # A paced budget waits for whole episodes: another recipe makes the run that the commands after it read.
+        if "paced-" in recipe:
+            rest += [] if "--out" in rest else ["--out", f"runs/{rest[0]}-{recipe}-s0"]
+            rest[rest.index(recipe)] = recipe = "at"
+        rest = [*rest, *([] if "--size" in rest else ["--size", "small"]), *small_options(rest[0], learner, recipe)]
     elif name == "video" and "--steps" not in rest:
         rest = [*rest, "--steps", "20"]
     elif name in SMALLER and "--help" not in rest:

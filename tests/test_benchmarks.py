@@ -269,7 +269,7 @@ def test_curriculum_compares_judging_beside_training_with_judging_after_it(bench
         "--dqn.steps=64 --dqn.num_envs=4 --dqn.batch_size=8 --network.hidden=8 --dqn.ramp_steps=60 --dqn.log_steps=16"
     )
     more = "--dqn.samples_per_step=2 --dqn.buffer_size=64 --dqn.replay_initial=16 --evaluation.episodes=1"
-    few = "--evaluation.max_steps=20 --curriculum.runs=1 --curriculum.max_runs=2 --curriculum.nominal_threshold=1"
+    few = "--curriculum.runs=1 --curriculum.max_runs=2 --curriculum.nominal_threshold=1"
     monkeypatch.setattr(sys, "argv", ["curriculum.py", *f"{words} {sizes} {more} {few}".split(), "--out", str(out)])
     benchmark("curriculum").main()
     result = json.loads(out.read_text())
@@ -362,7 +362,7 @@ def test_a_campaign_trains_side_by_side_and_keeps_the_agents(benchmark, monkeypa
     monkeypatch.setattr(campaign, "STARTS", tmp_path / "none")
     words = ["cartpole,dqn.steps=128,recipe=vanilla", "no_such_game", "--minutes", "5"]
     words += ["--out", str(tmp_path), "--device", "cpu"]
-    monkeypatch.setattr(sys, "argv", ["campaign.py", *words, *small_options("dqn")])
+    monkeypatch.setattr(sys, "argv", ["campaign.py", *words, *small_options("cartpole", "dqn")])
     campaign.main()
     said = capsys.readouterr().out
     assert "cartpole-dqn.steps-128-recipe-vanilla: finished" in said
@@ -404,6 +404,14 @@ def test_minutes_of_a_paced_run_are_its_largest_budget_so_far(benchmark):
     assert [*benchmark("minutes").reached(stage)] == [(2.0, 0.1), (4.0, 0.3), (6.0, 0.3)]
 
 
+def test_the_name_of_a_campaigns_training_fits_into_a_file_name(benchmark):
+    short_name = benchmark("campaign").short_name
+    long = "pong," + ",".join(f"dqn.setting_{number}=1" for number in range(40))
+    assert short_name("pong,dqn.steps=5") == "pong-dqn.steps-5"
+    assert len(short_name(long)) < 200
+    assert short_name(long) != short_name(f"{long},seed=1")
+
+
 def test_a_campaign_keeps_what_held_a_budget_and_the_checkpoint_where_time_ran_out(benchmark, tmp_path):
     campaign = benchmark("campaign")
     start, held, last = (Policy(PolicySpec("dueling-mlp", (4,), 2, (-1.0,), (1.0,), (8,))) for _ in range(3))
@@ -442,8 +450,8 @@ def test_the_forms_of_impala_are_one_function_with_one_gradient(benchmark):
     obs = torch.rand(2, 3, 64, 64, requires_grad=True)
     scores = network(obs)
     (gradient,) = torch.autograd.grad(scores[:, 0].sum(), obs)
-    for first in script.FORMS.values():
-        same = script.Form(network, first)(obs)
+    for name in script.FORMS:
+        same = script.Form(network, name)(obs)
         torch.testing.assert_close(same, scores, rtol=1e-4, atol=1e-7)
         (found,) = torch.autograd.grad(same[:, 0].sum(), obs)
         torch.testing.assert_close(found, gradient, rtol=1e-3, atol=1e-2 * gradient.abs().max().item())

@@ -2,11 +2,13 @@ import dataclasses
 import tomllib
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import bcl
+from bcl import zoo
 from bcl.config import (
     _USES,
     AttackConfig,
@@ -329,7 +331,12 @@ def test_games_without_a_preset() -> None:
     assert resolve("breakout").game == AtariGame("breakout")
     assert resolve("maze").game == ProcgenGame("maze")
     assert resolve("maze").algo == "ppo"
-    assert resolve("Acrobot-v1").game == GymnasiumGame("Acrobot-v1")
+    assert resolve("MountainCar-v0").game == GymnasiumGame("MountainCar-v0")
+
+
+def test_the_id_of_a_game_with_a_preset_has_the_settings_of_the_preset() -> None:
+    for recipe in ("vanilla", "paced-at"):
+        assert resolve_stages("Acrobot-v1", recipe=recipe) == resolve_stages("acrobot", recipe=recipe)
 
 
 @pytest.mark.parametrize(
@@ -528,6 +535,14 @@ def test_a_quick_look_of_a_vector_game_is_of_the_same_game_with_every_recipe() -
     assert games == {resolve("cartpole").game}
 
 
+def test_a_quick_look_keeps_a_limit_of_runs_that_is_smaller_than_its_own(tmp_path: Path) -> None:
+    file = tmp_path / "own.toml"
+    file.write_text('[[stages]]\nloss = "at"\nstrategy = "next"\ncurriculum = { target = 0.06, max_runs = 3 }\n')
+    quick = resolve("cartpole", recipe=str(file), settings={"size": "small"})
+    assert quick.curriculum.max_runs == 3
+    assert resolve("cartpole", recipe="bcl-mos-at", settings={"size": "small"}).curriculum.max_runs == 8
+
+
 def test_a_quick_look_refuses_a_weak_start_only_if_asked_to() -> None:
     quick, asked = (
         resolve("cartpole", recipe="bcl-mos-at", settings={"size": "small", "curriculum": own})
@@ -625,6 +640,32 @@ def test_a_file_of_another_recipe_is_told_as_that(tmp_path: Path) -> None:
     assert resolve("cartpole", recipe=str(mine), file=file).recipe == "run_of_mine"
 
 
+def test_arrays_are_lists() -> None:
+    listed = {
+        "network": {"hidden": [16, 8]},
+        "game": {"scale": [1.0, 2.0, 3.0, 4.0]},
+        "dqn": {"checkpoint_replay": True},
+    }
+    arrays = {section: {key: np.array(value) for key, value in table.items()} for section, table in listed.items()}
+    assert resolve("cartpole", settings=arrays) == resolve("cartpole", settings=listed)
+
+
+@pytest.mark.parametrize(
+    ("section", "key"),
+    [
+        ("dqn", "td_loss"),
+        ("dqn", "checkpoint_replay"),
+        ("dqn", "steps"),
+        ("curriculum", "nominal_threshold"),
+        ("game", "id"),
+        ("game", "engine"),
+    ],
+)
+def test_an_array_where_one_value_belongs_is_refused_in_a_sentence(section: str, key: str) -> None:
+    with pytest.raises(ConfigError, match=rf"^{section}\.{key} = '?\[1, 2\]'? is not "):
+        resolve("cartpole", recipe="paced-at", settings={section: {key: np.array([1, 2])}})
+
+
 def test_settings_that_one_stage_uses_are_taken() -> None:
     for words in (
         "--recipe radial --attack.in_play 0.5",  # of copies that play under attack while bounds are trained
@@ -674,6 +715,7 @@ def test_settings_that_one_stage_uses_are_taken() -> None:
         ("--recipe distilled --distill.spread 0.5 --distill.in_play 0", "bounds alone need no attack"),
         ("--recipe vanilla --dqn.checkpoint_minutes 1 --dqn.checkpoint_steps 9", "checkpoints are counted in steps"),
         ("--recipe vanilla --network.kind plain-cnn --network.hidden 9", "its network is convolutional"),
+        ("--recipe vanilla --evaluation.max_steps 9", "only episodes of Atari games are cut off; leave it out"),
     ],
 )
 def test_a_typed_setting_that_nothing_uses_is_refused_and_a_file_of_settings_is_not(
@@ -693,9 +735,24 @@ def test_a_typed_setting_that_nothing_uses_is_refused_and_a_file_of_settings_is_
     resolve_stages("cartpole", file=file)
 
 
+@pytest.mark.parametrize("agent", zoo.names())
+def test_the_complete_file_of_an_older_run_is_taken_whatever_the_defaults_were(agent: str) -> None:
+    file = Path(zoo.__file__).parent / agent / "config.toml"
+    stored = config_from_toml(file.read_text())
+    assert resolve(stored.game.id, file=file).dqn == stored.dqn
+
+
+def test_settings_of_both_learners_in_a_short_file_are_refused(tmp_path: Path) -> None:
+    file = tmp_path / "short.toml"
+    file.write_text("[dqn]\nsteps = 9000\n[ppo]\nsteps = 9000\n")
+    with pytest.raises(ConfigError, match=r"ppo\.steps changes nothing, the learner is dqn \(in "):
+        resolve("cartpole", file=file)
+
+
 def test_what_says_who_uses_a_setting_names_settings() -> None:
     for use in _USES:
-        assert {*use.names} <= {*Config.__annotations__[use.section].__dataclass_fields__}
+        section, _, names = use.names.partition(".")
+        assert {*names.split()} <= {*Config.__annotations__[section].__dataclass_fields__}
 
 
 def test_the_way_to_another_learner_is_the_one_that_decides_it() -> None:

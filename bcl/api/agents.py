@@ -95,11 +95,18 @@ def wrap(network: "nn.Module", game: str | Game | Callable[..., Any]) -> Policy:
 
 
 def import_policy(
-    path: Where, format: str, game: str | Game | Callable[..., Any], *, normalise: Where | None = None
+    path: Where,
+    format: str,
+    game: str | Game | Callable[..., Any],
+    /,
+    *,
+    normalise: Where | None = None,
+    **settings: Any,
 ) -> Policy:
     """Convert a published checkpoint into a bcl policy, without running anything it carries.
 
-    `bcl.save` writes the policy to a file.
+    `bcl.save` writes the policy to a file. Settings of a game by name are given as to `bcl.train`, those of other
+    sections are refused.
 
     Args:
         path: The foreign checkpoint.
@@ -113,9 +120,15 @@ def import_policy(
     statistics = None if normalise is None else path_of("normalise", normalise)
     if statistics and not statistics.is_file():
         raise WeightsError(f"normalise = '{statistics}' is not a file", "give the npz file of the statistics")
+    for name, value in settings.items():
+        if name != "game":
+            name += f".{next(iter(value))}" if isinstance(value, dict) else ""
+            hint = "leave it out: only settings of the game count here (--game.KEY VALUE)"
+            raise ConfigError(f"{name} changes nothing in an import", hint)
+    played = game_of(game, settings)
     from bcl.policies import importers
 
-    return importers.import_policy(path_of("path", path), format, game_of(game), statistics)
+    return importers.import_policy(path_of("path", path), format, played, statistics)
 
 
 def policy_file(path: Path) -> Path:

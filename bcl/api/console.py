@@ -1,6 +1,7 @@
 """The terminal: bars with the time left, plain lines where there is no terminal, and Ctrl-C."""
 
 import contextlib
+import functools
 import multiprocessing
 import os
 import signal
@@ -150,7 +151,7 @@ class live(Bars):
     """A run that this process works on: a bar for the whole and one for every piece of its work that is under way.
 
     `shown` forces bars or none, `lines` are printed where none are; `on_row` is told the rows of metrics that are new,
-    and what it raises gets the `note`; `whole` is what the run is called.
+    and what it raises gets the `note`; `others` are the repeats beside it, whose time left is shown with its own.
     """
 
     def __init__(
@@ -160,11 +161,12 @@ class live(Bars):
         lines: bool = True,
         on_row: Callable[[str, dict[str, Any]], object] | None = None,
         note: str = "",
-        whole: str = WHOLE,
+        others: Sequence[Path] = (),
     ) -> None:
         super().__init__(shown, lines)
         self._run = run
-        self._name = whole
+        self._others = others
+        self._name = f"all {len(others) + 1} repeats" if others else WHOLE
         self._since = time.time()
         self._watched = shown is not False or lines
         self._looked = time.monotonic()
@@ -209,10 +211,11 @@ class live(Bars):
         """All training and evaluating, by what each takes; nothing where there is no end."""
         from bcl.experiment.status import incumbent, speeds, work_of
 
-        work = work_of(self._run, under_way)
-        known = speeds(self._run)
-        if work is None:
+        mine = work_of(self._run, under_way)
+        if mine is None or None in self._work_of_others:
             return
+        work = sum(filter(None, self._work_of_others), start=mine)
+        known = next(filter(None, map(speeds, (self._run, *self._others))), None)
         if known is None:
             yield Shown(self._name, self._name, 0.0, "time left: once a run trains")
             return
@@ -220,8 +223,15 @@ class live(Bars):
         speed = sum(piece.row.get("steps_per_second") or 0.0 for piece in under_way) or speed
         done, of = work.seconds(speed, self._pass_speed(work, under_way) or guessed)
         best = incumbent(self._run)
-        numbers = "about" + (f", best so far: {best}" if best else "")
-        yield Shown(self._name, self._name, done / of, numbers, of - done)
+        words = ("about", "at most" if work.at_most else "", best and f"best so far: {best}")
+        yield Shown(self._name, self._name, done / of, ", ".join(filter(None, words)), of - done)
+
+    @functools.cached_property
+    def _work_of_others(self) -> list["Work | None"]:
+        """Which rests while this run is at work."""
+        from bcl.experiment.status import work_of
+
+        return [work_of(run, ()) for run in self._others]
 
     def _pass_speed(self, work: "Work", under_way: Sequence["Piece"]) -> float | None:
         """That of the evaluations since this began; none: not known."""
@@ -241,7 +251,7 @@ class live(Bars):
             for folder, row in self._rows(self._told):
                 self._told[folder] = row["step"]
                 try:
-                    self._on_row(str(folder.relative_to(self._run)), row)
+                    self._on_row(str(folder.relative_to(self._run.parent if self._others else self._run)), row)
                 except Exception as error:
                     error.add_note(self._note)
                     raise

@@ -104,12 +104,6 @@ class Video(Result):
         shown = {"eps": self.eps, "steps": self.steps, "changed": self.changed, "return": self.total}
         return {"mp4": str(self.mp4), "gif": str(self.gif), **shown}
 
-    def _rows(self) -> list[dict[str, Any]]:
-        return [self.to_dict()]
-
-    def _tables(self) -> list[Table]:
-        return []
-
     def _repr_html_(self) -> str:
         picture = base64.b64encode(self.gif.read_bytes()).decode()
         return f'<pre>{escape(str(self))}</pre><img src="data:image/gif;base64,{picture}">'
@@ -141,7 +135,7 @@ def report(
     Args:
         run: A run directory, a directory of repeats, a policy file, or an agent of `bcl zoo`.
         out: The page; by default report.html in the run, or in the folder of results beside a policy file.
-        frames: Show sample frames, which have to be played the first time; --no-frames leaves them out.
+        frames: --no-frames leaves out sample frames, which have to be played the first time.
         device: Where sample frames are played: auto, cpu or cuda.
     """
     from bcl.api.agents import pick_device

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any, Literal
 from bcl import recipes, zoo
 from bcl.api import Policy, Where, check, named_game, path_of, text
 from bcl.api.workers import Workers
-from bcl.config import Stages, resolve_stages
+from bcl.config import Stages, preset_for, resolve_stages
 from bcl.errors import BclError, ConfigError, StoreError, TrainingError, counted
+from bcl.games import atari_name
 from bcl.result import Result, Table
 from bcl.runs import store
-from bcl.runs.directory import Repeats, RunDirectory, check_new, make_room, runs_of
+from bcl.runs.directory import Repeats, RunDirectory, check_new, make_room, runs_of, take_recipes
 from bcl.settings import Count, format_eps
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ class Run(Result):
         return str(self.folder)
 
     def __repr__(self) -> str:
-        return f"Run('{self.folder}')"
+        return f"{type(self).__name__}('{self.folder}')"
 
     @property
     def sentence(self) -> str:
@@ -121,15 +122,23 @@ class RepeatedRun(Run):
         for run in self.runs:
             yield from run._rows()
 
+    def _repr_html_(self) -> str:
+        scores = "".join(f"<p>{escape(line)}</p>" for line in self._final_scores())
+        return f"{scores}{self.median._repr_html_()}"
+
     def __str__(self) -> str:
         """The text of every run, then their final scores."""
+        return "\n".join([*map(str, self.runs), *self._final_scores()])
+
+    def _final_scores(self) -> list[str]:
         finals = self.summary["final_scores"]
         median = self.median.folder
         scores = " ".join(f"{score:.4g}" for score in finals.values())
-        lines = [*map(str, self.runs), f"final score: {self.summary['final_score_is']}"]
-        lines.append(f"final scores of {len(self.runs)} repeats: {scores}, IQM {self.summary['iqm']:.4g}")
-        lines.append(f"the median is {median} with {finals[median.name]:.4g}")
-        return "\n".join(lines)
+        return [
+            f"final score: {self.summary['final_score_is']}",
+            f"final scores of {len(self.runs)} repeats: {scores}, IQM {self.summary['iqm']:.4g}",
+            f"the median is {median} with {finals[median.name]:.4g}",
+        ]
 
 
 @dataclass(frozen=True)
@@ -176,8 +185,8 @@ class Finisher:
         note = f"on_row raised this; what was trained is kept, {continue_with}"
         stops = console.stop_requests(continue_with) if self.as_command else contextlib.nullcontext(lambda: False)
         try:
-            whole = console.WHOLE if run == resumed else f"all of {run.name}"  # one of several repeats
-            bars = console.live(run, self.progress, self.as_command, self.on_row, note, whole)
+            others = [one.path for one in Repeats(resumed).runs() if one.path != run]
+            bars = console.live(run, self.progress, self.as_command, self.on_row, note, others)
             with stops as interrupted, bars as view:
                 dispatcher = self.workers.dispatcher(interrupted, view.tick, self.say)
                 self.say(f"'{run}' is finished" if RunDirectory(run).finished else f"run: {run}{until}")
@@ -250,6 +259,8 @@ def train(
         text("recipe", recipe, "give its name, such as 'at'")
     start = _agent(init)
     file = None if config is None else path_of("config", config)
+    if file:
+        take_recipes(file)
     own = settings | {key: value for key, value in (("seed", seed), ("size", size)) if value is not None}
     stages = resolve_stages(name, recipe=recipe, file=file, settings=own, agent=_decided_by(start))
     last = stages[-1][1]
@@ -266,6 +277,10 @@ def train(
         say(A_QUICK_LOOK)
     if callable(game) and ":" not in name:
         say(KNOWN_HERE)
+    if (preset := preset_for(last.game)) not in (None, name):
+        say(f"{name} has a preset: its settings are those of '{preset}'")
+    if rom := atari_name(last.game):
+        say(f"{name} is played on whole frames in colour; 'bcl train {rom}' plays it as the paper does, and faster")
     with store.lock(folder, say):
         if repeats > 1:
             if not begun:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from bcl.attacks.objectives import TowardActions
-from bcl.attacks.pgd import climb
+from bcl.attacks.pgd import Climb, climb
 from bcl.attacks.threat import Attack, AttackedPolicy, Ball, Budget, Randomness, per_sample
 from bcl.errors import BclError, ConfigError
 
@@ -29,7 +29,7 @@ class Directed:
         aims = self.director(obs)
         ball = Ball.around(policy, obs, eps)
         towards = TowardActions(aims.clamp(min=0))
-        found = climb(towards, policy, obs, obs.new_empty(0), ball, self.steps, self.step * eps)
+        found = climb(policy, Climb(towards, obs, obs.new_empty(0), ball, self.step * eps), self.steps)
         return torch.where(per_sample(aims == NO_TARGET, obs), obs, found)
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import Generator, Tensor
 
 from bcl.attacks.objectives import Margin
-from bcl.attacks.threat import AttackedPolicy, Ball, Budget, Randomness, demand, per_sample
+from bcl.attacks.threat import AttackedPolicy, Ball, Budget, Randomness, demand, fusing, per_sample
 
 SQUARE_HALVINGS = (10, 50, 200, 500, 1000, 2000, 4000, 6000, 8000)  # per 10,000 queries
 
@@ -49,11 +49,18 @@ class Square:
         for query in range(1, self.queries):
             share = self.area / 2 ** sum(query * 10_000 > halving * self.queries for halving in SQUARE_HALVINGS)
             inside, sign = _window(obs, share, generator)
-            tried = ball.project(torch.where(inside, obs + eps * sign, best))
-            value = Margin()(policy(tried), clean)
-            best = torch.where(per_sample(value > best_value, obs), tried, best)
-            best_value = torch.maximum(value, best_value)
+            tried = fusing(policy, _tried)(obs, eps, inside, sign, best, ball)
+            best, best_value = fusing(policy, _better)(best, best_value, tried, policy(tried), clean)
         return best
+
+
+def _tried(obs: Tensor, eps: Budget, inside: Tensor, sign: Tensor, best: Tensor, ball: Ball) -> Tensor:
+    return ball.project(torch.where(inside, obs + eps * sign, best))
+
+
+def _better(best: Tensor, best_value: Tensor, tried: Tensor, scores: Tensor, clean: Tensor) -> tuple[Tensor, Tensor]:
+    value = Margin()(scores, clean)
+    return torch.where(per_sample(value > best_value, best), tried, best), torch.maximum(value, best_value)
 
 
 def uniform(obs: Tensor, eps: Budget, generator: Randomness, copies: int = 1) -> Tensor:

@@ -1,15 +1,16 @@
 """Attacks that follow the sign of the gradient."""
 
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from math import ceil
+from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
 from bcl.attacks.noise import uniform
 from bcl.attacks.objectives import CrossEntropy, Objective, TowardActions, ascent, clean_scores, flips
-from bcl.attacks.threat import AttackedPolicy, Ball, Budget, Randomness, demand, per_copy, per_sample
+from bcl.attacks.threat import AttackedPolicy, Ball, Budget, Randomness, demand, fusing, per_copy, per_sample
 from bcl.errors import ConfigError
 
 APGD_MOMENTUM = 0.75  # weight of the new step against the last one
@@ -47,15 +48,22 @@ class PGD:
             raise ConfigError(what, "set random_start=True")
 
     def __call__(self, policy: AttackedPolicy, obs: Tensor, eps: Budget, generator: Randomness, /) -> Tensor:
+        return _climbed(self, policy, obs, eps, generator)
+
+    def begin(self, policy: AttackedPolicy, obs: Tensor, eps: Budget, generator: Randomness) -> "Climb":
+        """Restarts are rows of one batch."""
         chooses = self.restarts > 1  # by what the clean action was
         clean = _copies(policy(obs) if chooses else clean_scores(self.objective, policy, obs), self.restarts)
         obs = _copies(obs, self.restarts)
         eps = per_copy(eps, self.restarts)
         start = uniform(obs, eps, generator, self.restarts) if self.random_start else 0
-        ball = Ball.around(policy, obs, eps)
-        found = climb(self.objective, policy, obs + start, clean, ball, self.steps, self.step * eps)
-        if not chooses:
+        return Climb(self.objective, obs + start, clean, Ball.around(policy, obs, eps), self.step * eps)
+
+    def end(self, policy: AttackedPolicy, begun: "Climb", found: Tensor) -> Tensor:
+        """The best of the restarts."""
+        if self.restarts == 1:
             return found
+        clean = begun.clean
         scores = policy(found)
         values = self.objective(scores, clean).view(self.restarts, -1)
         flipped = flips(scores, clean).view(self.restarts, -1)
@@ -84,7 +92,7 @@ class MixedPGD:
         start = uniform(obs, eps, generator) * (large | self.random_start)
         size = torch.where(large, 1.0, self.step).to(obs.dtype) * eps
         ball = Ball.around(policy, obs, eps)
-        return climb(self.objective, policy, obs + start, clean, ball, self.steps, size)
+        return climb(policy, Climb(self.objective, obs + start, clean, ball, size), self.steps)
 
 
 @dataclass(frozen=True)
@@ -100,6 +108,10 @@ class WorstAction:
         demand("above 0", step=self.step)
 
     def __call__(self, policy: AttackedPolicy, obs: Tensor, eps: Budget, generator: Randomness, /) -> Tensor:
+        return _climbed(self, policy, obs, eps, generator)
+
+    def begin(self, policy: AttackedPolicy, obs: Tensor, eps: Budget, generator: Randomness) -> "Climb":
+        """Actions are rows of one batch."""
         clean = policy(obs)
         batch, actions = clean.shape
         towards = TowardActions(torch.arange(actions, device=obs.device).repeat_interleave(batch))
@@ -107,10 +119,65 @@ class WorstAction:
         clean = _copies(clean, actions)
         eps = per_copy(eps, actions)
         start = uniform(obs, eps, generator, actions) if self.random_start else 0
-        ball = Ball.around(policy, obs, eps)
-        found = climb(towards, policy, obs + start, clean, ball, self.steps, self.step * eps)
+        return Climb(towards, obs + start, clean, Ball.around(policy, obs, eps), self.step * eps)
+
+    def end(self, policy: AttackedPolicy, begun: "Climb", found: Tensor) -> Tensor:
+        """Of the actions really reached, the one with the lowest clean score."""
+        actions = begun.clean.shape[1]
         reached = policy(found).argmax(dim=1, keepdim=True)
-        return _pick(found, clean.gather(1, reached).view(actions, batch).argmin(dim=0))
+        return _pick(found, begun.clean.gather(1, reached).view(actions, -1).argmin(dim=0))
+
+
+class Climb(NamedTuple):
+    """What `climb` begins from."""
+
+    objective: Objective
+    obs: Tensor
+    clean: Tensor
+    ball: Ball
+    size: Budget
+
+
+@dataclass(frozen=True)
+class Together:
+    """Several climbs of as many steps, whose rows are one batch: each finds what it would find alone."""
+
+    attacks: tuple[PGD | WorstAction, ...]
+    """One for each generator, and of an equal share of the rows."""
+
+    def __call__(self, policy: AttackedPolicy, obs: Tensor, eps: Budget, generator: Randomness, /) -> Tensor:
+        assert isinstance(eps, Tensor)
+        assert not isinstance(generator, Generator)
+        owners = list(dict.fromkeys(self.attacks))
+        counts = [self.attacks.count(owner) for owner in owners]
+        copies = len(obs) // len(self.attacks)
+        rows = [copies * count for count in counts]
+        ends = list(accumulate(counts))
+        draws = [generator[end - count : end] for end, count in zip(ends, counts, strict=True)]
+        parts = zip(owners, obs.split(rows), eps.split(rows), draws, strict=True)
+        begun = [owner.begin(policy, *part) for owner, *part in parts]
+        whole = Climb(
+            _ByRows(tuple(one.objective for one in begun), tuple(one.clean for one in begun)),
+            torch.cat([one.obs for one in begun]),
+            obs.new_empty(0),
+            Ball(torch.cat([one.ball.lo for one in begun]), torch.cat([one.ball.hi for one in begun])),
+            torch.cat([torch.as_tensor(one.size) for one in begun]),
+        )
+        found = climb(policy, whole, owners[0].steps).split([len(one.obs) for one in begun])
+        return torch.cat([owner.end(policy, one, part) for owner, one, part in zip(owners, begun, found, strict=True)])
+
+
+@dataclass(frozen=True)
+class _ByRows:
+    """Objectives, each of rows of its own, as many as it has clean scores."""
+
+    objectives: tuple[Objective, ...]
+    clean: tuple[Tensor, ...]
+
+    def __call__(self, scores: Tensor, _clean: Tensor, /) -> Tensor:
+        parts = scores.split([len(clean) for clean in self.clean])
+        found = zip(self.objectives, parts, self.clean, strict=True)
+        return torch.cat([objective(part, clean) for objective, part, clean in found])
 
 
 @dataclass(frozen=True)
@@ -128,52 +195,89 @@ class APGD:
         ball = Ball.around(policy, obs, eps)
         windows = checkpoints(self.steps)
 
-        x = last = best = ball.project(obs + uniform(obs, eps, generator))
+        x = last = ball.project(obs + uniform(obs, eps, generator))
         scores, value, gradient = ascent(self.objective, policy, x, clean)
-        best_value = value
-        best_gradient = gradient
-        best_flips = flips(scores, clean)
+        best = _Best(x, value, gradient, flips(scores, clean))
         size = per_sample(torch.ones_like(value), obs) * 2 * eps
         rises = torch.zeros_like(value)
-        improved = torch.zeros_like(best_flips)
-        halved = torch.zeros_like(best_flips)
+        improved = torch.zeros_like(best.flips)
+        halved = torch.zeros_like(best.flips)
 
         for k in range(1, self.steps + 1):
-            weight = 1.0 if k == 1 else APGD_MOMENTUM
-            target = ball.project(x + size * gradient.sign())
-            x, last = ball.project(x + weight * (target - x) + (1 - weight) * (x - last)), x
+            move = _first_moved if k == 1 else _moved
+            x, last = fusing(policy, move)(x, last, gradient, size, ball), x
             scores, new_value, gradient = ascent(self.objective, policy, x, clean)
             rises = rises + (new_value > value)
             value = new_value
-
-            flipped = flips(scores, clean)
-            better = (flipped & ~best_flips) | ((flipped == best_flips) & (value > best_value))
-            best = torch.where(per_sample(better, obs), x, best)
-            best_gradient = torch.where(per_sample(better, obs), gradient, best_gradient)
-            best_value = torch.where(better, value, best_value)
-            best_flips = best_flips | flipped
+            best, better = fusing(policy, _better)(best, x, value, gradient, scores, clean)
             improved = improved | better
 
             if k in windows:
                 halved = (rises < APGD_RISES * windows[k]) | (~halved & ~improved)
                 size = torch.where(per_sample(halved, obs), size / 2, size)
-                x = torch.where(per_sample(halved, obs), best, x)
-                gradient = torch.where(per_sample(halved, obs), best_gradient, gradient)
-                value = torch.where(halved, best_value, value)
+                x = torch.where(per_sample(halved, obs), best.x, x)
+                gradient = torch.where(per_sample(halved, obs), best.gradient, gradient)
+                value = torch.where(halved, best.value, value)
                 rises = torch.zeros_like(rises)
                 improved = torch.zeros_like(improved)
-        return best
+        return best.x
 
 
-def climb(
-    objective: Objective, policy: AttackedPolicy, obs: Tensor, clean: Tensor, ball: Ball, steps: int, size: Budget
+class _Best(NamedTuple):
+    """The best point so far of each observation, and what was found there."""
+
+    x: Tensor
+    value: Tensor
+    gradient: Tensor
+    flips: Tensor
+
+
+def _moved(
+    x: Tensor, last: Tensor, gradient: Tensor, size: Tensor, ball: Ball, weight: float = APGD_MOMENTUM
 ) -> Tensor:
+    target = ball.project(x + size * gradient.sign())
+    return ball.project(x + weight * (target - x) + (1 - weight) * (x - last))
+
+
+def _first_moved(x: Tensor, last: Tensor, gradient: Tensor, size: Tensor, ball: Ball) -> Tensor:
+    return _moved(x, last, gradient, size, ball, weight=1.0)
+
+
+def _better(
+    best: _Best, x: Tensor, value: Tensor, gradient: Tensor, scores: Tensor, clean: Tensor
+) -> tuple[_Best, Tensor]:
+    """The best with a new point, and where that is better: one that changes the action is, else one of higher value."""
+    flipped = flips(scores, clean)
+    better = (flipped & ~best.flips) | ((flipped == best.flips) & (value > best.value))
+    images = per_sample(better, x)
+    kept = _Best(
+        torch.where(images, x, best.x),
+        torch.where(better, value, best.value),
+        torch.where(images, gradient, best.gradient),
+        best.flips | flipped,
+    )
+    return kept, better
+
+
+def climb(policy: AttackedPolicy, begun: Climb, steps: int) -> Tensor:
     """`steps` projected steps along the sign of the gradient; the last iterate."""
-    obs = ball.project(obs)
+    obs = begun.ball.project(begun.obs)
+    step = fusing(policy, _stepped)
     for _ in range(steps):
-        _, _, gradient = ascent(objective, policy, obs, clean)
-        obs = ball.project(obs + size * gradient.sign())
+        _, _, gradient = ascent(begun.objective, policy, obs, begun.clean)
+        obs = step(obs, gradient, begun.size, begun.ball)
     return obs
+
+
+def _climbed(
+    attack: PGD | WorstAction, policy: AttackedPolicy, obs: Tensor, eps: Budget, generator: Randomness
+) -> Tensor:
+    begun = attack.begin(policy, obs, eps, generator)
+    return attack.end(policy, begun, climb(policy, begun, attack.steps))
+
+
+def _stepped(obs: Tensor, gradient: Tensor, size: Budget, ball: Ball) -> Tensor:
+    return ball.project(obs + size * gradient.sign())
 
 
 def _copies(batch: Tensor, count: int) -> Tensor:

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from bcl.attacks.noise import fill_uniform, uniform
 from bcl.attacks.objectives import CrossEntropy, Objective, ascent, clean_scores
-from bcl.attacks.threat import AttackedPolicy, Ball, Budget, Randomness, demand, per_sample
+from bcl.attacks.threat import AttackedPolicy, Ball, Budget, Randomness, demand, fusing, per_sample
 
 DRAW = 64  # starts whose noise is drawn at once
 ALPHA = 0.375  # saturates for eps < 0.1875: every element with a gradient lands on +eps or -eps
@@ -32,7 +32,8 @@ class _ManyStarts:
     chunk: int = field(default=0, repr=False, compare=False)
     """Images per forward pass, though never less than 64 whole batches; bounds memory, not the result. 0: by device."""
     leaves_settled: bool = field(default=True, repr=False, compare=False)
-    """Observations for which no later start can be chosen are left alone; not inside a captured graph."""
+    """Observations for which no later start can be chosen are left alone, because of what was reached or because the
+    policy `proves` that no other action can be; not inside a captured graph."""
 
     def __post_init__(self) -> None:
         demand("at least 1", starts=self.starts)
@@ -60,7 +61,10 @@ class _ManyStarts:
                 best[rows] = torch.where(per_sample(better, obs), found, best[rows])
                 best_key[rows] = torch.minimum(key, best_key[rows])
             if looks and first + count < self.starts:
-                rows = rows[best_key[rows] >= self.starts]  # no start comes before one that ranks lowest
+                open_rows = best_key[rows] >= self.starts  # no start comes before one that ranks lowest
+                if first == 0 and (proves := getattr(policy, "proves", None)):  # 64 starts look at every proof
+                    open_rows &= ~proves(obs, eps)
+                rows = rows[open_rows]
             first += count
         return best
 
@@ -70,11 +74,12 @@ class _ManyStarts:
         """Of the starts at `noise` (in shares of eps), the chosen ones (B, *shape) and by what they were chosen (B,):
         the rank of the action reached, then the number of the start, counted from `first`."""
         count, batch = noise.shape[:2]
-        noise.mul_(eps)
         ball = Ball.around(policy, obs, eps)
         clean_copies = clean.expand(count, *clean.shape).flatten(0, 1)
-        _, _, gradient = ascent(CrossEntropy(), policy, (obs + noise).flatten(0, 1), clean_copies)
-        found = ball.project(_step(obs, noise, gradient.view_as(noise)))
+        points = fusing(policy, _start)(obs, noise, eps)
+        _, _, gradient = ascent(CrossEntropy(), policy, points.flatten(0, 1), clean_copies)
+        del points  # what follows is as large
+        found = fusing(policy, _candidates)(obs, noise, gradient, ball)
         reached = policy(found.flatten(0, 1)).argmax(dim=1).view(count, batch)
         order = torch.arange(first, first + count, device=obs.device).unsqueeze(1)
         key, which = (rank.gather(1, reached.T).T * self.starts + order).min(dim=0)
@@ -105,12 +110,24 @@ def _draw(obs: Tensor, rows: Tensor, count: int, generator: Randomness) -> Tenso
     """(count, len(rows), *shape) U(-1, 1) of some rows, drawn for all of them: the result never depends on which."""
     noise = obs.new_empty(count, len(rows), *obs.shape[1:])
     for part in noise.split(DRAW):
+        if len(rows) == len(obs):
+            fill_uniform(part, generator)
+            continue
         whole = obs.new_empty(len(part), *obs.shape)
         fill_uniform(whole, generator)
         part.copy_(whole[:, rows])
     return noise
 
 
+def _start(obs: Tensor, noise: Tensor, eps: Budget) -> Tensor:
+    """Where gradients are taken; `noise` in shares of eps becomes that noise."""
+    return obs + noise.mul_(eps)
+
+
+def _candidates(obs: Tensor, noise: Tensor, gradient: Tensor, ball: Ball) -> Tensor:
+    return ball.project(_step(obs, noise, gradient.view_as(noise)))
+
+
 def _step(obs: Tensor, noise: Tensor, gradient: Tensor) -> Tensor:
     # the reference descends from +noise and negates, so elements without gradient keep -noise
-    return (obs - noise).add_(gradient.sign_(), alpha=ALPHA)  # still to be projected
+    return (obs - noise).add_(gradient.sign(), alpha=ALPHA)  # still to be projected

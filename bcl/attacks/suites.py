@@ -74,7 +74,8 @@ def _imported_attack(path: str) -> Attack:
         attack: Attack = found() if isinstance(found, type) else found
     except Exception as error:  # the user's code
         reason = " ".join(str(error).split()) or type(error).__name__
-        raise ConfigError(f"cannot take the attack '{path}' ({reason})", "write it as module:Class") from None
+        hint = "give module:Class of a class without required fields, or module:NAME of an attack that is ready"
+        raise ConfigError(f"cannot take the attack '{path}' ({reason})", hint) from None
     return with_name(attack, path)
 
 

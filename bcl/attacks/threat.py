@@ -1,9 +1,9 @@
 """The threat model: an observation may move by at most eps per element and must stay a valid observation."""
 
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias, TypeVar
 
 import torch
 from torch import Generator, Tensor
@@ -11,6 +11,7 @@ from torch import Generator, Tensor
 from bcl.errors import BclError, ConfigError
 from bcl.settings import fits
 
+T = TypeVar("T")
 Budget: TypeAlias = float | Tensor
 """eps in observation units: 0-d, which a captured graph can follow, or one per observation."""
 
@@ -29,6 +30,12 @@ class AttackedPolicy(Protocol):
     def high(self) -> Tensor: ...
 
     def __call__(self, obs: Tensor, /) -> Tensor: ...
+
+
+def fusing(policy: AttackedPolicy, function: Callable[..., T]) -> Callable[..., T]:
+    """`function`, element by element, in as few kernels as the policy knows to make of it; by itself, as it is."""
+    fuse: Callable[[Callable[..., T]], Callable[..., T]] | None = getattr(policy, "fuse", None)
+    return fuse(function) if fuse else function
 
 
 class Attack(Protocol):
@@ -79,7 +86,11 @@ def perturb(
         found = _run_attack(attack, policy, obs, eps, generator)
         perturbed = Ball.around(policy, obs, eps).project(found)
     if check and not perturbed.isfinite().all():
-        raise BclError(f"{attack} made NaN observations", "the policy's action scores or gradients are not finite")
+        broken = not policy(obs).isfinite().all()
+        hint = (
+            "the policy's action scores are not finite" if broken else "its code, or the policy's gradients, made them"
+        )
+        raise BclError(f"{attack} made NaN observations", hint)
     return perturbed
 
 

@@ -37,16 +37,20 @@ def score_bounds(
 ) -> tuple[Tensor, Tensor]:
     """Bounds (B, A) and (B, A) of the scores; `centred`: of the scores less their mean over actions, as in RADIAL."""
     head = _head(chain)
-    rows = _unit_rows(head)
-    if centred:
-        rows = rows - 1 / head.out_features
     if method == "ibp":  # the same rows for every sample: two matrix products
         middle, radius = intervals(list(chain)[:-1], *middle_and_radius(lower, upper))
         with torch.autocast(lower.device.type, enabled=False):
-            weight = rows @ head.weight
-            middle = F.linear(middle.to(weight.dtype), weight, None if head.bias is None else rows @ head.bias)
+            weight: Tensor = head.weight
+            bias: Tensor | None = head.bias
+            if centred:
+                weight = weight - weight.mean(dim=0)
+                bias = None if bias is None else bias - bias.mean()
+            middle = F.linear(middle.to(weight.dtype), weight, bias)
             radius = F.linear(radius.to(weight.dtype), weight.abs())
         return middle - radius, middle + radius
+    rows = _unit_rows(head)
+    if centred:
+        rows = rows - 1 / head.out_features
     bounds = _bound_rows(chain, lower, upper, torch.cat([rows, -rows]).unsqueeze(0), method)
     smallest, minus_largest = bounds.chunk(2, dim=1)
     return smallest, -minus_largest

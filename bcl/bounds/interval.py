@@ -87,6 +87,8 @@ def intervals(layers: Iterable[nn.Module], middle: Tensor, radius: Tensor) -> Pa
         elif isinstance(layer, nn.Flatten | nn.Identity):
             middle = layer(middle)
             radius = layer(radius)
+        elif isinstance(layer, nn.ReLU):
+            middle, radius = _relu(middle, radius)
         else:
             narrow = middle.dtype
             middle, radius = (x.to(torch.promote_types(narrow, torch.float32)) for x in (middle, radius))
@@ -94,6 +96,35 @@ def intervals(layers: Iterable[nn.Module], middle: Tensor, radius: Tensor) -> Pa
             middle = middle.to(narrow)
             radius = radius.to(narrow)
     return middle, radius
+
+
+def _relu(middle: Tensor, radius: Tensor) -> Pair:
+    """Exact in any precision: a box on one side of 0 keeps its half-width, and one around 0 has its upper half left."""
+    if torch.compiler.is_compiling():  # which makes few kernels of what is written down
+        half = ((middle + radius) / 2).relu()
+        return torch.maximum(middle, half), torch.minimum(radius, half)
+    return _Relu.apply(middle, radius)
+
+
+class _Relu(torch.autograd.Function):
+    """A third of the passes over memory that PyTorch's own derivatives of corners, centre and half-width need."""
+
+    @staticmethod
+    def forward(ctx: Any, middle: Tensor, radius: Tensor) -> Pair:
+        half = torch.lerp(middle, radius, 0.5).relu_()  # of the upper corner
+        above = torch.maximum(middle, half)
+        ctx.save_for_backward(middle, radius, above)
+        return above, torch.minimum(radius, half)
+
+    @staticmethod
+    def backward(ctx: Any, *rises: Tensor) -> Pair:
+        middle, radius, above = ctx.saved_tensors
+        whole = middle >= radius
+        half = torch.lerp(rises[0], rises[1], 0.5)
+        of_middle, of_radius = (
+            torch.ops.aten.threshold_backward(torch.where(whole, rise, half), above, 0) for rise in rises
+        )
+        return of_middle, of_radius
 
 
 def _linear(layer: nn.Linear, middle: Tensor, radius: Tensor) -> Pair:
@@ -122,7 +153,7 @@ def _refuse_unknown(layer: nn.Module) -> None:
     # Exact types: a subclass may compute something else.
     if type(layer) not in (*_AFFINE, *_MONOTONE, nn.Sequential, Residual):
         known = ", ".join(kind.__name__ for kind in (*_AFFINE, *_MONOTONE, Residual))
-        way_out = "train with ReLU or Tanh, or take what needs no bounds, such as 'bcl attack AGENT --suite strong'"
+        way_out = "train with ReLU or Tanh, or take what needs no bounds: --recipe at or paced-at, 'bcl attack'"
         raise BclError(f"cannot bound layer {layer}", f"every method needs layers of {known}: {way_out}")
     if isinstance(layer, nn.Conv2d) and (layer.padding_mode != "zeros" or isinstance(layer.padding, str)):
         raise BclError(f"cannot bound layer {layer}", "give the convolution zero padding as a number")

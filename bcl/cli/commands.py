@@ -1,27 +1,54 @@
-"""The commands: what the console prints of what a function of the Python API returns. `call` is that function with the
-arguments that were given; the options are its parameters and those here. Nothing heavy is imported at the top."""
+"""The console of each command: what it prints of what a function of the Python API returned. `call` is that function
+with the arguments that were given; the options are its parameters and those here. Nothing heavy is imported at the
+top."""
 
+import contextlib
+import inspect
 import json as to_json
 import os
 import shlex
 import textwrap
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import bcl
 from bcl.api import Where, console
-from bcl.errors import ConfigError, StoreError, counted
-from bcl.recipes import Settings
+from bcl.errors import StoreError, counted
 from bcl.runs.directory import Repeats, RunDirectory
 from bcl.settings import format_eps
 
 if TYPE_CHECKING:
+    from bcl.api.evaluating import Certification
+    from bcl.api.showing import Report, RunStatus, Video
+    from bcl.api.training import Run
+    from bcl.evaluation import Evaluation
+    from bcl.policies import Policy
     from bcl.reports.compare import Comparison
+    from bcl.result import Listing
 
 Call = partial[Any]
-NONE: Settings = {}
 NEXT = {"finished": "report", "stopped": "resume", "at work": "status"}  # by the state of a run
+
+
+@contextlib.contextmanager
+def watched(call: Call, quiet: bool) -> Iterator[dict[str, Any]]:
+    """What a function is given so that the terminal shows its work: lines, Ctrl-C that keeps checkpoints, a bar."""
+    parameters = inspect.signature(call.func).parameters
+    # Of bench, the lines are the result.
+    lines = {"say": partial(print, flush=True) if call.func is bcl.bench else console.say, "as_command": True}
+    given = {name: value for name, value in lines.items() if name in parameters}
+    if "listener" not in parameters:
+        yield given
+        return
+    try:
+        with console.progress(quiet) as bar:
+            yield given | {"listener": bar}
+    except KeyboardInterrupt:
+        if call.func is bcl.video:
+            raise
+        raise KeyboardInterrupt("what is finished is kept, the same command goes on from there") from None
 
 
 def _print_next(*words: str | Path) -> None:
@@ -29,8 +56,7 @@ def _print_next(*words: str | Path) -> None:
     print(f"next: {shlex.join(['bcl', *map(str, words)])}")
 
 
-def train(call: Call) -> None:
-    found = call(say=console.say, as_command=True)
+def train(found: "Run", call: Call) -> None:
     print(found)
     _print_next("report", found.folder)
 
@@ -38,8 +64,7 @@ def train(call: Call) -> None:
 resume = train
 
 
-def status(call: Call) -> None:
-    found = call()
+def status(found: "RunStatus", call: Call) -> None:
     wrapper = textwrap.TextWrapper(
         max(40, console.out.width), subsequent_indent=" " * 6, break_long_words=False, break_on_hyphens=False
     )
@@ -48,7 +73,7 @@ def status(call: Call) -> None:
     _print_next(NEXT[found.state], call.args[0])
 
 
-def attack(call: Call, *, json: bool = False) -> None:
+def attack(found: "Evaluation", call: Call, *, json: bool = False) -> None:
     """
     Args:
         json: Print JSON instead of a table.
@@ -58,8 +83,8 @@ def attack(call: Call, *, json: bool = False) -> None:
     from bcl.reports import tables
     from bcl.reports.style import TERMINAL_FLAG
 
-    found = _played(call, json)
     if json:
+        print(to_json.dumps(found.to_dict()))
         return
     tables.print_table(found.table(), console.out)
     if found.breaking:
@@ -73,15 +98,15 @@ def attack(call: Call, *, json: bool = False) -> None:
         _print_next("attack", call.args[0], "--suite", "strong", *(["--eps", *eps] if eps else []))
 
 
-def certify(call: Call, *, json: bool = False) -> None:
+def certify(found: "Certification", call: Call, *, json: bool = False) -> None:
     """
     Args:
         json: Print JSON instead of a table.
     """
     from bcl.reports.tables import print_table
 
-    found = _played(call, json)
     if json:
+        print(to_json.dumps(found.to_dict()))
         return
     print_table(found.table(), console.out)
     print(f"results: {found.folder}")
@@ -92,29 +117,16 @@ def certify(call: Call, *, json: bool = False) -> None:
         _print_next("certify", call.args[0], "--eps", *budgets, "--method", "crown")
 
 
-def _played(call: Call, json: bool) -> Any:
-    """The result of an evaluation, printed as JSON on request."""
-    try:
-        with console.progress(quiet=json) as bar:
-            found = call(listener=bar)
-    except KeyboardInterrupt:
-        raise KeyboardInterrupt("what is finished is kept, the same command goes on from there") from None
-    if json:
-        print(to_json.dumps(found.to_dict()))
-    return found
-
-
-def report(call: Call) -> None:
+def report(found: "Report", call: Call) -> None:
     from bcl.reports.collect import agent_file
 
-    made = call(say=console.say)
-    print(made)
-    found = made.collected
-    agent = Path(found.agent)
-    if found.state in ("stopped", "at work"):
-        _print_next(NEXT[found.state], found.source)
+    print(found)
+    about = found.collected
+    agent = Path(about.agent)
+    if about.state in ("stopped", "at work"):
+        _print_next(NEXT[about.state], about.source)
     elif agent_file(agent):
-        _print_next("video" if found.evaluations else "attack", agent)
+        _print_next("video" if about.evaluations else "attack", agent)
     elif (last := RunDirectory(agent).stages()[-1].policy).exists():  # the best one was copied from it
         _print_next("attack", last)
     else:
@@ -122,6 +134,7 @@ def report(call: Call) -> None:
 
 
 def compare(
+    found: "Comparison",
     call: Call,
     *,
     format: Literal["table", "markdown", "latex", "json"] = "table",
@@ -136,10 +149,8 @@ def compare(
     from bcl.runs import store
 
     file = Path(figure) if figure else None
-    ending = figures.figure_format(file) if file else ""  # before the work
-    found = call()
     if file:  # before a reader of the tables closes the pipe
-        store.write_bytes(file, figures.encoded(figures.comparison(found), ending))
+        store.write_bytes(file, figures.encoded(figures.comparison(found), figures.figure_format(file)))
     if format == "json":
         print(to_json.dumps(found.to_dict()))
         return
@@ -171,18 +182,15 @@ def _missing(found: "Comparison") -> list[str]:
     return []
 
 
-def video(call: Call) -> None:
-    with console.progress() as bar:
-        made = call(listener=bar)
-    print(made)
+def video(found: "Video", call: Call) -> None:
+    print(found)
     given = call.keywords
-    words = ["--attack", given.get("attack", "pgd"), "--eps", format_eps(made.eps)] if made.eps else []
+    words = ["--attack", given.get("attack", "pgd"), "--eps", format_eps(found.eps)] if found.eps else []
     words += ["--env-set", given["env_set"]] if "env_set" in given else []
     _print_next("attack", call.args[0], *words)
 
 
-def zoo(call: Call) -> None:
-    found = call()
+def zoo(found: "Listing", call: Call) -> None:
     print(found)
     if not call.args:
         first = f"zoo:{found.rows[0]['name']}"
@@ -190,40 +198,32 @@ def zoo(call: Call) -> None:
         _print_next("attack", first, "--eps", "10/255", "--episodes", "1")
 
 
-def presets(call: Call) -> None:
-    print(call())
+def presets(found: "Listing", call: Call) -> None:
+    print(found)
     if not call.args:
         print("\nnext: bcl presets pong --recipe bcl-mos-at")
 
 
-def import_(call: Call, *, out: Path, settings: Settings = NONE) -> None:
+def import_(found: "Policy", call: Call, *, out: Path) -> None:
     """
     Args:
         out: The file to write; must not exist.
     """
-    from bcl.config import resolve
-
     if os.path.lexists(out):
         raise StoreError(f"'{out}' exists already", "give another --out")
-    file, format, game = call.args
-    for name, value in settings.items():
-        if name != "game":
-            name += f".{next(iter(value))}" if isinstance(value, dict) else ""
-            hint = "leave it out: only settings of the game count here (--game.KEY VALUE)"
-            raise ConfigError(f"{name} changes nothing in an import", hint)
-    config = resolve(game, settings=settings)  # before PyTorch is imported
-    policy = call.func(file, format, config.game, **call.keywords)
-    bcl.save(policy, out)
-    parameters = counted(sum(p.numel() for p in policy.parameters()), "parameter")
-    actions = counted(policy.spec.num_actions, "action")
-    print(f"{out}: {policy.spec.kind} for {policy.spec.algo}, {parameters}, {actions}, {game}")
+    bcl.save(found, out)
+    parameters = counted(sum(p.numel() for p in found.parameters()), "parameter")
+    actions = counted(found.spec.num_actions, "action")
+    print(f"{out}: {found.spec.kind} for {found.spec.algo}, {parameters}, {actions}, {call.args[2]}")
     if statistics := call.keywords.get("normalise"):
         print(
             f"observations are normalised by {statistics} in the first layer; "
             "they are not clipped (VecNormalize's clip_obs)"
         )
+    elif call.args[1] == "sb3" and found.spec.algo == "dqn":
+        print("its zip does not tell whether it was trained behind VecNormalize; if it was, import it with --normalise")
     _print_next("attack", out)
 
 
-def bench(call: Call) -> None:
-    call(say=partial(print, flush=True))
+def bench(found: "Listing", call: Call) -> None:
+    """Its lines were printed as they were measured."""

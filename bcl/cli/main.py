@@ -7,7 +7,9 @@ import io
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NoReturn
 
@@ -45,7 +47,10 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     try:
         if (here := _working_directory()) not in sys.path:  # user-defined games and attacks are there
             sys.path.append(here)
-        chosen(words)()
+        command = chosen(words)
+        with command.watched as more:
+            found = command.call(**more)
+        command.show(found)
         if sys.stdout is not None:
             sys.stdout.flush()
     except BclError as error:
@@ -99,26 +104,38 @@ def _silence_stdout() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def chosen(words: list[str]) -> Callable[[], object]:
-    """What a command line asks for, ready to be called."""
+@dataclass(frozen=True)
+class Command:
+    """What a command line asks for."""
+
+    call: Callable[..., Any]
+    """Does the work."""
+    show: Callable[[Any], object] = print
+    """Prints what the call returned."""
+    watched: AbstractContextManager[Mapping[str, Any]] = field(default_factory=lambda: nullcontext({}))
+    """Shows the work; gives what the call needs for that."""
+
+
+def chosen(words: list[str]) -> Command:
+    """What a command line asks for, checked."""
     name, *rest = words or ["--help"]
     if name in ("-h", "--help", "help"):
-        return partial(print, _help())
+        return Command(_help)
     if name == "--version":
-        return partial(print, f"bcl {bcl.__version__}")
+        return Command(lambda: f"bcl {bcl.__version__}")
     if name == "--completion":
         from bcl.cli import options
 
         if len(rest) != 1 or rest[0] not in SHELLS:
             raise ConfigError(f"no completion for '{' '.join(rest)}'", f"one of {', '.join(SHELLS)}")
-        return partial(options.print_completion, {name: functions_of(name) for name in COMMANDS}, rest[0])
+        return Command(partial(options.completion, {name: functions_of(name) for name in COMMANDS}, rest[0]))
     if name not in COMMANDS:
         raise ConfigError(f"unknown command '{name}'", did_you_mean(name, COMMANDS, "see 'bcl --help'"))
     return _command(name, rest)
 
 
 def functions_of(name: str) -> list[Callable[..., Any]]:
-    """Those whose parameters are a command's options: the API's, `Workers`, the console's, which calls the first."""
+    """Those whose parameters are a command's options: the API's, `Workers`, the console's, which prints its result."""
     from bcl.cli import commands
 
     own = getattr(commands, "import_" if name == "import" else name)
@@ -126,22 +143,22 @@ def functions_of(name: str) -> list[Callable[..., Any]]:
     return [verb, bcl.Workers, own] if "workers" in inspect.signature(verb).parameters else [verb, own]
 
 
-def _command(name: str, words: list[str]) -> Callable[[], object]:
-    from bcl.cli import options
+def _command(name: str, words: list[str]) -> Command:
+    from bcl.cli import commands, options
     from bcl.settings import parse_settings
 
-    functions = functions_of(name)
-    arguments, rest = options.parse(name, functions, words)
-    for function, given in zip(functions, arguments, strict=True):
-        parameters = inspect.signature(function).parameters
-        if "settings" in parameters:
-            given["settings"] = parse_settings(rest)
-        if "workers" in parameters:
-            given["workers"] = bcl.Workers(**arguments[1])
-    bound = inspect.signature(functions[0]).bind_partial()
-    bound.arguments.update(arguments[0])
-    call = partial(functions[0], *bound.args, **bound.kwargs)
-    return partial(functions[-1], call, **arguments[-1])
+    verb, *more = functions_of(name)
+    (given, *of_workers, of_console), rest = options.parse(name, [verb, *more], words)
+    signature = inspect.signature(verb)
+    if "settings" in signature.parameters:
+        given["settings"] = parse_settings(rest)
+    if of_workers:
+        given["workers"] = bcl.Workers(**of_workers[0])
+    bound = signature.bind_partial()
+    bound.arguments.update(given)
+    call = partial(verb, *bound.args, **bound.kwargs)
+    show = partial(more[-1], call=call, **of_console)
+    return Command(call, show, commands.watched(call, quiet=of_console.get("json", False)))
 
 
 def _help() -> str:

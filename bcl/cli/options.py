@@ -26,7 +26,7 @@ AGENT = "RUN|FILE|zoo:NAME"
 METAVARS = {"agent": AGENT, "run": AGENT, "runs": AGENT, "folder": "RUN", "path": "FILE", "games": "GAME"}
 SINGULAR = {"attacks": "attack"}  # parameter -> option
 # Parameters that are no options: the console gives them, or they have options of their own.
-NO_OPTIONS = {"call", "settings", "workers", "listener", "say", "progress", "on_row", "as_command"}
+NO_OPTIONS = {"found", "call", "settings", "workers", "listener", "say", "progress", "on_row", "as_command"}
 OFTEN = (
     *("algo", "bootstrap", "tempo", "network.hidden"),
     *("dqn.steps", "ppo.steps", "dqn.learning_rate", "ppo.learning_rate"),
@@ -282,7 +282,7 @@ def _refuse_unclear(options: Iterable[CommandOption], words: list[str], see_help
         seen.update({name} & valued.keys())
 
 
-def print_completion(commands: dict[str, Sequence[Function]], shell: str) -> None:
+def completion(commands: dict[str, Sequence[Function]], shell: str) -> str:
     """A script that completes commands, options and words in a shell."""
     agents = [zoo.PREFIX + name for name in zoo.names()]
     games = preset_names()
@@ -310,7 +310,7 @@ def print_completion(commands: dict[str, Sequence[Function]], shell: str) -> Non
     for old, new in CHANGED[shell].items():
         assert old in text, f"tyro's script for {shell} has no {old!r} any more"
         text = text.replace(old, new)
-    print(text + COMPLETE_BASH if shell == "bash" else text)
+    return text + COMPLETE_BASH if shell == "bash" else text
 
 
 def settings_help() -> str:

@@ -2,18 +2,22 @@
 
 import copy
 import functools
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import torch
 from torch import Generator, Tensor, nn
+from torch.nn import functional as F
 
-from bcl.attacks import Attack, Budget, CrossEntropy, LowestScored, Randomness, perturb
+from bcl.attacks import PGD, Attack, Budget, CrossEntropy, LowestScored, Randomness, WorstAction, perturb
 from bcl.attacks.objectives import ascent
+from bcl.attacks.pgd import Together
 from bcl.attacks.threat import per_sample, refuse_not_finite
 from bcl.bounds import Method, certified, full_precision, input_box, margins
-from bcl.device import Graphed, on_stream
+from bcl.device import Accelerate, Graphed, compiled, on_stream
 from bcl.envs import VariedStarts, VectorEnv
 from bcl.envs.vector import seed_list
 from bcl.errors import BclError
@@ -21,8 +25,13 @@ from bcl.evaluation.evaluation import Score
 from bcl.evaluation.plan import Cell, Plan, Precision, Protocol
 from bcl.evaluation.slot import Decided, Slot
 from bcl.policies import Policy, as_float
+from bcl.policies.policy import CUSTOM
 
+T = TypeVar("T")
 Progress = Callable[[int, int], None]
+# Rows that go through a compiled network at once; it is compiled for these sizes alone, each when it is needed. How
+# many there are differs from step to step, and PyTorch's compiler fails on this network for any number of rows.
+SIZES = (32, 64, 128, 192, 256, 384, 512, 1024, 2048)
 PROBE_EVERY = 32  # steps between looks at gradients and certificates
 
 
@@ -51,15 +60,16 @@ def evaluate_cells(
     plan: Plan,
     certificates: Mapping[float, Method] | None = None,
     progress: Progress = lambda steps, episodes: None,
+    accelerate: Accelerate = "none",
 ) -> Iterator[tuple[int, Score]]:
     """Greedy play under attack, all cells at once; each score, with the number of its cell, when it is done.
 
     Every cell has an environment of its own, or `plan.copies()` of one that they share. Cells with the same attack are
     rows of one batch, each with its budget and its own random draws: it has the score it would have alone, up to
     rounding. `certificates`: budgets at which every step, and not every 32nd alone, is compared with this method.
-    `progress` is told the steps of each copy, and the episodes done.
+    `progress` is told the steps of each copy, and the episodes done. `accelerate`: `full` compiles what attacks see.
     """
-    search = SearchForm(policy, plan.precision)
+    search = SearchForm(policy, plan.precision, accelerate)
     slots = [Slot(cell, plan, policy.device) for cell in cells]
     per_env = envs[0].num_envs // plan.copies()
     shares = [slots[first : first + per_env] for first in range(0, len(slots), per_env)]
@@ -69,10 +79,12 @@ def evaluate_cells(
     by_attack: dict[object, list[Slot]] = {}
     for number, slot in enumerate(slots):
         attack = slot.cell.attack
-        # A user-defined attack may know one budget and one generator only.
-        ours = attack is None or type(attack).__module__.startswith("bcl.attacks.")
-        by_attack.setdefault(attack if ours else number, []).append(slot)
-    groups = [Group(members, decide, probe) for members in by_attack.values()]
+        by_attack.setdefault(attack if _takes_rows(attack) else number, []).append(slot)
+    together: dict[object, list[Slot]] = {}
+    for key, members in by_attack.items():
+        batch = ("climb", key.steps) if isinstance(key, PGD | WorstAction) else key
+        together.setdefault(batch, []).extend(members)
+    groups = [Group(members, decide, probe) for members in together.values()]
     groups.sort(key=lambda group: _waits(group.slots[0].cell.attack))  # others go on meanwhile
     left = [slot for group in groups for slot in group.slots]
     for steps in play(groups, shared_envs):
@@ -152,6 +164,11 @@ def play(groups: "list[Group]", shared_envs: "list[SharedEnv]") -> Iterator[int]
         groups = [group.without_finished() for group in groups if group.playing]
 
 
+def _takes_rows(attack: Attack | None) -> bool:
+    """A user-defined attack may know one budget and one generator only."""
+    return attack is None or type(attack).__module__.startswith("bcl.attacks.")
+
+
 def _waits(attack: Attack | None) -> bool:
     """Whether an attack looks at what the device found, so that it cannot be a graph."""
     return getattr(attack, "leaves_settled", False)
@@ -191,7 +208,7 @@ class SharedEnv:
 
 
 class Group:
-    """Slots under the same attack, whose copies are rows of one batch."""
+    """Slots under the same attack, or under climbs of as many steps, whose copies are rows of one batch."""
 
     decided: Decided
 
@@ -247,32 +264,91 @@ class Group:
 
 
 class SearchForm(nn.Module):
-    """What attacks look at: the chain, without a dueling value stream, in half precision and channels last if fast."""
+    """What attacks look at: the chain, without a dueling value stream. On a GPU images go through a copy with channels
+    last, in half precision if fast, that is compiled if asked for."""
 
-    def __init__(self, policy: Policy, precision: Precision) -> None:
+    def __init__(self, policy: Policy, precision: Precision, accelerate: Accelerate = "none") -> None:
         super().__init__()
         images = len(policy.spec.obs_shape) == 3  # in [0, 1]; half precision would be too coarse for larger numbers
-        self.is_half = policy.device.type == "cuda" and images and precision == "fast"
+        on_gpu = policy.device.type == "cuda" and images
+        ours = policy.spec.kind != CUSTOM
+        self.is_half = on_gpu and precision == "fast"
+        self._compiles = accelerate == "full" and images and ours
+        # Not in full precision: fused products and sums round once, not twice.
+        self.fuses = self._compiles and self.is_half
         self._dtype = torch.float16 if self.is_half else next(policy.parameters()).dtype
         self._chain = policy.chain()
-        if self.is_half:
-            self._chain = copy.deepcopy(self._chain).half()
+        if self.is_half or (on_gpu and ours):
+            # Without gradients of weights, which compiled code would compute.
+            self._chain = copy.deepcopy(self._chain).requires_grad_(False).to(self._dtype)
             nn.utils.convert_conv2d_weight_memory_format(self._chain, torch.channels_last)
         self.low = policy.low
         self.high = policy.high
+        self._proof = functools.partial(_proven, policy)
+        self._tried = False
+
+    def _try_compiling(self, obs: Tensor) -> None:
+        """On what attacks look at first; what PyTorch's compiler cannot do on this machine, eager code can."""
+        self._tried = True
+        try:
+            ascent(CrossEntropy(), self, obs, self(obs).detach())
+        except Exception as error:  # of many kinds, from Python's to the C compiler's
+            self._compiles = self.fuses = False
+            reason = str(error).strip().partition("\n")[0]
+            warnings.warn(f"attacks run uncompiled, which is slower: {reason}", stacklevel=2)
+        else:
+            torch._dynamo.config.suppress_errors = True  # what fails later, of other sizes, goes on in eager code
+
+    def plain(self, obs: Tensor) -> Tensor:
+        """The scores by eager code."""
+        return _scores(self._chain, self._dtype, obs)
 
     def forward(self, obs: Tensor) -> Tensor:
-        return self._chain(obs.to(self._dtype)).to(obs.dtype)
+        if self._compiles and not self._tried:
+            self._try_compiling(obs.detach())
+        if not self._compiles:
+            return self.plain(obs)
+        sizes = SIZES if len(obs) <= SIZES[-1] else SIZES[-1:]  # what is left over of many rows can be any number
+        parts = [_filled(part, sizes) for part in obs.split(SIZES[-1])]
+        scores = compiled(_scores, dynamic=False)
+        return torch.cat([scores(self._chain, self._dtype, part) for part in parts])[: len(obs)]
+
+    def proves(self, obs: Tensor, eps: Budget) -> Tensor:
+        """(N,) where no observation within the budget changes the action; nowhere, if a layer has no bounds."""
+        try:
+            return self._proof(obs, eps)
+        except BclError:
+            return torch.zeros(len(obs), dtype=torch.bool, device=obs.device)
+
+    def fuse(self, function: Callable[..., T]) -> Callable[..., T]:
+        """See `bcl.attacks.threat.fusing`."""
+        return compiled(function, dynamic=True) if self.fuses else function
+
+
+def _scores(chain: nn.Sequential, dtype: torch.dtype, obs: Tensor) -> Tensor:
+    return chain(obs.to(dtype)).to(obs.dtype)
+
+
+def _filled(rows: Tensor, sizes: Sequence[int]) -> Tensor:
+    """Rows, and zeros behind them up to the next of some sizes."""
+    missing = next(size for size in sizes if size >= len(rows)) - len(rows)
+    return F.pad(rows, (0, 0) * (rows.dim() - 1) + (0, missing)) if missing else rows
 
 
 def chooser_for(policy: Policy, search: SearchForm, slots: Sequence[Slot]) -> "ActionChooser":
-    """For slots under one attack: each row has its slot's budget and random draws."""
+    """For slots under one attack, or under climbs of as many steps: each row has its slot's budget and random draws."""
     first = slots[0]
-    if len(slots) == 1:
-        return ActionChooser(policy, search, first.cell.attack, first.cell.eps, first.generator)
+    attack = first.cell.attack
+    attacks = tuple(slot.cell.attack for slot in slots if isinstance(slot.cell.attack, PGD | WorstAction))
+    if any(other != attack for other in attacks):
+        attack = Together(attacks)
+    # Fused arithmetic has budgets as tensors, or it would be compiled for each of them.
+    if len(slots) == 1 and not (search.fuses and _takes_rows(attack)):
+        return ActionChooser(policy, search, attack, first.cell.eps, first.generator)
     budgets = torch.tensor([slot.cell.eps for slot in slots], device=first.generator.device)
     rows = budgets.repeat_interleave(len(first.obs))
-    return ActionChooser(policy, search, first.cell.attack, rows, [slot.generator for slot in slots])
+    generators = [slot.generator for slot in slots]
+    return ActionChooser(policy, search, attack, rows, generators if len(slots) > 1 else first.generator)
 
 
 class ActionChooser:
@@ -348,16 +424,14 @@ class Probe:
         with torch.no_grad():
             scores = self._policy(obs)
             again = self._policy(obs)
-            searched = self._searched(obs)
+            searched = self._searched.plain(obs)  # of other numbers of rows than attacks have
         refuse_broken_scores(scores)
         if not searched.isfinite().all():
             raise BclError("the policy's action scores overflow in half precision", "evaluate with precision full")
         stochastic = not torch.equal(scores, again)
         if not stochastic:  # else the action was another draw's than the scores
-            # Others take seconds a state on IMPALA.
-            method: Method = "ibp" if self._policy.spec.kind == "impala" else "crown-ibp"
             cells = [slot.cell for slot, count in zip(slots, counts, strict=True) for _ in range(count)]
-            _refuse_broken_certificate(self._policy, obs, scores, actions, cells, method)
+            _refuse_broken_certificate(self._policy, obs, scores, actions, cells, _quick_method(self._policy))
         blind = without_gradient(self._exact, obs).split(counts)
         for slot, count, without in zip(slots, counts, blind, strict=True):
             slot.probed += count
@@ -384,19 +458,33 @@ def without_gradient(searched: SearchForm, obs: Tensor) -> Tensor:
     return (gradient.flatten(1) == 0).all(dim=1)
 
 
+def _quick_method(policy: Policy) -> Method:
+    """Others take seconds a state on IMPALA."""
+    return "ibp" if policy.spec.kind == "impala" else "crown-ibp"
+
+
+def _proven(
+    policy: Policy, obs: Tensor, eps: Budget, scores: Tensor | None = None, method: Method | None = None
+) -> Tensor:
+    """(N,) where no observation within the budgets, as attacks have them, changes the action."""
+    with torch.no_grad(), full_precision():
+        scores = policy(obs) if scores is None else scores
+        lower, upper = input_box(obs, eps, policy.low, policy.high)
+        clean = scores.argmax(dim=1)
+        margin = margins(policy.chain(), lower, upper, clean, method or _quick_method(policy))
+    return certified(margin, clean, scores)
+
+
 def _refuse_broken_certificate(
     policy: Policy, obs: Tensor, scores: Tensor, actions: Tensor, cells: Sequence[Cell], method: Method
 ) -> None:
     """`cells`: of each observation."""
     eps = per_sample(torch.tensor([cell.eps for cell in cells], dtype=obs.dtype, device=obs.device), obs)
     try:
-        with torch.no_grad(), full_precision():
-            lower, upper = input_box(obs, eps, policy.low, policy.high)
-            clean = scores.argmax(dim=1)
-            proven = certified(margins(policy.chain(), lower, upper, clean, method), clean, scores)
+        proven = _proven(policy, obs, eps, scores, method)
     except BclError:  # a layer without bounds: nothing is certified, so nothing can be broken
         return
-    broken = (proven & (actions != clean)).tolist()
+    broken = (proven & (actions != scores.argmax(dim=1))).tolist()
     if any(broken):
         cell = cells[broken.index(True)]
         what = f"{cell.attack} changed an action that was certified at eps {cell.eps:.6g}"

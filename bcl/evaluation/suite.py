@@ -9,7 +9,7 @@ import torch
 
 from bcl.attacks import Attack, lacks_source
 from bcl.bounds import METHODS, Method
-from bcl.device import threads, useful_threads
+from bcl.device import IMAGES_PER_STEP, acceleration, threads, useful_threads
 from bcl.envs import VectorEnv
 from bcl.evaluation.certify import USUAL_LENGTH, Certificate, certify, read_certificates
 from bcl.evaluation.evaluation import Key, Score, append_score, longest_episodes, read_scores
@@ -25,7 +25,7 @@ Begin = Callable[[str], Progress]
 """Called with what begins; the function it returns is called with the work done and the work in all."""
 # Copies of a game that are played at once, over all cells of a pass.
 GPU_COPIES = 512
-ATARI_COPIES = 160  # ale-py makes emulators one after the other, 0.15 s each
+ATARI_COPIES = 260  # `strong` on 20 episodes, and nominal play; ale-py makes emulators one after the other, 0.15 s each
 CPU_COPIES = 512
 PARTS = 1000  # into which progress divides a certificate, or the work of several processes
 
@@ -112,7 +112,8 @@ class SuiteProgress:
     def end(self, cell: Cell, score: Score) -> None:
         """One of those that are played has ended."""
         self._playing = [other for other in self._playing if other is not cell]  # attacks need not compare
-        self._longest[cell.eps] = max(score.lengths)
+        # Of those that are played together the first to end has the shortest episodes: it says little about the others.
+        self._longest[cell.eps] = max(self._longest.get(cell.eps, 0), *score.lengths)
 
     def _left(self, cell: Cell, steps: int) -> int:
         """Steps that a cell has still to play; of one that played longer than was known, a tenth more."""
@@ -120,10 +121,12 @@ class SuiteProgress:
         return max(self._rounds * longest - steps, -(-steps // 10))
 
 
-def network_passes(attack: Attack | None) -> int:
-    """About how often a step under this attack goes through the network."""
-    found = [getattr(attack, name, 1) for name in ("steps", "restarts", "starts", "queries")]
-    return math.prod(count for count in found if isinstance(count, int))  # one's own attacks may mean something else
+def network_passes(attack: Attack | None, starts_at_once: int = 1) -> int:
+    """About how often a step under this attack goes through the network, so many of its starts in one pass."""
+    found = {name: getattr(attack, name, 1) for name in ("steps", "restarts", "starts", "queries")}
+    counts = {name: count for name, count in found.items() if isinstance(count, int)}  # of one's own, may mean another
+    counts["starts"] = math.ceil(counts.get("starts", 1) / starts_at_once)
+    return math.prod(counts.values())
 
 
 def _play(
@@ -137,13 +140,16 @@ def _play(
     """Scores as they are done; several cells at once, those of one attack together."""
     ordered = _in_order(missing)
     width = cells_at_once(policy, plan)
+    images = sum(network_passes(cell.attack) for cell in missing.values()) * plan.episodes * USUAL_LENGTH
+    accelerate = acceleration("auto", policy.device, images // IMAGES_PER_STEP)
     with contextlib.ExitStack() as held:
         made = make_envs(plan, min(width, len(ordered)), policy.device)
         envs = [held.enter_context(contextlib.closing(env)) for env in made]
         for first in range(0, len(ordered), width):
             keys = ordered[first : first + width]  # an attack may change as it is played
             cells = [ready(missing[key]) for key in keys]
-            for number, score in evaluate_cells(policy, envs, cells, plan, certificates, overall.begin(cells)):
+            told = overall.begin(cells)
+            for number, score in evaluate_cells(policy, envs, cells, plan, certificates, told, accelerate):
                 overall.end(cells[number], score)
                 yield keys[number], score
 

@@ -63,7 +63,7 @@ class Curriculum:
     def result(self) -> dict[str, Any]:
         """Which agent the stage hands on, why the curriculum stopped, and flags."""
         self._stage.clear_discarded()
-        _look_at_start(self._rules, self._config, self._bootstrap, self._dispatcher)
+        look_at_start(self._rules, self._config, self._bootstrap, self._dispatcher)
         with self._overlapped.background:
             if self._judges_beside and not self._stage.decisions():
                 self._begin_ahead(Phase(0, 0.0, self._rules.eps[0], 0), 0, self._bootstrap)
@@ -359,7 +359,7 @@ def train_paced(stage: StageFolder, start: float, bootstrap: Agent, dispatcher: 
     task = Task(stage.loss, start, config.curriculum.target, seed, pace)
     name = f"{stage.loss}, paced"
     began = Agent(bootstrap.file, stage.results, bootstrap.fingerprint)
-    _look_at_start(pace, config, began, dispatcher)
+    look_at_start(pace, config, began, dispatcher)
     order = TrainingOrder(name, config, task, content(bootstrap), dispatcher.device, dispatcher.trackers)
     [_] = dispatcher.train([(run, order)])
     candidates = {"the start": (start, began)}
@@ -383,11 +383,13 @@ def train_paced(stage: StageFolder, start: float, bootstrap: Agent, dispatcher: 
     }
 
 
-def _look_at_start(rules: CurriculumConfig, config: Config, start: Agent, dispatcher: Dispatcher) -> None:
-    """Refuse one that plays badly, where that matters. Varied starts do not show it: after random actions many a good
-    agent is where it never was."""
+def look_at_start(rules: CurriculumConfig, config: Config, start: Agent, dispatcher: Dispatcher) -> None:
+    """Refuse one that plays badly, where that matters. It plays whole episodes from the game's own starts, like those
+    behind `expected_return`: random actions can lead a good agent to states that it has never seen, and a short
+    episode of a long game has less to win."""
     if rules.adaptive:
-        plan = replace(plan_of(config, SELECTION), starts="game")
+        whole = replace(config, curriculum=replace(config.curriculum, judged_steps=0))
+        plan = replace(plan_of(whole, SELECTION), starts="game")
         [nominal] = dispatcher.scores("the start", start, plan, [Cell(None, 0.0)])
         refuse_weak_start(rules, nominal.mean)
 

@@ -9,7 +9,7 @@ import platform
 import shlex
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -95,7 +95,12 @@ def train_until_median(path: Path, dispatcher: Dispatcher) -> None:
     run.check_unchanged()
     run.check_device(dispatcher.device)
     with dispatcher.executor.session():
-        _train_stages(run, dispatcher, until_median=True)
+        trained = _given(run, dispatcher)
+        for stage in run.stages():
+            if stage.shares_median:
+                _train_curriculum(stage, trained, dispatcher, until_median=True)
+                break
+            trained = _trainer(stage)(stage, trained, dispatcher)
 
 
 def finish(path: Path, dispatcher: Dispatcher) -> Verdict:
@@ -103,17 +108,20 @@ def finish(path: Path, dispatcher: Dispatcher) -> Verdict:
     run = RunDirectory(path)
     store.sweep(path)  # a kill inside the writing of a checkpoint leaves gigabytes
     run.check_unchanged()
-    if not run.finished:
-        run.check_device(dispatcher.device)
-        with dispatcher.executor.session():
-            trained = _train_stages(run, dispatcher)
-            agent = trained.agent
-            assert agent  # a recipe has stages
-            store.write_bytes(run.best, content(agent))
-            found = evaluate_run(run, agent, trained.reached, dispatcher)
-        about = {"policy": agent.fingerprint, "reached": trained.reached, "kept": trained.kept}
-        found |= {"flags": [*trained.flags, *found["flags"]], "files": run.digests()}
-        run.finish({**about, "curriculum": trained.stopped, **found})
+    if run.finished:
+        return Verdict.read(run)
+    run.check_device(dispatcher.device)
+    with dispatcher.executor.session():
+        trained = _given(run, dispatcher)
+        for stage in run.stages():
+            trained = _trainer(stage)(stage, trained, dispatcher)
+        agent = trained.agent
+        assert agent  # a recipe has stages
+        store.write_bytes(run.best, content(agent))
+        found = evaluate_run(run, agent, trained.reached, dispatcher)
+    about = {"policy": agent.fingerprint, "reached": trained.reached, "kept": trained.kept}
+    found |= {"flags": [*trained.flags, *found["flags"]], "files": run.digests()}
+    run.finish({**about, "curriculum": trained.stopped, **found})
     return Verdict.read(run)
 
 
@@ -134,23 +142,20 @@ class Trained:
     flags: tuple[str, ...] = ()
 
 
-def _train_stages(run: RunDirectory, dispatcher: Dispatcher, until_median: bool = False) -> Trained:
-    """Every stage from the agent of the one before."""
+def _given(run: RunDirectory, dispatcher: Dispatcher) -> Trained:
+    """The agent of `--init`, if there is one."""
     init = run.init
     given = run.about().get("init") is not None
-    trained = Trained(Agent(init.policy, init.results, fingerprint(load(init.policy))) if given else None)
-    first, *_ = stages = run.stages()
-    if first.number > 1:
-        left_out = "stage 1" if first.number == 2 else f"stages 1 to {first.number - 1}"
+    first = run.stages()[0].number
+    if first > 1:
+        left_out = "stage 1" if first == 2 else f"stages 1 to {first - 1}"
         dispatcher.say(f"the agent of --init takes the place of {left_out}")
-    for stage in stages:
-        if stage.strategy == "none":
-            trained = _train_once(stage, trained, dispatcher)
-            continue
-        trained = _train_curriculum(stage, trained, dispatcher, until_median)
-        if until_median and stage.shares_median:
-            break
-    return trained
+    return Trained(Agent(init.policy, init.results, fingerprint(load(init.policy))) if given else None)
+
+
+def _trainer(stage: StageFolder) -> Callable[[StageFolder, Trained, Dispatcher], Trained]:
+    """What trains it: one run, or a curriculum."""
+    return _train_once if stage.strategy == "none" else _train_curriculum
 
 
 def _train_once(stage: StageFolder, before: Trained, dispatcher: Dispatcher) -> Trained:
@@ -171,7 +176,9 @@ def _train_once(stage: StageFolder, before: Trained, dispatcher: Dispatcher) -> 
     return replace(before, agent=stage.agent(), reached=end, flags=flags)
 
 
-def _train_curriculum(stage: StageFolder, before: Trained, dispatcher: Dispatcher, until_median: bool) -> Trained:
+def _train_curriculum(
+    stage: StageFolder, before: Trained, dispatcher: Dispatcher, until_median: bool = False
+) -> Trained:
     strategy = stage.strategy
     settings = stage.config.curriculum
     start = before.reached if before.goes_on else settings.start

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from bcl.attacks import Attack, attacks_named
 from bcl.config import Config
+from bcl.curriculum_rules import INCUMBENT
 from bcl.errors import StoreError, counted
 from bcl.evaluation.certify import USUAL_LENGTH
 from bcl.evaluation.evaluation import all_scores
@@ -17,6 +18,7 @@ from bcl.experiment.phases import budgets_of, phase_line, rules_of
 from bcl.experiment.verdict import NO_LEARNING, UNKNOWN_LEARNING, choosing_attacks, plans_of
 from bcl.experiment.worker import TRAINING
 from bcl.learners.metrics import Metrics
+from bcl.recipes import ONE_RUN
 from bcl.runs import store
 from bcl.runs.directory import RunDirectory, StageFolder, TrainingFolder
 from bcl.settings import format_eps
@@ -24,6 +26,9 @@ from bcl.settings import format_eps
 RunState = Literal["finished", "at work", "stopped"]
 ENOUGH = 100  # episodes: the first of many copies to end are its shortest, and say little about the others
 SIGMAS = 3.0  # a rise counts above this many standard errors
+# Of a GPU, by benchmarks/results/evaluate-h200-cells.json; of a CPU, what training shows.
+GPU_PASSES = 5_000  # a second, through the network that attacks look at
+GPU_STARTS = 12  # of Multi, in the time of one pass
 Part = tuple[float, float, float]  # mean return, population deviation, episodes
 
 
@@ -64,6 +69,17 @@ class Work:
     passes: float
     """Through the network in a step, over all scores that choose agents or make the verdict."""
     most_passes: float
+    at_most: bool = False
+    """Some of it may turn out not to be needed."""
+
+    def __add__(self, other: "Work") -> "Work":
+        return Work(
+            self.steps + other.steps,
+            self.most_steps + other.most_steps,
+            self.passes + other.passes,
+            self.most_passes + other.most_passes,
+            self.at_most or other.at_most,
+        )
 
     def seconds(self, speed: float, pass_speed: float) -> tuple[float, float]:
         """What was done and the whole, at so many steps and passes a second."""
@@ -124,19 +140,22 @@ def pieces(run: Path, since: float) -> Iterator[Piece]:
 
 
 def work_of(run: Path, under_way: Sequence[Piece]) -> Work | None:
-    """What was done of a run, and how much it can be in all. None where there is no end: an open-ended curriculum."""
+    """What was done of a run, and how much it can be in all. None where there is no end: an open-ended curriculum to
+    which no limit was given."""
     steps = sum(piece.done for piece in under_way if piece.doing == TRAINING)
     evaluated = sum(piece.done / max(piece.of, 1) for piece in under_way if piece.doing != TRAINING)  # agents
     most_steps = 0
     scores = {results.path: all_scores(results.scores) for results in RunDirectory(run).all_results()}
-    played = {folder: sum(network_passes(score.attack) for score in found) for folder, found in scores.items()}
+    at_once = GPU_STARTS if _on_gpu(run) else 1
+    played = {folder: sum(network_passes(score.attack, at_once) for score in found) for folder, found in scores.items()}
     stages = RunDirectory(run).stages()
     config = stages[-1].config
-    robust = stages[-1].loss != "standard"  # then its start is evaluated too
+    robust = RunDirectory(run).has_defence  # then its start is evaluated too
     attacks = attacks_named(config.evaluation.suite) if robust else ()
-    verdict = _agent_passes(attacks, len({*config.evaluation.eps, config.curriculum.target}))
+    verdict = _agent_passes(attacks, len({*config.evaluation.eps, config.curriculum.target}), at_once)
     most_passes = (1 + robust) * len(plans_of(config, "evaluation")) * verdict
     now = verdict  # what an agent costs that is evaluated now
+    at_most = False
     for stage in stages:
         trained, left, agents, budgets = _of_stage(stage)
         if left is None:
@@ -144,19 +163,22 @@ def work_of(run: Path, under_way: Sequence[Piece]) -> Work | None:
         learner = stage.config.learner(stage.loss)
         steps += trained * learner.steps
         most_steps += (trained + left) * learner.steps
+        at_most = at_most or (left > 0 and stage.strategy not in ONE_RUN)
         if stage.finished and agents:
             most_passes += sum(count for folder, count in played.items() if folder.is_relative_to(stage.path))
         elif agents:
-            now = _agent_passes(choosing_attacks(stage.config), budgets)
+            now = _agent_passes(choosing_attacks(stage.config), budgets, at_once)
             most_passes += agents * now
     passes = min(sum(played.values()) + evaluated * now, most_passes)
-    return Work(steps, most_steps, passes, most_passes)
+    if RunDirectory(run).finished:
+        return Work(steps, steps, passes, passes)
+    return Work(steps, most_steps, passes, most_passes, at_most)
 
 
 def _of_stage(stage: StageFolder) -> tuple[int, int | None, int, int]:
     """Its training runs that ended and, at most, those to come; how many agents it chooses from, and at how many
-    budgets each is judged. None to come: it is open-ended."""
-    if stage.strategy in ("none", "paced"):
+    budgets each is judged. None to come: it has no end."""
+    if stage.strategy in ONE_RUN:
         ended = stage.finished or stage.paced_run.finished  # of the latter, agents may still be chosen from
         agents = _candidates(stage) if stage.strategy == "paced" else 0
         return int(ended), 1 - ended, agents, len(stage.config.evaluation.scored)
@@ -165,9 +187,13 @@ def _of_stage(stage: StageFolder) -> tuple[int, int | None, int, int]:
     return trained, left, 1 + trained + (left or 0), 2  # the phase's budget, and the one before it
 
 
-def _agent_passes(attacks: Sequence[Attack], budgets: int) -> int:
+def _agent_passes(attacks: Sequence[Attack], budgets: int, starts_at_once: int) -> int:
     """In a step of every score of one agent."""
-    return 1 + budgets * sum(map(network_passes, attacks))
+    return 1 + budgets * sum(network_passes(attack, starts_at_once) for attack in attacks)
+
+
+def _on_gpu(run: Path) -> bool:
+    return str(RunDirectory(run).about().get("worker_device")).startswith("cuda")
 
 
 def _candidates(stage: StageFolder) -> int:
@@ -179,8 +205,8 @@ def _candidates(stage: StageFolder) -> int:
 
 def speeds(run: Path) -> tuple[float, float] | None:
     """Agent steps a second of the last training run that has told them; and about how many passes a second there will
-    be, those of `Work`: one for all copies takes as long as acting, and is made as often as its episodes had steps.
-    None: nothing has trained yet."""
+    be, those of `Work`, made as often as its episodes had steps. On a CPU one for all copies takes as long as acting;
+    on a GPU what acting takes is mostly waiting for other work. None: nothing has trained yet."""
     for stage, rows in _trainings(run):
         half = len(rows) // 2  # the later rows are of how it plays now
         steps = (rows[-1]["step"] or 0) - ((rows[half - 1]["step"] or 0) if half else 0)
@@ -189,7 +215,7 @@ def speeds(run: Path) -> tuple[float, float] | None:
         for row in reversed(rows):
             if speed := row.get("steps_per_second"):
                 acting = stage.config.learner(stage.loss).num_envs * (row.get("share_act") or 1.0)
-                return speed, speed / acting / length
+                return speed, (GPU_PASSES if _on_gpu(run) else speed / acting) / length
     return None
 
 
@@ -203,16 +229,21 @@ def _trainings(run: Path) -> Iterator[tuple[StageFolder, list[Metrics]]]:
 
 
 def _runs_left(stage: StageFolder, trained: int) -> int | None:
-    """Of a curriculum, at most; none: it is open-ended."""
-    if stage.strategy == "open":
-        return None
+    """Of a curriculum, at most; none: it is open-ended, and nothing limits it or not known yet by how many runs."""
     c = stage.config.curriculum
     made = stage.decisions()
-    rules = rules_of(stage.config, stage.strategy, made[0].decision.phase.eps if made else c.start)
-    phase = made[-1].decision.next or len(rules.eps) if made else 1
-    here = sum(run.finished for run in stage.phase(phase).runs().values())
-    runs = (len(rules.eps) - phase) * rules.runs - here
-    return min(runs, c.max_runs - trained) if c.max_runs else runs
+    limits: list[int] = []
+    if stage.strategy != "open":
+        rules = rules_of(stage.config, stage.strategy, made[0].decision.phase.eps if made else c.start)
+        phase = made[-1].decision.next or len(rules.eps) if made else 1
+        here = sum(run.finished for run in stage.phase(phase).runs().values())
+        limits.append((len(rules.eps) - phase) * rules.runs - here)
+    if c.max_runs:
+        limits.append(c.max_runs - trained)
+    judged = sum(one.run != INCUMBENT for decided in made for one in decided.decision.candidates)
+    if c.max_hours and judged:  # by the hours that these took
+        limits.append(ceil(judged * 3600 * c.max_hours / made[-1].seconds) - trained)
+    return max(0, min(limits)) if limits else None
 
 
 def incumbent(run: Path) -> str:

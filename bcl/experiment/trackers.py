@@ -10,7 +10,7 @@ from typing import Any
 
 from bcl.attacks import attack_labels
 from bcl.config import Config
-from bcl.errors import BclError, MissingExtra
+from bcl.errors import BclError, optional
 from bcl.evaluation import Score
 from bcl.learners.metrics import Metrics
 from bcl.runs import store
@@ -73,7 +73,7 @@ class Trackers:
 NO_TRACKERS = Trackers()
 GROUPS = {  # of TensorBoard's tags; what is in none of them is a part of the loss
     "play": ("return", "return_sd", "return_attacked", "episodes"),
-    "schedule": ("eps", "kappa", "exploration"),
+    "schedule": ("eps", "kappa", "exploration", "learning_rate"),
     "speed": ("steps_per_second", "updates"),
 }
 
@@ -117,16 +117,9 @@ def _wandb_run(project: str, training: TrainingFolder, config: Config) -> Any:
 
 
 def _summary_writer() -> Any:
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError:
-        raise MissingExtra("--tensorboard needs TensorBoard", "pip install 'tensorboard>=2.17'") from None
-    return SummaryWriter
+    install = "pip install 'tensorboard>=2.17'"
+    return optional("torch.utils.tensorboard", "--tensorboard needs TensorBoard", install).SummaryWriter
 
 
 def _wandb() -> Any:
-    try:
-        import wandb
-    except ImportError:
-        raise MissingExtra("--wandb needs Weights & Biases", "pip install 'wandb>=0.18'") from None
-    return wandb
+    return optional("wandb", "--wandb needs Weights & Biases", "pip install 'wandb>=0.18'")

@@ -14,7 +14,7 @@ from bcl.evaluation.evaluation import worst, worst_within
 from bcl.evaluation.flags import WORSE_THAN_START, Flag, flags, worse_than_start
 from bcl.experiment.worker import Dispatcher
 from bcl.learners.learner import derive
-from bcl.recipes import find_recipe
+from bcl.recipes import ONE_RUN, find_recipe
 from bcl.runs.directory import Agent, RunDirectory
 from bcl.runs.results import Results
 from bcl.runs.store import Json, fitting
@@ -111,11 +111,11 @@ def under_attack(scores: Sequence[Score], eps: float) -> str:
 
 
 def evaluate_run(run: RunDirectory, agent: Agent, reached: float, dispatcher: Dispatcher) -> dict[str, Any]:
-    """The verdict on an agent and its start as plain data, which names the scores; standard losses face no attack."""
-    last = run.stages()[-1]
-    config = last.config
+    """The verdict on an agent and its start as plain data, which names the scores; where nothing was trained to be
+    robust, there is no attack."""
+    config = run.stages()[-1].config
     attacks = attacks_named(config.evaluation.suite)
-    budgets = sorted({*config.evaluation.eps, reached} - {0.0}) if last.loss != "standard" else []
+    budgets = sorted({*config.evaluation.eps, reached} - {0.0}) if run.has_defence else []
     wanted = cells(attacks, budgets)
     plans = plans_of(config, "evaluation")
     agents = [("verdict", Agent(run.best, run.results, agent.fingerprint))]
@@ -135,6 +135,7 @@ def evaluate_run(run: RunDirectory, agent: Agent, reached: float, dispatcher: Di
         "conditions": [plan.conditions(agent.fingerprint, dispatcher.device).to_dict() for plan in plans],
         "attacks": [*map(attack_to_dict, attacks)],
         "budgets": budgets,
+        "compared_with": begun[0] if begun else None,
         "final_score": final_score(played[0], config),
         "flags": [*map(str, raised)],
     }
@@ -151,6 +152,8 @@ def _evaluations_beside(run: RunDirectory, data: Json) -> list[Evaluation]:
     """Those whose scores a result names: of the game as it was trained, then of unlimited levels."""
     wanted = cells([*map(attack_from_dict, data["attacks"])], data["budgets"])
     begun = run.start(trained=data["policy"])
+    if begun != run.start() and "compared_with" not in data:  # earlier versions compared with the last stage alone
+        begun = None
     found = []
     for row in data["conditions"]:
         conditions = Conditions.from_row(current_row(row), f"'{run.result_file}'")
@@ -199,8 +202,12 @@ def plan_of(config: Config, purpose: str, unlimited: bool = False) -> Plan:
     if choosing and config.curriculum.judged_steps:
         most = min(most, config.curriculum.judged_steps)
     game = game_for_evaluation(config.game, "eval" if unlimited else None, most)
-    ours = choosing and find_recipe(config.recipe).ours
-    starts = "varied" if ours else config.evaluation.starts
+    recipe = find_recipe(config.recipe)
+    # Phases compare these episodes with their thresholds. Those that are returns are known of the game's own starts;
+    # shares of the start's return hold for any.
+    in_phases = any(stage.strategy not in ONE_RUN for stage in recipe.stages)
+    comparable = config.curriculum.adaptive or not in_phases
+    starts = "varied" if choosing and recipe.ours and comparable else config.evaluation.starts
     return Plan(game, config.evaluation.episodes, derive(config.seed, purpose), starts=starts)
 
 

@@ -15,12 +15,12 @@ import zipfile
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from bcl.bounds import Method
-from bcl.config import Config, PpoConfig
+from bcl.config import Config, PpoConfig, config_from_toml
 from bcl.device import threads
 from bcl.envs import VectorEnv, make_env
 from bcl.errors import ConfigError, StoreError, TrainingError, WeightsError, counted
@@ -38,6 +38,7 @@ from bcl.runs import store
 from bcl.runs.directory import Agent, TrainingFolder
 from bcl.runs.executors import Executor, InThisProcess, Job, JudgeBeside, Stop, Tick
 from bcl.runs.results import CertificatesFolder, ScoresFolder
+from bcl.settings import to_toml
 
 TRAINING = "training"
 FORMAT = 1  # of checkpoints
@@ -253,15 +254,36 @@ def _unpack(policy: bytes, device: str) -> Policy:
         return load(file.name, device)
 
 
+class _Identity(NamedTuple):
+    """What a checkpoint is of."""
+
+    config: Config
+    task: Task
+    parent: str
+
+    def facts(self) -> dict[str, Any]:
+        """As plain data; the pace of a task follows from them."""
+        task = [self.task.loss, self.task.start, self.task.end, self.task.seed]
+        return {"format": FORMAT, "settings": to_toml(self.config), "task": task, "parent": self.parent}
+
+    def fits(self, kept: dict[str, Any]) -> bool:
+        """Whether a checkpoint is of it. Settings are read as those of a run: what came later has its default."""
+        if "identity" in kept:  # of earlier versions: a digest, which no setting may be added to
+            return bool(kept["identity"] == hashlib.sha256(repr((1, *self)).encode()).hexdigest()[:16])
+        facts = self.facts()
+        same = all(kept[name] == facts[name] for name in ("format", "task", "parent"))
+        return same and config_from_toml(kept["settings"]) == self.config
+
+
 class _Record:
     """What a training run leaves in its folder while it trains."""
 
     tracker: Tracker
 
-    def __init__(self, run: TrainingFolder, policy: Policy, identity: str, device: str, began: float) -> None:
+    def __init__(self, run: TrainingFolder, policy: Policy, identity: _Identity, device: str, began: float) -> None:
         self._run = run
         self._policy = policy
-        self._about = {"identity": identity, "device": device}
+        self._about = {**identity.facts(), "device": device}
         kept = _read_checkpoint(run.checkpoint, identity, device) or {}
         self.state: State | None = kept.get("state")
         self.step = int(self.state["step"]) if self.state else 0
@@ -319,9 +341,7 @@ def train_run(
     vectors = len(game.obs_shape) == 1
     with contextlib.closing(game) as env, threads(1) if vectors else contextlib.nullcontext():
         policy = _untrained(parent, config, task, env)
-        facts = (FORMAT, config, task, policy.spec.parent)
-        identity = hashlib.sha256(repr(facts).encode()).hexdigest()[:16]
-        record = _Record(run, policy, identity, device, began)
+        record = _Record(run, policy, _Identity(config, task, policy.spec.parent), device, began)
         hooks = dataclasses.replace(hooks, log=record.log, save=record.save, held=record.held)
         with trackers.open(run, config, record.step) as record.tracker:
             if task.loss == "distill":
@@ -382,7 +402,7 @@ def _untrained(parent: Policy | None, config: Config, task: Task, env: VectorEnv
         return Policy(spec_of(config, env))
 
 
-def _read_checkpoint(path: Path, identity: str, device: str) -> dict[str, Any] | None:
+def _read_checkpoint(path: Path, identity: _Identity, device: str) -> dict[str, Any] | None:
     if not path.exists():
         return None
     again = f"delete it to have '{path.parent}' trained from its start"
@@ -391,15 +411,17 @@ def _read_checkpoint(path: Path, identity: str, device: str) -> dict[str, Any] |
             intact = archive.testzip() is None
         # Mapped: gigabytes of replay memory are read as they are copied, not held a second time.
         found = torch.load(path, map_location="cpu", mmap=True, weights_only=True) if intact else {}
-        if not found.keys() >= {"identity", "device", "state"}:
+        if not found.keys() >= {"device", "state"}:
             raise ValueError("its content does not fit")
+        fits = identity.fits(found)
     except OSError as error:
         raise StoreError(f"cannot read '{path}': {error.strerror}", "check its permissions") from None
     except Exception as error:  # whatever zipfile, pickle and PyTorch raise for damaged bytes
         reason = " ".join(str(error).split())[:80]
         raise StoreError(f"'{path}' is damaged ({reason})", again) from None
-    if found["identity"] != identity:
-        raise StoreError(f"'{path}' was made under other settings, or from another agent", again)
+    if not fits:
+        version = "by an earlier version of bcl, " if "identity" in found else ""
+        raise StoreError(f"'{path}' was made {version}under other settings, or from another agent", again)
     if found["device"] != device:
         raise StoreError(f"'{path}' was made on {found['device']}", f"take --device {found['device']}, or {again}")
     return found

@@ -111,16 +111,21 @@ class ReplayLearner(Learner):
     def _learning_rate(self) -> float:
         """Of the next update."""
 
+    @abstractmethod
+    def _take_gradient_step(self) -> None:
+        """On a batch of the replay memory; `_improve` is this as a CUDA graph."""
+
     def update(self) -> None:
         """The gradient steps that one vector step of play adds."""
         self.player.follow(self.policy)
         if not self._learns():
             return
         self._owed += self.env.num_envs * self.config.samples_per_step / self.config.batch_size
+        improve = self._improve if self.graphed else self._take_gradient_step
         with self.meter.device("update"):
             while self._owed >= 1:
                 self._rate.fill_(self._learning_rate())
-                self._improve()
+                improve()
                 self._owed -= 1
                 self._updates += 1
                 self.meter.updates += 1

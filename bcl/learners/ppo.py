@@ -170,6 +170,7 @@ class PpoLearner(Learner):
         self._rate.fill_(learning_rate(c, self.step - rollout.actions.numel()))
         with self.meter.device("update"):
             self._estimate()
+        improve = self._improve if self.graphed else self._take_gradient_step
         for _ in range(c.epochs):
             draws = torch.rand(len(self._order), generator=self.generators["order"], device=self.device)
             self._order.copy_(draws.argsort())
@@ -180,7 +181,7 @@ class PpoLearner(Learner):
                     with self.meter.device("attack"):
                         self._seen.copy_(self._show())
                 with self.meter.device("update"):
-                    self._improve()
+                    improve()
                 self.updates += 1
                 self.meter.updates += 1
 

@@ -213,8 +213,10 @@ def _statistics(path: Path | None, size: int) -> tuple[Tensor, Tensor]:
         return torch.zeros(size, dtype=torch.float64), torch.ones(size, dtype=torch.float64)
     hint = "write plain numbers with np.savez(file, mean=env.obs_rms.mean, var=env.obs_rms.var, epsilon=env.epsilon)"
     try:
+        if not zipfile.is_zipfile(path):
+            raise ValueError("it is no npz file")
         with np.load(path, allow_pickle=False) as file:
-            mean, var = (np.asarray(file[name], np.float64).ravel() for name in ("mean", "var"))
+            mean, var = (file[name].astype(np.float64, casting="same_kind").ravel() for name in ("mean", "var"))
             epsilon = float(file["epsilon"]) if "epsilon" in file else EPSILON
     except (OSError, ValueError, KeyError, TypeError, AttributeError, zipfile.BadZipFile) as error:
         reason = "it holds pickled objects, which are never read" if "pickle" in str(error) else error
@@ -222,8 +224,10 @@ def _statistics(path: Path | None, size: int) -> tuple[Tensor, Tensor]:
     if (var < 0).any() or epsilon < 0:
         raise WeightsError(f"'{path}' has a negative variance or epsilon", hint)
     deviation = np.sqrt(var + epsilon)
-    if mean.shape != (size,) or var.shape != (size,) or not (np.isfinite(mean).all() and (deviation > 0).all()):
+    if mean.shape != (size,) or var.shape != (size,):
         raise WeightsError(f"'{path}' does not have {size} means and variances", hint)
+    if not (np.isfinite(mean).all() and np.isfinite(deviation).all() and (deviation > 0).all()):
+        raise WeightsError(f"'{path}' has means or deviations that are not finite, or deviations of 0", hint)
     return torch.from_numpy(mean), torch.from_numpy(deviation)
 
 
@@ -232,7 +236,8 @@ def _layers(path: Path, data: dict[str, Any], weights: Weights, normalised: bool
     actor = f"{ACTOR_HEAD}.weight" in weights
     if actor and data.get("_last_original_obs") is not None and not normalised:  # kept only behind VecNormalize
         what = f"'{path}' was trained behind VecNormalize, whose statistics are not in the zip"
-        raise WeightsError(what, "give them with --normalise FILE.npz (mean and var of its obs_rms, and its epsilon)")
+        hint = "give --normalise FILE.npz: mean and var of its obs_rms, its epsilon; with norm_obs=False zeros and ones"
+        raise WeightsError(what, hint)
     body, *head = ("mlp_extractor.policy_net.", ACTOR_HEAD) if actor else ("q_net.q_net.",)
     unused = ("mlp_extractor.value_net.", "value_net.") if actor else ("q_net_target.q_net.",)
     depth = sum(name.startswith(body) and name.endswith(".weight") for name in weights)

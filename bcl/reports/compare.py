@@ -22,6 +22,7 @@ from bcl.policies.files import is_policy
 from bcl.reports.collect import LATER, beside_the_start, flagged, load_with_game, read_results, results_of_policy
 from bcl.reports.history import Effort, effort
 from bcl.reports.published import PublishedRow, result_for
+from bcl.reports.style import LEVELS
 from bcl.reports.tables import as_markdown, tables
 from bcl.result import Result, Table
 from bcl.runs.directory import Repeats, RunDirectory, runs_of
@@ -171,6 +172,12 @@ class Block:
     notes: tuple[str, ...]
     missing: Missing | None
     """None where all faced some attack at every budget they have."""
+
+    @property
+    def title(self) -> str:
+        """Its game, levels and starts."""
+        starts = "with varied starts" if self.starts == "varied" else ""
+        return " ".join(filter(None, (self.game, LEVELS.get(self.levels), starts)))
 
     @property
     def budgets(self) -> list[float]:

@@ -350,9 +350,7 @@ def _returns(axes: Axes, block: Block) -> None:
         if paper := row.published:
             hollow = _style(place) | {"linestyle": ":", "markerfacecolor": LIGHT["paper"]}
             axes.errorbar(paper.eps, paper.mean, **hollow, label="paper")
-    levels = {"train": ", training levels", "eval": ", unlimited levels"}.get(block.levels, "")
-    starts = ", varied starts" if block.starts == "varied" else ""
-    axes.set_title(f"{block.game}{levels}{starts}")
+    axes.set_title(block.title)
     axes.set_ylabel("worst return within the budget")
 
 

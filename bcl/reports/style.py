@@ -32,7 +32,7 @@ DARK = {name: dark for name, (_, dark) in COLOURS.items()}
 TERMINAL_FLAG = f"bold {LIGHT['vermilion']}"
 
 # Procgen's sets of levels.
-LEVELS = {"train": "on the training levels", "eval": "on all levels"}
+LEVELS = {"train": "on the training levels", "eval": "on unlimited levels"}
 
 # Kind of attack -> colour, marker.
 _KINDS = {

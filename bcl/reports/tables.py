@@ -155,7 +155,7 @@ def as_latex(table: Table) -> str:
 
 def _returns(block: "Block") -> Table:
     attacks = attack_labels(block.usual_attacks).values()
-    words = [f"{_name(block)}: mean return ± standard error [95 % interval], {counted(block.episodes, 'episode')}"]
+    words = [f"{block.title}: mean return ± standard error [95 % interval], {counted(block.episodes, 'episode')}"]
     words += [f"worst within each budget under {', '.join(attacks)}"] if attacks else []
     rows = tuple(line for row in block.rows for line in _lines(row, block))
     notes = [f"score: no attack + mean within {', '.join(map(format_eps, block.scored))}"] if block.scored else []
@@ -202,7 +202,7 @@ def _improvements(block: "Block") -> Table:
         cells = [found.get((row.label, eps)) for eps in block.budgets]
         shown = [f"{c.probability:.2f}" + _interval(c.interval, "{:.2f}".format) if c else "" for c in cells]
         rows.append((row.label, *shown))
-    title = f"{_name(block)}: probability that an episode returns more than one of {first.label} [95 % interval]"
+    title = f"{block.title}: probability that an episode returns more than one of {first.label} [95 % interval]"
     return Table(title, ("agent", *_budgets(block)), tuple(rows))
 
 
@@ -219,27 +219,21 @@ def _efforts(entries: Sequence["Entry"]) -> Table:
                 "agent": entry.label,
                 "training runs": ", ".join(str(one.runs) for one in entry.efforts),
                 PAPER_RUNS: ", ".join(map(str, paper.runs)) if paper else "",
-                "runs before": ", ".join(str(one.before) for one in entry.efforts),
-                "steps a run": f"{steps:,.0f}" if trained else "",
-                "time a run": _duration(stats.mean([one.seconds_per_run for one in trained])) if trained else "",
+                "before": ", ".join(str(one.before) for one in entry.efforts),
+                "steps each": f"{steps:,.0f}" if trained else "",
+                "time each": _duration(stats.mean([one.seconds_per_run for one in trained])) if trained else "",
                 PAPER_TIME: _duration(3600 * paper.hours) if paper else "",
                 "machine": ", ".join(dict.fromkeys(one.machine for one in entry.efforts)),
             }
         )
     names = [name for name in rows[0] if name not in (PAPER_RUNS, PAPER_TIME) or any(row[name] for row in rows)]
     table = tuple(tuple(row[name] for name in names) for row in rows)
-    title = "Runs conducted, per repeat, and wall time of training"
+    title = "Training runs conducted, per repeat, and wall time of training"
     return Table(title, tuple(names), table, tuple(f"paper: {source}" for source in sources))
 
 
 def _budgets(block: "Block") -> list[str]:
     return ["no attack" if eps == 0 else format_eps(eps) for eps in block.budgets]
-
-
-def _name(block: "Block") -> str:
-    levels = {"train": " on the training levels", "eval": " on unlimited levels"}
-    starts = " with varied starts" if block.starts == "varied" else ""
-    return block.game + levels.get(block.levels, "") + starts
 
 
 def _measured(score: Score) -> str:

@@ -29,18 +29,19 @@ from bcl.recipes import Stage
 from bcl.runs import store
 from bcl.runs.results import PROGRESS, RESULT, Results
 from bcl.runs.store import Json
-from bcl.settings import difference, to_toml
+from bcl.settings import difference, plain, to_toml
 
 FORMAT = 2  # of run directories; those of version 0.1 have no number
 CONFIG = "config.toml"
 RUN = "run.json"
 REPEATS = "repeats.json"
 AHEAD = "ahead.json"
-UNUSED = "in-vain.json"  # of training that no decision used
+UNUSED = "unused.json"  # of training that no decision used
+UNUSED_BEFORE = "in-vain.json"  # the same file of earlier versions
 POLICY = "policy.safetensors"
 COPY_AGAIN = "copy the run again with all its files"
 # Files in the folders of stages that reports read.
-REPORTED = (RESULT, "metrics.jsonl", "decision.json", "clock*.json", "time-after*.json", UNUSED)
+REPORTED = (RESULT, "metrics.jsonl", "decision.json", "clock*.json", "time-after*.json", UNUSED, UNUSED_BEFORE)
 # What a creation makes, of a run or of repeats.
 _MADE = re.compile(r"(seed\d+/)?(lock|run\.json|init/policy\.safetensors|(stages/[^/]+/)?config\.toml)")
 
@@ -126,7 +127,7 @@ class TrainingFolder(WorkFolder):
         return {int(path.stem): path for path in sorted((self.path / "snapshots").glob("*.safetensors"))}
 
     def began_ahead(self) -> str | None:
-        """Fingerprint of the agent it trains from before anybody asked for it; none: it was asked for."""
+        """Fingerprint of the agent it trains from before the curriculum asked for it; none: it was asked for."""
         return store.read_if_there(self.ahead_file).get("parent")
 
     def forget(self) -> None:
@@ -206,7 +207,6 @@ class StageFolder(TrainingFolder):
         self.median = TrainingFolder(self.path / "median")  # the agent that repeats go on from
         self.paced_run = TrainingFolder(self.path / "run")  # of a stage whose budget paces itself
         self.clock = self.path / "clock.json"
-        self._unused_file = self.path / UNUSED
         self._discarded = self.path / "discarded"
 
     @functools.cached_property
@@ -275,6 +275,11 @@ class StageFolder(TrainingFolder):
                 if not made.decision.candidate(number):
                     found.append((self._inside(run), run.seconds()))
         return found
+
+    @property
+    def _unused_file(self) -> Path:
+        before = self.path / UNUSED_BEFORE
+        return before if before.exists() else self.path / UNUSED
 
     def _given_up(self) -> list[Json]:
         return list(store.read_if_there(self._unused_file).get("runs", []))
@@ -369,7 +374,8 @@ class RunDirectory(WorkFolder):
     def check_settings(self, settings: Mapping[str, Any]) -> None:
         """Refuse settings other than those the run was started with."""
         config = self.config  # first: it registers the run's recipe
-        self._refuse(difference(config, config_from_dict(override(tomllib.loads(_config_text(self.path)), settings))))
+        given = override(tomllib.loads(_config_text(self.path)), plain(settings))
+        self._refuse(difference(config, config_from_dict(given)))
 
     def check_same(self, config: Config, init: str | None = None) -> None:
         """Refuse another configuration, or another agent to start from."""
@@ -404,17 +410,20 @@ class RunDirectory(WorkFolder):
     def _stage(self, number: int, own: bool, **facts: Any) -> StageFolder:
         return StageFolder(self.path, number, Stage(**facts), own)
 
+    @property
+    def has_defence(self) -> bool:
+        """Whether any of its stages trains for robustness."""
+        return any(stage.loss != "standard" for stage in self.stages())
+
     def start(self, trained: str = "") -> tuple[str, Agent] | None:
-        """What the recipe's own stages begin from, with its name; none: fresh weights, or it is not trained yet, or it
-        is `trained`."""
-        before = [stage for stage in self.stages() if not stage.own]
-        found = None
+        """What the recipe's own stages begin from, with its name, or if that is `trained` what was before it; none:
+        fresh weights, or it is not trained yet."""
         # By the record: a run that was copied without its weights can still be reported.
         if given := self.about().get("init"):
-            found = "--init", Agent(self.init.policy, self.init.results, str(given))
-        elif before and before[-1].finished:
-            found = before[-1].name, before[-1].agent()
-        return found if found and found[1].fingerprint != trained else None
+            before = [("--init", Agent(self.init.policy, self.init.results, str(given)))]
+        else:
+            before = [(stage.name, stage.agent()) for stage in self.stages() if not stage.own and stage.finished]
+        return next((found for found in reversed(before) if found[1].fingerprint != trained), None)
 
     def digests(self) -> dict[str, str]:
         """Of all that reports read of the stages, by file."""
@@ -508,13 +517,19 @@ def runs_of(path: Path) -> list[RunDirectory]:
 def read_config(folder: Path) -> Config:
     """Of a run or a stage; recipe files that are stored with it are registered."""
     text = _config_text(folder)
-    for recipe in (folder / "stages").glob("*.toml"):
-        recipes.take_recipe(recipe)
+    take_recipes(folder / CONFIG)
     try:
         return config_from_toml(text)
     except (tomllib.TOMLDecodeError, ConfigError) as error:
         what = error.message if isinstance(error, ConfigError) else error
         raise StoreError(f"'{folder / CONFIG}' is damaged: {what}", "restore it, or start a new run") from None
+
+
+def take_recipes(config: Path) -> None:
+    """Register the recipes of a user's own that are stored with the settings of a run; other files have none."""
+    if config.name == CONFIG:
+        for recipe in (config.parent / "stages").glob("*.toml"):
+            recipes.take_recipe(recipe)
 
 
 def _config_text(folder: Path) -> str:

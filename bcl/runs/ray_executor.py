@@ -6,7 +6,6 @@ they change. A job whose machine is lost begins anew on another one with those, 
 
 import contextlib
 import fcntl
-import importlib
 import logging
 import os
 import shutil
@@ -19,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from bcl.errors import BclError, MissingExtra, StoreError
+from bcl.errors import BclError, StoreError, optional
 from bcl.runs import store
 from bcl.runs.executors import Child, Executor, Job, JobFailed, JobKilled, JobsDone, Stop, Tick, in_order
 
@@ -293,10 +292,7 @@ def _setup_error(job: Job, error: BaseException) -> BaseException:
 
 
 def _import_ray() -> Any:
-    try:
-        return importlib.import_module("ray")
-    except ImportError:
-        raise MissingExtra("a Ray cluster needs Ray", "pip install 'ray>=2.40'") from None
+    return optional("ray", "a Ray cluster needs Ray", "pip install 'ray>=2.40'")
 
 
 def _line(error: BaseException) -> str:

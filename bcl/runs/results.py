@@ -63,7 +63,7 @@ class RowsFolder:
         try:
             store.try_to_write(self.path / self._name)
         except StoreError as error:
-            hint = "results are stored beside the agent: copy it to a folder that you may write to"
+            hint = "results stand beside the agent: copy it to a folder that you may write to (zoo agents: cd to one)"
             raise StoreError(error.message, hint) from None
 
 

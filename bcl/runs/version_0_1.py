@@ -32,13 +32,8 @@ def attack_of(text: Any) -> Json | None:
         return {}
     try:
         return _parsed(ast.parse(text, mode="eval").body)
-    except (
-        SyntaxError,
-        ValueError,
-        TypeError,
-        RecursionError,
-        MemoryError,
-    ):  # the last two: nested too deeply to parse
+    # The last two: nested too deeply to parse.
+    except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
         return {"kind": text}
 
 

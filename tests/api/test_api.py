@@ -372,7 +372,7 @@ def test_one_budget_or_attack_needs_no_list(policy: Policy) -> None:
         (lambda policy: bcl.compare(), "there is nothing to compare; give runs or policy files"),
         (lambda policy: bcl.compare(3), "run = 3 does not fit"),
         (lambda policy: bcl.video(policy), "an agent in memory has no folder; say where the video goes"),
-        (lambda policy: bcl.video("x", steps=-1), "steps = -1 is not possible"),
+        (lambda policy: bcl.video("x", steps=-1), "steps = -1 is not allowed"),
         (lambda policy: bcl.video("x", fps=0), "fps = 0 is not possible"),
         (lambda policy: bcl.load(policy), "path = Policy.* does not fit"),
         (lambda policy: bcl.wrap("x", "CartPole-v1"), "network = 'x' does not fit"),
@@ -433,8 +433,13 @@ def test_repeats_are_those_of_the_train_command(
 ) -> None:
     workers = bcl.Workers(device="cpu")
     said: list[str] = []
-    ours = bcl.train("cartpole", out="ours", seed=3, repeats=2, workers=workers, say=said.append, **TINY)
+    folders: list[str] = []
+    listening = {"say": said.append, "on_row": lambda folder, row: folders.append(folder)}
+    ours = bcl.train("cartpole", out="ours", seed=3, repeats=2, workers=workers, **listening, **TINY)
     assert isinstance(ours, bcl.RepeatedRun)
+    assert [*dict.fromkeys(folders)] == ["seed3/stages/1-vanilla", "seed4/stages/1-vanilla"]
+    assert repr(ours) == "RepeatedRun('ours')"
+    assert "final scores of 2 repeats: " in ours._repr_html_()
     code, out, _ = in_folder("train", "cartpole", "--out=theirs", "--seed=3", "--repeats=2", *TINY_FLAGS)
     assert code == 0
     assert out == f"{ours}\nnext: bcl report ours\n".replace("ours", "theirs")
@@ -533,8 +538,8 @@ def test_an_environment_may_be_a_class_or_a_function(
 @pytest.mark.parametrize(
     ("wrong", "sentence"),
     [
-        ({"executor": "cloud"}, "executor = 'cloud' does not fit; one of local, ray"),
-        ({"judge_beside": "maybe"}, "judge_beside = 'maybe' does not fit"),
+        ({"executor": "cloud"}, "executor = 'cloud' is not a choice; give executor one of local, ray"),
+        ({"judge_beside": "maybe"}, "judge_beside = 'maybe' is not a choice"),
         ({"parallel": "2"}, "parallel = '2' does not fit"),
     ],
 )

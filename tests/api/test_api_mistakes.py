@@ -53,7 +53,15 @@ CALLS: dict[str, tuple[tuple[Any, ...], dict[str, Any], Wrong]] = {
     "import_policy": (
         (AGENT, "sb3", "cartpole"),
         {},
-        {"path": (*PATHS, FOLDER, "text.txt"), "format": (None, 3, "", "sb4"), "game": GAMES, "normalise": (3, "", "missing", FOLDER)},
+        {
+            "path": (*PATHS, FOLDER, "text.txt"),
+            "format": (None, 3, "", "sb4"),
+            "game": GAMES,
+            "normalise": (3, "", "missing", FOLDER),
+            "settings": (),
+            "dqn": (3, {"steps": 1}),
+            "nonsense": (1,),
+        },
     ),
     "evaluate": (
         (AGENT,),

@@ -14,8 +14,10 @@ from rich.console import Console
 from bcl import experiment
 from bcl.api import console
 from bcl.config import resolve_stages
+from bcl.curriculum_rules import INCUMBENT, Candidate, Decision, Phase
+from bcl.experiment.status import Work, speeds, work_of
 from bcl.runs import store
-from bcl.runs.directory import RunDirectory
+from bcl.runs.directory import RunDirectory, StageFolder
 from bcl.settings import parse_settings
 
 
@@ -73,7 +75,7 @@ def test_the_time_left_of_the_whole_is_shown_while_a_curriculum_judges_its_start
     passes = (runs - 0.5) * (1 + 2 * 30) + 2 * (1 + 3 * 10)
     copies = stages[0][1].dqn.num_envs
     seconds = (runs - 1) * 4000 / 100 + 100 * passes * copies * 0.1 / 100
-    assert line.endswith(f"{timedelta(seconds=round(seconds))} left, about")
+    assert line.endswith(f"{timedelta(seconds=round(seconds))} left, about, at most")
 
 
 def test_the_time_left_of_the_whole_has_the_choice_of_the_agent_and_the_verdict_in_it(tmp_path: Path) -> None:
@@ -96,6 +98,86 @@ def test_the_time_left_of_the_whole_has_the_choice_of_the_agent_and_the_verdict_
         store.write_json(folder.result_file, {"policy": "p"})
     [whole] = console.live(tmp_path)._under_way()  # nothing was held: there are two agents to choose from
     assert whole.seconds_left == pytest.approx(100 * (2 * 61 + 2 * 21) * 16 * 0.1 / 100)
+
+
+def trains(stage: StageFolder, done: int) -> None:
+    """A training run under way, at 100 steps a second."""
+    told = {"name": stage.name, "doing": "training", "done": done, "of": stage.config.dqn.steps}
+    store.write_json(stage.path / "progress.json", told)
+    store.write_text(stage.path / "metrics.jsonl", '{"step": 1, "episodes": 1, "steps_per_second": 100.0}\n')
+
+
+def test_the_time_left_is_of_all_repeats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Work, "seconds", lambda work, speed, _: (work.steps / speed, work.most_steps / speed))
+    stages = resolve_stages("acrobot", recipe="vanilla", settings=parse_settings(["--dqn.steps=4000"]))
+    first, second, third = runs = [tmp_path / f"seed{seed}" for seed in range(3)]
+    for run in runs:
+        experiment.create(run, stages, "cpu", None)
+    view = console.live(first, others=[second, third])
+    trains(RunDirectory(first).stages()[0], 1000)
+    [whole, _] = view._under_way()
+    assert (whole.name, whole.numbers) == ("all 3 repeats", "about")
+    assert whole.share == pytest.approx(1000 / 12_000)
+    assert whole.seconds_left == pytest.approx(11_000 / 100)
+    store.write_json(RunDirectory(first).stages()[0].result_file, {"policy": "p"})
+    store.write_json(first / "result.json", {})
+    [whole] = console.live(second, others=[first, third])._under_way()  # by the speed of the first, which has ended
+    assert whole.seconds_left == pytest.approx(8000 / 100)
+
+
+@pytest.mark.parametrize(
+    ("limits", "runs"),
+    [
+        ([], None),
+        (["--curriculum.max_runs=5"], 5),
+        (["--curriculum.max_hours=2"], None),
+    ],
+)
+def test_an_open_ended_curriculum_takes_at_most_what_it_is_allowed(
+    tmp_path: Path, limits: list[str], runs: int | None
+) -> None:
+    settings = parse_settings(["--dqn.steps=4000", "--evaluation.eps=0.03", *limits])
+    experiment.create(tmp_path, resolve_stages("cartpole", recipe="bcl-radial", settings=settings), "cpu", None)
+    work = work_of(tmp_path, ())
+    before = 2 * 4000  # vanilla, and RADIAL once
+    assert (work and work.most_steps) == (runs and before + runs * 4000)
+    assert work is None or work.at_most
+
+
+def test_an_open_ended_curriculum_takes_as_many_runs_as_fit_into_its_hours(tmp_path: Path) -> None:
+    settings = parse_settings(["--dqn.steps=4000", "--evaluation.eps=0.03", "--curriculum.max_hours=2"])
+    experiment.create(tmp_path, resolve_stages("cartpole", recipe="bcl-radial", settings=settings), "cpu", None)
+    stage = RunDirectory(tmp_path).stages()[-1]
+    kept = Candidate(INCUMBENT, None, None, {})
+    trained = (Candidate(1, True, 1.0, {}), Candidate(2, True, 2.0, {}))
+    for index, candidates in ((0, (kept,)), (1, trained)):
+        decision = Decision(
+            Phase(index, 0.0, 0.02 * index, 3), (None, None), candidates, candidates[-1].run, index, (), index + 1, None
+        )
+        stage.phase(index).keep(decision, lambda: 2000.0)
+    for run in (1, 2):
+        store.write_json(stage.phase(1).run(run).result_file, {"policy": "p"})
+    work = work_of(tmp_path, ())
+    assert work
+    # Two runs took 2000 s: after seven there are 200 s left, in which one more begins.
+    assert work.most_steps == (2 + 8) * 4000
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_a_gpu_takes_the_starts_of_multi_many_at_a_time(tmp_path: Path, device: str) -> None:
+    settings = parse_settings(["--evaluation.suite=paper", "--evaluation.eps=1/255", "--evaluation.score_eps=1/255"])
+    stages = resolve_stages("pong", recipe="at", settings=settings)
+    experiment.create(tmp_path, stages, device, None)
+    [vanilla, _] = RunDirectory(tmp_path).stages()
+    row = '{"step": 4000, "episodes": 4, "steps_per_second": 640.0, "share_act": 0.5}\n'
+    store.write_text(vanilla.path / "metrics.jsonl", row)
+    work = work_of(tmp_path, ())
+    assert work
+    # The start and the agent, each at its budgets, the target among them: PGD-30, RI-FGSM, Multi and Multi-T.
+    budgets = len({1 / 255, stages[-1][1].curriculum.target})
+    assert work.most_passes == 2 * (1 + budgets * (30 + 1 + 2 * (1000 if device == "cpu" else 84)))
+    # A pass as long as acting of 128 copies, and 1000 steps an episode.
+    assert speeds(tmp_path) == (640.0, 640 / (128 * 0.5) / 1000 if device == "cpu" else 5000 / 1000)
 
 
 def test_the_time_left_goes_by_how_fast_evaluations_were(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -96,18 +96,21 @@ def test_mixed_pgd_takes_large_steps_from_random_points_on_a_share_and_pgds_on_t
 
 
 def test_restarts_keep_a_flip_first_and_then_the_highest_value(mlp, seeded):
-    policy = mlp(seed=2, actions=4, inputs=10).double()
-    obs = torch.rand(12, 10, generator=seeded(0), dtype=torch.float64)
+    policy = mlp(seed=3, actions=12, inputs=10, scale=2.0).double()  # of many actions a flip may have a low value
+    obs = torch.rand(60, 10, generator=seeded(0), dtype=torch.float64)
     eps, restarts = 0.15, 6
     attack = PGD(steps=3, step=0.3, random_start=True, restarts=restarts)
     found = perturb(attack, policy, obs, eps, seeded(5)).numpy()
-    starts = uniform64((restarts * 12, 10), eps, seeded(5)).view(restarts, 12, 10).numpy()
+    starts = uniform64((restarts * 60, 10), eps, seeded(5)).view(restarts, 60, 10).numpy()
     scores, cross_entropy, gradient = numpy_mlp(policy)
+    decided = 0
     for b, s in enumerate(obs.numpy()):
         label = scores(s).argmax()
         ends = [numpy_pgd(gradient, s, label, eps, 3, 0.3, s + start) for start in starts[:, b]]
         best = max(ends, key=lambda x: (scores(x).argmax() != label, cross_entropy(x, label)))
         np.testing.assert_allclose(found[b], best, atol=1e-12)
+        decided += best is not max(ends, key=lambda x: cross_entropy(x, label))
+    assert decided >= 3, "a flip of a lower value than another restart's"
 
 
 @pytest.mark.parametrize("eps", [3 / 255, 0.15])
@@ -269,8 +272,11 @@ def test_apgd_climbs_at_least_as_high_as_pgd(cnn, seeded, objective):
     assert sum(gains) > 0
 
 
-def numpy_apgd(value, gradient, s, eps, steps, start):
-    """Algorithm 1 of Croce and Hein, one observation at a time; `value` orders flips before the objective."""
+def numpy_apgd(value, gradient, s, eps, steps, start, halves_again=False):
+    """Algorithm 1 of Croce and Hein, one observation at a time; `value` orders flips before the objective.
+
+    `halves_again`: unlike theirs, where nothing better was found just after a halving too.
+    """
     lo, hi = np.maximum(0, s - eps), np.minimum(1, s + eps)
     xs = [np.clip(start, lo, hi)]
     best, eta, halved, since, best_then = xs[0], 2 * eps, False, 0, value(xs[0])
@@ -284,7 +290,7 @@ def numpy_apgd(value, gradient, s, eps, steps, start):
         xs.append(x)
         if k + 1 in checkpoints(steps):
             few = sum(rises[since:]) < 0.75 * (k + 1 - since)
-            stuck = not halved and value(best) == best_then
+            stuck = (halves_again or not halved) and value(best) == best_then
             halved, since, best_then = few or stuck, k + 1, value(best)
             if halved:
                 eta /= 2
@@ -292,15 +298,19 @@ def numpy_apgd(value, gradient, s, eps, steps, start):
     return best
 
 
-def test_apgd_is_the_papers_algorithm(linear, seeded):
+@pytest.mark.parametrize(
+    ("fastest", "eps", "steps", "count", "decided"), [(60, 0.1, 200, 60, 0), (300, 0.3, 20, 200, 3)]
+)
+def test_apgd_is_the_papers_algorithm(linear, seeded, fastest, eps, steps, count, decided):
     """On scores (0, sum of sines) the best observation lies inside the ball, so that step sizes matter."""
     phase = 6 * torch.rand(10, generator=seeded(2), dtype=torch.float64)
-    speed = 60 * torch.logspace(-1, 0, 10, dtype=torch.float64)
+    speed = fastest * torch.logspace(-1, 0, 10, dtype=torch.float64)
     policy = linear(speed.diag(), phase, then=lambda z: torch.stack([0 * z.sum(dim=1), z.sin().sum(dim=1)], dim=1))
-    obs = torch.rand(60, 10, generator=seeded(0), dtype=torch.float64)
-    found = perturb(APGD(steps=200, objective=Margin()), policy, obs, 0.1, seeded(1)).numpy()
-    starts = (obs + uniform64(obs.shape, 0.1, seeded(1))).numpy()
+    obs = torch.rand(count, 10, generator=seeded(0), dtype=torch.float64)
+    found = perturb(APGD(steps=steps, objective=Margin()), policy, obs, eps, seeded(1)).numpy()
+    starts = (obs + uniform64(obs.shape, eps, seeded(1))).numpy()
     speed, phase = speed.numpy(), phase.numpy()
+    others = 0
     for x, s, start in zip(found, obs.numpy(), starts, strict=True):
         side = 1 if np.sin(speed * s + phase).sum() <= 0 else -1
 
@@ -308,8 +318,13 @@ def test_apgd_is_the_papers_algorithm(linear, seeded):
             margin = side * np.sin(speed * y + phase).sum()
             return margin > 0, margin
 
-        expected = numpy_apgd(value, lambda y, side=side: side * speed * np.cos(speed * y + phase), s, 0.1, 200, start)
+        def gradient(y, side=side):
+            return side * speed * np.cos(speed * y + phase)
+
+        expected, other = (numpy_apgd(value, gradient, s, eps, steps, start, again) for again in (False, True))
         np.testing.assert_allclose(x, expected, atol=1e-9)
+        others += np.abs(other - expected).max() > 1e-3
+    assert others >= decided, "what halving twice in a row would find instead"
 
 
 def test_apgd_checkpoints_are_the_papers():

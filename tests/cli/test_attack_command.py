@@ -122,7 +122,7 @@ def test_certify_names_the_way_out_where_a_layer_has_no_bounds(bcl, tmp_path: Pa
     code, _, err = bcl("certify", "elu.safetensors", "--eps", "0.01", "--episodes", "1")
     assert code == 2
     assert "cannot bound layer ELU(alpha=1.0); every method needs layers of Linear" in err
-    assert "train with ReLU or Tanh, or take what needs no bounds, such as 'bcl attack AGENT --suite strong'" in err
+    assert "train with ReLU or Tanh, or take what needs no bounds: --recipe at or paced-at, 'bcl attack'" in err
     assert bcl("attack", "elu.safetensors", "--attack", "fgsm", "--eps", "0.01", "--episodes", "1")[0] == 0
 
 

@@ -21,7 +21,7 @@ from bcl import zoo
 from bcl.api import console
 from bcl.attacks.suites import ATTACK_NAMES, SUITES
 from bcl.cli import commands
-from bcl.cli.main import COMMANDS, functions_of, main
+from bcl.cli.main import COMMANDS, Command, functions_of, main
 from bcl.cli.options import ATTACKS, NO_OPTIONS, WORDS, options_of
 from bcl.config import config_from_toml, resolve
 from bcl.policies.importers import FORMATS
@@ -418,7 +418,9 @@ def test_bench_refuses_nonsense(bcl, options: list[str]) -> None:
 
 
 def test_a_terminal_without_unicode_is_no_reason_to_fail() -> None:
-    code = "import bcl.cli.main as m; m.chosen = lambda words: lambda: print('1 ± 2, \\N{MINUS SIGN}3, ü'); m.main([])"
+    code = (
+        "import bcl.cli.main as m; m.chosen = lambda words: m.Command(lambda: '1 ± 2, \\N{MINUS SIGN}3, ü'); m.main([])"
+    )
     environment = os.environ | {"PYTHONIOENCODING": "ascii"}
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
     assert (result.returncode, result.stdout, result.stderr) == (0, "1 +- 2, -3, ?\n", "")
@@ -471,7 +473,7 @@ def test_a_gpu_that_fails_is_one_sentence(bcl, monkeypatch: pytest.MonkeyPatch) 
     def fail(*_: object) -> None:
         raise RuntimeError("CUDA error: an illegal memory access was encountered\nSearch for ...")
 
-    monkeypatch.setattr("bcl.cli.main.chosen", lambda _: fail)
+    monkeypatch.setattr("bcl.cli.main.chosen", lambda _: Command(fail))
     code, _, err = bcl("presets")
     assert code == 1
     assert err == (
@@ -511,7 +513,7 @@ def test_the_lines_of_a_status_are_broken_between_words(
     found = Listing("mine", [], f"runs/{'long-name-' * 9}: at on pong\n{phase}\n  finished", {})
     monkeypatch.setattr(found.__class__, "state", "finished", raising=False)
     monkeypatch.setattr(console, "out", Console(width=80))
-    commands.status(functools.partial(lambda path: found, Path("mine")))
+    commands.status(found, functools.partial(lambda path: found, Path("mine")))
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == f"runs/{'long-name-' * 9}:"  # a path stays whole
     assert max(map(len, lines[2:])) <= 80

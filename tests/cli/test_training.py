@@ -160,6 +160,31 @@ def test_a_recipe_of_ones_own_is_kept_with_the_run(bcl, monkeypatch: pytest.Monk
     assert bcl("resume", str(run), "--device", "cpu")[0] == 0
     assert bcl("report", str(run), "--no-frames")[0] == 0
     assert bcl("status", str(run))[0] == 0
+    monkeypatch.setattr("bcl.recipes._OWN", {})
+    code, out, _ = bcl("train", "cartpole", "--config", f"{run}/config.toml", "--out", "again", *TINY)
+    assert (code, "verdict: mine on CartPole-v1" in out) == (0, True)
+
+
+def test_a_gymnasium_id_says_that_it_has_a_preset(bcl) -> None:
+    code, _, err = bcl("train", "CartPole-v1", *TINY)
+    assert (code, Path("runs/CartPole-v1-vanilla-s0").is_dir()) == (0, True)
+    assert "CartPole-v1 has a preset: its settings are those of 'cartpole'\n" in err
+    assert "has a preset" not in bcl("train", "cartpole", *TINY)[2]
+
+
+class Enough(Exception):
+    """Nothing more is to be done."""
+
+
+def test_a_gymnasium_id_of_an_atari_game_names_the_game(tmp_path: Path) -> None:
+    pytest.importorskip("ale_py")
+
+    def say(line: str) -> None:
+        if line.startswith("ALE/BankHeist-v5 "):
+            raise Enough(line)
+
+    with pytest.raises(Enough, match="'bcl train bank_heist' plays it as the paper does"):
+        package.train("ALE/BankHeist-v5", say=say, out=tmp_path / "run")
 
 
 @pytest.mark.parametrize(
@@ -303,7 +328,7 @@ def test_starting_from_an_agent(bcl, tmp_path: Path) -> None:
         (["train", "cartpole", "--network.kind", "dueling-cnn"], "cannot read observations"),
         (["train", "Blackjack-v1"], "only Box observations"),
         (["train", "cartpole", "--parallel", "0"], "--parallel 0 is not possible"),
-        (["train", "cartpole", "--repeats", "0"], "repeats = 0 is not possible; give 1 or more"),
+        (["train", "cartpole", "--repeats", "0"], "repeats = 0 is not allowed; it must be at least 1"),
         (["train", "cartpole", "--executor", "ray", "--device", "cuda"], "does not fit --ray-gpus 0"),
         (["train", "cartpole", "--recipe", "bcl-mos-at", "--curriculum.attacked_threshold", "none"], "skipping needs"),
         (["train", "cartpole", "--recipe", "bcl-c-at", "--curriculum.start", "0.2"], "give a start below the target"),

@@ -41,7 +41,7 @@ def test_a_folder_of_ones_own_and_no_attack(bcl, tmp_path: Path) -> None:
         (["p.safetensors", "--attack", "pdg"], "did you mean 'pgd'"),
         (["p.safetensors", "--eps", "3"], "3/255"),
         (["p.safetensors", "--eps", "0.1.2"], "not a budget"),
-        (["p.safetensors", "--steps", "-1"], "give 0 or more"),
+        (["p.safetensors", "--steps", "-1"], "it must be at least 0"),
         (["p.safetensors", "--fps", "0"], "give 1 to 240"),
         (["p.safetensors", "--out", "v.mp4"], "leave the ending out"),
         (["nowhere"], "does not exist"),

@@ -6,10 +6,13 @@ import pytest
 import torch
 
 from bcl.api.measuring import untrained_policy
-from bcl.attacks import PGD, Attack, Directed, MultiT, perturb
+from bcl.attacks import APGD, KL, PGD, Attack, Directed, Margin, MultiT, Square, WorstAction, perturb
+from bcl.attacks.pgd import Together
 from bcl.config import resolve
+from bcl.device import Accelerate
 from bcl.envs import make_env
 from bcl.evaluation import evaluate
+from bcl.evaluation.plan import Precision
 from bcl.evaluation.play import ActionChooser, SearchForm
 from bcl.policies import Policy
 
@@ -28,14 +31,15 @@ def policy() -> Policy:
 DIRECTED = Directed(lambda obs: obs.flatten(1).sum(dim=1).long() % 5 - 1)
 
 
+@pytest.mark.parametrize("accelerate", ["none", "full"])
 @pytest.mark.parametrize("attack", [PGD(steps=5, step=0.4), MultiT(starts=100), DIRECTED], ids=repr)
-def test_the_graph_repeats_what_eager_code_does(policy: Policy, attack: Attack) -> None:
+def test_the_graph_repeats_what_eager_code_does(policy: Policy, attack: Attack, accelerate: Accelerate) -> None:
     env = make_env(GAME, 4, "cuda")
     obs = env.reset(0)
 
     def decision() -> ActionChooser:
         generator = torch.Generator("cuda").manual_seed(0)
-        return ActionChooser(policy, SearchForm(policy, "full"), attack, 3 / 255, generator)
+        return ActionChooser(policy, SearchForm(policy, "full", accelerate), attack, 3 / 255, generator)
 
     graph, eager = decision(), decision()
     for _ in range(5):
@@ -70,6 +74,32 @@ def test_leaving_what_is_settled_alone_decides_as_the_whole_graph_does(policy: P
     assert leaving._graph._graph is None
     assert graph._graph
     assert graph._graph._graph is not None
+
+
+ALL = (
+    PGD(steps=5, step=0.4, random_start=True, restarts=2, objective=Margin()),
+    WorstAction(steps=5, step=0.4),
+    PGD(steps=5, step=0.4, random_start=True, objective=KL()),
+)
+
+
+@pytest.mark.parametrize("precision", ["fast", "full"])
+@pytest.mark.parametrize("attack", [Together(ALL), MultiT(starts=200), APGD(steps=5), Square(queries=20)], ids=repr)
+def test_a_compiled_search_changes_as_many_actions(policy: Policy, attack: Attack, precision: Precision) -> None:
+    obs = torch.rand(48, 1, 84, 84, device="cuda", generator=torch.Generator("cuda").manual_seed(1))
+    eps = torch.linspace(1 / 255, 0.05, 16, device="cuda").repeat(3)
+    with torch.no_grad():
+        clean = policy(obs).argmax(dim=1)
+    changed = []
+    for accelerate in ("none", "full"):
+        search = SearchForm(policy, precision, accelerate)
+        generators = [torch.Generator("cuda").manual_seed(seed) for seed in range(3)]
+        seen = perturb(attack, search, obs, eps, generators)
+        assert ((seen - obs).abs().flatten(1).amax(dim=1) <= eps + 1e-6).all()
+        with torch.no_grad():
+            changed.append(int((policy(seen).argmax(dim=1) != clean).sum()))
+    assert search._compiles
+    assert abs(changed[0] - changed[1]) <= 3
 
 
 def test_half_precision_search_is_as_strong_as_full(policy: Policy) -> None:

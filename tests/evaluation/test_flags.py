@@ -8,7 +8,7 @@ import pytest
 
 from bcl.attacks import APGD, PGD, Attack, CornerNoise, Learned, Margin, MultiT, Square
 from bcl.evaluation import Flag, Score, flags, worse_than_start
-from bcl.evaluation.flags import EXPLAINED
+from bcl.evaluation.flags import EXPLAINED, clearly_lower
 
 PGD30, PGD50 = PGD(steps=30, step=0.1), PGD(steps=50, step=0.1, random_start=True, restarts=5)
 
@@ -106,6 +106,12 @@ def test_planning_wins() -> None:
     assert names([*won[:3], score(learned, 0.01, 0.0, returns=(12.0, 12.0, 12.0, -36.0))]) == []  # intervals meet
     assert names([*won[:3], score(PGD30, 0.005, -8.0), won[3]]) == ["bigger-budget-weaker"]  # less is as strong
     assert names([NOMINAL, won[3]]) == []  # nothing to beat
+    spread = (-2.0, -2.0, 2.0, 2.0)  # a standard error of 1
+    wide = [score(attack, 0.01, 12.0, returns=tuple(12 + d for d in spread)) for attack in (PGD30, PGD50)]
+    for mean, raised in ((8.5, []), (7.5, ["planning-wins"])):  # [6.5, 10.5] meets [10, 14]; [5.5, 9.5] does not
+        low = score(learned, 0.01, mean, returns=tuple(mean + d for d in spread))
+        assert clearly_lower(low, wide[0], NOMINAL)  # by more than chance, 2 * sqrt(2)
+        assert names([NOMINAL, *wide, low]) == raised
     helped = [score(None, 0.0, -9.0, changed=0.0), *won[1:]]
     assert "planning-wins" not in names(helped)  # without attack the return is as low
 

@@ -174,7 +174,14 @@ def test_no_attack_can_leave_its_budget() -> None:
     assert score.max_perturbation <= 0.3 + 1e-6
 
 
-@pytest.mark.parametrize(("wrong", "what"), [(5.0, "this attack is broken"), (float("nan"), "made NaN observations")])
+@pytest.mark.parametrize(
+    ("wrong", "what"),
+    [
+        (5.0, "this attack is broken"),
+        (0.30001, "this attack is broken"),  # by far more than float32 rounds
+        (float("nan"), "made NaN observations"),
+    ],
+)
 def test_a_perturbation_over_budget_stops_everything(monkeypatch: pytest.MonkeyPatch, wrong: float, what: str) -> None:
     module = sys.modules["bcl.evaluation.play"]
     monkeypatch.setattr(module, "perturb", lambda attack, policy, obs, *_, **__: obs + wrong)
@@ -315,6 +322,15 @@ def test_worst_is_the_lowest_mean_and_the_minimum_per_episode() -> None:
     assert found[0.1].sem == pytest.approx(1.5 / 2**0.5)
     unpaired = worst([score(A, 0.1, (1, 5), protocol="first"), score(B, 0.1, (4, 1), protocol="first")])
     assert unpaired[0.1].episode_minimum is None
+
+
+def test_episodes_are_paired_only_where_they_began_alike() -> None:
+    alike, other = (
+        [score(A, 0.1, (1, 5), prefixes=(3, 8)), score(B, 0.1, (4, 1), prefixes=p)] for p in ((3, 8), (3, 9))
+    )
+    assert worst(alike)[0.1].episode_minimum == 1.0
+    assert worst(other)[0.1].episode_minimum is None
+    assert worst([*alike[:1], score(B, 0.1, (4, 1))])[0.1].episode_minimum is None  # one began as the game has it
 
 
 def test_worst_within_a_budget_counts_smaller_ones_and_doing_nothing() -> None:

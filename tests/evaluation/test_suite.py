@@ -114,7 +114,9 @@ def test_a_cell_costs_what_its_attack_does_until_its_longest_episode_ends() -> N
     step(20, 0)
     assert told[-1][0] == 10 * 11 + 10 * 10
     step(100, 0)
-    assert told[-1] == (10 * 11 + 90 * 10, 10 * 11 + 90 * 10 + 10 * 10 + 10 * 10)  # longer than was known
+    done = 10 * 11 + 90 * 10
+    # One plays longer than was known; what waits is as long as the longest known, not as what ended first.
+    assert told[-1] == (done, done + 10 * 10 + 50 * 10)
     progress.end(pgd, SimpleNamespace(lengths=(100,)))
     progress.begin([late])(50, 0)
     assert told[-1][1] - told[-1][0] == 50 * 10

@@ -9,7 +9,21 @@ import torch
 from torch import Generator, Tensor
 
 from bcl.api.measuring import untrained_policy
-from bcl.attacks import FGSM, PGD, RIFGSM, SUITES, CornerNoise, Square, UniformNoise, perturb
+from bcl.attacks import (
+    FGSM,
+    KL,
+    PGD,
+    RIFGSM,
+    SUITES,
+    CornerNoise,
+    Margin,
+    MinBest,
+    Square,
+    UniformNoise,
+    WorstAction,
+    perturb,
+)
+from bcl.attacks.pgd import Together
 from bcl.config import resolve
 from bcl.envs import make_env
 from bcl.evaluation import Cell, Plan, evaluate, evaluate_cells, run_suite, suite
@@ -104,6 +118,49 @@ def test_atari_cells_share_an_environment_with_the_starts_they_would_have_alone(
 def test_several_attacks_at_once(policy):
     cells = [Cell(attack, eps) for attack in (PGD(3, 0.4), UniformNoise()) for eps in (0.1, 0.3)]
     assert play(policy, cells) == {label: score for cell in cells for label, score in play(policy, [cell]).items()}
+
+
+CLIMBS = [
+    PGD(5, 0.4, random_start=True, restarts=2),
+    PGD(5, 0.4, random_start=True, restarts=2, objective=Margin()),
+    PGD(5, 0.4, random_start=True, restarts=3, objective=MinBest()),
+    PGD(5, 0.4, random_start=True, objective=KL()),
+    WorstAction(5, 0.4),
+]
+
+
+def test_climbs_of_as_many_steps_are_rows_of_one_batch_with_the_scores_they_have_alone(policy, monkeypatch):
+    batches = []
+    called = Together.__call__
+    monkeypatch.setattr(
+        Together, "__call__", lambda self, *given: (batches.append(self.attacks), called(self, *given))[1]
+    )
+    cells = [Cell(attack, eps) for eps in (0.3, 1.0) for attack in (*CLIMBS, PGD(3, 0.4))]
+    together = play(policy, cells)
+    assert batches[0] == tuple(attack for attack in CLIMBS for _ in range(2))
+    alone = {label: score for cell in cells for label, score in play(policy, [cell]).items()}
+    assert together == alone
+    assert len(together) == len(cells)
+    assert len({score.returns for score in together.values()}) > 3
+
+
+@pytest.mark.parametrize("shape", [(4,), (1, 36, 36)], ids=str)
+def test_climbs_together_find_what_each_finds_alone(shape):
+    torch.manual_seed(1)
+    kind = "plain-mlp" if len(shape) == 1 else "plain-cnn"
+    policy = Policy(PolicySpec(kind, shape, 3, (0.0,), (1.0,), (8,) if len(shape) == 1 else ())).double().eval()
+    attacks = tuple(attack for attack in CLIMBS for _ in range(2))
+    obs = torch.rand(2 * len(attacks), *shape, dtype=torch.float64)
+    budgets = [0.05, 0.2] * len(CLIMBS)
+
+    def generators() -> list[Generator]:
+        return [Generator().manual_seed(seed) for seed in range(len(attacks))]
+
+    eps = torch.tensor(budgets, dtype=torch.float64).repeat_interleave(2)
+    together = perturb(Together(attacks), policy, obs, eps, generators())
+    parts = zip(attacks, obs.split(2), budgets, generators(), strict=True)
+    alone = torch.cat([perturb(attack, policy, part, budget, own) for attack, part, budget, own in parts])
+    assert torch.allclose(together, alone, atol=1e-12)
 
 
 def test_cells_come_when_they_are_done(policy):

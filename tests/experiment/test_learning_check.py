@@ -23,7 +23,7 @@ SMALL = [
         "--dqn.samples_per_step=4",
         "--dqn.log_steps=200",
     ),
-    *("--dqn.buffer_size=2000", "--dqn.replay_initial=32", "--evaluation.episodes=2", "--evaluation.max_steps=200"),
+    *("--dqn.buffer_size=2000", "--dqn.replay_initial=32", "--evaluation.episodes=2"),
 ]
 
 
@@ -128,6 +128,22 @@ def test_a_run_that_never_sees_another_reward_says_so_everywhere(tmp_path: Path)
     page = collect(tmp_path)
     assert f"stage vanilla: {words}" in page.verdict
     assert flag in page.evaluations[0].flags
+
+
+def test_a_first_stage_that_did_not_learn_is_told_with_the_curriculum_after_it(tmp_path: Path) -> None:
+    flags = [*SMALL, "--dqn.steps=160", "--dqn.log_steps=40", "--curriculum.judged_by=fgsm", "--curriculum.max_runs=1"]
+    stages = resolve_stages("cartpole", recipe="ncl-at", settings=parse_settings([*flags, "--curriculum.target=0.1"]))
+    experiment.create(tmp_path, stages, "cpu", None)
+    experiment.finish(tmp_path, Dispatcher())
+    (tmp_path / "result.json").unlink()
+    metrics = tmp_path / "stages" / "1-vanilla" / "metrics.jsonl"
+    metrics.unlink()
+    for step in range(4):
+        store.append_row(metrics, {"step": step, **row(9, 100)})
+    verdict = experiment.finish(tmp_path, Dispatcher())  # only read, and told
+    words = "returns did not rise (9 in its first 100 episodes, 9 in its last 100 episodes)"
+    assert str(verdict.evaluation.flags[0]) == f"no-learning: stage vanilla: {words}"
+    assert verdict.curriculum
 
 
 def test_a_run_that_learns_says_nothing(tmp_path: Path) -> None:

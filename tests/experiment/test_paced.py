@@ -4,6 +4,7 @@ import dataclasses
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ import bcl
 from bcl.config import resolve
 from bcl.errors import BclError, ConfigError
 from bcl.evaluation import read_evaluations
-from bcl.experiment.phases import pace_of
+from bcl.experiment.phases import look_at_start, pace_of
 from bcl.experiment.status import status
 from bcl.experiment.verdict import SELECTION, plan_of
 from bcl.reports import figures
@@ -29,7 +30,7 @@ TINY = {
         "target": 0.1, "increment": 0.02, "rise_steps": 200, "pace_episodes": 1, "nominal_threshold": 0.1,
         "attacked_threshold": 0.1, "judged_by": ["fgsm"], "expected_return": "none",
     },
-    "evaluation": {"episodes": 2, "max_steps": 60, "eps": [0.05]},
+    "evaluation": {"episodes": 2, "eps": [0.05]},
 }  # fmt: skip
 
 
@@ -139,6 +140,21 @@ def test_a_start_that_plays_badly_is_refused_before_it_is_trained(tmp_path: Path
     # What agents of the game reach is known of its own starts; agents are chosen by varied ones, which are harder.
     assert [one.starts for one in read_evaluations(stage.results.scores, "")] == ["game"]
     assert plan_of(stage.config, SELECTION).starts == "varied"
+
+
+def test_what_a_start_can_play_is_seen_in_whole_episodes_from_the_games_own_starts():
+    config = resolve("road_runner", recipe="paced-at")
+    played = []
+
+    class Scores:
+        def scores(self, _name, _agent, plan, _cells):
+            played.append((plan.starts, plan.game.max_steps))
+            return [SimpleNamespace(mean=10_000.0)]
+
+    with pytest.raises(ConfigError, match="far below"):
+        look_at_start(config.curriculum, config, None, Scores())
+    assert played == [("game", 10_000)]
+    assert plan_of(config, SELECTION).game.max_steps == 4_000
 
 
 def test_episodes_that_agents_are_chosen_by_may_be_cut_off():

@@ -193,6 +193,19 @@ def test_what_a_recipe_starts_from(tmp_path: Path) -> None:
             store.write_json(folder / "result.json", {"policy": folder.name})
         begun = RunDirectory(run).start()
         assert (begun[0] if begun else None) == name
+    mos = RunDirectory(tmp_path / "bcl-mos-at")
+    instead = mos.start(trained="2-radial")  # the curriculum kept its bootstrap: it is held against vanilla
+    assert instead
+    assert instead[0] == "vanilla"
+
+
+def test_what_is_trained_without_attacks_after_a_defence_is_attacked_in_the_verdict(tmp_path: Path) -> None:
+    file = tmp_path / "softened.toml"
+    file.write_text('[[stages]]\nloss = "at"\n[[stages]]\nloss = "standard"\n')
+    stages = resolve_stages("cartpole", recipe=str(file), settings=parse_settings(SMALL))
+    experiment.create(tmp_path / "run", stages, "cpu", None)
+    verdict = experiment.finish(tmp_path / "run", Dispatcher())
+    assert {score.eps for score in verdict.evaluation.scores} > {0.0}
 
 
 def test_an_agent_that_is_its_start_is_compared_with_nothing(tmp_path: Path) -> None:

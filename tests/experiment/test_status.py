@@ -18,7 +18,7 @@ from bcl.settings import parse_settings
 TINY = [
     *("--network.hidden=16", "--dqn.steps=320", "--dqn.num_envs=8", "--dqn.batch_size=16", "--dqn.samples_per_step=4"),
     *("--dqn.buffer_size=200", "--dqn.replay_initial=32", "--dqn.ramp_steps=300", "--evaluation.episodes=2"),
-    *("--evaluation.max_steps=60", "--curriculum.increment=0.05", "--curriculum.target=0.1", "--bootstrap=vanilla"),
+    *("--curriculum.increment=0.05", "--curriculum.target=0.1", "--bootstrap=vanilla"),
     *("--curriculum.runs=1", "--curriculum.adaptive=false", "--curriculum.nominal_threshold=400"),
     "--curriculum.attacked_threshold=400",
 ]

@@ -23,7 +23,7 @@ SMALL = {
         "num_envs": 8, "batch_size": 16, "samples_per_step": 4, "steps": 400, "buffer_size": 2000, "replay_initial": 32,
         "ramp_steps": 300,
     },
-    "evaluation": {"episodes": 3, "eps": [0.03, 0.06], "max_steps": 60},
+    "evaluation": {"episodes": 3, "eps": [0.03, 0.06]},
 }  # fmt: skip
 NAMES = ("conditions", "attacks", "budgets")  # of the scores
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import errno
+import hashlib
 import os
 import sys
 import time
@@ -21,10 +22,11 @@ from bcl.evaluation import Score
 from bcl.experiment import train_run
 from bcl.experiment.trackers import Trackers
 from bcl.learners.learner import Hooks, Task
+from bcl.learners.pacing import Pace
 from bcl.policies import Policy, PolicySpec
 from bcl.policies.files import fingerprint, load
 from bcl.runs import store
-from bcl.runs.directory import RunDirectory
+from bcl.runs.directory import RunDirectory, TrainingFolder
 from bcl.settings import parse_settings
 
 TINY = [
@@ -47,6 +49,9 @@ class Crash(BaseException):
 
 def tiny(*more: str) -> Config:
     return resolve("cartpole", settings=parse_settings([*TINY, *more]))
+
+
+DIGEST = hashlib.sha256(repr((1, tiny(), TASK, "")).encode()).hexdigest()[:16]  # in checkpoints of earlier versions
 
 
 def crash_at(step: int) -> Hooks:
@@ -115,6 +120,21 @@ def test_a_killed_run_ends_as_if_it_had_not_been(tmp_path: Path, loss: str) -> N
     assert sorted(os.listdir(tmp_path / "cut")) == sorted(os.listdir(tmp_path / "whole"))
 
 
+def test_snapshots_that_the_checkpoint_does_not_know_are_dropped(tmp_path: Path) -> None:
+    pace = Pace(start=0.0, target=0.1, rise_steps=80, increment=0.01, pace_episodes=1, nominal_threshold=1.0)
+    task, run = dataclasses.replace(TASK, loss="at", end=0.1, pace=pace), TrainingFolder(tmp_path)
+    config = tiny("--dqn.steps=1200", "--dqn.checkpoint_steps=400")  # episodes end between two checkpoints
+    with pytest.raises(Crash):
+        train_run(tmp_path, config, task, None, "cpu", crash_at(720))
+    told = torch.load(run.checkpoint, weights_only=True)["state"]["pacer"]["told"]
+    before = {increments: path.read_bytes() for increments, path in run.snapshots().items()}
+    assert min(before) <= told < max(before)  # some of each
+    with pytest.raises(Crash):
+        train_run(tmp_path, config, task, None, "cpu", crash_at(0))  # before it keeps another
+    after = {increments: path.read_bytes() for increments, path in run.snapshots().items()}
+    assert after == {increments: kept for increments, kept in before.items() if increments <= told}
+
+
 def test_a_run_stores_when_it_began_and_ended_and_how_long_it_trained(cut: Path) -> None:
     kept = torch.load(cut / "checkpoint.pt", weights_only=True)
     torch.save(kept | {"began": 5.0, "seconds": 100.0}, cut / "checkpoint.pt")  # as if it had trained for long
@@ -127,7 +147,7 @@ def test_a_run_stores_when_it_began_and_ended_and_how_long_it_trained(cut: Path)
 
 def test_a_checkpoint_of_version_0_1_stores_no_times(cut: Path) -> None:
     kept = torch.load(cut / "checkpoint.pt", weights_only=True)
-    torch.save({name: kept[name] for name in ("identity", "device", "state")}, cut / "checkpoint.pt")
+    torch.save({"identity": DIGEST, "device": kept["device"], "state": kept["state"]}, cut / "checkpoint.pt")
     rows = store.read_metrics(cut / "metrics.jsonl")
     store.write_bytes(cut / "metrics.jsonl", b"")
     for row in rows:
@@ -210,6 +230,38 @@ def test_a_foreign_checkpoint_is_refused(cut: Path, tmp_path: Path) -> None:
     torch.save(kept | {"device": "cuda"}, cut / "checkpoint.pt")
     with pytest.raises(StoreError, match="made on cuda; take --device cuda, or delete it"):
         train_run(cut, tiny(), TASK, None, "cpu")
+
+
+def test_a_checkpoint_of_before_a_setting_was_added_continues(cut: Path) -> None:
+    kept = torch.load(cut / "checkpoint.pt", weights_only=True)
+    for name, same in (("n_step", False), ("bound_share", True)):  # of `tiny` the first is not the default
+        lines = kept["settings"].splitlines(keepends=True)
+        without = "".join(line for line in lines if not line.startswith(f"{name} = "))
+        assert without != kept["settings"]
+        torch.save(kept | {"settings": without}, cut / "checkpoint.pt")
+        expected = pytest.raises(Crash) if same else pytest.raises(StoreError, match="was made under other settings")
+        with expected:
+            train_run(cut, tiny(), TASK, None, "cpu", crash_at(81))
+    torch.save(kept | {"settings": "gone = 1"}, cut / "checkpoint.pt")
+    with pytest.raises(StoreError, match=r"is damaged \(unknown setting 'gone'.*; delete it"):
+        train_run(cut, tiny(), TASK, None, "cpu")
+
+
+def test_a_checkpoint_that_has_a_digest_in_place_of_settings(cut: Path) -> None:
+    kept = torch.load(cut / "checkpoint.pt", weights_only=True)
+    for name in ("format", "settings", "task", "parent"):
+        kept.pop(name)
+    torch.save(kept | {"identity": DIGEST}, cut / "checkpoint.pt")
+    with pytest.raises(Crash):
+        train_run(cut, tiny(), TASK, None, "cpu", crash_at(81))
+    assert [row["step"] for row in numbers(cut)] == [40, 80]  # it went on from there
+    torch.save(kept | {"identity": "of settings there were"}, cut / "checkpoint.pt")
+    refused = r"by an earlier version of bcl, under other settings, or from another agent; delete it to have .* trained"
+    with pytest.raises(StoreError, match=refused):
+        train_run(cut, tiny(), TASK, None, "cpu")
+    (cut / "checkpoint.pt").unlink()
+    train_run(cut, tiny(), TASK, None, "cpu")
+    assert [row["step"] for row in numbers(cut)] == list(range(40, 321, 40))
 
 
 def test_a_full_disk_keeps_the_old_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -313,6 +365,14 @@ def test_tensorboard_shows_what_the_metrics_hold(tmp_path: Path) -> None:
     assert {tag.split("/")[0] for tag in events.Tags()["scalars"]} == {"play", "loss", "schedule", "speed"}
     assert "settings/text_summary" in events.Tags()["tensors"]
     assert events.PluginTagToContent("hparams").keys() == {"_hparams_/session_start_info"}
+
+
+def test_tensorboard_has_the_step_size_among_what_follows_a_schedule(tmp_path: Path) -> None:
+    reader = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    with Trackers(tensorboard=True).open(TrainingFolder(tmp_path), tiny(), 0) as track:
+        track({"step": 1, "learning_rate": 0.001})
+    events = reader.EventAccumulator(str(tmp_path / "tensorboard")).Reload()
+    assert events.Tags()["scalars"] == ["schedule/learning_rate"]
 
 
 def test_tensorboard_has_scores_under_attack_with_the_settings_of_the_run(tmp_path: Path) -> None:

@@ -53,7 +53,7 @@ def test_a_training_in_this_process_leaves_the_threads_as_they_were(tmp_path, ra
                 "cartpole",
                 out=tmp_path / "run",
                 dqn=dqn,
-                evaluation={"episodes": 1, "max_steps": 5},
+                evaluation={"episodes": 1},
             )
         assert torch.get_num_threads() == 2
     finally:

@@ -191,6 +191,24 @@ def test_weights_go_back_with_the_budget_to_the_last_check_that_was_met():
     assert all(not value.any() for state in optimizer.state.values() for value in state.values())
 
 
+def test_the_target_network_goes_back_with_the_weights():
+    policy, config = small_policy(), resolve("cartpole")
+    env = make_env(config.game, 4)
+    learner = dqn.DqnLearner(policy, env, config.dqn, config.attack, Task("at", 0.0, 0.1, 0, QUICK))
+    learner._rate.fill_(0.01)
+    good = weights(policy)
+    for step, mean, back in ((1_000, 12, False), (2_000, 1, False), (3_000, 1, True)):  # met, missed for its patience
+        learner.step = step
+        learner.meter._finished[:, 0] = torch.tensor([2 * mean, 2 * mean**2, 2])  # two episodes
+        learner.metrics()
+        assert same(weights(learner.target), good) == (back or step == 1_000)
+        if not back:
+            disturb(policy, learner.optimizer)
+            learner.target.load_state_dict(policy.state_dict())
+    assert same(weights(policy), good)
+    env.close()
+
+
 def test_nothing_is_learned_before_the_start_was_judged():
     """So that adaptive thresholds are shares of the start's own return, and the memory has whole episodes."""
     policy = small_policy()

@@ -131,7 +131,7 @@ def test_the_loss_sees_what_was_shown(make_ppo):
     learner, _ = prepared(make_ppo, epochs=1)
     given = what_the_loss_gets(learner)
     before = learner.policy.network
-    expected, improve = [], learner._improve
+    expected, improve = [], learner._take_gradient_step
 
     def listen():
         with torch.no_grad():
@@ -140,7 +140,7 @@ def test_the_loss_sees_what_was_shown(make_ppo):
             expected.append((*clean, before(learner._seen)))
         improve()
 
-    learner._improve = listen
+    learner._take_gradient_step = listen
     learner.update(learner._memory)
     for (logits, values, seen, *_, kappa), (clean, value, attacked) in zip(given, expected, strict=True):
         torch.testing.assert_close(logits, clean)
@@ -171,14 +171,15 @@ def bounds_given(learner):
     return logits.detach(), lower.detach(), upper.detach()
 
 
-def test_radial_bounds_the_logits_of_an_mlp(make_ppo):
-    learner, obs = prepared(make_ppo, "radial")
+@pytest.mark.parametrize("temperature", [1.0, 0.5])
+def test_radial_bounds_the_logits_of_an_mlp(make_ppo, temperature):
+    learner, obs = prepared(make_ppo, "radial", temperature=temperature)
     network = learner.policy.network
     with torch.no_grad():
         low, high = intervals([*network.body, network.logits], (obs - EPS).clamp(0, 1), (obs + EPS).clamp(0, 1))
     _, lower, upper = bounds_given(learner)
-    torch.testing.assert_close(lower, low)
-    torch.testing.assert_close(upper, high)
+    torch.testing.assert_close(lower, low / temperature)  # of the policy that acts and learns
+    torch.testing.assert_close(upper, high / temperature)
 
 
 @pytest.mark.parametrize("eps", [0.0, 2 / 255])

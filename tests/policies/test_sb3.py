@@ -238,10 +238,15 @@ def test_agents_behind_vecnormalize_take_their_statistics_along(tmp_path: Path) 
     (tmp_path / "pickle.npz").write_bytes(pickle.dumps([0.0]))
     np.savez(tmp_path / "negative.npz", mean=[0.0] * 4, var=[1.0, 1.0, 1.0, -1.0])
     np.savez(tmp_path / "below.npz", mean=[0.0] * 4, var=[0.0] * 4, epsilon=-1.0)
-    plain = r"it holds pickled objects, which are never read\); write plain numbers with np.savez"
+    plain = r"pickled objects, which are never read\); write plain numbers with np.savez"
+    no_zip = r"it is no npz file\); write plain numbers with np.savez"
+    np.savez(tmp_path / "infinite.npz", mean=[np.nan] * 4, var=[1.0] * 4)
+    np.savez(tmp_path / "complex.npz", mean=[1j] * 4, var=[1.0] * 4)
+    (tmp_path / "text.npz").write_text("0 0 0 0")
     for name, words in (
         *(("short", "4 means and variances"), ("other", "no statistics"), ("none", "no statistics")),
-        *(("objects", plain), ("pickle", plain)),
+        *(("objects", plain), ("pickle", no_zip), ("text", no_zip)),
+        *(("infinite", "not finite, or deviations of 0"), ("complex", "no statistics")),
         *(("negative", "negative variance or epsilon; write"), ("below", "negative variance or epsilon; write")),
     ):
         with pytest.raises(WeightsError, match=words):

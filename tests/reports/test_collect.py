@@ -131,6 +131,13 @@ def test_a_stronger_evaluation_afterwards_replaces_the_verdict(pong_run: Path) -
     assert "instead of" not in c.verdict  # as many episodes as the preset's
 
 
+def test_of_other_evaluations_those_with_as_many_episodes_as_usual_come_first(pong_run: Path) -> None:
+    later(pong_run, PAPER[:3], (10, 20, 25), seed=5, episodes=19)
+    later(pong_run, PAPER[:1], (10, 20, 25), seed=6, episodes=20)  # as many as the preset's, under fewer attacks
+    later(pong_run, PAPER[:2], (10, 20, 25), seed=7, episodes=20)
+    assert [e.seed for e in collect(pong_run).evaluations] == [1, 7, 6, 5, 0]  # the verdict's own first
+
+
 def test_a_stronger_suite_need_not_hold_the_attack_of_the_verdict(pong_run: Path) -> None:
     result = store.read_json(pong_run / "result.json")
     shutil.rmtree(pong_run / "evals")
@@ -243,7 +250,10 @@ def test_certificates_on_other_levels_stand_apart(pong_run: Path) -> None:
     proofs = [p for p in collect(pong_run).proofs if p.levels]
     assert [p.levels for p in proofs] == ["eval", "train"]
     upper, _ = figures.certificates(proofs, 760).axes
-    assert [line.get_label() for line in upper.get_lines()] == ["ibp, on all levels", "ibp, on the training levels"]
+    assert [line.get_label() for line in upper.get_lines()] == [
+        "ibp, on unlimited levels",
+        "ibp, on the training levels",
+    ]
 
 
 def test_settings_are_those_that_differ_from_the_preset(pong_run: Path) -> None:

@@ -413,7 +413,7 @@ def test_effort_counts_what_the_papers_table_counts(tmp_path: Path) -> None:
     assert (effort(with_one_stage).runs, effort(with_one_stage).before) == (1, 1)
     without_metrics = tables(compare_agents([with_one_stage]))[-1]
     shown = dict(zip(without_metrics.header, without_metrics.rows[0], strict=True))
-    assert (shown["training runs"], shown["steps a run"], shown["time a run"]) == ("1", "", "")
+    assert (shown["training runs"], shown["steps each"], shown["time each"]) == ("1", "", "")
 
 
 def test_what_cannot_be_compared_is_refused(tmp_path: Path) -> None:

@@ -61,7 +61,7 @@ def test_where_less_hurts_more_the_papers_number_has_a_row_of_its_own(tmp_path: 
 
 def test_games_that_the_paper_has_not_played_have_no_columns_of_it(tmp_path: Path) -> None:
     took = tables(compare_agents([finished(tmp_path / "a", "cartpole", "vanilla", {(None, 0.0): [1.0, 2.0, 3.0]})]))[-1]
-    assert took.header == ("agent", "training runs", "runs before", "steps a run", "time a run", "machine")
+    assert took.header == ("agent", "training runs", "before", "steps each", "time each", "machine")
     assert len(took.rows[0]) == len(took.header)
 
 

@@ -14,7 +14,16 @@ from bcl.config import Config, resolve_stages
 from bcl.errors import StoreError
 from bcl.recipes import Stage
 from bcl.runs import store
-from bcl.runs.directory import Clock, Repeats, RunDirectory, TrainingFolder, make_room, read_config, runs_of
+from bcl.runs.directory import (
+    Clock,
+    Repeats,
+    RunDirectory,
+    StageFolder,
+    TrainingFolder,
+    make_room,
+    read_config,
+    runs_of,
+)
 
 PACKAGE = Path(bcl.__file__).parent
 
@@ -183,6 +192,18 @@ def test_a_clock_counts_processes_up_to_what_they_stored(tmp_path: Path, monkeyp
     assert [stage.on_clock(moment) for moment in (5099.0, 5110.0, 5155.0, None)] == [None, 10.0, 35.0, None]
 
 
+@pytest.mark.parametrize("name", ["unused.json", "in-vain.json"])
+def test_unused_training_is_kept_in_one_file_by_its_name_of_today_or_before(name: str, tmp_path: Path) -> None:
+    folder = tmp_path / "stages" / "2-at"
+    store.write_json(folder / name, {"runs": [{"run": "phases/001/run2", "seconds": 5.0}]})
+    stage = StageFolder(tmp_path, 2, Stage("at", "next"), own=True)
+    (run := stage.phase(2).run(1)).path.mkdir(parents=True)
+    stage.discard(run)
+    assert stage.unused_training() == [("phases/001/run2", 5.0), ("phases/002/run1", 0.0)]
+    assert [path.name for path in folder.glob("*.json")] == [name]
+    assert list(RunDirectory(tmp_path).digests()) == [f"stages/2-at/{name}"]
+
+
 def test_room_is_made_where_a_creation_was_killed(tmp_path: Path) -> None:
     for name in ("run.json", "init/policy.safetensors", "stages/1-at/config.toml"):
         store.write_text(tmp_path / name, "")
@@ -193,7 +214,7 @@ def test_room_is_made_where_a_creation_was_killed(tmp_path: Path) -> None:
 # Names in a run directory and in a folder of results, which `bcl/runs` alone knows.
 FILES = (
     *("config.toml", "run.json", "repeats.json", "result.json", "metrics.jsonl", "checkpoint.pt", "policy.safetensors"),
-    *("decision.json", "clock.json", "clock-after", "time-after", "in-vain.json", "ahead.json", "progress.json"),
+    *("decision.json", "clock.json", "clock-after", "time-after", "unused.json", "ahead.json", "progress.json"),
     *("wandb.json", "report.html", "frames.npz", ".jsonl", "learned-at", ".results"),
 )
 FOLDERS = {"evals", "certs", "phases", "snapshots", "discarded"}

@@ -142,7 +142,7 @@ CURRICULUM = [
     *("--network.hidden=16", "--dqn.steps=2400", "--dqn.num_envs=8", "--dqn.batch_size=16", "--dqn.samples_per_step=4"),
     *("--dqn.buffer_size=200", "--dqn.replay_initial=32", "--dqn.ramp_steps=1500", "--dqn.log_steps=40"),
     *("--dqn.checkpoint_steps=80", "--dqn.checkpoint_replay=true", "--evaluation.episodes=2", "--bootstrap=vanilla"),
-    *("--evaluation.max_steps=60", "--curriculum.increment=0.1", "--curriculum.target=0.1", "--curriculum.runs=2"),
+    *("--curriculum.increment=0.1", "--curriculum.target=0.1", "--curriculum.runs=2"),
     *(
         "--curriculum.adaptive=false",
         "--curriculum.nominal_threshold=400",  # nobody meets it, so the bootstrap is not played under attack
