@@ -240,7 +240,7 @@ class DistillConfig:
 
     teacher: str = ""
     """A policy file or `zoo:NAME`, where the student does not start as its teacher: one that is to be trained further,
-    say. Read again on resuming. Empty: the agent that training starts from."""
+    say. Read again on resuming. Empty: the agent that training starts from, in `distilled+bounds` in both stages."""
     steps: Count = 2_000_000
     """Agent steps of one training run."""
     num_envs: Count = 64
@@ -600,7 +600,8 @@ def resolve_stages(
     targeted = any("target" in layer.get("curriculum", {}) for layer in layers)
     if last_stage.strategy in ("next", "skip", "paced") and not targeted:
         raise ConfigError(f"'{game}' has no target for a curriculum", "give one such as --curriculum.target 10/255")
-    goes_on = len(trained) > 1 and trained[-2][0].strategy in ("open", "paced")  # from where that stage ended
+    # From where the stage before ended.
+    goes_on = len(trained) > 1 and trained[-2][0].strategy in ("open", "paced") and not last_stage.same_teacher
     _check_last(learner, last_stage, last, goes_on)
     if not written.keys() >= WRITTEN_BY_A_RUN:
         with _naming(file):

@@ -39,10 +39,14 @@ class Stage:
     """Where it differs per preset."""
     shares_median: bool = False
     """With `--repeats`, all repeats go on from the median of their agents of this stage."""
+    same_teacher: bool = False
+    """Distillation: the teacher is that of the stage before, and the budget begins anew at `curriculum.start`."""
 
     def __post_init__(self) -> None:
         if self.loss not in get_args(Loss) or self.strategy not in get_args(Strategy):
             raise ValueError(f"a stage of loss '{self.loss}' and strategy '{self.strategy}'")
+        if self.same_teacher and self.loss != "distill":
+            raise ValueError(f"a stage of loss '{self.loss}' has no teacher")
         if self.strategy == "skip":
             object.__setattr__(self, "settings", merge({"curriculum": {"skip": 1.0}}, self.settings))
 
@@ -94,6 +98,10 @@ _OWN: dict[str, Recipe] = {}
 """Recipes from files, by the names of these; a run brings its own along."""
 
 
+def _own_stage(*, loss: Loss, strategy: Strategy = "none", same_teacher: bool = False, **settings: Any) -> Stage:
+    return Stage(loss, strategy, games={"*": settings}, same_teacher=same_teacher)
+
+
 def take_recipe(file: Path) -> str:
     """Read a user's own recipe; it is known by the name of its file from here on."""
     hint = "see 'Your own recipe' in docs/curriculum.md"
@@ -103,7 +111,7 @@ def take_recipe(file: Path) -> str:
         tables = data.get("stages")
         if not isinstance(tables, list) or not tables:
             raise ValueError("it has no [[stages]]")
-        stages = tuple(Stage(t.pop("loss"), t.pop("strategy", "none"), games={"*": t}) for t in tables)
+        stages = tuple(_own_stage(**table) for table in tables)
     except OSError as error:
         raise ConfigError(f"cannot read the recipe '{file}': {error.strerror}", "check the path") from None
     except (ValueError, KeyError, TypeError, AttributeError) as error:

@@ -350,8 +350,11 @@ def pace_of(config: Config, loss: Loss, start: float) -> Pace:
     return Pace(**vars(counts), first_episodes=learner.num_envs - driven)
 
 
-def train_paced(stage: StageFolder, start: float, bootstrap: Agent, dispatcher: Dispatcher) -> dict[str, Any]:
-    """Train, evaluate every agent kept, and leave the best in the stage's folder; the result as plain data."""
+def train_paced(
+    stage: StageFolder, start: float, bootstrap: Agent, teacher: Agent | None, dispatcher: Dispatcher
+) -> dict[str, Any]:
+    """Train, evaluate every agent kept, and leave the best in the stage's folder; the result as plain data. `teacher`:
+    of a student that goes on, where it is not the bootstrap."""
     config = stage.config
     run = stage.paced_run
     pace = pace_of(config, stage.loss, start)
@@ -361,6 +364,8 @@ def train_paced(stage: StageFolder, start: float, bootstrap: Agent, dispatcher: 
     began = Agent(bootstrap.file, stage.results, bootstrap.fingerprint)
     look_at_start(pace, config, began, dispatcher)
     order = TrainingOrder(name, config, task, content(bootstrap), dispatcher.device, dispatcher.trackers)
+    if teacher:
+        order = replace(order, teacher=content(teacher))
     [_] = dispatcher.train([(run, order)])
     candidates = {"the start": (start, began)}
     for increments, file in run.snapshots().items():

@@ -52,10 +52,11 @@ def check(stages: Stages, device: str, init: Policy | None, trackers: Trackers =
             dqn.refuse_no_updates(config.dqn)
         if stage.strategy != "none":
             choosing_attacks(config)  # refuses names that no attack has
+        start = 0.0 if goes_on and not stage.same_teacher else config.curriculum.start
         if stage.strategy == "paced":
-            pace_of(config, stage.loss, 0.0 if goes_on else config.curriculum.start)
+            pace_of(config, stage.loss, start)
         elif stage.strategy != "none":
-            rules_of(config, stage.strategy, 0.0 if goes_on else config.curriculum.start)
+            rules_of(config, stage.strategy, start)
         goes_on = stage.strategy in ("open", "paced")
         with contextlib.closing(make_env(config.game, 1, device)) as env:
             if init:
@@ -135,6 +136,8 @@ class Trained:
     """The budget that the agent was trained up to, or found robust at."""
     goes_on: bool = False
     """The next curriculum takes over at `reached`, not at its own start."""
+    started: Agent | None = None
+    """What the last stage began from."""
     stopped: str = ""
     """Why the last curriculum stopped."""
     kept: str = ""
@@ -181,8 +184,9 @@ def _train_curriculum(
 ) -> Trained:
     strategy = stage.strategy
     settings = stage.config.curriculum
-    start = before.reached if before.goes_on else settings.start
-    if before.goes_on and before.reached >= settings.target:
+    goes_on = before.goes_on and not stage.same_teacher
+    start = before.reached if goes_on else settings.start
+    if goes_on and before.reached >= settings.target:
         reached = format_eps(before.reached)
         dispatcher.say(f"stage {stage.number}: nothing to do, the agent was trained up to {reached} already")
         return before
@@ -191,7 +195,8 @@ def _train_curriculum(
     if not stage.finished:
         assert before.agent  # a curriculum has a bootstrap
         if strategy == "paced":
-            stage.finish(train_paced(stage, start, before.agent, dispatcher))
+            teacher = before.started if stage.same_teacher else None
+            stage.finish(train_paced(stage, start, before.agent, teacher, dispatcher))
         else:
             stage.finish(Curriculum(stage, start, before.agent, dispatcher).result())
     if times := times_of(stage):
@@ -205,6 +210,7 @@ def _train_curriculum(
         agent=trained.agent(),
         reached=float(about["reached"]),
         goes_on=strategy in ("open", "paced"),
+        started=before.agent,
         stopped=about["stopped"],
         kept=about["kept"],
         flags=(*before.flags, *about["flags"]),

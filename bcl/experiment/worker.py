@@ -60,6 +60,8 @@ class TrainingOrder:
     """Content of the policy file to start from; none: fresh weights."""
     device: str
     trackers: Trackers = NO_TRACKERS
+    teacher: bytes | None = field(default=None, repr=False)
+    """Distillation: content of the teacher's policy file, where it is neither the parent nor named in the settings."""
     plan: Plan | None = None
     """How the outcome is evaluated, where it is."""
     cells: tuple[Cell, ...] = ()
@@ -196,12 +198,14 @@ def train(folder: Path, order: TrainingOrder, stop: Stop) -> None:
     run = TrainingFolder(folder)
     if "diverged" in run.result():
         return
-    parent = _unpack(order.parent, order.device) if order.parent else None
+    parent, teacher = (_unpack(data, order.device) if data else None for data in (order.parent, order.teacher))
     progress = ProgressFile(run.progress, order.name, stop)
     hooks = Hooks(progress=functools.partial(progress.tell, TRAINING), interrupted=stop)
     began = time.time()
     try:
-        policy = train_run(folder, order.config, order.task, parent, order.device, hooks, order.trackers)
+        policy = train_run(
+            folder, order.config, order.task, parent, order.device, hooks, order.trackers, teacher=teacher
+        )
         if order.plan:
             _play(policy, order.plan, (*order.cells, *order.along), run.results.scores, progress)
     except TrainingError as error:
@@ -327,10 +331,11 @@ def train_run(
     hooks: Hooks = SILENT,
     trackers: Trackers = NO_TRACKERS,
     seen_by_learner: Callable[[VectorEnv], VectorEnv] = lambda env: env,
+    teacher: Policy | None = None,
 ) -> Policy:
     """One training run in a folder of its own, from the parent's weights or fresh ones; a finished one is read, one
     with a checkpoint continues, which docs/runs.md makes repeatable. Of `hooks`, progress and stop requests count.
-    `seen_by_learner` makes of the game what the learner plays."""
+    `seen_by_learner` makes of the game what the learner plays; `teacher` as in `distill.train`."""
     run = TrainingFolder(folder)
     if run.finished:
         store.remove(run.checkpoint)  # a kill may have come before
@@ -345,7 +350,7 @@ def train_run(
         hooks = dataclasses.replace(hooks, log=record.log, save=record.save, held=record.held)
         with trackers.open(run, config, record.step) as record.tracker:
             if task.loss == "distill":
-                distill.train(policy.to(device), env, config.distill, task, hooks, record.state)
+                distill.train(policy.to(device), env, config.distill, task, hooks, record.state, teacher)
             elif config.algo == "ppo":
                 ppo.train(policy.to(device), env, config.ppo, config.attack, task, hooks, record.state)
             else:

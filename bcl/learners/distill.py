@@ -35,10 +35,17 @@ SCALE_BATCHES = 8  # replayed batches behind that usual lead
 
 @enough_memory("distill.buffer_size", "distill.batch_size", "distill.num_envs")
 def train(
-    policy: Policy, env: VectorEnv, config: DistillConfig, task: Task, hooks: Hooks, state: State | None = None
+    policy: Policy,
+    env: VectorEnv,
+    config: DistillConfig,
+    task: Task,
+    hooks: Hooks,
+    state: State | None = None,
+    teacher: Policy | None = None,
 ) -> Policy:
-    """Train `policy` in place on `env`; its teacher is `config.teacher`, or itself as it is; `state`: a checkpoint."""
-    learner = DistillLearner(policy, env, config, task)
+    """Train `policy` in place on `env`; `state`: a checkpoint. The teacher is `config.teacher`, else `teacher`, else
+    the policy itself as it is."""
+    learner = DistillLearner(policy, env, config, task, teacher)
     reporter = Reporter(learner, config, hooks, state)
     obs = learner.restart()
     with quick_kernels(learner.bf16):
@@ -73,12 +80,15 @@ class DistillLearner(ReplayLearner):
     section = "distill"
     config: DistillConfig
 
-    def __init__(self, policy: Policy, env: VectorEnv, config: DistillConfig, task: Task) -> None:
+    def __init__(
+        self, policy: Policy, env: VectorEnv, config: DistillConfig, task: Task, teacher: Policy | None = None
+    ) -> None:
         super().__init__(policy, env, config, task, round(config.in_play * env.num_envs), config.spread)
         self.held = config.paced_by
         if self.pacer is None:
             raise ConfigError("distillation needs a paced budget", 'give its stage strategy = "paced"')
-        self.teacher = (load_teacher(config.teacher, policy) or copy.deepcopy(policy)).requires_grad_(False)
+        chosen = load_teacher(config.teacher, policy) or teacher or copy.deepcopy(policy)
+        self.teacher = chosen.requires_grad_(False)
         self._student = self._compiled(policy)
         self._labels = self._compiled(self.teacher)
         self._margins = self._compiled(training_margins)

@@ -203,6 +203,7 @@ class StageFolder(TrainingFolder):
         self.loss = stage.loss
         self.strategy = stage.strategy
         self.shares_median = stage.shares_median
+        self.same_teacher = stage.same_teacher
         self.own = own  # one of the recipe's own, not of its bootstrap
         self.median = TrainingFolder(self.path / "median")  # the agent that repeats go on from
         self.paced_run = TrainingFolder(self.path / "run")  # of a stage whose budget paces itself
@@ -353,8 +354,15 @@ class RunDirectory(WorkFolder):
         files[path / CONFIG] = to_toml(stages[-1][1]).encode()
         settings = {run.name_of(file): _digest(data) for file, data in files.items() if file.suffix == ".toml"}
         listed = [
-            {"number": number, "own": own, "loss": s.loss, "strategy": s.strategy, "shares_median": s.shares_median}
-            for number, (s, _), own in trained
+            {
+                "number": number,
+                "own": own,
+                "loss": stage.loss,
+                "strategy": stage.strategy,
+                "shares_median": stage.shares_median,
+                "same_teacher": stage.same_teacher,
+            }
+            for number, (stage, _), own in trained
         ]
         make_room(path)
         store.write_json(path / RUN, {**about, "format": FORMAT, "stages": listed, "settings": settings})

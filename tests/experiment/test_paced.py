@@ -16,6 +16,8 @@ from bcl.evaluation import read_evaluations
 from bcl.experiment.phases import look_at_start, pace_of
 from bcl.experiment.status import status
 from bcl.experiment.verdict import SELECTION, plan_of
+from bcl.learners.distill import DistillLearner
+from bcl.policies.files import fingerprint
 from bcl.reports import figures
 from bcl.reports.history import effort, read_timeline
 from bcl.runs.directory import RunDirectory
@@ -126,6 +128,31 @@ def test_a_pace_without_thresholds_is_refused(tmp_path: Path):
     with pytest.raises(ConfigError, match="needs a threshold"):
         bcl.train("cartpole", recipe="paced-at", out=tmp_path / "run", **wrong)
     assert not (tmp_path / "run").exists()
+
+
+def test_a_second_student_has_the_first_ones_teacher_and_begins_at_its_own_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    seen = []
+    make = DistillLearner.__init__
+
+    def looking(learner, policy, env, config, task, teacher=None):
+        student = fingerprint(policy)
+        make(learner, policy, env, config, task, teacher)
+        seen.append((student, fingerprint(learner.teacher), config.box, task.start))
+
+    monkeypatch.setattr(DistillLearner, "__init__", looking)
+    distill = {
+        "steps": 600, "num_envs": 4, "batch_size": 16, "samples_per_step": 4, "buffer_size": 500, "log_steps": 100,
+    }  # fmt: skip
+    curriculum = {"certified_threshold": 0.0, **TINY["curriculum"]}
+    del curriculum["attacked_threshold"]
+    settings = TINY | {"distill": distill, "curriculum": curriculum}
+    bcl.train("cartpole", recipe="distilled+bounds", out=tmp_path / "run", **settings)
+    vanilla, attacks, _ = RunDirectory(tmp_path / "run").stages()
+    teacher = vanilla.agent().fingerprint
+    assert attacks.result()["reached"] > 0
+    assert seen == [(teacher, teacher, 0.0, 0.0), (attacks.agent().fingerprint, teacher, 1.0, 0.0)]
 
 
 @pytest.mark.parametrize("recipe", ["paced-at", "paced-radial", "distilled"])
