@@ -1,4 +1,4 @@
-"""Draw the figures of docs/results.md from the records that are published here.
+"""Draw the figures of docs/pong.md from the records that are published here.
 
     python benchmarks/figures.py
 

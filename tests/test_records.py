@@ -16,7 +16,7 @@ from bcl.runs.results import ScoresFolder
 
 RECORDS = Path(__file__).parents[1] / "benchmarks" / "results"
 SLACK = 20_000  # agent steps: PPO ends with a whole rollout
-# What the pages say of each run: docs/results.md and docs/ppo.md.
+# What the pages say of each run: docs/pong.md and docs/ppo.md.
 RUNS = {
     "pong-bcl-mos-at": (True, "return 21 without attack; 20.8 under PGD-10 within 22/255"),
     "pong-fresh": (False, "is not finished; best so far: nominal 21, -2.7 within 7/255"),

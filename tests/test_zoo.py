@@ -325,7 +325,7 @@ def test_the_fast_recipe_is_what_trained_the_agent() -> None:
         settings = records.extractfile(f"pong-bcl-mos-at/{CONFIG}")
         assert settings is not None
         first = config_from_toml(settings.read().decode())
-    assert {*difference(recipe, first)} == where | {"recipe", "curriculum.runs"}  # one run a phase, docs/results.md
+    assert {*difference(recipe, first)} == where | {"recipe", "curriculum.runs"}  # one run a phase, docs/pong.md
     further = config_from_toml((zoo.FOLDER / "pong-bcl-fast-at" / CONFIG).read_text())
     budgets = {f"curriculum.{name}" for name in ("start", "increment", "target")}
     assert {*difference(recipe, further)} == where | budgets | {"dqn.steps"}
