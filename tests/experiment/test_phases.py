@@ -327,10 +327,10 @@ def test_edited_settings_are_refused(tmp_path: Path) -> None:
 def test_one_run_that_diverges_is_one_candidate_less(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = worker.train_run
 
-    def train_run(folder: Path, *given: Any) -> Any:
+    def train_run(folder: Path, *given: Any, **named: Any) -> Any:
         if folder.name in broken:
             raise TrainingError("training diverged before step 9", "")
-        return real(folder, *given)
+        return real(folder, *given, **named)
 
     monkeypatch.setattr(worker, "train_run", train_run)
     broken = {"run1", "run3"}
