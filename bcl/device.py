@@ -96,11 +96,23 @@ def acceleration(asked: Accelerate, device: torch.device, steps: int) -> Acceler
 
 @functools.cache
 def compiled(function: Callable[..., T], *, dynamic: bool) -> Callable[..., T]:
-    """A function that all who call it share: for each size of its tensors by itself or, `dynamic`, for any."""
-    # Beyond so many sizes, objectives and networks PyTorch would go on in eager code.
-    torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, MOST_COMPILED)
-    warnings.filterwarnings("ignore", "The .grad attribute of a Tensor")  # PyTorch's compiler looks at it itself
+    """A function that all who call it share, inside `compiling`: for each size of its tensors by itself or, `dynamic`,
+    for any."""
     return torch.compile(function, dynamic=dynamic)
+
+
+@contextmanager
+def compiling(enabled: bool) -> Iterator[None]:
+    """Where `enabled`: PyTorch's settings that `compiled` needs; afterwards those of before."""
+    if not enabled:
+        yield
+        return
+    settings = torch._dynamo.config
+    # Beyond so many sizes, objectives and networks PyTorch would go on in eager code.
+    limit = max(settings.recompile_limit, MOST_COMPILED)
+    with settings.patch(recompile_limit=limit, suppress_errors=settings.suppress_errors), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The .grad attribute of a Tensor")  # PyTorch's compiler looks at it itself
+        yield
 
 
 def uses_bf16(asked: str, device: torch.device, image: bool) -> bool:

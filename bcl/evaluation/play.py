@@ -17,7 +17,7 @@ from bcl.attacks.objectives import ascent
 from bcl.attacks.pgd import Together
 from bcl.attacks.threat import per_sample, refuse_not_finite
 from bcl.bounds import Method, certified, full_precision, input_box, margins
-from bcl.device import Accelerate, Graphed, compiled, on_stream
+from bcl.device import Accelerate, Graphed, compiled, compiling, on_stream
 from bcl.envs import VariedStarts, VectorEnv
 from bcl.envs.vector import seed_list
 from bcl.errors import BclError
@@ -87,12 +87,13 @@ def evaluate_cells(
     groups = [Group(members, decide, probe) for members in together.values()]
     groups.sort(key=lambda group: _waits(group.slots[0].cell.attack))  # others go on meanwhile
     left = [slot for group in groups for slot in group.slots]
-    for steps in play(groups, shared_envs):
-        progress(steps, sum(slot.finished for slot in slots))
-        for slot in left:
-            if slot.complete:
-                yield slots.index(slot), slot.score(search.is_half)
-        left = [slot for slot in left if not slot.complete]
+    with compiling(accelerate == "full"):
+        for steps in play(groups, shared_envs):
+            progress(steps, sum(slot.finished for slot in slots))
+            for slot in left:
+                if slot.complete:
+                    yield slots.index(slot), slot.score(search.is_half)
+            left = [slot for slot in left if not slot.complete]
 
 
 @dataclass(frozen=True, eq=False)
@@ -297,7 +298,8 @@ class SearchForm(nn.Module):
             reason = str(error).strip().partition("\n")[0]
             warnings.warn(f"attacks run uncompiled, which is slower: {reason}", stacklevel=2)
         else:
-            torch._dynamo.config.suppress_errors = True  # what fails later, of other sizes, goes on in eager code
+            # What fails later, of other sizes, goes on in eager code; `compiling` puts the setting back.
+            torch._dynamo.config.suppress_errors = True
 
     def plain(self, obs: Tensor) -> Tensor:
         """The scores by eager code."""

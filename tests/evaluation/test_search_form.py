@@ -1,5 +1,8 @@
 """The network that attacks look at: compiled, in parts of few sizes, it is the same function."""
 
+import warnings
+from collections.abc import Iterator
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -7,7 +10,7 @@ from torch import Tensor, nn
 from bcl.api.measuring import untrained_policy
 from bcl.attacks import APGD, PGD, Attack, MinBest, Multi, MultiT, Square, WorstAction, perturb
 from bcl.config import resolve
-from bcl.device import MOST_COMPILED
+from bcl.device import MOST_COMPILED, compiling
 from bcl.evaluation import play
 from bcl.evaluation.play import SIZES, SearchForm
 from bcl.policies import Policy, PolicySpec
@@ -22,7 +25,13 @@ ATTACKS = [
     Square(queries=5),
 ]
 
-pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # as `bcl.device.compiled` has it
+pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # as `bcl.device.compiling` has it
+
+
+@pytest.fixture(autouse=True)
+def compiler() -> Iterator[None]:
+    with compiling(True):
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +50,6 @@ def compiled_form(policy: Policy, monkeypatch: pytest.MonkeyPatch, backend: str)
         return made[function]
 
     torch._dynamo.reset()
-    torch._dynamo.config.recompile_limit = MOST_COMPILED
     monkeypatch.setattr(play, "compiled", compiled)
     form = SearchForm(policy, "full", "full")
     form.fuses = True
@@ -84,6 +92,17 @@ def test_what_cannot_be_compiled_runs_in_eager_code(policy: Policy, monkeypatch:
     with pytest.warns(UserWarning, match="uncompiled, which is slower: no compiler$"):
         assert torch.equal(form(obs), SearchForm(policy, "full")(obs))
     assert torch.equal(form(obs), SearchForm(policy, "full")(obs))
+
+
+def test_settings_of_the_compiler_and_of_warnings_are_put_back():
+    settings = torch._dynamo.config
+    with settings.patch(recompile_limit=5, suppress_errors=False):
+        before = [*warnings.filters]
+        with compiling(True):
+            assert settings.recompile_limit == MOST_COMPILED
+            settings.suppress_errors = True
+        assert (settings.recompile_limit, settings.suppress_errors) == (5, False)
+        assert warnings.filters == before
 
 
 @pytest.mark.parametrize("kind", [Multi, MultiT])
