@@ -87,6 +87,27 @@ def test_planning_wins_where_myopic_attacks_see_nothing() -> None:
     assert fingerprint(victim) == before
     assert found.scores[-1].max_perturbation <= 0.3 + 1e-6
     assert found.scores[-1].attack == Learned(training=4000)
+    assert not found.scores[-1].instead
+
+
+@dataclasses.dataclass(frozen=True)
+class Nothing:
+    """Shows the truth."""
+
+    def __call__(self, policy: Any, obs: torch.Tensor, eps: Any, generator: Any) -> torch.Tensor:
+        return obs
+
+
+def test_a_myopic_attack_that_is_played_instead_is_named_and_is_no_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    idle = lambda obs: torch.zeros(len(obs), 5)  # noqa: E731  (aims at nothing)
+    monkeypatch.setattr(planning, "train_run", lambda *facts, **more: idle)
+    found = bcl.evaluate(walker(), attacks=[Nothing(), "learned-4000"], eps=0.3, episodes=8, device="cpu")
+    assert [score.mean for score in found.scores] == [10, 10, 9]
+    assert found.scores[-1].instead == "PGD-30"
+    assert "planning-wins" not in [flag.name for flag in found.flags]
+    steps = "a director trained for 4,000 agent steps at each budget (on images ten times as many)"
+    assert f"Learned: {steps}; stronger than it, and played instead: PGD-30 at 0.3" in str(found)
+    assert found.table().notes[0] in str(found)
 
 
 def test_on_cartpole_it_beats_pgd_clearly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
