@@ -12,6 +12,7 @@ from torch import Tensor
 
 from bcl.attacks import Directed, Learned
 from bcl.attacks.suites import MYOPIC
+from bcl.attacks.threat import refuse_not_finite
 from bcl.config import Config, preset_for, resolve
 from bcl.envs import Step, VariedStarts, VectorEnv
 from bcl.envs.vector import Seeds, WrappedEnv
@@ -24,7 +25,7 @@ from bcl.evaluation.suite import Begin
 from bcl.experiment.worker import train_run
 from bcl.games import AtariGame, game_to_dict
 from bcl.learners.learner import Hooks, Task, derive
-from bcl.policies import Policy
+from bcl.policies import Policy, as_float
 from bcl.policies.files import fingerprint
 from bcl.policies.networks import Dueling, Plain
 from bcl.policies.policy import default_kind
@@ -67,7 +68,10 @@ class AdversaryEnvs(WrappedEnv):
     def send(self, actions: Tensor) -> None:
         """Show every victim what is to mislead it, and start the step that it then takes."""
         self._aims.copy_(actions - 1)
-        self._env.send(self._decide(self._obs).actions)
+        decided = self._decide(self._obs)
+        if not decided.distance.isfinite().all():  # on a GPU attacks do not look
+            refuse_not_finite(as_float(self._obs))
+        self._env.send(decided.actions)
 
     def recv(self) -> Step:
         """The result of the step, its reward negated."""
