@@ -26,6 +26,10 @@ class ProgressListener:
         """One begins; what is returned is told the work done and the work in all."""
         return lambda done, of: None
 
+    def prepare(self, label: str) -> Callable[[int, int], None]:
+        """What one needs first begins, such as a training; what is returned is told of that work alone."""
+        return self.begin(label)
+
     def finished(self, line: str) -> None:
         """One is done; `line` describes its result."""
 

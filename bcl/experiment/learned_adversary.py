@@ -91,10 +91,11 @@ def ready(victim: Policy, plan: Plan, folder: ScoresFolder, progress: Begin) -> 
         device = victim.device.type
         config = director_config(victim, choosing, cell.attack)
         home = folder.adversary(cell.eps, identity(victim, config, plan.starts, cell.eps, device))
+        at = format_eps(cell.eps)
         steps = counted(config.dqn.steps, "step")
         director = train_run(
             home.path, config, Task("standard", 0.0, 0.0, SEED), myopic_director(victim, config), device,
-            Hooks(progress=progress(f"training the adversary at {format_eps(cell.eps)}, {steps}")),
+            Hooks(progress=progress(f"training the adversary at {at}, {steps}")),
             seen_by_learner=lambda env: AdversaryEnvs(
                 VariedStarts(env) if plan.starts == "varied" else env, victim, cell.eps
             ),
@@ -102,7 +103,7 @@ def ready(victim: Policy, plan: Plan, folder: ScoresFolder, progress: Begin) -> 
         planned = Directed(lambda obs: director(obs).argmax(dim=1) - 1)
         rivals = [dataclasses.replace(cell.attack, found=attack) for attack in (planned, *MYOPIC)]
         cells = [Cell(attack, cell.eps) for attack in (rivals[0], *MYOPIC)]
-        scores = [*run_suite(victim, choosing, cells, home, progress)]
+        scores = [*run_suite(victim, choosing, cells, home, lambda label: progress(f"choosing the adversary at {at}"))]
         return Cell(rivals[scores.index(lowest(scores))], cell.eps)
 
     return train
