@@ -1,7 +1,8 @@
 """Published agents: `zoo:NAME` stands for a policy file wherever one is asked for.
 
 Each lies in a folder of its name beside this file: its weights, `agent.toml` about them, `config.toml` with every
-setting of its training, and the results it was published with. Only benchmarks/publish.py and add_results.py write here.
+setting of its training, and the results it was published with. Only publish.py and add_results.py of
+benchmarks/ write here.
 """
 
 import hashlib

@@ -113,7 +113,7 @@ def test_a_myopic_attack_that_is_played_instead_is_named_and_is_no_plan(monkeypa
 
 def test_on_cartpole_it_beats_pgd_clearly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(planning, "EPISODES", 4)
-    monkeypatch.setattr(planning, "MYOPIC", [attack_by_name("pgd-10")])  # to choose by others takes longer than training
+    monkeypatch.setattr(planning, "MYOPIC", [attack_by_name("pgd-10")])  # others choose longer than it trains
     short_sighted = {"steps": 12_000, "gamma": 0.98, "n_step": 3}
     bcl.train("cartpole", out=tmp_path / "run", seed=1, dqn=short_sighted, evaluation={"episodes": 1})
     found = bcl.evaluate(tmp_path / "run", attacks=["pgd-30", "learned-20000"], eps=0.03, episodes=10, device="cpu")
