@@ -94,6 +94,18 @@ def means(evaluation: Evaluation, attacks: str) -> dict[str, float]:
     return {"0": evaluation.cells[None, 0.0].mean, **lowest}
 
 
+def tables_of_returns(evaluations: Sequence[Evaluation], attacks: str) -> list[str]:
+    """Lines of `agent.toml`, the last ones: returns from the game's own starts, then from varied ones if played."""
+    lines = []
+    for table, starts in (("returns", "game"), ("varied", "varied")):
+        alike = [one for one in evaluations if one.starts == starts]
+        if alike:
+            best = max(alike, key=lambda one: len(one.scores))
+            lines += ["", f"[{table}]"]
+            lines += [f"{json.dumps(eps)} = {mean}" for eps, mean in means(best, attacks).items()]
+    return lines
+
+
 def publish(options: argparse.Namespace) -> Path:
     """Write the agent's folder, in place of an earlier one of that name. All that can be wrong is looked at first."""
     if not re.fullmatch(r"[a-z0-9-]+", options.name):
@@ -105,15 +117,11 @@ def publish(options: argparse.Namespace) -> Path:
     policy, folder = load(options.file), zoo.FOLDER / options.name
     results, published_results = Results(options.results), Results(folder)
     identity, game = fingerprint(policy), policy.spec.game
-    evaluation = max(
-        read_evaluations(results.scores, identity),
-        key=lambda one: (one.starts == "game", len(one.scores)),
-        default=None,
-    )
-    if evaluation is None or game is None:
-        raise StoreError(
-            f"'{options.results}' has no scores of '{options.file}'", "evaluate it with 'bcl attack' first"
-        )
+    evaluations = read_evaluations(results.scores, identity)
+    usual = [one for one in evaluations if one.starts == "game"]
+    if not usual or game is None:
+        what = f"'{options.results}' has no scores of '{options.file}' from the game's own starts"
+        raise StoreError(what, "evaluate it with 'bcl attack' first")
     config = config_from_dict(read_toml(options.config))
     form, data, published = smallest(policy, options.episodes)
     about = {
@@ -129,15 +137,11 @@ def publish(options: argparse.Namespace) -> Path:
         "sha256": hashlib.sha256(data).hexdigest(),
         "policy": fingerprint(published),
         "judged": identity,
-        "episodes": evaluation.episodes,
+        "episodes": max(usual, key=lambda one: len(one.scores)).episodes,
         "suite": options.suite,
     }
     lines = [f"{key} = {json.dumps(value)}" for key, value in about.items()]
-    lines += [
-        "",
-        "[returns]",
-        *(f"{json.dumps(eps)} = {mean}" for eps, mean in means(evaluation, options.suite).items()),
-    ]
+    lines += tables_of_returns(evaluations, options.suite)
     shutil.rmtree(folder, ignore_errors=True)  # results of an earlier agent
     for _, row in results.scores.read(identity):
         published_results.scores.append(row)

@@ -38,6 +38,7 @@ NOT_RUN = {
     r"python benchmarks/evaluate.py .*--cells": "plays whole suites; tests/test_benchmarks.py does so with one attack",
     r"python benchmarks/(campaign|minutes).py": "trains for minutes, and reads what that left; tests/test_benchmarks.py has both in short",
     r"python benchmarks/publish.py": "needs an agent and its results, and writes into the package; tests/test_zoo.py publishes one",
+    r"python benchmarks/add_results.py": "writes into the package; tests/test_zoo.py adds results to an agent",
     r"python benchmarks/released.py": "needs the published weights; tests/policies imports them where they are",
 }
 # Code in the text that begins with one of these and goes on is a command.

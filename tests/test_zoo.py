@@ -20,7 +20,7 @@ from bcl.cli.main import functions_of
 from bcl.cli.options import parse
 from bcl.config import EvaluationConfig, config_from_dict, config_from_toml, resolve
 from bcl.envs import make_env
-from bcl.errors import WeightsError
+from bcl.errors import StoreError, WeightsError
 from bcl.evaluation import read_certificates, read_evaluations, watch
 from bcl.policies import Policy, PolicySpec
 from bcl.policies.files import fingerprint
@@ -104,8 +104,11 @@ def test_a_shipped_agent_is_what_it_says(name: str, publishing) -> None:
     assert (fingerprint(policy), policy.spec.game.id) == (agent.policy, agent.game)
     config = config_from_dict(tomllib.loads((agent.folder / CONFIG).read_text()))
     assert (config.recipe, config.seed, config.game.id) == (agent.recipe, agent.seed, agent.game)
-    [judged] = [one for one in read_evaluations(agent.results.scores, agent.judged) if one.starts == "game"]
+    found = read_evaluations(agent.results.scores, agent.judged)
+    [judged] = [one for one in found if one.starts == "game"]
     assert (publishing.means(judged, agent.suite), judged.episodes) == (agent.returns, agent.episodes)
+    varied = [publishing.means(one, agent.suite) for one in found if one.starts == "varied"]
+    assert varied == ([agent.varied] if agent.varied else [])
 
 
 LATER_DEFAULTS = ("curriculum.expected_return", "curriculum.judged_steps", "dqn.accelerate", "ppo.accelerate")
@@ -252,6 +255,29 @@ def test_published_results_are_read_beside_those_made_here(publish, in_folder: C
     assert f"report: {page}" in out
     assert "next: bcl video zoo:mine" in out
     assert "abc" in page.read_text()  # the commit
+
+
+def test_scores_from_varied_starts_are_a_column_of_their_own(
+    publish, in_folder: Cli, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    publish(HEADS["int8"])
+    adding = importlib.import_module("add_results")
+    with pytest.raises(StoreError, match="has nothing new of zoo:mine"):
+        adding.add_results("mine", tmp_path / "p.results")
+    assert "varied starts" not in in_folder("zoo")[1]
+    before = zoo.named("mine").returns
+    found = bcl.evaluate("zoo:mine", suite="quick", eps=[0.1], episodes=2, starts="varied")
+    monkeypatch.setattr(sys, "argv", ["add_results.py", "mine"])
+    adding.main()
+    assert zoo.named("mine").returns == before
+    assert zoo.named("mine").varied == {"0": found.nominal.mean, "0.1": found.worst[0.1].mean}
+    lines = in_folder("zoo")[1].splitlines()
+    assert [line.split()[0] for line in lines if line.startswith("  ") and "(quick)" in line] == ["mine", "varied"]
+    assert [row["starts"] for row in bcl.zoo_agents().rows] == ["game", "varied"]
+    added = zoo.named("mine").varied
+    bcl.evaluate(tmp_path / "p.safetensors", suite="quick", eps=[0.1], episodes=2, starts="varied")
+    publish(HEADS["int8"])  # with both kinds at once
+    assert (zoo.named("mine").returns, zoo.named("mine").varied) == (before, added)
 
 
 def test_a_budget_without_the_whole_suite_has_no_worst_case(publish, tmp_path: Path) -> None:

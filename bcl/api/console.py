@@ -135,9 +135,15 @@ class progress(Bars, ProgressListener):
         self._started += 1
 
     def begin(self, label: str) -> Callable[[int, int], None]:
+        return self._told(str(self._started), label, " of all")
+
+    def prepare(self, label: str) -> Callable[[int, int], None]:
+        return self._told(label, label, "")
+
+    def _told(self, key: str, label: str, share_of: str) -> Callable[[int, int], None]:
         def told(done: int, of: int) -> None:
             counted = f"{self._finished} of {self._units} done" if self._units else ""
-            self.show([Shown(str(self._started), label, done / of if of else 0.0, counted)], of=" of all")
+            self.show([Shown(key, label, done / of if of else 0.0, counted)], of=share_of)
 
         return told
 

@@ -26,6 +26,10 @@ class ProgressListener:
         """One begins; what is returned is told the work done and the work in all."""
         return lambda done, of: None
 
+    def prepare(self, label: str) -> Callable[[int, int], None]:
+        """What one needs first begins, such as a training; what is returned is told of that work alone."""
+        return self.begin(label)
+
     def finished(self, line: str) -> None:
         """One is done; `line` describes its result."""
 
@@ -144,12 +148,15 @@ def evaluate(
     from bcl.api import playing
     from bcl.attacks import LowestScored, attack_by_name
     from bcl.evaluation import Cell, Evaluation, Plan, cells, find_breaking, flags, run_suite, worse_than_start
+    from bcl.evaluation.breaking import refuse_learned
 
     check(evaluate, locals())
     budgets = playing.budgets(eps)
     chosen = playing.chosen_attacks(suite, attacks)
     if threshold is not None and not find_eps:
         raise ConfigError("a threshold was given but no search for a budget", "add --find-eps")
+    if find_eps:
+        refuse_learned(chosen)
     with playing.evaluated(agent, device) as target:
         count = target.defaults.episodes if episodes is None else int(episodes)
         starts = target.defaults.starts if starts is None else starts

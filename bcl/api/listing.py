@@ -37,9 +37,11 @@ def zoo_agents(name: str | None = None) -> Listing:
     lines = [_wrapped(f"{WITHIN}:", 2)]
     for agent in map(zoo.named, names):
         about = {"name": agent.folder.name, "game": agent.game, "recipe": agent.recipe}
-        rows.append(about | {"suite": agent.suite} | agent.within)
-        returns = ", ".join(f"{eps}:{GLUE}{mean:.4g}" for eps, mean in agent.within.items())
-        lines.append(_wrapped(f"  {agent.folder.name:<{NAME}}{returns}{GLUE}({agent.suite})", NAME + 2))
+        for starts, within in agent.within.items():
+            rows.append(about | {"suite": agent.suite, "starts": starts} | within)
+            returns = ", ".join(f"{eps}:{GLUE}{mean:.4g}" for eps, mean in within.items())
+            shown = agent.folder.name if starts == "game" else "  varied starts"
+            lines.append(_wrapped(f"  {shown:<{NAME}}{returns}{GLUE}({agent.suite})", NAME + 2))
     return Listing("the zoo", rows, "\n".join(lines), {"agents": rows})
 
 

@@ -135,7 +135,8 @@ class Evaluator:
             orders = [("attack", content, self.plan, tuple(share), device) for share in shares]
             self._in_processes(folder, worker.evaluate, orders, begin(f"{len(missing)} scores"))
         scores = []
-        for score in run_suite(policy, self.plan, wanted, folder, begin, ready(policy, self.plan, folder, begin)):
+        trained = ready(policy, self.plan, folder, lambda label: self.listener.prepare(whose + label))
+        for score in run_suite(policy, self.plan, wanted, folder, begin, trained):
             scores.append(score)
             self.listener.finished(f"{whose}{score.label}: {score}")
         return scores

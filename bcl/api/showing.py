@@ -272,7 +272,7 @@ def video(
             dimensions = OBSERVATION_NAMES.get(game.id, ())
             subject = Subject(game.id, adversary if budget else None, budget, envs.action_names, dimensions)
             listener.start(1)
-            make_ready = ready(policy, Plan(game, 1, int(seed)), target.results.scores, listener.begin)
+            make_ready = ready(policy, Plan(game, 1, int(seed)), target.results.scores, listener.prepare)
             played = make_ready(Cell(adversary, budget))
             moments = watch(policy, envs, played.attack, budget, seed=seed, steps=steps or None)
             report = listener.begin("playing")

@@ -42,6 +42,11 @@ class Learned:
     found: Attack | None = field(default=None, repr=False)
     """What the training came to; none: not trained yet."""
 
+    @property
+    def instead(self) -> Attack | None:
+        """The myopic attack that was stronger than the director, and is played; none: the director is."""
+        return None if isinstance(self.found, Directed) else self.found
+
     def __post_init__(self) -> None:
         if self.training < SHORTEST:
             raise ConfigError(f"{self.training} steps are too few to train an adversary", f"give {SHORTEST:,} or more")

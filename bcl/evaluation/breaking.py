@@ -76,6 +76,12 @@ def read_breaking(results: Results, policy: str) -> Breaking | None:
         return found
 
 
+def refuse_learned(attacks: Sequence[Attack]) -> None:
+    """What cannot be searched with; before anything else is played."""
+    if any(isinstance(attack, Learned) for attack in attacks):
+        raise ConfigError("a learned adversary would be trained at every budget", "find the budget with other attacks")
+
+
 def find_breaking(
     policy: Policy,
     plan: Plan,
@@ -85,8 +91,7 @@ def find_breaking(
     progress: Begin = no_progress,
 ) -> Breaking:
     """Bisection, a round's budgets at once; by default the threshold is halfway from the lowest return to nominal."""
-    if any(isinstance(attack, Learned) for attack in attacks):
-        raise ConfigError("a learned adversary would be trained at every budget", "find the budget with other attacks")
+    refuse_learned(attacks)
     nominal = next(run_suite(policy, plan, [Cell(None, 0.0)], results.search, progress)).mean
     floor = LOWEST_RETURNS.get(plan.game.id, 0.0)
     if threshold is None:

@@ -9,7 +9,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from bcl import stats
-from bcl.attacks import Attack, LowestScored, attack_from_dict, attack_label, attack_labels, attack_to_dict, rank
+from bcl.attacks import (
+    Attack,
+    Learned,
+    LowestScored,
+    attack_from_dict,
+    attack_label,
+    attack_labels,
+    attack_to_dict,
+    rank,
+)
 from bcl.errors import counted
 from bcl.evaluation.plan import MEANING, Conditions, Starts
 from bcl.games import AtariGame, Game, ProcgenGame, game_to_dict
@@ -55,6 +64,8 @@ class Score:
     """How many different ones the episodes are, by when rewards came and what was seen then; none: not counted."""
     prefixes: tuple[int, ...] = ()
     """Random actions before each episode, drawn from `seed`; empty: they begin as the game has them begin."""
+    instead: str = ""
+    """Of a learned adversary: the myopic attack that was stronger than its director, and was played in its place."""
 
     @property
     def mean(self) -> float:
@@ -252,6 +263,19 @@ class Evaluation(Result):
         return "varied" if self.scores[0].prefixes else "game"
 
     @property
+    def adversaries(self) -> list[str]:
+        """What stands behind the scores of each learned adversary, for people."""
+        found = []
+        for attack in self.attacks:
+            if isinstance(attack, Learned):
+                line = f"{self.labels[attack]}: a director trained for {attack.training:,} agent steps at each budget"
+                line += " (on images ten times as many)"
+                others = [s for s in self.scores if s.attack == attack and s.instead]
+                stronger = ", ".join(f"{s.instead} at {format_eps(s.eps)}" for s in others)
+                found.append(f"{line}; stronger than it, and played instead: {stronger}" if stronger else line)
+        return found
+
+    @property
     def nominal(self) -> Score | None:
         """Without attack; none where that was not played."""
         return self.cells.get((None, 0.0))
@@ -338,10 +362,12 @@ class Evaluation(Result):
         if self.start:
             totals.append((f"start ({self.start.name})", *_worst_within(self.start.scores, columns)))
         attacked = max(self.budgets) > 0
-        return Table(self.title, ("attack", *columns.values()), tuple(rows), (), tuple(totals) if attacked else ())
+        notes = tuple(self.adversaries)
+        return Table(self.title, ("attack", *columns.values()), tuple(rows), notes, tuple(totals) if attacked else ())
 
     def _tables(self) -> list[Table]:
-        return [dataclasses.replace(self.table(), notes=tuple(f"flag {flag}" for flag in self.flags))]
+        table = self.table()
+        return [dataclasses.replace(table, notes=(*table.notes, *(f"flag {flag}" for flag in self.flags)))]
 
     def __str__(self) -> str:
         """A line per score, then the worst case within each budget, then doubts."""
@@ -353,6 +379,7 @@ class Evaluation(Result):
             start = f" (its start: {self.start_within[eps].mean:.4g})" if eps in self.start_within else ""
             lines.append(f"worst within {format_eps(eps)}: {least.mean:.4g}{start}")
         lines += [str(self.breaking)] if self.breaking else []
+        lines += self.adversaries
         return "\n".join([*lines, *(f"flag {flag}" for flag in self.flags)])
 
 

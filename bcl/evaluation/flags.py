@@ -131,12 +131,13 @@ def _stronger_than_pgd(
 
 
 def _planning_wins(scores: Sequence[Score], nominal: Score | None) -> Iterator[Flag]:
-    for eps in sorted({s.eps for s in scores if isinstance(s.attack, Learned)}):
-        within = [s for s in scores if s.eps <= eps]
-        myopic = [s for s in within if not isinstance(s.attack, Learned)]
+    directed = [s for s in scores if isinstance(s.attack, Learned) and not s.instead]
+    others = [s for s in scores if not isinstance(s.attack, Learned) or s.instead]
+    for eps in sorted({s.eps for s in directed}):
+        myopic = [s for s in others if s.eps <= eps]
         if not myopic:
             continue
-        planned = lowest(s for s in within if s.eps == eps and isinstance(s.attack, Learned))
+        planned = lowest(s for s in directed if s.eps == eps)
         strongest = lowest([*myopic, nominal] if nominal else myopic)
         apart = planned.mean + SIGMAS * planned.sem < strongest.mean - SIGMAS * strongest.sem
         if apart and clearly_lower(planned, strongest, nominal):

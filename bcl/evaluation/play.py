@@ -254,7 +254,7 @@ class Group:
                     raise BclError(f"{slot.cell.attack} made NaN observations", hint)
         if self._probe and probing:
             self._probe(self.playing)
-        elif self._probe:
+        if self._probe:
             self._probe.certificates_hold(self.playing)
 
     def without_finished(self) -> "Group":

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Generator, Tensor
 
-from bcl.attacks import recorded
+from bcl.attacks import Learned, attack_label, recorded
 from bcl.envs import Step
 from bcl.errors import BclError
 from bcl.evaluation.evaluation import Score
@@ -150,6 +150,7 @@ class Slot:
             raise BclError(what, "this attack is broken")
         episodes = self.episodes()
         courses = [episode.course for episode in episodes]
+        instead = cell.attack.instead if isinstance(cell.attack, Learned) else None
         return Score(
             attack=recorded(cell.attack),
             eps=cell.eps,
@@ -164,4 +165,5 @@ class Slot:
             stochastic=self.stochastic,
             courses=len({*courses} - {0}) + courses.count(0),  # without any reward they cannot be told apart
             prefixes=tuple(episode.prefix for episode in episodes if episode.prefix is not None),
+            instead=attack_label(instead) if instead else "",
         )

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from bcl.attacks import Directed, Learned
 from bcl.attacks.suites import MYOPIC
+from bcl.attacks.threat import refuse_not_finite
 from bcl.config import Config, preset_for, resolve
 from bcl.envs import Step, VariedStarts, VectorEnv
 from bcl.envs.vector import Seeds, WrappedEnv
@@ -24,7 +25,7 @@ from bcl.evaluation.suite import Begin
 from bcl.experiment.worker import train_run
 from bcl.games import AtariGame, game_to_dict
 from bcl.learners.learner import Hooks, Task, derive
-from bcl.policies import Policy
+from bcl.policies import Policy, as_float
 from bcl.policies.files import fingerprint
 from bcl.policies.networks import Dueling, Plain
 from bcl.policies.policy import default_kind
@@ -67,7 +68,10 @@ class AdversaryEnvs(WrappedEnv):
     def send(self, actions: Tensor) -> None:
         """Show every victim what is to mislead it, and start the step that it then takes."""
         self._aims.copy_(actions - 1)
-        self._env.send(self._decide(self._obs).actions)
+        decided = self._decide(self._obs)
+        if not decided.distance.isfinite().all():  # on a GPU attacks do not look
+            refuse_not_finite(as_float(self._obs))
+        self._env.send(decided.actions)
 
     def recv(self) -> Step:
         """The result of the step, its reward negated."""
@@ -87,10 +91,11 @@ def ready(victim: Policy, plan: Plan, folder: ScoresFolder, progress: Begin) -> 
         device = victim.device.type
         config = director_config(victim, choosing, cell.attack)
         home = folder.adversary(cell.eps, identity(victim, config, plan.starts, cell.eps, device))
+        at = format_eps(cell.eps)
         steps = counted(config.dqn.steps, "step")
         director = train_run(
             home.path, config, Task("standard", 0.0, 0.0, SEED), myopic_director(victim, config), device,
-            Hooks(progress=progress(f"training the adversary at {format_eps(cell.eps)}, {steps}")),
+            Hooks(progress=progress(f"training the adversary at {at}, {steps}")),
             seen_by_learner=lambda env: AdversaryEnvs(
                 VariedStarts(env) if plan.starts == "varied" else env, victim, cell.eps
             ),
@@ -98,7 +103,7 @@ def ready(victim: Policy, plan: Plan, folder: ScoresFolder, progress: Begin) -> 
         planned = Directed(lambda obs: director(obs).argmax(dim=1) - 1)
         rivals = [dataclasses.replace(cell.attack, found=attack) for attack in (planned, *MYOPIC)]
         cells = [Cell(attack, cell.eps) for attack in (rivals[0], *MYOPIC)]
-        scores = [*run_suite(victim, choosing, cells, home, progress)]
+        scores = [*run_suite(victim, choosing, cells, home, lambda label: progress(f"choosing the adversary at {at}"))]
         return Cell(rivals[scores.index(lowest(scores))], cell.eps)
 
     return train

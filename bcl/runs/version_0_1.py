@@ -15,7 +15,7 @@ def current_row(row: Json) -> Json:
         "starts": "varied" if row.get("prefixes") else "game",
     }
     if "returns" in row:
-        added |= {"courses": None, "prefixes": ()}
+        added |= {"courses": None, "prefixes": (), "instead": ""}
     else:
         added["protocol"] = "fixed"
     if "attack" in row and "adversary" not in row:

@@ -1,12 +1,13 @@
 """Published agents: `zoo:NAME` stands for a policy file wherever one is asked for.
 
 Each lies in a folder of its name beside this file: its weights, `agent.toml` about them, `config.toml` with every
-setting of its training, and the results it was published with. Only benchmarks/publish.py writes here.
+setting of its training, and the results it was published with. Only publish.py and add_results.py of
+benchmarks/ write here.
 """
 
 import hashlib
 import tomllib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
 
@@ -49,11 +50,15 @@ class ZooAgent:
     """The attacks behind `returns`."""
     returns: dict[str, float]
     """Mean return by budget under the suite's worst attack, where all of it was played; at 0 without attack, first."""
+    varied: dict[str, float] = field(default_factory=dict)
+    """The same on episodes that begin with random actions; empty: not played."""
 
     @property
-    def within(self) -> dict[str, float]:
-        """The lowest of `returns` up to each budget."""
-        return dict(zip(self.returns, accumulate(self.returns.values(), min), strict=True))
+    def within(self) -> dict[str, dict[str, float]]:
+        """By how episodes begin, `game` and where it was played `varied`: the lowest return up to each budget."""
+        columns = {"game": self.returns, "varied": self.varied}
+        lowest = {starts: accumulate(means.values(), min) for starts, means in columns.items() if means}
+        return {starts: dict(zip(columns[starts], values, strict=True)) for starts, values in lowest.items()}
 
     @property
     def file(self) -> Path:

@@ -203,16 +203,21 @@ def test_the_time_left_goes_by_how_fast_evaluations_were(tmp_path: Path, monkeyp
 def test_a_long_evaluation_tells_how_long_it_will_take(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    now = [0.0]
+    now = [-30.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     with console.progress() as bar:
         bar.start(13)
+        train = bar.prepare("training the adversary")
+        for second in range(31):
+            now[0] = second - 30
+            train(second, 40)
         report = bar.begin("PGD-30 at 3/255")
         for second in range(100):
             now[0] = second
             report(second, 1000)
         bar.finished("PGD-30 at 3/255: 21")
     assert capsys.readouterr().err.splitlines() == [
+        "training the adversary: 75%, 0:00:10 left, 0 of 13 done",
         "PGD-30 at 3/255: 3% of all, 0:16:10 left, 0 of 13 done",
         "PGD-30 at 3/255: 6% of all, 0:15:40 left, 0 of 13 done",
         "PGD-30 at 3/255: 9% of all, 0:15:10 left, 0 of 13 done",

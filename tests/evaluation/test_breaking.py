@@ -81,6 +81,10 @@ def test_an_agent_that_nothing_breaks(tmp_path: Path) -> None:
 def test_what_cannot_be_searched_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="trained at every budget"):
         find_breaking(keeper(), Plan(GAME, 2), [Learned()], Results(tmp_path))
+    save(keeper(), tmp_path / "keeper.safetensors")
+    with pytest.raises(ConfigError, match="trained at every budget"):
+        bcl.evaluate(tmp_path / "keeper.safetensors", attacks="learned", eps=0.1, episodes=1, find_eps=True)
+    assert not (tmp_path / "keeper.results").exists()  # refused before anything was played
     with pytest.raises(ConfigError, match="below the threshold already"):
         find_breaking(keeper(), Plan(GAME, 2), [FGSM()], Results(tmp_path), threshold=5.0)
     with pytest.raises(ConfigError, match="--find-eps"):

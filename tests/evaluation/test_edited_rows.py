@@ -56,7 +56,7 @@ KINDS = {
         read_scores,
         {"attack", "mean", "sem", "episodes", "iqm", "iqm_interval", "bcl", "torch", "agent-text", "device-text"}
         | {"precision-text", "adversary-null", "adversary-removed", "courses-null", "courses-removed", "lengths-empty"}
-        | {"prefixes-removed", "prefixes-empty"}
+        | {"prefixes-removed", "prefixes-empty", "instead-removed", "instead-text"}
         | OLDER,
     ),
     "certificate": Kind(

@@ -112,6 +112,7 @@ def test_planning_wins() -> None:
         low = score(learned, 0.01, mean, returns=tuple(mean + d for d in spread))
         assert clearly_lower(low, wide[0], NOMINAL)  # by more than chance, 2 * sqrt(2)
         assert names([NOMINAL, *wide, low]) == raised
+    assert names([*won[:3], score(learned, 0.01, -8.0, instead="Worst action-50")]) == []  # nothing was planned
     helped = [score(None, 0.0, -9.0, changed=0.0), *won[1:]]
     assert "planning-wins" not in names(helped)  # without attack the return is as low
 

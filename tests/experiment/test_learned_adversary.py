@@ -1,6 +1,7 @@
 """The learned adversary: it finds a trap that no myopic attack sees, is repeatable, resumes, and keeps the rules."""
 
 import dataclasses
+import sys
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -87,14 +88,35 @@ def test_planning_wins_where_myopic_attacks_see_nothing() -> None:
     assert fingerprint(victim) == before
     assert found.scores[-1].max_perturbation <= 0.3 + 1e-6
     assert found.scores[-1].attack == Learned(training=4000)
+    assert not found.scores[-1].instead
+
+
+@dataclasses.dataclass(frozen=True)
+class Nothing:
+    """Shows the truth."""
+
+    def __call__(self, policy: Any, obs: torch.Tensor, eps: Any, generator: Any) -> torch.Tensor:
+        return obs
+
+
+def test_a_myopic_attack_that_is_played_instead_is_named_and_is_no_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    idle = lambda obs: torch.zeros(len(obs), 5)  # noqa: E731  (aims at nothing)
+    monkeypatch.setattr(planning, "train_run", lambda *facts, **more: idle)
+    found = bcl.evaluate(walker(), attacks=[Nothing(), "learned-4000"], eps=0.3, episodes=8, device="cpu")
+    assert [score.mean for score in found.scores] == [10, 10, 9]
+    assert found.scores[-1].instead == "PGD-30"
+    assert "planning-wins" not in [flag.name for flag in found.flags]
+    steps = "a director trained for 4,000 agent steps at each budget (on images ten times as many)"
+    assert f"Learned: {steps}; stronger than it, and played instead: PGD-30 at 0.3" in str(found)
+    assert found.table().notes[0] in str(found)
 
 
 def test_on_cartpole_it_beats_pgd_clearly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(planning, "EPISODES", 4)
-    monkeypatch.setattr(planning, "MYOPIC", [attack_by_name("pgd-10")])  # the others take longer than the training
+    monkeypatch.setattr(planning, "MYOPIC", [attack_by_name("pgd-10")])  # others choose longer than it trains
     short_sighted = {"steps": 12_000, "gamma": 0.98, "n_step": 3}
     bcl.train("cartpole", out=tmp_path / "run", seed=1, dqn=short_sighted, evaluation={"episodes": 1})
-    found = bcl.evaluate(tmp_path / "run", attacks=["pgd-10", "learned-20000"], eps=0.03, episodes=10, device="cpu")
+    found = bcl.evaluate(tmp_path / "run", attacks=["pgd-30", "learned-20000"], eps=0.03, episodes=10, device="cpu")
     _, greedy, learned = found.scores
     assert learned.mean + 2 * learned.sem < 0.85 * (greedy.mean - 2 * greedy.sem)
 
@@ -123,6 +145,18 @@ def test_the_adversary_plays_its_victims_game_with_rewards_negated() -> None:
         returns += step.reward
     assert returns.tolist() == [-10, 10, -9]
     assert step.ended.all()
+
+
+def test_observations_that_are_not_finite_end_a_training_where_attacks_do_not_look(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As on a GPU."""
+    module = sys.modules["bcl.evaluation.play"]
+    monkeypatch.setattr(module, "perturb", lambda *inputs, check: perturb(*inputs, check=False))
+    env = AdversaryEnvs(make_env(FORK, 3), walker(), 0.3)
+    env.reset(0)[1, 0] = float("nan")
+    with pytest.raises(BclError, match="observation 1 of 3 has NaN or infinite elements"):
+        env.send(torch.tensor([0, 2, 4]))
 
 
 def test_a_director_begins_as_a_myopic_attack() -> None:
