@@ -74,25 +74,23 @@ class Run(Result):
         return f"<p>{escape(str(self.folder))}: {escape(self.sentence)}</p>{super()._repr_html_()}"
 
     def __str__(self) -> str:
-        """A line per budget, flags, the start, and the verdict."""
-        start = self.verdict.evaluation.start
+        """A line per budget, flags, the agents that training began from, and the verdict."""
         lines = _score_lines("", self.verdict.evaluation)
         lines += _score_lines(" on unlimited levels", self.verdict.unlimited) if self.verdict.unlimited else []
         lines += [f"flag {flag}" for flag in self.verdict.evaluation.flags]
-        lines += [f"its start ({start.name}): {start.file}"] if start else []
+        lines += [f"its start ({start.name}): {start.file}" for start in self.verdict.evaluation.began_from]
         return "\n".join([*lines, f"verdict: {self.sentence}"])
 
 
 def _score_lines(where: str, evaluation: "Evaluation") -> list[str]:
-    """The worst within each budget, beside that of the start."""
+    """The worst within each budget, beside that of what training began from."""
     from bcl.evaluation import lowest
 
     lines = []
-    of_start = evaluation.start.scores if evaluation.start else []
     for eps in evaluation.budgets:
         words = f"under the worst attack within {format_eps(eps)}" if eps else "without attack"
-        ours, *theirs = [lowest(s for s in some if s.eps <= eps) for some in (evaluation.scores, of_start) if some]
-        beside = "".join(f" (its start: {score})" for score in theirs)
+        ours = lowest(s for s in evaluation.scores if s.eps <= eps)
+        beside = evaluation.beside(eps, str)
         lines.append(f"mean return over {counted(len(ours.returns), 'episode')}{where} {words}: {ours}{beside}")
     return lines
 
