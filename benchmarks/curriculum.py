@@ -76,9 +76,8 @@ def beside(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     """Old way and new way, and what they took."""
     init = bcl.load(options.init) if options.init else None
     old = curriculum(folder / "one after the other", options, "off", init)
-    started_from = old.start()
-    assert started_from, "a curriculum starts from an agent"
-    new = curriculum(folder / "beside each other", options, "on", bcl.load(started_from[1].file))
+    (_, start), *_ = old.began_from()
+    new = curriculum(folder / "beside each other", options, "on", bcl.load(start.file))
     ways = {}
     for run in (old, new):
         times = times_of(run.stages()[-1])

@@ -291,17 +291,17 @@ def _shown(piece: "Piece") -> Shown:
 
 @contextlib.contextmanager
 def stop_requests(message: str = "") -> Iterator[Callable[[], bool]]:
-    """Ctrl-C and SIGTERM ask work to stop at the next good moment; a second one ends it at once, with `message` where
-    it does not end by itself."""
+    """Ctrl-C and SIGTERM ask work to stop at the next good moment; a second one ends it at once. `message` is what
+    KeyboardInterrupt says then, and the last line where work does not end by itself."""
     asked: list[int] = []
     force_exit = threading.Timer(GRACE, _end_all, [f"bcl: interrupted; {message}\n"])
     force_exit.daemon = True
 
     def ask(number: int, _: FrameType | None) -> None:
         if asked:
-            if not force_exit.is_alive():
+            if force_exit.ident is None:  # a third one may come
                 force_exit.start()
-            raise KeyboardInterrupt
+            raise KeyboardInterrupt(message)
         asked.append(number)
         with contextlib.suppress(OSError):  # not print: the signal may have come in the middle of one
             os.write(2, b"stopping; interrupt again to stop at once\n")

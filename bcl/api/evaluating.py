@@ -116,9 +116,9 @@ def evaluate(
     """Evaluate an agent under attack: mean return for every attack and budget, the worst case, and flags, which are
     reasons to distrust the numbers.
 
-    The agent is a run, a policy file or a policy. Attacks may be given by name or as they are. Of a run, the agent that
-    its training began from is evaluated too; of a policy file, that file alone. With `find_eps` only budgets that are
-    given are played, beside those of the search.
+    The agent is a run, a policy file or a policy. Attacks may be given by name or as they are. Of a run, the agents
+    that its training began from are evaluated too; of a policy file, that file alone. With `find_eps` only budgets that
+    are given are played, beside those of the search.
 
     Args:
         agent: A run directory, a policy file or an agent of `bcl zoo` (foreign agents: `bcl import` first).
@@ -164,26 +164,26 @@ def evaluate(
         plan = Plan(game, count, int(seed), protocol, precision, int(num_envs), starts)
         compared = cells(chosen, budgets or (() if find_eps else target.defaults.eps))
         wanted = [*compared, Cell(attack_by_name("pgd-30"), 1.0)] if sanity else compared
-        listener.start(len(wanted) + (len(compared) if target.start else 0))
+        listener.start(len(wanted) + len(compared) * len(target.began_from))
         folder = target.results.scores
         folder.check_writable()
-        evaluator = playing.Evaluator(plan, listener, parallel, agents=2 if target.start else 1)
+        evaluator = playing.Evaluator(plan, listener, parallel, agents=1 + len(target.began_from))
         scores = evaluator.scores(target.policy, wanted, folder)
-        start = evaluator.start(target, compared)
+        began_from = evaluator.starts(target, compared)
         floor = None
         if sanity:
             progress = listener.begin("the lowest-scored action")
             lowest = [Cell(LowestScored(), 0.0)]
             floor = next(run_suite(target.policy, plan, lowest, folder, lambda label: progress))
         raised = flags(scores, floor)
-        if start:
+        for start in began_from:
             raised += worse_than_start(scores, start.scores, start.file)
         breaking = None
         if find_eps:
             least = None if threshold is None else float(threshold)
             breaking = find_breaking(target.policy, plan, chosen, target.results, least, listener.begin)
     kept = folder.path if target.kept else None
-    return Evaluation(game, scores, target.name, raised, floor, kept, start, breaking)
+    return Evaluation(game, scores, target.name, raised, floor, kept, began_from, breaking)
 
 
 def certify(

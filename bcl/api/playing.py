@@ -43,8 +43,8 @@ class Target:
     results: Results
     name: str
     """Where it was found."""
-    start: tuple[str, Agent] | None = None
-    """Of a run: what its agent was trained from, with its name, if it is there."""
+    began_from: Sequence[tuple[str, Agent]] = ()
+    """Of a run: the agents that its training began from, with their names, as far as they are there."""
     kept: bool = True
     """Whether `results` stay; those of an agent in memory do not."""
 
@@ -75,8 +75,7 @@ def _target_of_path(path: Path, device: str) -> Target:
     results = run.results if path.is_dir() else files.results_of(path)
     if not run.exists:
         return _target_of_policy(policy, results, str(path))
-    start = run.start(trained=files.fingerprint(policy))
-    known = start if start and start[1].file.exists() else None
+    known = [one for one in run.began_from(trained=files.fingerprint(policy)) if one[1].file.exists()]
     config = run.config
     defaults = config.evaluation
     reached = run.result().get("reached")  # its verdict's budget, which may not be one of the game's
@@ -141,14 +140,14 @@ class Evaluator:
             self.listener.finished(f"{whose}{score.label}: {score}")
         return scores
 
-    def start(self, target: Target, wanted: Sequence[Cell]) -> Start | None:
-        """The start of a run, evaluated as the agent that came out."""
-        if target.start is None:
-            return None
-        name, agent = target.start
-        policy = files.load(agent.file, target.policy.device)
-        scores = self.scores(policy, wanted, agent.results.scores, number=1, whose=f"start ({name}): ")
-        return Start(name, str(agent.file), scores)
+    def starts(self, target: Target, wanted: Sequence[Cell]) -> list[Start]:
+        """What the training of a run began from, evaluated as the agent that came out."""
+        found = []
+        for number, (name, agent) in enumerate(target.began_from, 1):
+            policy = files.load(agent.file, target.policy.device)
+            scores = self.scores(policy, wanted, agent.results.scores, number, whose=f"start ({name}): ")
+            found.append(Start(name, str(agent.file), scores))
+        return found
 
     def prove_in_processes(
         self, policy: Policy, wanted: Sequence[float], method: Method, folder: CertificatesFolder

@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 import shlex
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -23,6 +23,7 @@ from bcl.settings import Count, format_eps
 if TYPE_CHECKING:
     from bcl.evaluation import Evaluation
     from bcl.experiment import Dispatcher, Verdict
+    from bcl.runs.executors import Stop
 
 Say = Callable[[str], None]
 OnRow = Callable[[str, dict[str, Any]], object]
@@ -73,25 +74,23 @@ class Run(Result):
         return f"<p>{escape(str(self.folder))}: {escape(self.sentence)}</p>{super()._repr_html_()}"
 
     def __str__(self) -> str:
-        """A line per budget, flags, the start, and the verdict."""
-        start = self.verdict.evaluation.start
+        """A line per budget, flags, the agents that training began from, and the verdict."""
         lines = _score_lines("", self.verdict.evaluation)
         lines += _score_lines(" on unlimited levels", self.verdict.unlimited) if self.verdict.unlimited else []
         lines += [f"flag {flag}" for flag in self.verdict.evaluation.flags]
-        lines += [f"its start ({start.name}): {start.file}"] if start else []
+        lines += [f"its start ({start.name}): {start.file}" for start in self.verdict.evaluation.began_from]
         return "\n".join([*lines, f"verdict: {self.sentence}"])
 
 
 def _score_lines(where: str, evaluation: "Evaluation") -> list[str]:
-    """The worst within each budget, beside that of the start."""
+    """The worst within each budget, beside that of what training began from."""
     from bcl.evaluation import lowest
 
     lines = []
-    of_start = evaluation.start.scores if evaluation.start else []
     for eps in evaluation.budgets:
         words = f"under the worst attack within {format_eps(eps)}" if eps else "without attack"
-        ours, *theirs = [lowest(s for s in some if s.eps <= eps) for some in (evaluation.scores, of_start) if some]
-        beside = "".join(f" (its start: {score})" for score in theirs)
+        ours = lowest(s for s in evaluation.scores if s.eps <= eps)
+        beside = evaluation.beside(eps, str)
         lines.append(f"mean return over {counted(len(ours.returns), 'episode')}{where} {words}: {ours}{beside}")
     return lines
 
@@ -151,23 +150,39 @@ class Finisher:
     on_row: OnRow | None
     as_command: bool
 
-    def finish_repeats(self, group: Path) -> RepeatedRun:
+    def finish(self, path: Path) -> Run:
+        """A run or repeats, which this process has locked."""
+        from bcl import experiment
+        from bcl.api import console
+
+        repeats = Repeats(path).runs()
+        if Repeats(path).exists and not repeats:
+            raise StoreError(f"the repeats in '{path}' name no runs", "start anew with another --out")
+        message = self._continue_with(path) + _resume_warning(runs_of(path)[0])
+        stops = console.stop_requests(message) if self.as_command else contextlib.nullcontext(lambda: False)
+        with stops as interrupted:
+            try:
+                if repeats:
+                    return self._finish_repeats(path, repeats, interrupted)
+                with self._at_work(path, path, interrupted) as dispatcher:
+                    return Run(path, experiment.finish(path, dispatcher))
+            except KeyboardInterrupt:  # inside `stops`: a second one that comes here says the same
+                raise KeyboardInterrupt(message) from None
+
+    def _finish_repeats(self, group: Path, runs: Sequence[RunDirectory], interrupted: "Stop") -> RepeatedRun:
         """Every repeat; then the median by the paper's final score, and the IQM beside it."""
         from bcl import experiment
 
-        runs = Repeats(group).runs()
-        if not runs:
-            raise StoreError(f"the repeats in '{group}' name no runs", "start anew with another --out")
         store.sweep(group)
         if shared := experiment.shared_stages(runs):
             for run in runs:
                 until = ", up to the stage whose median all repeats go on from"
-                with store.lock(run.path, self.say), self.at_work(run.path, group, until) as dispatcher:
+                with store.lock(run.path, self.say), self._at_work(run.path, group, interrupted, until) as dispatcher:
                     experiment.train_until_median(run.path, dispatcher)
             experiment.share_median(shared)
         finished = []
         for run in runs:
-            with store.lock(run.path, self.say), self.at_work(run.path, group) as dispatcher:
+            with store.lock(run.path, self.say), self._at_work(run.path, group, interrupted) as dispatcher:
                 finished.append(Run(run.path, experiment.finish(run.path, dispatcher)))
             self.say(f"verdict: {finished[-1].sentence}")
         verdicts = {run.folder.name: run.verdict for run in finished}
@@ -176,36 +191,36 @@ class Finisher:
         return RepeatedRun(group, verdicts[summary["median"]], tuple(finished), summary)
 
     @contextlib.contextmanager
-    def at_work(self, run: Path, resumed: Path, until: str = "") -> "Iterator[Dispatcher]":
+    def _at_work(self, run: Path, resumed: Path, interrupted: "Stop", until: str = "") -> "Iterator[Dispatcher]":
         """A dispatcher for a run, its progress shown; errors say how to continue with `resumed`, it or its repeats."""
         from bcl.api import console
 
-        resume = shlex.join(["bcl", "resume", str(resumed), *self.workers.options()])
-        continue_with = f"continue with: {resume}"
-        note = f"on_row raised this; what was trained is kept, {continue_with}"
-        stops = console.stop_requests(continue_with) if self.as_command else contextlib.nullcontext(lambda: False)
+        note = f"on_row raised this; what was trained is kept, {self._continue_with(resumed)}"
         try:
             others = [one.path for one in Repeats(resumed).runs() if one.path != run]
-            bars = console.live(run, self.progress, self.as_command, self.on_row, note, others)
-            with stops as interrupted, bars as view:
+            with console.live(run, self.progress, self.as_command, self.on_row, note, others) as view:
                 dispatcher = self.workers.dispatcher(interrupted, view.tick, self.say)
                 self.say(f"'{run}' is finished" if RunDirectory(run).finished else f"run: {run}{until}")
                 yield dispatcher
-        except KeyboardInterrupt:
-            raise KeyboardInterrupt(continue_with + _resume_warning(run)) from None
         except TrainingError as error:
-            again = f"'{resume}' goes back to the last checkpoint; if that ends here again, {error.hint}"
+            again = f"'{self._resume(resumed)}' goes back to the last checkpoint; if that ends here again, {error.hint}"
             raise TrainingError(error.message, again) from None
         except ConfigError:
             raise  # the same settings will fail again
         except BclError as error:
-            error.hint = "; ".join(filter(None, (error.hint, continue_with)))
+            error.hint = "; ".join(filter(None, (error.hint, self._continue_with(resumed))))
             raise
 
+    def _resume(self, run: Path) -> str:
+        return shlex.join(["bcl", "resume", str(run), *self.workers.options()])
 
-def _resume_warning(run: Path) -> str:
+    def _continue_with(self, run: Path) -> str:
+        return f"continue with: {self._resume(run)}"
+
+
+def _resume_warning(run: RunDirectory) -> str:
     """A warning where a resumed run differs from an uninterrupted one; else empty."""
-    stage = RunDirectory(run).stages()[-1]
+    stage = run.stages()[-1]
     section = "distill" if stage.loss == "distill" else stage.config.algo
     learner = stage.config.learner(stage.loss)
     needed = [name for name in ("checkpoint_steps", "checkpoint_replay") if hasattr(learner, name)]
@@ -282,14 +297,11 @@ def train(
     if rom := atari_name(last.game):
         say(f"{name} is played on whole frames in colour; 'bcl train {rom}' plays it as the paper does, and faster")
     with store.lock(folder, say):
-        if repeats > 1:
-            if not begun:
-                _create_repeats(folder, each, device, start)
-            return finisher.finish_repeats(folder)
-        if not begun:
+        if not begun and repeats > 1:
+            _create_repeats(folder, each, device, start)
+        elif not begun:
             experiment.create(folder, stages, device, start)
-        with finisher.at_work(folder, folder) as dispatcher:
-            return Run(folder, experiment.finish(folder, dispatcher))
+        return finisher.finish(folder)
 
 
 def _seeded(stages: Stages, repeats: int) -> list[Stages]:
@@ -335,15 +347,10 @@ def resume(
     run = RunDirectory(path)
     for one in runs_of(path):
         RunDirectory.open(one.path).check_settings(settings)
-    from bcl import experiment
-
     # A repeat is not resumed while all of them are.
     others = store.lock(run.repeats.path) if run.repeats else contextlib.nullcontext()
     with store.lock(path, say), others:
-        if Repeats(path).exists:
-            return finisher.finish_repeats(path)
-        with finisher.at_work(path, path) as dispatcher:
-            return Run(path, experiment.finish(path, dispatcher))
+        return finisher.finish(path)
 
 
 def _refuse_options(verb: str, settings: Mapping[str, Any]) -> None:

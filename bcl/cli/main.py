@@ -61,8 +61,11 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         sys.exit(USER_MISTAKE)
     except KeyboardInterrupt as stop:
         if arguments is None:  # the process ends: one more Ctrl-C would show a traceback of Python's own end
-            signal.signal(signal.SIGINT, signal.SIG_IGN)
-        print("bcl: interrupted", *stop.args, sep="; ", file=sys.stderr)
+            try:
+                signal.signal(signal.SIGINT, signal.SIG_IGN)
+            except KeyboardInterrupt:  # it came just before; no call stands between it and this clause
+                signal.signal(signal.SIGINT, signal.SIG_IGN)
+        print("bcl: interrupted", *_said(stop), sep="; ", file=sys.stderr)
         sys.exit(INTERRUPTED)
     except BrokenPipeError:  # the reader, such as `head`, closed it
         _silence_stdout()
@@ -80,6 +83,13 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         print(f"bcl: the GPU failed ({what}); give the command again, what was done is kept", file=sys.stderr)
         sys.exit(1)
     sys.exit(0)
+
+
+def _said(stop: BaseException | None) -> tuple[Any, ...]:
+    """What an interrupt says, or the one that was on its way when it came."""
+    while stop and not (isinstance(stop, KeyboardInterrupt) and stop.args):
+        stop = stop.__context__
+    return stop.args if stop else ()
 
 
 def _in_ascii(error: UnicodeError) -> tuple[str, int]:

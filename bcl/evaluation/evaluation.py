@@ -2,7 +2,7 @@
 
 import dataclasses
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -176,13 +176,18 @@ def _worst_of(scores: Sequence[Score]) -> Worst:
 
 @dataclass(frozen=True)
 class Start:
-    """The agent that the recipe's own stages began from, evaluated alike."""
+    """An agent that the recipe's own stages began from, evaluated alike."""
 
     name: str
     """Its stage, such as `vanilla`; `--init` where it was given."""
     file: str
     """Its path, with that of the run as it was given."""
     scores: list[Score]
+
+    @cached_property
+    def within(self) -> dict[float, Score | Worst]:
+        """Without attack, and the worst within each budget."""
+        return {s.eps: s for s in self.scores if s.eps == 0} | worst_within(self.scores)
 
     def to_dict(self) -> dict[str, Any]:
         return {"name": self.name, "file": self.file, "scores": [score.to_dict() for score in self.scores]}
@@ -203,8 +208,8 @@ class Evaluation(Result):
     """With `sanity`: play in which every action is the one with the lowest action score."""
     folder: Path | None = None
     """Where the scores lie, so that asking again plays only what is missing; none for an agent in memory."""
-    start: Start | None = None
-    """Of a run: the same scores of the agent that its training began from."""
+    began_from: Sequence[Start] = ()
+    """Of a run: the same scores of the agents that its training began from, the last one first."""
     breaking: "Breaking | None" = None
     """With `find_eps`: the smallest budget of each attack that breaks the agent."""
     note: str = ""
@@ -290,11 +295,17 @@ class Evaluation(Result):
         """The worst case within each budget above 0, play without attack included."""
         return worst_within(self.scores)
 
-    @cached_property
-    def start_within(self) -> dict[float, Score | Worst]:
-        """Of the start: without attack, and the worst within each budget."""
-        scores = self.start.scores if self.start else []
-        return {s.eps: s for s in scores if s.eps == 0} | worst_within(scores)
+    @property
+    def start(self) -> Start | None:
+        """Of a run: what the recipe's own stages began from."""
+        return next(iter(self.began_from), None)
+
+    def beside(self, eps: float, shown: Callable[[Score], str]) -> str:
+        """What the agents that training began from have within a budget, as it follows the agent's own."""
+        found = [(one.name, shown(lowest(s for s in one.scores if s.eps <= eps))) for one in self.began_from]
+        if len(found) == 1:
+            return f" (its start: {found[0][1]})"
+        return f" (its starts: {', '.join(f'{name} {score}' for name, score in found)})" if found else ""
 
     def further_flags(self, others: "Iterable[Evaluation]") -> "list[Flag]":
         """Flags of other evaluations of this agent alone, on no fewer episodes and the same levels and starts."""
@@ -330,7 +341,7 @@ class Evaluation(Result):
             "floor": self.floor and self.floor.to_dict(),
             "flags": [dataclasses.asdict(flag) for flag in self.flags],
             "breaking": self.breaking and self.breaking.to_dict(),
-            "start": self.start and self.start.to_dict(),
+            "began_from": [start.to_dict() for start in self.began_from],
         }
 
     def _rows(self) -> Iterator[dict[str, Any]]:
@@ -349,7 +360,7 @@ class Evaluation(Result):
         return f"{self.game.id}: mean return ± standard error, {played}"
 
     def table(self) -> Table:
-        """Attacks down, budgets across, below the worst case and that of the start."""
+        """Attacks down, budgets across, below the worst case and that of what training began from."""
         columns: dict[float | None, str] = {eps: format_eps(eps) if eps else "0" for eps in self.budgets}
         shown: dict[tuple[Attack | None, float | None], str] = {(s.attack, s.eps): str(s) for s in self.scores}
         if self.breaking:
@@ -359,8 +370,7 @@ class Evaluation(Result):
         labels = attack_labels(attack for attack, _ in shown)
         rows = [(label, *(shown.get((attack, at), "") for at in columns)) for attack, label in labels.items()]
         totals = [("worst within", *_worst_within(self.scores, columns))]
-        if self.start:
-            totals.append((f"start ({self.start.name})", *_worst_within(self.start.scores, columns)))
+        totals += [(f"start ({one.name})", *_worst_within(one.scores, columns)) for one in self.began_from]
         attacked = max(self.budgets) > 0
         notes = tuple(self.adversaries)
         return Table(self.title, ("attack", *columns.values()), tuple(rows), notes, tuple(totals) if attacked else ())
@@ -376,7 +386,7 @@ class Evaluation(Result):
             at = f" at {format_eps(s.eps)}" if s.eps else ""
             lines.append(f"{self.labels[s.attack]}{at}: {s}")
         for eps, least in self.worst_within.items():
-            start = f" (its start: {self.start_within[eps].mean:.4g})" if eps in self.start_within else ""
+            start = self.beside(eps, lambda score: f"{score.mean:.4g}")
             lines.append(f"worst within {format_eps(eps)}: {least.mean:.4g}{start}")
         lines += [str(self.breaking)] if self.breaking else []
         lines += self.adversaries

@@ -38,8 +38,8 @@ EXPLAINED = {
     "stochastic-policy": "Gradients are of one draw and actions of another: put the network into eval mode.",
     "no-learning": "Everything trained from this stage is worthless: train it longer, or with other settings.",
     "unknown-learning": "It is not known whether the stage learned to play: look at its return without attack.",
-    WORSE_THAN_START: "Training made the agent worse than its start: at these budgets use the agent that it started "
-    "from, whose file is named.",
+    WORSE_THAN_START: "Training made the agent worse than one that it started from: at these budgets use that agent, "
+    "whose file is named.",
 }
 """What each flag means and what to do; docs/flags.md has more. Two of them are raised for stages of a run."""
 

@@ -150,10 +150,10 @@ def work_of(run: Path, under_way: Sequence[Piece]) -> Work | None:
     played = {folder: sum(network_passes(score.attack, at_once) for score in found) for folder, found in scores.items()}
     stages = RunDirectory(run).stages()
     config = stages[-1].config
-    robust = RunDirectory(run).has_defence  # then its start is evaluated too
-    attacks = attacks_named(config.evaluation.suite) if robust else ()
+    attacks = attacks_named(config.evaluation.suite) if RunDirectory(run).has_defence else ()
+    starts = 1 if RunDirectory(run).about().get("init") else sum(not stage.own for stage in stages)  # evaluated too
     verdict = _agent_passes(attacks, len({*config.evaluation.eps, config.curriculum.target}), at_once)
-    most_passes = (1 + robust) * len(plans_of(config, "evaluation")) * verdict
+    most_passes = (1 + starts) * len(plans_of(config, "evaluation")) * verdict
     now = verdict  # what an agent costs that is evaluated now
     at_most = False
     for stage in stages:

@@ -37,7 +37,7 @@ class Verdict:
     """How a run ended."""
 
     evaluation: Evaluation
-    """Of its agent on the game as it was trained, with flags and the start, if that is another agent."""
+    """Of its agent on the game as it was trained, with flags and the other agents that training began from."""
     unlimited: Evaluation | None
     """The same on unlimited levels; none where these are not evaluated."""
     final_score: float
@@ -62,7 +62,7 @@ class Verdict:
             evaluation, *others = (_evaluations_inside if "scores" in data else _evaluations_beside)(run, data)
             if not isinstance(data["flags"], list):
                 raise TypeError("its flags are not a list")
-            raised = tuple(_with_path(run, Flag.from_text(text), evaluation.start) for text in data["flags"])
+            raised = tuple(_with_path(run, Flag.from_text(text), evaluation.began_from) for text in data["flags"])
             values = typed_values(cls, {name: data[name] for name in FACTS})
             return cls(replace(evaluation, flags=raised), others[0] if others else None, **values)
 
@@ -75,16 +75,15 @@ class Verdict:
     def sentence(self, config: Config) -> str:
         """The verdict as people read it, within the budget reached or, where that was not played, the largest."""
         scores = self.evaluation.scores
-        start = self.evaluation.start
         words = [f"{config.recipe} on {config.game.id}: return {scores[0].mean:.4g} without attack"]
         played = {score.eps for score in scores if score.eps > 0}
         eps = self.reached if self.reached in played else max(played, default=0.0)
         if played:
             words.append(under_attack(scores, eps))
-        if start and start.scores:
-            lowest = worst_within(start.scores)
-            had = f" and {lowest[eps].mean:.4g} within {format_eps(eps)}" if eps in lowest else ""
-            words.append(f"its start ({start.name}) has {start.scores[0].mean:.4g} without attack{had}")
+        for start in self.evaluation.began_from:
+            whose = "its start" if start is self.evaluation.start else "the one before it"
+            had = f" and {start.within[eps].mean:.4g} within {format_eps(eps)}" if eps in start.within and eps else ""
+            words.append(f"{whose} ({start.name}) has {start.scores[0].mean:.4g} without attack{had}")
         if self.curriculum:
             nothing = "training gave nothing better, " if self.kept in UNCHANGED else ""
             words.append(f"{nothing}it is {self.kept}; the curriculum stopped: {self.curriculum}")
@@ -111,60 +110,68 @@ def under_attack(scores: Sequence[Score], eps: float) -> str:
 
 
 def evaluate_run(run: RunDirectory, agent: Agent, reached: float, dispatcher: Dispatcher) -> dict[str, Any]:
-    """The verdict on an agent and its start as plain data, which names the scores; where nothing was trained to be
-    robust, there is no attack."""
+    """The verdict on an agent and those that its training began from as plain data, which names the scores; where
+    nothing was trained to be robust, there is no attack."""
     config = run.stages()[-1].config
     attacks = attacks_named(config.evaluation.suite)
     budgets = sorted({*config.evaluation.eps, reached} - {0.0}) if run.has_defence else []
     wanted = cells(attacks, budgets)
     plans = plans_of(config, "evaluation")
     agents = [("verdict", Agent(run.best, run.results, agent.fingerprint))]
-    begun = run.start(trained=agent.fingerprint)
-    if begun:
-        agents.append(("verdict on its start", begun[1]))
+    begun = run.began_from(trained=agent.fingerprint)
+    agents += [(f"verdict on its start ({name})", one) for name, one in begun]
     dispatcher.play([(doing, one, plan, wanted) for plan in plans for doing, one in agents])
-    played = [[dispatcher.scores(doing, one, plan, wanted) for plan in plans] for doing, one in agents]
-    scores = played[0][0]
-    dispatcher.trackers.show(run, config, scores)
-    raised = flags(scores)
-    if begun:
-        file = run.name_of(begun[1].file)
-        worse = [worse_than_start(ours, theirs, file) for ours, theirs in zip(*played, strict=True)]
+    ours, *theirs = [[dispatcher.scores(doing, one, plan, wanted) for plan in plans] for doing, one in agents]
+    dispatcher.trackers.show(run, config, ours[0])
+    raised = flags(ours[0])
+    for (_, start), played in zip(begun, theirs, strict=True):
+        file = run.name_of(start.file)
+        worse = [worse_than_start(*both, file) for both in zip(ours, played, strict=True)]
         raised += next(filter(None, worse), [])
     return {
         "conditions": [plan.conditions(agent.fingerprint, dispatcher.device).to_dict() for plan in plans],
         "attacks": [*map(attack_to_dict, attacks)],
         "budgets": budgets,
-        "compared_with": begun[0] if begun else None,
-        "final_score": final_score(played[0], config),
+        "compared_with": [name for name, _ in begun],
+        "final_score": final_score(ours, config),
         "flags": [*map(str, raised)],
     }
 
 
-def _with_path(run: RunDirectory, flag: Flag, start: Start | None) -> Flag:
-    """Results name the start's file within the run, which may be moved; people get a path that works for them."""
-    if flag.name != WORSE_THAN_START or not start:
-        return flag
-    return replace(flag, message=flag.message.removesuffix(run.name_of(Path(start.file))) + start.file)
+def _with_path(run: RunDirectory, flag: Flag, began_from: Sequence[Start]) -> Flag:
+    """Results name a start's file within the run, which may be moved; people get a path that works for them."""
+    for start in began_from:
+        within_run = run.name_of(Path(start.file))
+        if flag.name == WORSE_THAN_START and flag.message.endswith(f": {within_run}"):
+            return replace(flag, message=flag.message.removesuffix(within_run) + start.file)
+    return flag
+
+
+def _compared_with(run: RunDirectory, data: Json) -> list[tuple[str, Agent]]:
+    """The agents that a result compares with, of those that training began from."""
+    if "compared_with" not in data:  # the oldest compare with the bootstrap's agent alone
+        return [(name, agent) for name, agent in run.began_from()[:1] if agent.fingerprint != data["policy"]]
+    names = data["compared_with"]
+    if names is None or isinstance(names, str):  # and then with one, or none
+        names = [names] if names else []
+    agents = dict(run.began_from())
+    return [(name, agents[name]) for name in names]
 
 
 def _evaluations_beside(run: RunDirectory, data: Json) -> list[Evaluation]:
     """Those whose scores a result names: of the game as it was trained, then of unlimited levels."""
     wanted = cells([*map(attack_from_dict, data["attacks"])], data["budgets"])
-    begun = run.start(trained=data["policy"])
-    if begun != run.start() and "compared_with" not in data:  # earlier versions compared with the last stage alone
-        begun = None
+    begun = _compared_with(run, data)
     found = []
     for row in data["conditions"]:
         conditions = Conditions.from_row(current_row(row), f"'{run.result_file}'")
-        start = None
-        if begun:
-            name, agent = begun
+        starts = []
+        for name, agent in begun:
             theirs = _stored(run, agent.results, replace(conditions, agent=agent.fingerprint), wanted)
-            start = Start(name, str(agent.file), theirs)
+            starts.append(Start(name, str(agent.file), theirs))
         scores = _stored(run, run.results, conditions, wanted)
         meaning = conditions.meaning
-        found.append(Evaluation(conditions.plan.game, scores, conditions.agent, start=start, meaning=meaning))
+        found.append(Evaluation(conditions.plan.game, scores, conditions.agent, began_from=starts, meaning=meaning))
     return found
 
 
@@ -190,8 +197,8 @@ def _evaluations_inside(run: RunDirectory, data: Json) -> list[Evaluation]:
     for name, levels in (("scores", None), ("unlimited", "eval")):
         if scores := read(data.get(name, [])):
             game = game_for_evaluation(config.game, levels, config.evaluation.max_steps)
-            start = Start(str(about["name"]), str(run.path / about["file"]), read(about[name])) if about else None
-            found.append(Evaluation(game, scores, start=start))
+            start = [Start(str(about["name"]), str(run.path / about["file"]), read(about[name]))] if about else []
+            found.append(Evaluation(game, scores, began_from=[one for one in start if one.scores]))
     return found
 
 

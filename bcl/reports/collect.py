@@ -156,7 +156,6 @@ def report_file(path: Path) -> Path:
 def _of_run(run: RunDirectory, source: Path) -> Collected:
     now = status(run.path)
     config = now.config
-    start = run.start()
     policy = str(run.result().get("policy"))
     verdict = Verdict.read(run) if run.finished else None
     if verdict:
@@ -166,8 +165,7 @@ def _of_run(run: RunDirectory, source: Path) -> Collected:
         asked = {eps for eps in verdict.evaluation.budgets if eps} & {*config.evaluation.eps}
         found = _with_verdict(read_results([(run.results, policy)]), verdict.evaluations)
         found = _ranked(found, usual, asked)
-        if start:
-            found = beside_the_start(found, verdict, *start)
+        found = beside_the_starts(found, verdict, run.began_from(policy))
         sentence = _shown(verdict, *found).sentence(config) + _few_episodes(found[0], usual)
     else:
         found = _so_far(run)
@@ -286,12 +284,18 @@ def flagged(evaluation: Evaluation, note: str) -> Evaluation:
     return dataclasses.replace(evaluation, flags=tuple(raised), note=note)
 
 
-def beside_the_start(found: Iterable[Evaluation], verdict: Verdict, name: str, start: Agent) -> list[Evaluation]:
-    """With the scores of the agent that training began from, where it played all of these on the same episodes."""
-    played = read_evaluations(start.results.scores, start.fingerprint)
-    # Those of the verdict too: their files may be gone.
-    played += [Evaluation(own.game, own.start.scores) for own in verdict.evaluations if own.start and own.start.scores]
-    return [_compared(one, played, name, str(start.file)) for one in found]
+def beside_the_starts(
+    found: Iterable[Evaluation], verdict: Verdict, began_from: Iterable[tuple[str, Agent]]
+) -> list[Evaluation]:
+    """With the scores of each agent that training began from, where it played all of these on the same episodes."""
+    found = [dataclasses.replace(one, began_from=()) for one in found]
+    for name, agent in began_from:
+        played = read_evaluations(agent.results.scores, agent.fingerprint)
+        # Those of the verdict too: their files may be gone.
+        for own in verdict.evaluations:
+            played += [Evaluation(own.game, one.scores) for one in own.began_from if one.name == name]
+        found = [_compared(one, played, name, str(agent.file)) for one in found]
+    return found
 
 
 def _compared(e: Evaluation, played: Iterable[Evaluation], name: str, file: str) -> Evaluation:
@@ -300,7 +304,8 @@ def _compared(e: Evaluation, played: Iterable[Evaluation], name: str, file: str)
         start = [s for s in theirs if s and _episodes(s) == _episodes(e.scores[0])]
         if other.levels == e.levels and len(start) == len(e.scores):
             raised = dict.fromkeys([*e.flags, *worse_than_start(e.scores, start, file)])
-            return dataclasses.replace(e, start=Start(name, file, start), flags=tuple(raised))
+            starts = (*e.began_from, Start(name, file, start))
+            return dataclasses.replace(e, began_from=starts, flags=tuple(raised))
     return e
 
 
@@ -328,10 +333,9 @@ def _so_far(run: RunDirectory) -> list[Evaluation]:
 
 
 def _proofs_of_run(run: RunDirectory, policy: str) -> tuple[Proof, ...]:
-    """With what `bcl certify` proved about the policy file that training began from."""
+    """With what `bcl certify` proved about the policy files that training began from."""
     found = _proofs(run.results, policy)
-    if start := run.start(policy):
-        name, agent = start
+    for name, agent in run.began_from(policy):
         found += _proofs(files.results_of(agent.file), agent.fingerprint, f"start ({name})")
     return tuple(found)
 

@@ -19,7 +19,7 @@ from bcl.evaluation.plan import Starts
 from bcl.experiment.verdict import Verdict
 from bcl.games import AtariGame, Game
 from bcl.policies.files import is_policy
-from bcl.reports.collect import LATER, beside_the_start, flagged, load_with_game, read_results, results_of_policy
+from bcl.reports.collect import LATER, beside_the_starts, flagged, load_with_game, read_results, results_of_policy
 from bcl.reports.history import Effort, effort
 from bcl.reports.published import PublishedRow, result_for
 from bcl.reports.style import LEVELS
@@ -276,8 +276,7 @@ def _member(run: RunDirectory) -> Member:
     if not isinstance(policy, str) or not policy:
         raise StoreError(f"'{run.result_file}' is damaged: it names no agent", "delete it and resume the run")
     found = _evaluations(run.path, [(run.results, policy)])
-    if start := run.start(policy):
-        found = tuple(beside_the_start(found, verdict, *start))
+    found = tuple(beside_the_starts(found, verdict, run.began_from(policy)))
     return Member(run.path.name, found, effort(run.path), tuple(map(str, verdict.evaluation.flags)))
 
 

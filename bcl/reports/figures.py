@@ -36,7 +36,7 @@ HALF = 600
 # pixels of the timeline: a row at least, and a bar with its gap
 ROW = 20
 BAR = 8
-_DASHED = (0, (3, 0.6))
+_START_DASHES = ((0, (3, 0.6)), (0, (1, 0.6)))  # of the agents that training began from, the last one first
 styled = matplotlib.rc_context(RC)  # as a decorator: draws in our look, whatever the process has set
 _BARS: dict[BarState, Any] = {
     "kept": {"facecolor": LIGHT["blue"], "edgecolor": LIGHT["blue"]},
@@ -131,11 +131,10 @@ def _number_axis(axis: Axes) -> None:
 
 @styled
 def return_against_budget(evaluation: Evaluation, published: PublishedRow | None, width: int) -> Figure:
-    """A line per attack; bold: the worst within each budget; wide and gray: the start's; hollow: the paper's."""
+    """A line per attack; bold: the worst within each budget; wide and gray: that of each start; hollow: the paper's."""
     looks = styles(evaluation.attacks)
-    start = evaluation.start.name if evaluation.start else ""
-    of_start = f"start ({start}), worst within" if looks else f"start ({start})"
-    named = [*(look["label"] for look in looks.values()), *([of_start] if evaluation.start else [])]
+    starts = {f"start ({one.name}){', worst within' if looks else ''}": one.within for one in evaluation.began_from}
+    named = [*(look["label"] for look in looks.values()), *starts]
     columns = _columns(named, width)
     rows = -(-(len(named) + 2) // columns)  # with the worst and the paper
     figure = _figure(width, (250 if width <= HALF else 230) + 20 * rows)
@@ -146,9 +145,9 @@ def return_against_budget(evaluation: Evaluation, published: PublishedRow | None
         scores = [*nominal, *(s for s in evaluation.scores if s.attack == attack)]
         errors = [s.sem for s in scores] if all(s.has_error for s in scores) else None
         axes.errorbar([s.eps for s in scores], [s.mean for s in scores], errors, elinewidth=1, **look)
-    if began := evaluation.start_within:
+    for (label, began), dashes in zip(starts.items(), itertools.cycle(_START_DASHES), strict=False):
         axes.plot([*began], [w.mean for w in began.values()], color=LIGHT["muted"], linewidth=3.5, zorder=2.5,
-                  linestyle=_DASHED, marker="" if looks else "s", label=of_start)  # fmt: skip
+                  linestyle=dashes, marker="" if looks else "s", label=label)  # fmt: skip
     if lowest:
         label = "worst within" if looks else "no attack"
         axes.plot([*lowest], [*lowest.values()], color=LIGHT["ink"], linewidth=3.5, alpha=0.9, zorder=3, label=label,

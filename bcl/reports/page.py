@@ -93,7 +93,7 @@ def _cells(e: Evaluation) -> dict[str, dict[Any, Any]]:
         "exactly": column(e.worst) if several else {},
         "minimum": dict(zip(e.worst_within, aligned(minima), strict=True)) if several and paired else {},
         "attacks": {attack: column({s.eps: s for s in e.scores if s.attack == attack}) for attack in e.attacks},
-        "start": column(e.start_within),
+        "starts": {one.name: column(one.within) for one in e.began_from},
     }
 
 

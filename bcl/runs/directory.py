@@ -423,15 +423,15 @@ class RunDirectory(WorkFolder):
         """Whether any of its stages trains for robustness."""
         return any(stage.loss != "standard" for stage in self.stages())
 
-    def start(self, trained: str = "") -> tuple[str, Agent] | None:
-        """What the recipe's own stages begin from, with its name, or if that is `trained` what was before it; none:
-        fresh weights, or it is not trained yet."""
+    def began_from(self, trained: str = "") -> list[tuple[str, Agent]]:
+        """The agents that the recipe's own stages begin from, with their names: the bootstrap's, then the one before
+        it, without `trained` itself. Empty: fresh weights, or none is trained yet."""
         # By the record: a run that was copied without its weights can still be reported.
         if given := self.about().get("init"):
             before = [("--init", Agent(self.init.policy, self.init.results, str(given)))]
         else:
             before = [(stage.name, stage.agent()) for stage in self.stages() if not stage.own and stage.finished]
-        return next((found for found in reversed(before) if found[1].fingerprint != trained), None)
+        return [(name, agent) for name, agent in reversed(before) if agent.fingerprint != trained]
 
     def digests(self) -> dict[str, str]:
         """Of all that reports read of the stages, by file."""

@@ -16,6 +16,7 @@ import types
 from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -210,16 +211,17 @@ class Child:
         # No daemon: those may have no children, and a game may run in processes of its own.
         self._process = context.Process(target=_work, args=(job, theirs))
         atexit.register(self.cancel)  # else this process would wait for it before it ends
-        # Ctrl-C reaches the whole group: a child that still imports would print a traceback. It inherits the mask.
-        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-        main = sys.modules["__main__"]
-        sys.modules["__main__"] = types.ModuleType("__main__")  # else the process would run the user's script again
-        try:
-            with environment_of_children(threads):
+        with environment_of_children(threads):
+            resource_tracker.ensure_running()  # unblocks signals when it begins
+            # Ctrl-C reaches the whole group: a child that still imports would print a traceback. It inherits the mask.
+            mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+            main = sys.modules["__main__"]
+            sys.modules["__main__"] = types.ModuleType("__main__")  # else the process would run the user's script again
+            try:
                 self._process.start()
-        finally:
-            sys.modules["__main__"] = main
-            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+            finally:
+                sys.modules["__main__"] = main
+                signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         theirs.close()
 
     def ended(self) -> bool:
@@ -258,6 +260,7 @@ def _work(job: Job, outcome: Connection) -> None:
     """What the process of a `Child` runs."""
     signals: list[int] = []  # no Event: a second signal inside its `set` would wait for itself
     signal.signal(signal.SIGTERM, lambda number, _: signals.append(number))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes: the first decides
     die_with_parent()
     error: BaseException | None = None
     try:

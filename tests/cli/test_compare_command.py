@@ -175,7 +175,7 @@ def test_the_table_of_a_run_with_its_start_fits_80_columns() -> None:
         Score(attack, eps, (19.5, 21.0, 20.123), (1,) * 3, 0.1, eps, 0.0, 0, "fixed")
         for attack, eps in ((None, 0.0), *((PGD(steps=10, step=0.2), level / 255) for level in (1, 3, 5)))
     ]
-    table = Evaluation(resolve("pong").game, scores, start=Start("vanilla", "p", scores)).table()
+    table = Evaluation(resolve("pong").game, scores, began_from=[Start("vanilla", "p", scores)]).table()
     lines = printed(table, 80)
     assert max(map(len, lines)) <= 80
     assert len([line for line in lines if line.startswith("│")]) == 2 + 2  # none is broken

@@ -1,5 +1,8 @@
 """bcl train and bcl resume as a person meets them, and as a scheduler kills them."""
 
+import contextlib
+import functools
+import importlib
 import json
 import multiprocessing
 import os
@@ -9,14 +12,16 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import bcl as package
 from bcl.cli.main import main
 from bcl.config import config_from_toml, resolve_stages
+from bcl.experiment import Dispatcher
 from bcl.policies.files import fingerprint
 from bcl.runs import store
 from bcl.settings import parse_settings
@@ -397,6 +402,52 @@ def test_a_run_that_was_stopped_ends_with_the_weights_of_one_that_was_not(bcl) -
     assert not Path("cut/stages/1-vanilla/result.json").exists()
     assert bcl("resume", "cut", "--device", "cpu")[0] == 0
     assert best(Path("cut")) == best(Path("whole"))
+
+
+@contextlib.contextmanager
+def interrupted_at_its_end(original: Callable[..., Any], *args: object, **more: object) -> Iterator[Any]:
+    with original(*args, **more) as given:
+        try:
+            yield given
+        finally:
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+@pytest.mark.parametrize("around", ["bcl.api.console.live", "bcl.api.console.stop_requests", "bcl.runs.store.lock"])
+@pytest.mark.parametrize("repeats", [[], ["--repeats", "2"]], ids=["one run", "repeats"])
+def test_whenever_the_second_ctrl_c_comes_the_last_line_says_how_to_continue(
+    bcl, monkeypatch: pytest.MonkeyPatch, around: str, repeats: list[str]
+) -> None:
+    """Here while the first one is on its way: it has ended the work, and the second comes at the end of a context."""
+
+    def stop_when_asked(path: Path, dispatcher: Dispatcher) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        assert dispatcher.interrupted()
+        raise KeyboardInterrupt
+
+    module, _, name = around.rpartition(".")
+    original = getattr(importlib.import_module(module), name)
+    monkeypatch.setattr(around, functools.partial(interrupted_at_its_end, original))
+    monkeypatch.setattr("bcl.experiment.finish", stop_when_asked)
+    code, _, err = bcl("train", "cartpole", "--out", "run", *TINY, *repeats)
+    assert code == 130
+    assert err.splitlines()[-1] == "bcl: interrupted; continue with: bcl resume run --device cpu"
+
+
+def test_ctrl_c_between_two_repeats_says_how_to_continue(bcl, monkeypatch: pytest.MonkeyPatch) -> None:
+    original = store.lock
+
+    @contextlib.contextmanager
+    def lock(folder: Path, *more: Any) -> Iterator[None]:
+        if folder.name == "seed1":
+            os.kill(os.getpid(), signal.SIGINT)
+        with original(folder, *more):
+            yield
+
+    monkeypatch.setattr(store, "lock", lock)
+    code, _, err = bcl("train", "cartpole", "--out", "run", *TINY, "--repeats", "2")
+    assert code == 130
+    assert err.splitlines()[-1] == "bcl: interrupted; continue with: bcl resume run --device cpu"
 
 
 @pytest.mark.parametrize(

@@ -13,10 +13,13 @@ import bcl
 from bcl import experiment
 from bcl.config import Config, resolve, resolve_stages
 from bcl.envs import make_env
+from bcl.errors import StoreError
 from bcl.evaluation import Plan, read_evaluations
 from bcl.evaluation.evaluation import append_score
 from bcl.experiment import Dispatcher, Verdict
 from bcl.policies import Policy, PolicySpec
+from bcl.policies.files import fingerprint
+from bcl.reports import figures
 from bcl.reports.collect import collect
 from bcl.reports.page import page
 from bcl.runs import store
@@ -185,18 +188,113 @@ def test_judging_a_run_again_judges_its_start(run: Path) -> None:
 
 
 def test_what_a_recipe_starts_from(tmp_path: Path) -> None:
-    for recipe, name in (("vanilla", None), ("at", "vanilla"), ("bcl-mos-at", "radial"), ("bcl-radial+at", "radial")):
+    after_radial = ["radial", "vanilla"]
+    expected = {"vanilla": [], "at": ["vanilla"], "bcl-mos-at": after_radial, "bcl-radial+at": after_radial}
+    for recipe, names in expected.items():
         run = tmp_path / recipe
         experiment.create(run, resolve_stages("pong", recipe=recipe), "cpu", None)
-        assert RunDirectory(run).start() is None  # not trained yet
+        assert RunDirectory(run).began_from() == []  # not trained yet
         for folder in (run / "stages").iterdir():
             store.write_json(folder / "result.json", {"policy": folder.name})
-        begun = RunDirectory(run).start()
-        assert (begun[0] if begun else None) == name
-    mos = RunDirectory(tmp_path / "bcl-mos-at")
-    instead = mos.start(trained="2-radial")  # the curriculum kept its bootstrap: it is held against vanilla
-    assert instead
-    assert instead[0] == "vanilla"
+        assert [name for name, _ in RunDirectory(run).began_from()] == names
+    mos = RunDirectory(tmp_path / "bcl-mos-at")  # the curriculum kept its bootstrap: it is held against vanilla
+    assert [name for name, _ in mos.began_from(trained="2-radial")] == ["vanilla"]
+
+
+@pytest.fixture(scope="module")
+def after_radial(tmp_path_factory: pytest.TempPathFactory, short_games: None) -> Path:
+    """A run whose vanilla agent balances, but what RADIAL made of it does not; it went on from there."""
+    folder = tmp_path_factory.mktemp("after-radial")
+    recipe = folder / "again.toml"
+    recipe.write_text('bootstrap = "radial"\n[[stages]]\nloss = "at"\n')
+    run = folder / "run"
+    stages = resolve_stages("cartpole", recipe=str(recipe), settings=parse_settings(SMALL))
+    experiment.create(run, stages, "cpu", None)
+    vanilla, radial, _ = RunDirectory(run).stages()
+    falling = balancing()
+    with torch.no_grad():
+        falling.network.model[1].weight.neg_()
+    for stage, policy in ((vanilla, balancing()), (radial, falling)):
+        bcl.save(policy, stage.policy)
+        stage.finish({"policy": fingerprint(policy)})
+    experiment.finish(run, Dispatcher())
+    return run
+
+
+def test_after_radial_a_verdict_compares_with_the_vanilla_agent_too(after_radial: Path) -> None:
+    run = RunDirectory(after_radial)
+    assert run.result()["compared_with"] == ["radial", "vanilla"]
+    verdict = Verdict.read(run)
+    radial, vanilla = verdict.evaluation.began_from
+    assert [[(s.attack, s.eps, s.seed) for s in one.scores] for one in (radial, vanilla)] == [
+        [(s.attack, s.eps, s.seed) for s in verdict.evaluation.scores]
+    ] * 2
+    assert vanilla.scores[0].mean == 60
+    nominal = radial.scores[0].mean
+    assert nominal < 60
+    sentence = verdict.sentence(run.config)
+    assert f"; its start (radial) has {nominal:.4g} without attack and " in sentence
+    assert "; the one before it (vanilla) has 60 without attack and " in sentence
+    [flag] = [flag for flag in verdict.evaluation.flags if flag.name == "worse-than-start"]
+    assert "without attack instead of 60" in flag.message
+    assert flag.message.endswith(f"the better choice: {after_radial / 'stages/1-vanilla/policy.safetensors'}")
+    assert flag.message in sentence
+
+
+def test_both_starts_are_in_the_table_the_page_and_the_terminal(
+    after_radial: Path, in_folder: Callable[..., tuple[int, str, str]]
+) -> None:
+    evaluation = Verdict.read(RunDirectory(after_radial)).evaluation
+    assert [row[0] for row in evaluation.table().totals] == ["worst within", "start (radial)", "start (vanilla)"]
+    markup = page(collect(after_radial))
+    for name in ("radial", "vanilla"):
+        assert f'<th scope="col">start ({name}), worst within</th>' in markup
+    assert "Gray: the same of what training began from, radial and vanilla." in markup
+    [axes] = figures.return_against_budget(evaluation, None, 860).axes
+    drawn = {line.get_label(): line for line in axes.get_lines()}
+    both = [drawn[f"start ({name}), worst within"] for name in ("radial", "vanilla")]
+    assert [line.get_ydata()[0] for line in both] == [one.scores[0].mean for one in evaluation.began_from]
+    assert len({str(line._unscaled_dash_pattern) for line in both}) == 2
+    _, out, _ = in_folder("resume", str(after_radial))
+    assert f"(its starts: radial {evaluation.began_from[0].scores[0]}, vanilla 60 ± 0)" in out
+    for name in ("2-radial", "1-vanilla"):
+        assert f"its start ({name[2:]}): {after_radial / 'stages' / name / 'policy.safetensors'}" in out
+
+
+def test_another_evaluation_and_a_comparison_have_both_starts_too(after_radial: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(after_radial, tmp_path / "run")
+    found = bcl.evaluate(copy, attacks="pgd-3", eps=0.05, episodes=4)
+    assert [start.name for start in found.began_from] == ["radial", "vanilla"]
+    assert [start["name"] for start in found.to_dict()["began_from"]] == ["radial", "vanilla"]
+    assert [[start.name for start in e.began_from] for e in collect(copy).evaluations] == [["radial", "vanilla"]] * 2
+    assert "worse-than-start" in str(bcl.compare(copy))
+
+
+def test_nothing_of_either_start_is_played_again(after_radial: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(after_radial, tmp_path / "run")
+    (copy / "result.json").unlink()
+    batches = Batches()
+    experiment.finish(copy, Dispatcher(batches))
+    assert sum(batches.__dict__["sizes"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("stored", "names"), [(["vanilla"], ["vanilla"]), ("radial", ["radial"]), (None, []), (..., ["radial"])]
+)
+def test_results_of_earlier_versions_compare_with_whom_they_did(
+    after_radial: Path, tmp_path: Path, stored: object, names: list[str]
+) -> None:
+    run = RunDirectory(shutil.copytree(after_radial, tmp_path / "run"))
+    row = run.result() | {"compared_with": stored}
+    run.finish({key: value for key, value in row.items() if value is not ...})
+    assert [start.name for start in Verdict.read(run).evaluation.began_from] == names
+
+
+def test_a_result_that_compares_with_an_agent_that_is_not_there_is_refused(after_radial: Path, tmp_path: Path) -> None:
+    run = RunDirectory(shutil.copytree(after_radial, tmp_path / "run"))
+    run.finish(run.result() | {"compared_with": ["nobody"]})
+    with pytest.raises(StoreError, match=r"result.json' does not fit .*nobody.*; delete it"):
+        Verdict.read(run)
 
 
 def test_what_is_trained_without_attacks_after_a_defence_is_attacked_in_the_verdict(tmp_path: Path) -> None:

@@ -96,7 +96,7 @@ def test_a_result_that_repeats_its_scores_says_the_same(run: RunDirectory) -> No
     shutil.rmtree(run.results.scores.path)
     assert (verdict_of(run), collect(run.path).verdict) == before[:2]
     store.write_json(run.result_file, {k: v for k, v in run.result().items() if k not in ("start", "unlimited")})
-    assert verdict_of(run).evaluation == replace(before[0].evaluation, start=None)  # version 0.1 has neither
+    assert verdict_of(run).evaluation == replace(before[0].evaluation, began_from=[])  # version 0.1 has neither
 
 
 def edited(run: RunDirectory, name: str, value: object) -> None:

@@ -19,6 +19,7 @@ from bcl.runs.results import ScoresFolder
 
 PGD30, RI = PGD(steps=30, step=0.1), RIFGSM()
 AGENT = "f00dfeedf00dfeed"
+START = "beefbeefbeefbeef"
 
 
 def metrics(folder: Path, rows: list[tuple[int, float | None, float]]) -> None:
@@ -29,12 +30,18 @@ def metrics(folder: Path, rows: list[tuple[int, float | None, float]]) -> None:
 
 
 def played(
-    folder: Path, config: Config, attack: Attack | None, eps: float, returns: tuple[float, ...], seed: int = 1
+    folder: Path,
+    config: Config,
+    attack: Attack | None,
+    eps: float,
+    returns: tuple[float, ...],
+    seed: int = 1,
+    agent: str = AGENT,
 ) -> None:
     """A stored score."""
     score = Score(attack, eps, returns, (100,) * len(returns), 0.5 * (eps > 0), eps, 0.0, seed, "fixed")
     count = len(returns)
-    append_score(ScoresFolder(folder), Plan(config.game, count, seed).conditions(AGENT, "cpu"), score)
+    append_score(ScoresFolder(folder), Plan(config.game, count, seed).conditions(agent, "cpu"), score)
 
 
 def rewritten(folder: Path, change: Callable[[dict[str, Any]], dict[str, Any] | None]) -> None:

@@ -28,7 +28,7 @@ from bcl.reports.page import page
 from bcl.reports.published import result_for
 from bcl.runs import store
 from bcl.runs.directory import Repeats, RunDirectory
-from tests.reports.conftest import AGENT, played, rewritten
+from tests.reports.conftest import START, played, rewritten
 
 
 def levels(*whole: int) -> list[float]:
@@ -311,16 +311,16 @@ def test_the_agent_of_a_phase_that_kept_the_old_one(pong_run: Path) -> None:
 
 def test_the_start_on_the_same_episodes_is_a_line_as_wide_as_the_agents(pong_run: Path) -> None:
     config, evals = RunDirectory(pong_run).config, pong_run / "stages/2-radial/evals"
-    store.write_json(pong_run / "stages/2-radial/result.json", {"policy": AGENT})
-    played(evals, config, None, 0.0, (21.0,) * 3)
+    store.write_json(pong_run / "stages/2-radial/result.json", {"policy": START})
+    played(evals, config, None, 0.0, (21.0,) * 3, agent=START)
     cells = [(attack, level) for attack in suite("paper") for level in (10, 20, 25)]
     for attack, level in cells[1:]:
-        played(evals, config, attack, level / 255, (-21.0,) * 3)
-    played(evals, config, *cells[0][:1], 10 / 255, (9.0,) * 3, seed=2)  # on other episodes
+        played(evals, config, attack, level / 255, (-21.0,) * 3, agent=START)
+    played(evals, config, *cells[0][:1], 10 / 255, (9.0,) * 3, seed=2, agent=START)  # on other episodes
     c = collect(pong_run)
     assert c.evaluations[0].start is None  # one cell is missing
     assert "its start" not in c.verdict
-    played(evals, config, cells[0][0], 10 / 255, (-20.0,) * 3)
+    played(evals, config, cells[0][0], 10 / 255, (-20.0,) * 3, agent=START)
     c = collect(pong_run)
     assert "; its start (radial) has 21 without attack and -21 within 25/255; " in c.verdict
     [axes] = figures.return_against_budget(c.evaluations[0], c.published, 860).axes
@@ -336,12 +336,12 @@ def test_the_start_on_the_same_episodes_is_a_line_as_wide_as_the_agents(pong_run
 
 def test_a_later_evaluation_that_comes_first_names_the_start_where_it_was_judged_too(pong_run: Path) -> None:
     config, evals = RunDirectory(pong_run).config, pong_run / "stages/2-radial/evals"
-    store.write_json(pong_run / "stages/2-radial/result.json", {"policy": AGENT})
+    store.write_json(pong_run / "stages/2-radial/result.json", {"policy": START})
     strong = suite("strong")
     later(pong_run, strong, (10, 20, 25), seed=8)  # all returns 1
-    played(evals, config, None, 0.0, (20.0,) * 3, seed=8)
+    played(evals, config, None, 0.0, (20.0,) * 3, seed=8, agent=START)
     for attack, level in product(strong, (10, 20, 25)):
-        played(evals, config, attack, level / 255, (5.0 if level == 10 else -3.0,) * 3, seed=8)
+        played(evals, config, attack, level / 255, (5.0 if level == 10 else -3.0,) * 3, seed=8, agent=START)
     c = collect(pong_run)
     assert c.evaluations[0].scores[0].seed == 8
     assert "its start (radial) has 20 without attack and -3 within 25/255" in c.verdict
@@ -351,11 +351,11 @@ def test_a_later_evaluation_that_comes_first_names_the_start_where_it_was_judged
 
 def test_flags_of_a_larger_evaluation_stand_on_top_too(pong_run: Path) -> None:
     config, evals = RunDirectory(pong_run).config, pong_run / "stages/2-radial/evals"
-    store.write_json(pong_run / "stages/2-radial/result.json", {"policy": AGENT})
+    store.write_json(pong_run / "stages/2-radial/result.json", {"policy": START})
     later(pong_run, PAPER, (10, 20, 25), seed=8, episodes=9)  # the attacks of the verdict, all returns 1
-    played(evals, config, None, 0.0, (20.0,) * 9, seed=8)
+    played(evals, config, None, 0.0, (20.0,) * 9, seed=8, agent=START)
     for attack, level in product(PAPER, (10, 20, 25)):
-        played(evals, config, attack, level / 255, (-3.0,) * 9, seed=8)
+        played(evals, config, attack, level / 255, (-3.0,) * 9, seed=8, agent=START)
     c = collect(pong_run)
     assert c.evaluations[0].note == "the run's own verdict"
     told = "it has 1 without attack instead of 20; there the agent it started from is the better choice"

@@ -183,6 +183,29 @@ def test_no_child_outlives_its_parent(how: signal.Signals, tmp_path: Path) -> No
     assert said.count(b"Traceback") == (how == signal.SIGINT), said  # the parent's own
 
 
+DEAF_PARENT = """
+import signal, sys; from pathlib import Path
+signal.signal(signal.SIGINT, lambda *_: None)
+from bcl.runs.executors import Job, Processes
+from tests.runs import jobs_for_tests as work
+list(Processes(2, sys.argv[2:]).run([Job(Path(sys.argv[1]), work.count, (10_000, 0.01))], lambda: False))
+"""
+
+
+@pytest.mark.parametrize("preload", [[], ["tests.runs.jobs_for_tests"]], ids=["spawned", "forked from a server"])
+def test_ctrl_c_does_not_reach_jobs_but_by_this_process(preload: list[str], tmp_path: Path) -> None:
+    words = [sys.executable, "-c", DEAF_PARENT, tmp_path, *preload]
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    checkpoint = tmp_path / "checkpoint"
+    with subprocess.Popen(words, env=env, stderr=subprocess.PIPE, start_new_session=True) as parent:
+        wait_for(checkpoint.exists)
+        os.killpg(parent.pid, signal.SIGINT)  # a terminal tells all processes
+        told_at = int(checkpoint.read_text())
+        wait_for(lambda: int(checkpoint.read_text()) > told_at + 5 or parent.poll() is not None)
+        assert parent.poll() is None
+        os.killpg(parent.pid, signal.SIGKILL)
+
+
 def test_a_crew_works_on_several_jobs_and_waits_for_the_one_that_is_asked_for(tmp_path: Path) -> None:
     slow = Job(tmp_path / "slow", work.deaf, (60.0,))
     [quick] = counting(tmp_path, 3)
