@@ -28,7 +28,7 @@ from bcl.games import REFERENCE_NOOPS, Game
 from bcl.policies import Policy, files
 from bcl.runs import store
 from bcl.runs.directory import Agent, RunDirectory
-from bcl.runs.executors import Job
+from bcl.runs.executors import Job, Watch
 from bcl.runs.results import CertificatesFolder, Results, RowsFolder, ScoresFolder
 from bcl.settings import parse_eps
 
@@ -181,7 +181,7 @@ class Evaluator:
                     shares[path] = 1.0  # it was there, and ended
             report(round(PARTS * sum(shares.values())), PARTS * len(jobs))
 
-        for _ in Workers(parallel=self.parallel).make_executor().run(jobs, lambda: False, tick):
+        for _ in Workers(parallel=self.parallel).make_executor().run(jobs, Watch(tick=tick)):
             pass
         folder.gather()
 

@@ -217,7 +217,7 @@ class Curriculum:
     def _decided(self, decision: Decision) -> None:
         seconds = self._stage.phase(decision.phase.index).keep(decision, self._clock.keep)
         self._succeeds = decision.candidates[-1].met is not False
-        self._dispatcher.say(phase_line(decision, self._rules.eps, seconds - self._decided_at))
+        self._dispatcher.watch.say(phase_line(decision, self._rules.eps, seconds - self._decided_at))
         self._decided_at = seconds
 
 
@@ -231,7 +231,7 @@ class OverlappedRuns:
     def __init__(self, stage: StageFolder, dispatcher: Dispatcher) -> None:
         self._stage = stage
         self._dispatcher = dispatcher
-        self.background = BackgroundJobs(dispatcher.interrupted, dispatcher.tick, worker.MODULES)
+        self.background = BackgroundJobs(dispatcher.watch, worker.MODULES)
         self._guessed: TrainingFolder | None = None
 
     def train(self, run: TrainingFolder, order: TrainingOrder) -> None:
@@ -283,7 +283,7 @@ class OverlappedRuns:
 
     def _say_unused(self, run: TrainingFolder, seconds: float) -> None:
         where = f"phase {int(run.path.parent.name)}, {run.path.name}"
-        self._dispatcher.say(f"{where}: begun ahead but not used, {seconds:.0f} s of training")
+        self._dispatcher.watch.say(f"{where}: begun ahead but not used, {seconds:.0f} s of training")
 
     def _begin(self, run: TrainingFolder, order: TrainingOrder) -> None:
         """Unless it is trained already."""
@@ -399,5 +399,5 @@ def _final_score(name: str, agent: Agent, config: Config, dispatcher: Dispatcher
     wanted = cells(choosing_attacks(config), config.evaluation.scored)
     scores = dispatcher.scores(f"choosing, {name}", agent, plan_of(config, SELECTION), wanted)
     returns = {0.0: scores[0].mean} | {eps: lowest.mean for eps, lowest in worst(scores).items()}
-    dispatcher.say(f"{name}: " + ", ".join(f"{score:.4g} at {format_eps(eps)}" for eps, score in returns.items()))
+    dispatcher.watch.say(f"{name}: " + ", ".join(f"{score:.4g} at {format_eps(eps)}" for eps, score in returns.items()))
     return final_score([scores], config)

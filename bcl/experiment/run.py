@@ -149,7 +149,7 @@ def _given(run: RunDirectory, dispatcher: Dispatcher) -> Trained:
     first = run.stages()[0].number
     if first > 1:
         left_out = "stage 1" if first == 2 else f"stages 1 to {first - 1}"
-        dispatcher.say(f"the agent of --init takes the place of {left_out}")
+        dispatcher.watch.say(f"the agent of --init takes the place of {left_out}")
     return Trained(Agent(init.policy, init.results, fingerprint(load(init.policy))) if given else None)
 
 
@@ -165,14 +165,14 @@ def _train_once(stage: StageFolder, before: Trained, dispatcher: Dispatcher) -> 
     task = Task(loss, start, end, derive(config.seed, "stage", stage.number))
     if not stage.finished:
         steps = counted(config.learner(loss).steps, "step")
-        dispatcher.say(f"stage {stage.number}: {stage.name}, {steps} on {dispatcher.device}")
+        dispatcher.watch.say(f"stage {stage.number}: {stage.name}, {steps} on {dispatcher.device}")
     parent = content(before.agent) if before.agent else None
     order = TrainingOrder(stage.name, config, task, parent, dispatcher.device, dispatcher.trackers)
     [_] = dispatcher.train([(stage, order)])
     flags = before.flags
     if found := learning_flag(stage):
         flags += (f"{found[0]}: stage {stage.name}: {found[1]}",)
-        dispatcher.say(f"flag {flags[-1]}")
+        dispatcher.watch.say(f"flag {flags[-1]}")
     return replace(before, agent=stage.agent(), reached=end, flags=flags)
 
 
@@ -184,10 +184,10 @@ def _train_curriculum(
     start = before.reached if before.goes_on else settings.start
     if before.goes_on and before.reached >= settings.target:
         reached = format_eps(before.reached)
-        dispatcher.say(f"stage {stage.number}: nothing to do, the agent was trained up to {reached} already")
+        dispatcher.watch.say(f"stage {stage.number}: nothing to do, the agent was trained up to {reached} already")
         return before
     target = ", open-ended" if strategy == "open" else f" to {format_eps(settings.target)}"
-    dispatcher.say(f"stage {stage.number}: curriculum, {stage.name} from {format_eps(start)}{target}")
+    dispatcher.watch.say(f"stage {stage.number}: curriculum, {stage.name} from {format_eps(start)}{target}")
     if not stage.finished:
         assert before.agent  # a curriculum has a bootstrap
         if strategy == "paced":
@@ -195,9 +195,9 @@ def _train_curriculum(
         else:
             stage.finish(Curriculum(stage, start, before.agent, dispatcher).result())
     if times := times_of(stage):
-        dispatcher.say(f"stage {stage.number}: {times}")
+        dispatcher.watch.say(f"stage {stage.number}: {times}")
     for flag in stage.result()["flags"]:
-        dispatcher.say(f"flag {flag}")
+        dispatcher.watch.say(f"flag {flag}")
     trained = _median(stage, dispatcher) if stage.shares_median and not until_median else stage
     about = trained.result()
     return replace(
@@ -218,7 +218,7 @@ def _median(stage: StageFolder, dispatcher: Dispatcher) -> TrainingFolder:
     median = stage.median
     if run.repeats is None:
         words = "goes on from this one run's agent; the paper's from the median of three (--repeats 3)"
-        dispatcher.say(f"stage {number}: {words}")
+        dispatcher.watch.say(f"stage {number}: {words}")
         return stage
     resume = f"'bcl resume {shlex.quote(str(run.repeats.path))}'"
     if not median.finished:
@@ -228,7 +228,7 @@ def _median(stage: StageFolder, dispatcher: Dispatcher) -> TrainingFolder:
     if missing := {"run", "policy", "reached", "stopped", "kept", "flags"} - about.keys():
         what = f"'{median.result_file}' is damaged: it has no {min(missing)}"
         raise StoreError(what, f"delete it, then {resume} takes the median again")
-    dispatcher.say(f"stage {number}: goes on from the agent of {about['run']}, the median of the repeats")
+    dispatcher.watch.say(f"stage {number}: goes on from the agent of {about['run']}, the median of the repeats")
     return median
 
 

@@ -19,7 +19,7 @@ from bcl.device import enough_memory, quick_kernels
 from bcl.envs import VectorEnv
 from bcl.errors import ConfigError
 from bcl.learners.dqn import ReplayLearner
-from bcl.learners.learner import Hooks, Reporter, State, Task
+from bcl.learners.learner import Record, Reporter, State, Task
 from bcl.learners.metrics import Metrics
 from bcl.learners.replay import Replay
 from bcl.policies import Policy, as_float
@@ -35,11 +35,11 @@ SCALE_BATCHES = 8  # replayed batches behind that usual lead
 
 @enough_memory("distill.buffer_size", "distill.batch_size", "distill.num_envs")
 def train(
-    policy: Policy, env: VectorEnv, config: DistillConfig, task: Task, hooks: Hooks, state: State | None = None
+    policy: Policy, env: VectorEnv, config: DistillConfig, task: Task, record: Record, state: State | None = None
 ) -> Policy:
     """Train `policy` in place on `env`; its teacher is `config.teacher`, or itself as it is; `state`: a checkpoint."""
     learner = DistillLearner(policy, env, config, task)
-    reporter = Reporter(learner, config, hooks, state)
+    reporter = Reporter(learner, config, record, state)
     obs = learner.restart()
     with quick_kernels(learner.bf16):
         while learner.step < config.steps:

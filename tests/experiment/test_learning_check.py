@@ -12,6 +12,7 @@ from bcl.experiment.status import first_and_last, learning_flag, rose, status
 from bcl.reports.collect import collect
 from bcl.runs import store
 from bcl.runs.directory import TrainingFolder
+from bcl.runs.executors import Watch
 from bcl.settings import parse_settings
 
 Row = dict[str, float | None]
@@ -113,7 +114,7 @@ def finished(run: Path, game: str, *flags: str) -> tuple[Verdict, str, list[str]
     said: list[str] = []
     stages = resolve_stages(game, recipe="vanilla", settings=parse_settings([*SMALL, *flags]))
     experiment.create(run, stages, "cpu", None)
-    verdict = experiment.finish(run, Dispatcher(say=said.append))
+    verdict = experiment.finish(run, Dispatcher(watch=Watch(say=said.append)))
     return verdict, verdict.sentence(stages[-1][1]), said
 
 
