@@ -195,7 +195,7 @@ def test_rows_of_the_warm_up_are_not_measured(benchmark, monkeypatch):
     finished = []
     for step, updates in rows:
         meter.log({"step": step, "updates": updates, "share_env": 0.25})
-        finished.append(meter.done())
+        finished.append(meter.stop())
     assert finished == [False, False, False, True]
     assert (meter.steps, meter.updates, meter.elapsed) == (128, 32, 4.0)
     assert meter.sums == {"share_env": 1.0}

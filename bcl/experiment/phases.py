@@ -5,7 +5,6 @@ Running one again over the same folder makes the same decisions from what is sto
 
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
 
 from bcl import curriculum
 from bcl.attacks import PGD, CrossEntropy, Multi, OwnValue, attacks_named
@@ -21,8 +20,9 @@ from bcl.learners.pacing import Pace
 from bcl.policies.files import fingerprint, load
 from bcl.recipes import Loss, Strategy
 from bcl.runs import store
-from bcl.runs.directory import Agent, Clock, StageFolder, TrainingFolder
+from bcl.runs.directory import Agent, Clock, Outcome, StageFolder, TrainingFolder
 from bcl.runs.executors import BackgroundJobs, Job
+from bcl.runs.results import Flag
 from bcl.settings import format_eps
 
 GPU_PASS = 8  # scores of 20 or 64 copies that a GPU plays side by side (`bcl.evaluation.suite`)
@@ -60,8 +60,8 @@ class Curriculum:
         self._diverged = 0  # runs of the phase at work
         self._decided_at = 0.0
 
-    def result(self) -> dict[str, Any]:
-        """Which agent the stage hands on, why the curriculum stopped, and flags."""
+    def outcome(self) -> Outcome:
+        """Trains what is left of it."""
         self._stage.clear_discarded()
         look_at_start(self._rules, self._config, self._bootstrap, self._dispatcher)
         with self._overlapped.background:
@@ -83,27 +83,22 @@ class Curriculum:
         name = f"the agent of phase {kept.phase}, trained up to {format_eps(reached)}"
         if ended.stopped == curriculum.TARGET_REACHED and kept is ended.policy and self._stage.strategy != "open":
             reached = max(reached, self._config.curriculum.target)  # found robust there
-        found: dict[str, Any] = {
-            "policy": kept.fingerprint,
-            "reached": reached,
-            "stopped": ended.stopped,
-            "kept": name if kept.phase else "the bootstrap",
-            "flags": self._flags(kept, reached),
-        }
+        final = None
         if self._stage.shares_median:
             wanted = cells(attacks_named(self._config.evaluation.suite), self._config.evaluation.scored)
             plans = plans_of(self._config, SELECTION)
             played = [self._dispatcher.scores("choosing", kept, plan, wanted) for plan in plans]
-            found["final_score"] = final_score(played, self._config)
-        return found
+            final = final_score(played, self._config)
+        kept_name = name if kept.phase else "the bootstrap"
+        return Outcome(kept.fingerprint, reached, ended.stopped, kept_name, self._flags(kept, reached), final)
 
-    def _flags(self, kept: Agent, reached: float) -> list[str]:
+    def _flags(self, kept: Agent, reached: float) -> tuple[Flag, ...]:
         """RADIAL may hide its gradients, and adversarial training needs them."""
         if self._stage.loss != "radial" or reached == 0:
-            return []
+            return ()
         wanted = [Cell(None, 0.0), Cell(PGD(steps=30, step=0.1), reached), Cell(Multi(starts=100), reached)]
         scores = self._dispatcher.scores(self._stage.name, kept, self._plan, wanted)
-        return [*map(str, flags(scores))]
+        return tuple(flags(scores))
 
     def _train(self, parent: Agent, phase: Phase) -> Iterator[Agent]:
         folder = self._stage.phase(phase.index)
@@ -350,8 +345,8 @@ def pace_of(config: Config, loss: Loss, start: float) -> Pace:
     return Pace(**vars(counts), first_episodes=learner.num_envs - driven)
 
 
-def train_paced(stage: StageFolder, start: float, bootstrap: Agent, dispatcher: Dispatcher) -> dict[str, Any]:
-    """Train, evaluate every agent kept, and leave the best in the stage's folder; the result as plain data."""
+def train_paced(stage: StageFolder, start: float, bootstrap: Agent, dispatcher: Dispatcher) -> Outcome:
+    """Train, evaluate every agent kept, and leave the best in the stage's folder."""
     config = stage.config
     run = stage.paced_run
     pace = pace_of(config, stage.loss, start)
@@ -374,13 +369,8 @@ def train_paced(stage: StageFolder, start: float, bootstrap: Agent, dispatcher: 
     eps, agent = candidates[kept]
     store.write_bytes(stage.policy, content(agent))
     done = reached >= config.curriculum.target
-    return {
-        "policy": agent.fingerprint,
-        "reached": eps,
-        "stopped": "target reached" if done else f"{config.learner(stage.loss).steps:,} steps were trained",
-        "kept": kept,
-        "flags": [],
-    }
+    stopped = "target reached" if done else f"{config.learner(stage.loss).steps:,} steps were trained"
+    return Outcome(agent.fingerprint, eps, stopped, kept)
 
 
 def look_at_start(rules: CurriculumConfig, config: Config, start: Agent, dispatcher: Dispatcher) -> None:

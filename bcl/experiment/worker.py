@@ -35,7 +35,7 @@ from bcl.policies import Policy, PolicySpec
 from bcl.policies.files import fingerprint, load, save
 from bcl.policies.policy import ACTOR_CRITICS, CUSTOM, default_kind
 from bcl.runs import store
-from bcl.runs.directory import Agent, TrainingFolder
+from bcl.runs.directory import Agent, Piece, TrainingFolder
 from bcl.runs.executors import UNWATCHED, Executor, InThisProcess, Job, JudgeBeside, Stop, Watch
 from bcl.runs.results import CertificatesFolder, ScoresFolder
 from bcl.settings import to_toml
@@ -170,7 +170,7 @@ class ProgressFile:
     def tell(self, doing: str, done: int, of: int) -> None:
         if time.monotonic() - self._written >= 1:
             self._written = time.monotonic()
-            store.write_json(self._path, {"name": self._name, "doing": doing, "done": done, "of": of})
+            Piece(self._name, doing, done, of).write(self._path)
 
     def begin(self, label: str) -> Callable[[int, int], None]:
         """For a part of an evaluation: `tell`, with a look at whether to stop."""
@@ -190,7 +190,7 @@ class ProgressFile:
 def train(folder: Path, order: TrainingOrder, stop: Stop) -> None:
     """A job: the run, which may diverge where several are compared, and its scores."""
     run = TrainingFolder(folder)
-    if "diverged" in run.result():
+    if run.diverged:
         return
     parent = _unpack(order.parent, order.device) if order.parent else None
     progress = ProgressFile(run.progress, order.name, stop)

@@ -272,8 +272,8 @@ def read_entry(path: Path, label: str) -> Entry:
 
 def _member(run: RunDirectory) -> Member:
     verdict = Verdict.read(run)  # refuses a run whose evidence is damaged
-    policy = run.result().get("policy")
-    if not isinstance(policy, str) or not policy:
+    policy = run.fingerprint
+    if not policy:
         raise StoreError(f"'{run.result_file}' is damaged: it names no agent", "delete it and resume the run")
     found = _evaluations(run.path, [(run.results, policy)])
     if start := run.start(policy):

@@ -13,6 +13,7 @@ from bcl.reports.collect import collect
 from bcl.runs import store
 from bcl.runs.directory import TrainingFolder
 from bcl.runs.executors import Watch
+from bcl.runs.results import Flag
 from bcl.settings import parse_settings
 
 Row = dict[str, float | None]
@@ -41,7 +42,8 @@ def told(folder: Path, rows: list[Row], parent: str = "") -> str:
     for number, one in enumerate(rows, 1):
         store.append_row(folder / "metrics.jsonl", {"step": number, **one})
     store.write_json(folder / "result.json", {"policy": "x", "parent": parent})
-    return (learning_flag(TrainingFolder(folder)) or ("", ""))[1]
+    found = learning_flag(TrainingFolder(folder))
+    return found.message if found else ""
 
 
 @pytest.mark.parametrize(
@@ -85,7 +87,7 @@ def test_a_stage_whose_metrics_are_gone_says_so(tmp_path: Path) -> None:
     assert status(run).lines == ("vanilla: trained",)
     (vanilla / "metrics.jsonl").unlink()
     words = "its metrics.jsonl is missing, so whether it learned cannot be told"
-    assert learning_flag(TrainingFolder(vanilla)) == ("unknown-learning", words)
+    assert learning_flag(TrainingFolder(vanilla)) == Flag("unknown-learning", words)
     assert status(run).lines == (f"vanilla: trained; {words}",)
 
 

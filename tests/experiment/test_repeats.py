@@ -154,11 +154,15 @@ def test_a_damaged_median_is_one_sentence(group: Path) -> None:
     experiment.share_median(experiment.shared_stages(repeats))
     file = radial(runs[0]) / "median" / "result.json"
     store.write_json(file, {"run": "seed1"})
-    with pytest.raises(StoreError, match=r"result\.json' is damaged: it has no flags; delete it, then 'bcl resume"):
+    with pytest.raises(
+        StoreError, match=r"result\.json' does not fit \(it has no 'policy'\); delete it, then 'bcl resume"
+    ):
         experiment.finish(runs[0], Dispatcher())
     file.unlink()
     assert experiment.shared_stages(repeats)
-    store.write_json(radial(runs[1]) / "result.json", {"policy": "x"})
+    store.write_json(
+        radial(runs[1]) / "result.json", {"policy": "x", "reached": 0.0, "stopped": "", "kept": "", "flags": []}
+    )
     with pytest.raises(StoreError, match="without medians of stages; start anew"):
         experiment.share_median(experiment.shared_stages(repeats))
 

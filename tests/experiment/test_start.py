@@ -87,7 +87,7 @@ def test_an_agent_that_training_made_worse_is_told_with_the_file_of_the_better_o
     assert "; its start (--init) has 60 without attack and " in sentence
     assert str(run / FILE) in sentence
     assert (run / FILE).exists()
-    assert f"the better choice: {FILE}" in "".join(RunDirectory(run).result()["flags"])  # a run may be moved
+    assert f"the better choice: {FILE}" in str(RunDirectory(run).result()["flags"])  # a run may be moved
 
 
 def test_it_is_said_why_the_first_stage_is_not_number_1(run: Path) -> None:
