@@ -39,7 +39,7 @@ from bcl.learners.learner import Task
 from bcl.policies import Policy
 from bcl.policies.files import to_bytes
 from bcl.runs.directory import Agent, RunDirectory, TrainingFolder
-from bcl.runs.executors import Executor, InThisProcess, JudgeBeside, Processes
+from bcl.runs.executors import Executor, InThisProcess, JudgeBeside, Processes, Watch
 from bcl.settings import parse_settings
 
 
@@ -65,9 +65,8 @@ def curriculum(folder: Path, options: argparse.Namespace, beside: JudgeBeside, i
     """A run whose stages were trained; without its verdict, which has nothing to do with the curriculum."""
     stages = resolve_stages(options.game, recipe=options.recipe, settings=parse_settings(options.settings))
     experiment.create(folder, stages, options.device, init)
-    dispatcher = Dispatcher(
-        device=options.device, judge_beside=beside, say=lambda line: print(f"{folder.name}: {line}")
-    )
+    watch = Watch(say=lambda line: print(f"{folder.name}: {line}"))
+    dispatcher = Dispatcher(device=options.device, watch=watch, judge_beside=beside)
     experiment.train_until_median(folder, dispatcher)
     return RunDirectory(folder)
 

@@ -48,7 +48,7 @@ from bcl.device import acceleration
 from bcl.envs import VectorEnv, make_env
 from bcl.games import AtariGame
 from bcl.learners.dqn import train
-from bcl.learners.learner import Hooks, Task
+from bcl.learners.learner import Task
 from bcl.learners.replay import Replay
 from bcl.recipes import Loss
 
@@ -92,7 +92,7 @@ def measure(
     meter = Meter(seconds, WARM_UP)
     with suppress(KeyboardInterrupt):  # how a run that is asked to stop ends
         task = Task(loss, START, END, seed=0)
-        train(policy, env, config, attack, task, Hooks(log=meter.log, interrupted=meter.done))
+        train(policy, env, config, attack, task, meter)
     peak = torch.cuda.max_memory_allocated() if cuda else process_peak()
     kept, paper = (replay_bytes(env, loss, size) for size in (config.buffer_size, PAPER_REPLAY[loss]))
     return {

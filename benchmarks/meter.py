@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import torch
 
 from bcl.envs import VectorEnv
+from bcl.learners.learner import Record
 from bcl.learners.metrics import Metrics
 
 
@@ -26,7 +27,7 @@ def emulators_alone(env: VectorEnv, device: str, seconds: float) -> float:
 
 
 @dataclass
-class Meter:
+class Meter(Record):
     """Sums up the rows that training logs, from the first after the warm-up until the time is up."""
 
     seconds: float
@@ -53,7 +54,7 @@ class Meter:
         self.warm += updates
         self.last = (step, now)
 
-    def done(self) -> bool:
+    def stop(self) -> bool:
         """Whether enough was measured."""
         return self.start > 0 and self.elapsed >= self.seconds
 

@@ -36,7 +36,7 @@ from provenance import provenance
 from bcl.config import Config, PpoConfig, resolve
 from bcl.device import acceleration
 from bcl.envs import VectorEnv, make_env
-from bcl.learners.learner import Hooks, Task
+from bcl.learners.learner import Task
 from bcl.learners.ppo import train
 from bcl.policies import Policy, PolicySpec, default_kind
 from bcl.recipes import Loss
@@ -74,7 +74,7 @@ def measure(env: VectorEnv, config: Config, loss: Loss, settings: PpoConfig, dev
     meter = Meter(seconds, WARM_UP)
     with suppress(KeyboardInterrupt):  # how a run that is asked to stop ends
         task = Task(loss, START, END, seed=0)
-        train(policy, env, settings, config.attack, task, Hooks(log=meter.log, interrupted=meter.done))
+        train(policy, env, settings, config.attack, task, meter)
     return {
         "loss": loss,
         "num_envs": settings.num_envs,

@@ -16,9 +16,23 @@ settings.load_profile("default")
 
 # Files that take long: begun last, one of them would run alone at the end.
 SLOW = [
-    *("test_ray_executor", "test_learned_adversary", "test_phases", "test_damage", "test_learns_acrobot"),
-    *("test_beside", "test_examples", "test_own_games", "test_training", "test_page", "test_benchmarks"),
-    *("test_repeats", "test_distill", "test_dqn_learns", "test_learns", "test_play", "test_together"),
+    *("test_ray_executor", "test_learned_adversary", "test_phases", "test_reports_damage", "test_pacing_learns"),
+    *(
+        "test_phases_beside",
+        "test_examples",
+        "test_cli_own_games",
+        "test_commands_train",
+        "test_page",
+        "test_benchmarks",
+    ),
+    *(
+        "test_run_repeats",
+        "test_distill",
+        "test_dqn_learns",
+        "test_dqn_learns_cartpole",
+        "test_play",
+        "test_play_together",
+    ),
 ]
 
 

@@ -195,7 +195,7 @@ def test_rows_of_the_warm_up_are_not_measured(benchmark, monkeypatch):
     finished = []
     for step, updates in rows:
         meter.log({"step": step, "updates": updates, "share_env": 0.25})
-        finished.append(meter.done())
+        finished.append(meter.stop())
     assert finished == [False, False, False, True]
     assert (meter.steps, meter.updates, meter.elapsed) == (128, 32, 4.0)
     assert meter.sums == {"share_env": 1.0}
@@ -455,3 +455,20 @@ def test_the_forms_of_impala_are_one_function_with_one_gradient(benchmark):
         torch.testing.assert_close(same, scores, rtol=1e-4, atol=1e-7)
         (found,) = torch.autograd.grad(same[:, 0].sum(), obs)
         torch.testing.assert_close(found, gradient, rtol=1e-3, atol=1e-2 * gradient.abs().max().item())
+
+
+def test_fingerprints_are_of_weights_scores_and_decisions(benchmark, tmp_path):
+    fingerprints = benchmark("fingerprints").fingerprints
+    settings = {
+        "dqn": {"steps": 200, "num_envs": 4, "replay_initial": 50, "log_steps": 100},
+        "evaluation": {"episodes": 1},
+    }
+    found = []
+    for name, seed in (("one", 0), ("again", 0), ("other", 1)):
+        bcl.train("cartpole", out=tmp_path / name, seed=seed, size="small", **settings)
+        found.append(fingerprints(tmp_path / name))
+    one, again, other = found
+    assert one == again
+    assert {*one["weights"]} == {"best", "stages/1-vanilla"}
+    assert (one["scores"]["count"], one["decisions"]["count"]) == (1, 0)
+    assert one["weights"] != other["weights"]

@@ -62,7 +62,7 @@ def test_every_curriculum_is_in_the_table_of_recipes() -> None:
 
 
 def test_the_help_of_keep_names_the_budgets_that_decide() -> None:
-    """`evaluation.score_eps`, not `evaluation.eps`: tests/test_judged_as_in_the_paper.py looks at the rules."""
+    """`evaluation.score_eps`, not `evaluation.eps`: tests/test_recipes.py looks at the rules."""
     described = inspect.getsource(CurriculumConfig).split("keep:")[1].split("failed_phases:")[0]
     assert "`evaluation.score_eps`" in described
     assert "`evaluation.eps`" not in described
@@ -71,7 +71,7 @@ def test_the_help_of_keep_names_the_budgets_that_decide() -> None:
 def test_pages_tell_how_evaluations_search() -> None:
     assert plan_of(resolve("pong", recipe="bcl-mos-at"), "selection").precision == "fast"
     assert "those that choose search in half precision" in (DOCS / "curriculum.md").read_text()
-    assert "## Rescaled gradients" in (DOCS / "attacks.md").read_text()  # tests/attacks/test_attack_objectives.py
+    assert "## Rescaled gradients" in (DOCS / "attacks.md").read_text()  # tests/attacks/test_objectives.py
 
 
 def seconds(text: str) -> float:

@@ -1,4 +1,4 @@
-"""Imports point one way, which the table below says; and a class name means one class."""
+"""Imports point one way, which the table below says; a class name means one class; tests lie where their module does."""
 
 import ast
 import re
@@ -96,3 +96,17 @@ def test_no_type_name_is_defined_twice() -> None:
     names.update(aliases)
     assert len(names) > 150
     assert [name for name, times in names.items() if times > 1] == []
+
+
+# Of the repository, not of a module.
+ABOUT_ALL = {"benchmarks", "docs", "examples", "frames", "imports", "lengths"}
+
+
+def test_tests_are_called_after_a_module_of_their_room() -> None:
+    """`test_MODULE.py` or `test_MODULE_topic.py`; after the folder where they are about all of it."""
+    tests = Path(__file__).parent
+    for path in sorted(tests.rglob("test_*.py")):
+        room = path.parent.relative_to(tests)
+        known = {module.stem for module in (PACKAGE / room).iterdir()} | ({room.name} if room.name else ABOUT_ALL)
+        words = path.stem.removeprefix("test_").split("_")
+        assert known & {"_".join(words[:count]) for count in range(1, len(words) + 1)}, path

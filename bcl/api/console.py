@@ -24,7 +24,8 @@ from bcl.api.evaluating import ProgressListener
 from bcl.errors import StoreError
 
 if TYPE_CHECKING:
-    from bcl.experiment.status import Piece, Work
+    from bcl.experiment.status import Work
+    from bcl.runs.directory import Piece
 
 out = Console(soft_wrap=not (sys.stdout and sys.stdout.isatty()))
 err = Console(stderr=True, soft_wrap=True)

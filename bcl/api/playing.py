@@ -26,9 +26,8 @@ from bcl.experiment import worker
 from bcl.experiment.learned_adversary import ready
 from bcl.games import REFERENCE_NOOPS, Game
 from bcl.policies import Policy, files
-from bcl.runs import store
-from bcl.runs.directory import Agent, RunDirectory
-from bcl.runs.executors import Job
+from bcl.runs.directory import Agent, Piece, RunDirectory
+from bcl.runs.executors import Job, Watch
 from bcl.runs.results import CertificatesFolder, Results, RowsFolder, ScoresFolder
 from bcl.settings import parse_eps
 
@@ -78,9 +77,8 @@ def _target_of_path(path: Path, device: str) -> Target:
     known = [one for one in run.began_from(trained=files.fingerprint(policy)) if one[1].file.exists()]
     config = run.config
     defaults = config.evaluation
-    reached = run.result().get("reached")  # its verdict's budget, which may not be one of the game's
-    if isinstance(reached, float) and reached > 0:
-        defaults = replace(defaults, eps=tuple(sorted({*defaults.eps, reached})))
+    if run.reached > 0:  # its verdict's budget, which may not be one of the game's
+        defaults = replace(defaults, eps=tuple(sorted({*defaults.eps, run.reached})))
     return Target(policy, config.game, defaults, results, str(path), known)
 
 
@@ -174,14 +172,14 @@ class Evaluator:
                 path = folder.progress(number)
                 with contextlib.suppress(FileNotFoundError, StoreError):
                     if path.stat().st_mtime >= began:
-                        told = store.read_json(path)
-                        shares[path] = told["done"] / told["of"]
+                        told = Piece.read(path)
+                        shares[path] = told.done / told.of
                     continue
                 if path in shares:
                     shares[path] = 1.0  # it was there, and ended
             report(round(PARTS * sum(shares.values())), PARTS * len(jobs))
 
-        for _ in Workers(parallel=self.parallel).make_executor().run(jobs, lambda: False, tick):
+        for _ in Workers(parallel=self.parallel).make_executor().run(jobs, Watch(tick=tick)):
             pass
         folder.gather()
 

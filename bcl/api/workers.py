@@ -89,9 +89,11 @@ class Workers:
     ) -> "Dispatcher":
         """What gives the work to an executor."""
         from bcl.experiment import Dispatcher
+        from bcl.runs.executors import Watch
 
         device = self.worker_device()  # refuses what does not fit together
-        return Dispatcher(self.make_executor(), device, interrupted, tick, say, self.trackers(), self.judge_beside)
+        watch = Watch(interrupted, tick, say)
+        return Dispatcher(self.make_executor(), device, watch, self.trackers(), self.judge_beside)
 
     def trackers(self) -> "Trackers":
         """Where metrics are shown besides their file."""

@@ -29,7 +29,7 @@ from bcl.settings import format_eps, typed_values
 
 if TYPE_CHECKING:
     from bcl.evaluation.breaking import Breaking
-    from bcl.evaluation.flags import Flag
+    from bcl.runs.results import Flag
 
 Levels = Literal["train", "eval", ""]
 Key = tuple[Attack | None, float]

@@ -1,13 +1,13 @@
 """Reasons to distrust an evaluation; docs/flags.md has a paragraph on each."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import pairwise, permutations
 
 from bcl import stats
 from bcl.attacks import APGD, PGD, CornerNoise, Learned, Multi, MultiT, Square, UniformNoise, attack_label
 from bcl.errors import counted
 from bcl.evaluation.evaluation import Score, lowest
+from bcl.runs.results import Flag
 from bcl.settings import format_eps
 
 ZERO_GRADIENT_SHARE = 0.1
@@ -42,25 +42,6 @@ EXPLAINED = {
     "whose file is named.",
 }
 """What each flag means and what to do; docs/flags.md has more. Two of them are raised for stages of a run."""
-
-
-@dataclass(frozen=True)
-class Flag:
-    """One reason."""
-
-    name: str
-    message: str
-
-    def __str__(self) -> str:
-        return f"{self.name}: {self.message}"
-
-    @classmethod
-    def from_text(cls, text: str) -> "Flag":
-        """The inverse of `str`, in which runs store flags; raises TypeError for what is no text."""
-        if not isinstance(text, str):
-            raise TypeError(f"{text!r:.60} is not a flag")
-        name, _, message = text.partition(": ")
-        return cls(name, message)
 
 
 def flags(scores: Sequence[Score], floor: Score | None = None) -> list[Flag]:

@@ -24,7 +24,7 @@ from bcl.evaluation.play import ActionChooser, SearchForm
 from bcl.evaluation.suite import Begin
 from bcl.experiment.worker import train_run
 from bcl.games import AtariGame, game_to_dict
-from bcl.learners.learner import Hooks, Task, derive
+from bcl.learners.learner import Task, derive
 from bcl.policies import Policy, as_float
 from bcl.policies.files import fingerprint
 from bcl.policies.networks import Dueling, Plain
@@ -95,7 +95,7 @@ def ready(victim: Policy, plan: Plan, folder: ScoresFolder, progress: Begin) -> 
         steps = counted(config.dqn.steps, "step")
         director = train_run(
             home.path, config, Task("standard", 0.0, 0.0, SEED), myopic_director(victim, config), device,
-            Hooks(progress=progress(f"training the adversary at {at}, {steps}")),
+            progress=progress(f"training the adversary at {at}, {steps}"),
             seen_by_learner=lambda env: AdversaryEnvs(
                 VariedStarts(env) if plan.starts == "varied" else env, victim, cell.eps
             ),

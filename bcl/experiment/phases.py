@@ -5,7 +5,6 @@ Running one again over the same folder makes the same decisions from what is sto
 
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
 
 from bcl import curriculum
 from bcl.attacks import PGD, CrossEntropy, Multi, OwnValue, attacks_named
@@ -21,8 +20,9 @@ from bcl.learners.pacing import Pace
 from bcl.policies.files import fingerprint, load
 from bcl.recipes import Loss, Strategy
 from bcl.runs import store
-from bcl.runs.directory import Agent, Clock, StageFolder, TrainingFolder
+from bcl.runs.directory import Agent, Clock, Outcome, StageFolder, TrainingFolder
 from bcl.runs.executors import BackgroundJobs, Job
+from bcl.runs.results import Flag
 from bcl.settings import format_eps
 
 GPU_PASS = 8  # scores of 20 or 64 copies that a GPU plays side by side (`bcl.evaluation.suite`)
@@ -60,8 +60,8 @@ class Curriculum:
         self._diverged = 0  # runs of the phase at work
         self._decided_at = 0.0
 
-    def result(self) -> dict[str, Any]:
-        """Which agent the stage hands on, why the curriculum stopped, and flags."""
+    def outcome(self) -> Outcome:
+        """Trains what is left of it."""
         self._stage.clear_discarded()
         look_at_start(self._rules, self._config, self._bootstrap, self._dispatcher)
         with self._overlapped.background:
@@ -83,27 +83,22 @@ class Curriculum:
         name = f"the agent of phase {kept.phase}, trained up to {format_eps(reached)}"
         if ended.stopped == curriculum.TARGET_REACHED and kept is ended.policy and self._stage.strategy != "open":
             reached = max(reached, self._config.curriculum.target)  # found robust there
-        found: dict[str, Any] = {
-            "policy": kept.fingerprint,
-            "reached": reached,
-            "stopped": ended.stopped,
-            "kept": name if kept.phase else "the bootstrap",
-            "flags": self._flags(kept, reached),
-        }
+        final = None
         if self._stage.shares_median:
             wanted = cells(attacks_named(self._config.evaluation.suite), self._config.evaluation.scored)
             plans = plans_of(self._config, SELECTION)
             played = [self._dispatcher.scores("choosing", kept, plan, wanted) for plan in plans]
-            found["final_score"] = final_score(played, self._config)
-        return found
+            final = final_score(played, self._config)
+        kept_name = name if kept.phase else "the bootstrap"
+        return Outcome(kept.fingerprint, reached, ended.stopped, kept_name, self._flags(kept, reached), final)
 
-    def _flags(self, kept: Agent, reached: float) -> list[str]:
+    def _flags(self, kept: Agent, reached: float) -> tuple[Flag, ...]:
         """RADIAL may hide its gradients, and adversarial training needs them."""
         if self._stage.loss != "radial" or reached == 0:
-            return []
+            return ()
         wanted = [Cell(None, 0.0), Cell(PGD(steps=30, step=0.1), reached), Cell(Multi(starts=100), reached)]
         scores = self._dispatcher.scores(self._stage.name, kept, self._plan, wanted)
-        return [*map(str, flags(scores))]
+        return tuple(flags(scores))
 
     def _train(self, parent: Agent, phase: Phase) -> Iterator[Agent]:
         folder = self._stage.phase(phase.index)
@@ -217,7 +212,7 @@ class Curriculum:
     def _decided(self, decision: Decision) -> None:
         seconds = self._stage.phase(decision.phase.index).keep(decision, self._clock.keep)
         self._succeeds = decision.candidates[-1].met is not False
-        self._dispatcher.say(phase_line(decision, self._rules.eps, seconds - self._decided_at))
+        self._dispatcher.watch.say(phase_line(decision, self._rules.eps, seconds - self._decided_at))
         self._decided_at = seconds
 
 
@@ -231,7 +226,7 @@ class OverlappedRuns:
     def __init__(self, stage: StageFolder, dispatcher: Dispatcher) -> None:
         self._stage = stage
         self._dispatcher = dispatcher
-        self.background = BackgroundJobs(dispatcher.interrupted, dispatcher.tick, worker.MODULES)
+        self.background = BackgroundJobs(dispatcher.watch, worker.MODULES)
         self._guessed: TrainingFolder | None = None
 
     def train(self, run: TrainingFolder, order: TrainingOrder) -> None:
@@ -283,7 +278,7 @@ class OverlappedRuns:
 
     def _say_unused(self, run: TrainingFolder, seconds: float) -> None:
         where = f"phase {int(run.path.parent.name)}, {run.path.name}"
-        self._dispatcher.say(f"{where}: begun ahead but not used, {seconds:.0f} s of training")
+        self._dispatcher.watch.say(f"{where}: begun ahead but not used, {seconds:.0f} s of training")
 
     def _begin(self, run: TrainingFolder, order: TrainingOrder) -> None:
         """Unless it is trained already."""
@@ -352,9 +347,9 @@ def pace_of(config: Config, loss: Loss, start: float) -> Pace:
 
 def train_paced(
     stage: StageFolder, start: float, bootstrap: Agent, teacher: Agent | None, dispatcher: Dispatcher
-) -> dict[str, Any]:
-    """Train, evaluate every agent kept, and leave the best in the stage's folder; the result as plain data. `teacher`:
-    of a student that goes on, where it is not the bootstrap."""
+) -> Outcome:
+    """Train, evaluate every agent kept, and leave the best in the stage's folder. `teacher`: of a student that goes on,
+    where it is not the bootstrap."""
     config = stage.config
     run = stage.paced_run
     pace = pace_of(config, stage.loss, start)
@@ -379,13 +374,8 @@ def train_paced(
     eps, agent = candidates[kept]
     store.write_bytes(stage.policy, content(agent))
     done = reached >= config.curriculum.target
-    return {
-        "policy": agent.fingerprint,
-        "reached": eps,
-        "stopped": "target reached" if done else f"{config.learner(stage.loss).steps:,} steps were trained",
-        "kept": kept,
-        "flags": [],
-    }
+    stopped = "target reached" if done else f"{config.learner(stage.loss).steps:,} steps were trained"
+    return Outcome(agent.fingerprint, eps, stopped, kept)
 
 
 def look_at_start(rules: CurriculumConfig, config: Config, start: Agent, dispatcher: Dispatcher) -> None:
@@ -404,5 +394,5 @@ def _final_score(name: str, agent: Agent, config: Config, dispatcher: Dispatcher
     wanted = cells(choosing_attacks(config), config.evaluation.scored)
     scores = dispatcher.scores(f"choosing, {name}", agent, plan_of(config, SELECTION), wanted)
     returns = {0.0: scores[0].mean} | {eps: lowest.mean for eps, lowest in worst(scores).items()}
-    dispatcher.say(f"{name}: " + ", ".join(f"{score:.4g} at {format_eps(eps)}" for eps, score in returns.items()))
+    dispatcher.watch.say(f"{name}: " + ", ".join(f"{score:.4g} at {format_eps(eps)}" for eps, score in returns.items()))
     return final_score([scores], config)

@@ -10,7 +10,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,7 @@ from bcl.policies.files import fingerprint, load, to_bytes
 from bcl.recipes import find_recipe
 from bcl.runs import store
 from bcl.runs.directory import Agent, RunDirectory, StageFolder, TrainingFolder, trained_stages
+from bcl.runs.results import Flag
 from bcl.settings import format_eps
 
 
@@ -121,7 +122,7 @@ def finish(path: Path, dispatcher: Dispatcher) -> Verdict:
         store.write_bytes(run.best, content(agent))
         found = evaluate_run(run, agent, trained.reached, dispatcher)
     about = {"policy": agent.fingerprint, "reached": trained.reached, "kept": trained.kept}
-    found |= {"flags": [*trained.flags, *found["flags"]], "files": run.digests()}
+    found |= {"flags": [*map(asdict, trained.flags), *found["flags"]], "files": run.digests()}
     run.finish({**about, "curriculum": trained.stopped, **found})
     return Verdict.read(run)
 
@@ -142,17 +143,17 @@ class Trained:
     """Why the last curriculum stopped."""
     kept: str = ""
     """Which of its agents this is."""
-    flags: tuple[str, ...] = ()
+    flags: tuple[Flag, ...] = ()
 
 
 def _given(run: RunDirectory, dispatcher: Dispatcher) -> Trained:
     """The agent of `--init`, if there is one."""
     init = run.init
-    given = run.about().get("init") is not None
+    given = run.provenance.init is not None
     first = run.stages()[0].number
     if first > 1:
         left_out = "stage 1" if first == 2 else f"stages 1 to {first - 1}"
-        dispatcher.say(f"the agent of --init takes the place of {left_out}")
+        dispatcher.watch.say(f"the agent of --init takes the place of {left_out}")
     return Trained(Agent(init.policy, init.results, fingerprint(load(init.policy))) if given else None)
 
 
@@ -168,14 +169,14 @@ def _train_once(stage: StageFolder, before: Trained, dispatcher: Dispatcher) -> 
     task = Task(loss, start, end, derive(config.seed, "stage", stage.number))
     if not stage.finished:
         steps = counted(config.learner(loss).steps, "step")
-        dispatcher.say(f"stage {stage.number}: {stage.name}, {steps} on {dispatcher.device}")
+        dispatcher.watch.say(f"stage {stage.number}: {stage.name}, {steps} on {dispatcher.device}")
     parent = content(before.agent) if before.agent else None
     order = TrainingOrder(stage.name, config, task, parent, dispatcher.device, dispatcher.trackers)
     [_] = dispatcher.train([(stage, order)])
     flags = before.flags
     if found := learning_flag(stage):
-        flags += (f"{found[0]}: stage {stage.name}: {found[1]}",)
-        dispatcher.say(f"flag {flags[-1]}")
+        flags += (replace(found, message=f"stage {stage.name}: {found.message}"),)
+        dispatcher.watch.say(f"flag {flags[-1]}")
     return replace(before, agent=stage.agent(), reached=end, flags=flags)
 
 
@@ -188,32 +189,32 @@ def _train_curriculum(
     start = before.reached if goes_on else settings.start
     if goes_on and before.reached >= settings.target:
         reached = format_eps(before.reached)
-        dispatcher.say(f"stage {stage.number}: nothing to do, the agent was trained up to {reached} already")
+        dispatcher.watch.say(f"stage {stage.number}: nothing to do, the agent was trained up to {reached} already")
         return before
     target = ", open-ended" if strategy == "open" else f" to {format_eps(settings.target)}"
-    dispatcher.say(f"stage {stage.number}: curriculum, {stage.name} from {format_eps(start)}{target}")
+    dispatcher.watch.say(f"stage {stage.number}: curriculum, {stage.name} from {format_eps(start)}{target}")
     if not stage.finished:
         assert before.agent  # a curriculum has a bootstrap
         if strategy == "paced":
             teacher = before.started if stage.same_teacher else None
-            stage.finish(train_paced(stage, start, before.agent, teacher, dispatcher))
+            outcome = train_paced(stage, start, before.agent, teacher, dispatcher)
         else:
-            stage.finish(Curriculum(stage, start, before.agent, dispatcher).result())
+            outcome = Curriculum(stage, start, before.agent, dispatcher).outcome()
+        stage.finish(asdict(outcome))
     if times := times_of(stage):
-        dispatcher.say(f"stage {stage.number}: {times}")
-    for flag in stage.result()["flags"]:
-        dispatcher.say(f"flag {flag}")
+        dispatcher.watch.say(f"stage {stage.number}: {times}")
+    for flag in stage.outcome().flags:
+        dispatcher.watch.say(f"flag {flag}")
     trained = _median(stage, dispatcher) if stage.shares_median and not until_median else stage
-    about = trained.result()
-    return replace(
-        before,
+    outcome = trained.outcome()
+    return Trained(
         agent=trained.agent(),
-        reached=float(about["reached"]),
+        reached=outcome.reached,
         goes_on=strategy in ("open", "paced"),
         started=before.agent,
-        stopped=about["stopped"],
-        kept=about["kept"],
-        flags=(*before.flags, *about["flags"]),
+        stopped=outcome.stopped,
+        kept=outcome.kept,
+        flags=(*before.flags, *outcome.flags),
     )
 
 
@@ -224,17 +225,14 @@ def _median(stage: StageFolder, dispatcher: Dispatcher) -> TrainingFolder:
     median = stage.median
     if run.repeats is None:
         words = "goes on from this one run's agent; the paper's from the median of three (--repeats 3)"
-        dispatcher.say(f"stage {number}: {words}")
+        dispatcher.watch.say(f"stage {number}: {words}")
         return stage
     resume = f"'bcl resume {shlex.quote(str(run.repeats.path))}'"
     if not median.finished:
         what = f"'{run.path}' goes on from the median of its repeats, and not all of them are as far"
         raise StoreError(what, f"continue them together with {resume}")
-    about = median.result()
-    if missing := {"run", "policy", "reached", "stopped", "kept", "flags"} - about.keys():
-        what = f"'{median.result_file}' is damaged: it has no {min(missing)}"
-        raise StoreError(what, f"delete it, then {resume} takes the median again")
-    dispatcher.say(f"stage {number}: goes on from the agent of {about['run']}, the median of the repeats")
+    outcome = median.outcome(f"delete it, then {resume} takes the median again")
+    dispatcher.watch.say(f"stage {number}: goes on from the agent of {outcome.run}, the median of the repeats")
     return median
 
 
@@ -247,15 +245,15 @@ def shared_stages(runs: Sequence[RunDirectory]) -> list[StageFolder]:
 
 def share_median(stages: Sequence[StageFolder]) -> None:
     """Lay the median of the agents of a stage into that stage's folder of every repeat."""
-    results = [stage.result() for stage in stages]
-    runs = [stage.run for stage in stages]
-    if not all(isinstance(result.get("final_score"), int | float) for result in results):
-        what = f"'{runs[0]}' or a repeat beside it was begun by a version without medians of stages"
+    outcomes = [stage.outcome() for stage in stages]
+    finals = [outcome.final_score for outcome in outcomes if outcome.final_score is not None]
+    if len(finals) < len(stages):
+        what = f"'{stages[0].run}' or a repeat beside it was begun by a version without medians of stages"
         raise StoreError(what, "start anew with another --out")
-    finals = [float(result["final_score"]) for result in results]
     middle = stats.median_run(finals)
-    names = [run.name for run in runs]
-    about = results[middle] | {"run": names[middle], "final_scores": dict(zip(names, finals, strict=True))}
+    names = [stage.run.name for stage in stages]
+    median = replace(outcomes[middle], run=names[middle])
+    about = asdict(median) | {"final_scores": dict(zip(names, finals, strict=True))}
     weights = stages[middle].policy.read_bytes()
     for stage in stages:
         store.write_bytes(stage.median.policy, weights)

@@ -2,7 +2,7 @@
 and for other processes."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 from pathlib import Path
 from typing import Any, Literal
@@ -20,7 +20,8 @@ from bcl.experiment.worker import TRAINING
 from bcl.learners.metrics import Metrics
 from bcl.recipes import ONE_RUN
 from bcl.runs import store
-from bcl.runs.directory import RunDirectory, StageFolder, TrainingFolder
+from bcl.runs.directory import Piece, RunDirectory, StageFolder, TrainingFolder
+from bcl.runs.results import Flag
 from bcl.settings import format_eps
 
 RunState = Literal["finished", "at work", "stopped"]
@@ -30,20 +31,6 @@ SIGMAS = 3.0  # a rise counts above this many standard errors
 GPU_PASSES = 5_000  # a second, through the network that attacks look at
 GPU_STARTS = 12  # of Multi, in the time of one pass
 Part = tuple[float, float, float]  # mean return, population deviation, episodes
-
-
-@dataclass(frozen=True)
-class Piece:
-    """A piece of work under way."""
-
-    name: str
-    """Such as `vanilla`, or `phase 3 up to 4/255, run 2 of 3`."""
-    doing: str
-    """`training`, or the attack and budget being played."""
-    done: int
-    of: int
-    row: Metrics
-    """The last row of metrics, where it trains."""
 
 
 @dataclass(frozen=True)
@@ -130,13 +117,13 @@ def pieces(run: Path, since: float) -> Iterator[Piece]:
         try:
             if path.stat().st_mtime < since:
                 continue
-            found = store.read_json(path)
-            rows = TrainingFolder(path.parent).metrics() if found["doing"] == TRAINING else []
+            found = Piece.read(path)
+            rows = TrainingFolder(path.parent).metrics() if found.doing == TRAINING else []
         except (FileNotFoundError, StoreError):
             if path.exists():
                 raise
             continue  # it ended in the meantime
-        yield Piece(found["name"], found["doing"], found["done"], found["of"], (rows or [{}])[-1])
+        yield replace(found, row=rows[-1]) if rows else found
 
 
 def work_of(run: Path, under_way: Sequence[Piece]) -> Work | None:
@@ -193,7 +180,7 @@ def _agent_passes(attacks: Sequence[Attack], budgets: int, starts_at_once: int) 
 
 
 def _on_gpu(run: Path) -> bool:
-    return str(RunDirectory(run).about().get("worker_device")).startswith("cuda")
+    return str(RunDirectory(run).provenance.worker_device).startswith("cuda")
 
 
 def _candidates(stage: StageFolder) -> int:
@@ -264,12 +251,12 @@ def incumbent(run: Path) -> str:
 def _stage_lines(stage: StageFolder) -> Iterator[str]:
     if stage.strategy == "none":
         if stage.finished:
-            _, words = learning_flag(stage) or ("", "")
-            yield "; ".join(filter(None, (f"{stage.name}: trained", words)))
+            flag = learning_flag(stage)
+            yield f"{stage.name}: trained" + (f"; {flag.message}" if flag else "")
     elif stage.strategy == "paced":
         if stage.finished:
-            about = stage.result()
-            yield f"{stage.name}: paced, it is {about.get('kept')}, {about.get('stopped')}"
+            outcome = stage.outcome()
+            yield f"{stage.name}: paced, it is {outcome.kept}, {outcome.stopped}"
         elif rows := stage.paced_run.metrics():
             largest = max(row["eps"] for row in rows)
             yield f"{stage.name}: paced, eps {rows[-1]['eps']:.3g} now, {largest:.3g} at most"
@@ -285,14 +272,13 @@ def _stage_lines(stage: StageFolder) -> Iterator[str]:
 
 def times_of(stage: StageFolder) -> Times | None:
     """Of a curriculum, by what is stored; none: there is no clock, or one of version 0.1."""
-    wall = store.read_if_there(stage.clock).get("seconds")
-    results = [run.result() for run in stage.training_runs()]
-    spans = [(stage.on_clock(found.get("began")), stage.on_clock(found.get("ended"))) for found in results]
+    wall = stage.wall_seconds()
+    spans = [[*map(stage.on_clock, run.span)] for run in stage.training_runs()]
     known = [(began, ended) for began, ended in spans if began is not None and ended is not None]
     if wall is None or len(known) < len(spans):
         return None
     unused = [seconds for _, seconds in stage.unused_training()]
-    return Times(float(wall), _covered(known), len(unused), sum(unused))
+    return Times(wall, _covered(known), len(unused), sum(unused))
 
 
 def _covered(spans: list[tuple[float, float]]) -> float:
@@ -305,28 +291,29 @@ def _covered(spans: list[tuple[float, float]]) -> float:
     return covered
 
 
-def learning_flag(run: TrainingFolder) -> tuple[str, str] | None:
-    """A flag and a sentence about a finished stage from fresh weights whose last episodes were no better than its
+def learning_flag(run: TrainingFolder) -> Flag | None:
+    """A flag about a finished stage from fresh weights whose last episodes were no better than its
     first, or of which that cannot be told; else none.
 
     A stage that trains on from an agent begins with good returns, and is not expected to raise them.
     """
-    if not run.finished or run.result().get("parent"):
+    if not run.finished or run.parent:
         return None
     if not run.metrics_file.exists():
-        return UNKNOWN_LEARNING, f"its {run.metrics_file.name} is missing, so whether it learned cannot be told"
+        return Flag(UNKNOWN_LEARNING, f"its {run.metrics_file.name} is missing, so whether it learned cannot be told")
     rows = run.metrics()
     found = first_and_last(rows)
     if found is None:
         known = _known(rows)  # good episodes are long, and few
         if len(known) > 1 and rose(known[0], _pooled(known[1:])):
             return None
-        return UNKNOWN_LEARNING, "it has too few episodes to tell whether it learned"
+        return Flag(UNKNOWN_LEARNING, "it has too few episodes to tell whether it learned")
     if rose(*found):
         return None
     (first, _, before), (last, _, after) = found
     start, end = (counted(int(number), "episode") for number in (before, after))
-    return NO_LEARNING, f"returns did not rise ({first:.4g} in its first {start}, {last:.4g} in its last {end})"
+    what = f"returns did not rise ({first:.4g} in its first {start}, {last:.4g} in its last {end})"
+    return Flag(NO_LEARNING, what)
 
 
 def rose(first: Part, last: Part) -> bool:

@@ -1,7 +1,7 @@
 """How agents of a run are chosen and reported, and the verdict."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +11,12 @@ from bcl.config import Config
 from bcl.errors import StoreError
 from bcl.evaluation import Cell, Conditions, Evaluation, Plan, Score, Start, cells, game_for_evaluation, read_scores
 from bcl.evaluation.evaluation import worst, worst_within
-from bcl.evaluation.flags import WORSE_THAN_START, Flag, flags, worse_than_start
+from bcl.evaluation.flags import WORSE_THAN_START, flags, worse_than_start
 from bcl.experiment.worker import Dispatcher
 from bcl.learners.learner import derive
 from bcl.recipes import ONE_RUN, find_recipe
 from bcl.runs.directory import Agent, RunDirectory
-from bcl.runs.results import Results
+from bcl.runs.results import Flag, Results
 from bcl.runs.store import Json, fitting
 from bcl.runs.version_0_1 import current_row
 from bcl.settings import format_eps, typed_values
@@ -62,7 +62,7 @@ class Verdict:
             evaluation, *others = (_evaluations_inside if "scores" in data else _evaluations_beside)(run, data)
             if not isinstance(data["flags"], list):
                 raise TypeError("its flags are not a list")
-            raised = tuple(_with_path(run, Flag.from_text(text), evaluation.began_from) for text in data["flags"])
+            raised = tuple(_with_path(run, Flag.from_stored(flag), evaluation.began_from) for flag in data["flags"])
             values = typed_values(cls, {name: data[name] for name in FACTS})
             return cls(replace(evaluation, flags=raised), others[0] if others else None, **values)
 
@@ -134,7 +134,7 @@ def evaluate_run(run: RunDirectory, agent: Agent, reached: float, dispatcher: Di
         "budgets": budgets,
         "compared_with": [name for name, _ in begun],
         "final_score": final_score(ours, config),
-        "flags": [*map(str, raised)],
+        "flags": [*map(asdict, raised)],
     }
 
 

@@ -28,15 +28,15 @@ from bcl.evaluation import Cell, Plan, Score, missing_cells, read_scores, run_ce
 from bcl.experiment.trackers import NO_TRACKERS, Tracker, Trackers
 from bcl.games import Game, GymnasiumGame
 from bcl.learners import distill, dqn, ppo
-from bcl.learners.learner import Hooks, State, Task, derive
+from bcl.learners.learner import Record, State, Task, derive
 from bcl.learners.metrics import Metrics
 from bcl.learners.ppo import read_note
 from bcl.policies import Policy, PolicySpec
 from bcl.policies.files import fingerprint, load, save
 from bcl.policies.policy import ACTOR_CRITICS, CUSTOM, default_kind
 from bcl.runs import store
-from bcl.runs.directory import Agent, TrainingFolder
-from bcl.runs.executors import Executor, InThisProcess, Job, JudgeBeside, Stop, Tick
+from bcl.runs.directory import Agent, Piece, TrainingFolder
+from bcl.runs.executors import UNWATCHED, Executor, InThisProcess, Job, JudgeBeside, Stop, Watch
 from bcl.runs.results import CertificatesFolder, ScoresFolder
 from bcl.settings import to_toml
 
@@ -45,7 +45,6 @@ FORMAT = 1  # of checkpoints
 # What workers import; the last with the first optimizer.
 MODULES = ("bcl.experiment.worker", "gymnasium", "torch._dynamo")
 REFILL = ", which was kept without its replay memory: that is collected anew first"
-SILENT = Hooks()
 
 
 @dataclass(frozen=True)
@@ -82,15 +81,12 @@ def content(agent: Agent) -> bytes:
 
 @dataclass(frozen=True)
 class Dispatcher:
-    """Gives work to an executor; holds the stop request and the callbacks."""
+    """Gives work to an executor."""
 
     executor: Executor = InThisProcess()
     device: str = "cpu"
     """Of the workers."""
-    interrupted: Stop = lambda: False
-    tick: Tick = lambda: None
-    """Called several times a second while work is under way."""
-    say: Callable[[str], None] = lambda line: None
+    watch: Watch = UNWATCHED
     trackers: Trackers = NO_TRACKERS
     judge_beside: JudgeBeside = "auto"
     """Whether one process judges a run while another trains the next; `auto`: on a GPU, for one run at a time."""
@@ -102,7 +98,7 @@ class Dispatcher:
             if not run.finished or run.checkpoint.exists() or self.missing_of(run, order):
                 jobs[run.path] = Job(run.path, train, (order,))
             self.say_if_continued(run, order)
-        working = self.executor.run([*jobs.values()], self.interrupted, self.tick)
+        working = self.executor.run([*jobs.values()], self.watch)
         try:
             for run, _ in orders:
                 if run.path in jobs:
@@ -116,7 +112,7 @@ class Dispatcher:
         if run.checkpoint.exists():
             learner = order.config.learner(order.task.loss)
             refill = not isinstance(learner, PpoConfig) and not learner.checkpoint_replay
-            self.say(f"{order.name}: continues from its checkpoint{REFILL if refill else ''}")
+            self.watch.say(f"{order.name}: continues from its checkpoint{REFILL if refill else ''}")
 
     def scores(
         self, name: str, agent: Agent, plan: Plan, cells: Sequence[Cell], ahead: Sequence[Cell] = ()
@@ -132,7 +128,7 @@ class Dispatcher:
         jobs = list[Job]()
         for one in wanted:
             jobs += self.evaluation_jobs(*one, part=len(jobs))
-        for _ in self.executor.run(jobs, self.interrupted, self.tick):
+        for _ in self.executor.run(jobs, self.watch):
             pass
         for folder in dict.fromkeys(job.folder for job in jobs):
             ScoresFolder(folder).gather()
@@ -176,7 +172,7 @@ class ProgressFile:
     def tell(self, doing: str, done: int, of: int) -> None:
         if time.monotonic() - self._written >= 1:
             self._written = time.monotonic()
-            store.write_json(self._path, {"name": self._name, "doing": doing, "done": done, "of": of})
+            Piece(self._name, doing, done, of).write(self._path)
 
     def begin(self, label: str) -> Callable[[int, int], None]:
         """For a part of an evaluation: `tell`, with a look at whether to stop."""
@@ -196,15 +192,15 @@ class ProgressFile:
 def train(folder: Path, order: TrainingOrder, stop: Stop) -> None:
     """A job: the run, which may diverge where several are compared, and its scores."""
     run = TrainingFolder(folder)
-    if "diverged" in run.result():
+    if run.diverged:
         return
     parent, teacher = (_unpack(data, order.device) if data else None for data in (order.parent, order.teacher))
     progress = ProgressFile(run.progress, order.name, stop)
-    hooks = Hooks(progress=functools.partial(progress.tell, TRAINING), interrupted=stop)
+    tell = functools.partial(progress.tell, TRAINING)
     began = time.time()
     try:
         policy = train_run(
-            folder, order.config, order.task, parent, order.device, hooks, order.trackers, teacher=teacher
+            folder, order.config, order.task, parent, order.device, order.trackers, tell, stop, teacher=teacher
         )
         if order.plan:
             _play(policy, order.plan, (*order.cells, *order.along), run.results.scores, progress)
@@ -279,12 +275,24 @@ class _Identity(NamedTuple):
         return same and config_from_toml(kept["settings"]) == self.config
 
 
-class _Record:
+class RecordInFolder(Record):
     """What a training run leaves in its folder while it trains."""
 
+    keeps_checkpoints = True
     tracker: Tracker
 
-    def __init__(self, run: TrainingFolder, policy: Policy, identity: _Identity, device: str, began: float) -> None:
+    def __init__(
+        self,
+        run: TrainingFolder,
+        policy: Policy,
+        identity: _Identity,
+        device: str,
+        began: float,
+        tell: Callable[[int, int], None],
+        stop: Stop,
+    ) -> None:
+        self._tell = tell
+        self._stop = stop
         self._run = run
         self._policy = policy
         self._about = {**identity.facts(), "device": device}
@@ -307,12 +315,17 @@ class _Record:
         self.tracker(row)
 
     def save(self, state: State) -> None:
-        """A checkpoint, in place of the one before."""
         with store.replacing(self._run.checkpoint) as file:
             torch.save({**self._about, "state": state, "began": self._began, "seconds": self._seconds()}, file)
 
     def held(self, increments: int) -> None:
         save(self._policy, self._run.snapshot(increments))
+
+    def progress(self, done: int, of: int) -> None:
+        self._tell(done, of)
+
+    def stop(self) -> bool:
+        return self._stop()
 
     def times(self) -> dict[str, float]:
         """When the run began and ended, and the seconds it trained."""
@@ -328,13 +341,14 @@ def train_run(
     task: Task,
     parent: Policy | None,
     device: str,
-    hooks: Hooks = SILENT,
     trackers: Trackers = NO_TRACKERS,
+    progress: Callable[[int, int], None] = lambda done, of: None,
+    stop: Stop = lambda: False,
     seen_by_learner: Callable[[VectorEnv], VectorEnv] = lambda env: env,
     teacher: Policy | None = None,
 ) -> Policy:
     """One training run in a folder of its own, from the parent's weights or fresh ones; a finished one is read, one
-    with a checkpoint continues, which docs/runs.md makes repeatable. Of `hooks`, progress and stop requests count.
+    with a checkpoint continues, which docs/runs.md makes repeatable. `progress` is told steps done, of how many;
     `seen_by_learner` makes of the game what the learner plays; `teacher` as in `distill.train`."""
     run = TrainingFolder(folder)
     if run.finished:
@@ -346,15 +360,15 @@ def train_run(
     vectors = len(game.obs_shape) == 1
     with contextlib.closing(game) as env, threads(1) if vectors else contextlib.nullcontext():
         policy = _untrained(parent, config, task, env)
-        record = _Record(run, policy, _Identity(config, task, policy.spec.parent), device, began)
-        hooks = dataclasses.replace(hooks, log=record.log, save=record.save, held=record.held)
+        identity = _Identity(config, task, policy.spec.parent)
+        record = RecordInFolder(run, policy, identity, device, began, progress, stop)
         with trackers.open(run, config, record.step) as record.tracker:
             if task.loss == "distill":
-                distill.train(policy.to(device), env, config.distill, task, hooks, record.state, teacher)
+                distill.train(policy.to(device), env, config.distill, task, record, record.state, teacher)
             elif config.algo == "ppo":
-                ppo.train(policy.to(device), env, config.ppo, config.attack, task, hooks, record.state)
+                ppo.train(policy.to(device), env, config.ppo, config.attack, task, record, record.state)
             else:
-                dqn.train(policy.to(device), env, config.dqn, config.attack, task, hooks, record.state)
+                dqn.train(policy.to(device), env, config.dqn, config.attack, task, record, record.state)
     save(policy, run.policy)
     about = {"policy": fingerprint(policy), "parent": policy.spec.parent, **dataclasses.asdict(task)}
     run.finish({**about, "last": run.metrics()[-1], **record.times()})

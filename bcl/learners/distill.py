@@ -19,7 +19,7 @@ from bcl.device import enough_memory, quick_kernels
 from bcl.envs import VectorEnv
 from bcl.errors import ConfigError
 from bcl.learners.dqn import ReplayLearner
-from bcl.learners.learner import Hooks, Reporter, State, Task
+from bcl.learners.learner import Record, Reporter, State, Task
 from bcl.learners.metrics import Metrics
 from bcl.learners.replay import Replay
 from bcl.policies import Policy, as_float
@@ -39,14 +39,14 @@ def train(
     env: VectorEnv,
     config: DistillConfig,
     task: Task,
-    hooks: Hooks,
+    record: Record,
     state: State | None = None,
     teacher: Policy | None = None,
 ) -> Policy:
     """Train `policy` in place on `env`; `state`: a checkpoint. The teacher is `config.teacher`, else `teacher`, else
     the policy itself as it is."""
     learner = DistillLearner(policy, env, config, task, teacher)
-    reporter = Reporter(learner, config, hooks, state)
+    reporter = Reporter(learner, config, record, state)
     obs = learner.restart()
     with quick_kernels(learner.bf16):
         while learner.step < config.steps:

@@ -19,7 +19,7 @@ from bcl.config import AttackConfig, DistillConfig, DqnConfig
 from bcl.device import Graphed, enough_memory, on_stream, quick_kernels
 from bcl.envs import Step, VectorEnv
 from bcl.errors import ConfigError
-from bcl.learners.learner import HeldActions, Hooks, Learner, Reporter, State, Task, derive, training_attack
+from bcl.learners.learner import HeldActions, Learner, Record, Reporter, State, Task, derive, training_attack
 from bcl.learners.metrics import Metrics
 from bcl.learners.replay import Batch, Replay
 from bcl.policies import Policy, as_float
@@ -35,13 +35,13 @@ def train(
     config: DqnConfig,
     attack: AttackConfig,
     task: Task,
-    hooks: Hooks,
+    record: Record,
     state: State | None = None,
 ) -> Policy:
     """Train `policy` in place on `env`; `state` continues a checkpoint of the same task."""
     refuse_no_updates(config)
     learner = DqnLearner(policy, env, config, attack, task)
-    reporter = Reporter(learner, config, hooks, state)
+    reporter = Reporter(learner, config, record, state)
     obs = learner.restart()
     with quick_kernels(learner.bf16):
         while learner.step < config.steps:

@@ -39,17 +39,27 @@ class Task:
     pace: Pace | None = None  # the budget follows the play instead of a ramp
 
 
-@dataclass(frozen=True)
-class Hooks:
-    """The callbacks of a run."""
+class Record:
+    """Stop, progress, log and checkpoints of a run; this one keeps nothing and never stops it."""
 
-    log: Callable[[Metrics], None] = lambda row: None
-    save: Callable[[State], None] | None = None  # keeps a checkpoint in place of the one before; none: no checkpoints
-    held: Callable[[int], None] = lambda increments: None  # a paced budget was held, by increments above its start
-    progress: Callable[[int, int], None] = lambda done, of: None
-    # Asked after every pass of the loop; a run that has to stop raises KeyboardInterrupt, after a checkpoint if one can
-    # be had (see Reporter).
-    interrupted: Callable[[], bool] = lambda: False
+    keeps_checkpoints = False
+
+    def log(self, row: Metrics) -> None:
+        """A row of metrics."""
+
+    def save(self, state: State) -> None:
+        """A checkpoint, in place of the one before."""
+
+    def held(self, increments: int) -> None:
+        """A paced budget was held, by increments above its start."""
+
+    def progress(self, done: int, of: int) -> None:
+        """Steps, after every pass of the loop."""
+
+    def stop(self) -> bool:
+        """Asked after every pass of the loop; a run that has to stop raises KeyboardInterrupt, after a checkpoint if
+        one can be had (see `Reporter`)."""
+        return False
 
 
 class Learner(ABC):
@@ -237,20 +247,20 @@ def training_attack(config: AttackConfig, value: Objective, paper: Objective | N
 
 
 class Reporter:
-    """Rows, progress and checkpoints of one run, as its settings and hooks ask for them.
+    """Rows, progress and checkpoints of one run, as its settings ask for them.
 
     A checkpoint that is counted in steps starts the games anew, as resuming from it does, so that both end with the
     same weights. A run that has to stop adds none: it goes on to the next one if that is near. Where checkpoints go by
     time nothing is repeatable, and the games play on: else long episodes would never end.
     """
 
-    def __init__(self, learner: Learner, config: LearnerConfig, hooks: Hooks, state: State | None) -> None:
+    def __init__(self, learner: Learner, config: LearnerConfig, record: Record, state: State | None) -> None:
         """`state`: a checkpoint of the same task, to continue from."""
         if state:
             learner.restore(state)
         self._learner = learner
         self._config = config
-        self._hooks = hooks
+        self._record = record
         self._last = self._saved = self._began = learner.step
         self._saved_at = self._began_at = time.monotonic()
 
@@ -258,23 +268,23 @@ class Reporter:
         """After each pass; `obs`, or the first of games that had to start anew."""
         learner = self._learner
         config = self._config
-        hooks = self._hooks
+        record = self._record
         step = learner.step
         done = step >= config.steps
         if done or step // config.log_steps > self._last // config.log_steps:
-            hooks.log(learner.metrics())
+            record.log(learner.metrics())
             if learner.pacer and (increments := learner.pacer.newly_held()):
-                hooks.held(increments)
+                record.held(increments)
         self._last = step
-        hooks.progress(step, config.steps)
-        stop = not done and hooks.interrupted()
+        record.progress(step, config.steps)
+        stop = not done and record.stop()
         if config.checkpoint_steps:
             due = step - self._saved >= config.checkpoint_steps
         else:
             due = stop or time.monotonic() - self._saved_at >= 60 * config.checkpoint_minutes
-        save = hooks.save if due and not done else None
+        save = due and not done and record.keeps_checkpoints
         if save:
-            save(learner.state())
+            record.save(learner.state())
             self._saved = step
             self._saved_at = time.monotonic()
         if stop and (save or not self._near()):
@@ -287,4 +297,4 @@ class Reporter:
         """Whether the next checkpoint, or the end, comes within seconds at the rate so far."""
         left = min(self._saved + self._config.checkpoint_steps, self._config.steps) - self._learner.step
         rate = (self._learner.step - self._began) / (time.monotonic() - self._began_at)
-        return self._hooks.save is not None and left <= NEAR * rate
+        return self._record.keeps_checkpoints and left <= NEAR * rate

@@ -19,7 +19,7 @@ from bcl.config import AttackConfig, PpoConfig
 from bcl.device import enough_memory, quick_kernels
 from bcl.envs import Step, VectorEnv
 from bcl.errors import ConfigError, WeightsError
-from bcl.learners.learner import Hooks, Learner, Reporter, State, Task, derive, training_attack
+from bcl.learners.learner import Learner, Record, Reporter, State, Task, derive, training_attack
 from bcl.learners.metrics import Metrics
 from bcl.policies import Policy, as_float
 from bcl.policies.networks import ActorCritic
@@ -36,12 +36,12 @@ def train(
     config: PpoConfig,
     attack: AttackConfig,
     task: Task,
-    hooks: Hooks,
+    record: Record,
     state: State | None = None,
 ) -> Policy:
     """Train `policy` in place on `env`; `state` continues a checkpoint of the same task."""
     learner = PpoLearner(policy, env, config, attack, task)
-    reporter = Reporter(learner, config, hooks, state)
+    reporter = Reporter(learner, config, record, state)
     obs = learner.restart()
     with quick_kernels(learner.bf16):
         while learner.step < config.steps:

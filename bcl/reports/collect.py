@@ -17,7 +17,7 @@ from bcl.evaluation import Evaluation, Score, Start, lowest, read_evaluations
 from bcl.evaluation.breaking import Breaking, read_breaking
 from bcl.evaluation.certify import Certificate, read_certificates
 from bcl.evaluation.evaluation import levels_of, ordered
-from bcl.evaluation.flags import WORSE_THAN_START, Flag, flags, worse_than_start
+from bcl.evaluation.flags import WORSE_THAN_START, flags, worse_than_start
 from bcl.experiment.run import commit_here
 from bcl.experiment.status import incumbent, status
 from bcl.experiment.verdict import Verdict, under_attack
@@ -27,7 +27,7 @@ from bcl.policies.files import fingerprint, is_policy, load
 from bcl.reports.history import Timeline, read_timeline
 from bcl.reports.published import PublishedRow, result_for
 from bcl.runs.directory import Agent, Repeats, RunDirectory
-from bcl.runs.results import Results
+from bcl.runs.results import Flag, Results
 from bcl.settings import difference, setting_line
 
 if TYPE_CHECKING:
@@ -156,7 +156,7 @@ def report_file(path: Path) -> Path:
 def _of_run(run: RunDirectory, source: Path) -> Collected:
     now = status(run.path)
     config = now.config
-    policy = str(run.result().get("policy"))
+    policy = run.fingerprint
     verdict = Verdict.read(run) if run.finished else None
     if verdict:
         usual = evaluation_defaults(config.game).episodes
@@ -368,27 +368,25 @@ def _settings(run: RunDirectory, config: Config) -> Iterator[tuple[str, str, str
 
 def _started_with(run: RunDirectory) -> str:
     """The version that a run was started with; empty where it is the installed one."""
-    about = run.about()
     here = commit_here()
-    version = about.get("version")
-    commit = about.get("commit")
+    version = run.provenance.version
+    commit = run.provenance.commit
     if version == bcl.__version__ and (commit == here or not (commit and here)):
         return ""
     return f"bcl {version}" + (f", commit {commit}" if commit else "")
 
 
 def _provenance(run: RunDirectory) -> Iterator[tuple[str, str]]:
-    about = run.about()
-    machine = about.get("machine")
+    about = run.provenance
     facts = {
-        "command": about.get("command"),
-        "version": about.get("version"),
-        "commit": about.get("commit"),
-        "started": about.get("date"),
-        "trained on": about.get("worker_device"),
-        "started from": about.get("init"),
-        **(machine if isinstance(machine, dict) else {}),
-        "policy": run.result().get("policy"),
+        "command": about.command,
+        "version": about.version,
+        "commit": about.commit,
+        "started": about.date,
+        "trained on": about.worker_device,
+        "started from": about.init,
+        **about.machine,
+        "policy": run.fingerprint or None,
     }
     yield from ((name, str(value)) for name, value in facts.items() if value is not None)
     yield MADE_BY
@@ -396,5 +394,4 @@ def _provenance(run: RunDirectory) -> Iterator[tuple[str, str]]:
 
 def _repeats(path: Path, shown: RunDirectory) -> Iterator[tuple[str, float | None, bool]]:
     for run in Repeats(path).runs():
-        final = run.result().get("final_score")
-        yield run.path.name, final if isinstance(final, int | float) else None, run == shown
+        yield run.path.name, run.final_score, run == shown

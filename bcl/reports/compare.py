@@ -26,7 +26,7 @@ from bcl.reports.style import LEVELS
 from bcl.reports.tables import as_markdown, tables
 from bcl.result import Result, Table
 from bcl.runs.directory import Repeats, RunDirectory, runs_of
-from bcl.runs.results import Results
+from bcl.runs.results import Flag, Results
 from bcl.settings import format_eps
 
 Attacks = dict[float, tuple[Attack | None, ...]]  # by budget
@@ -41,7 +41,7 @@ class Member:
     evaluations: tuple[Evaluation, ...]
     effort: Effort | None = None
     """Of a run."""
-    flags: tuple[str, ...] = ()
+    flags: tuple[Flag, ...] = ()
     """Of a run's verdict."""
 
     def on(self, levels: Levels, starts: Starts | None = None) -> list[Evaluation]:
@@ -118,7 +118,7 @@ class Row:
     """Its nominal return + mean over the scored budgets of the worst within each; none where one was not evaluated."""
     paper_score: float | None
     """As the paper has it: of the worst attack at exactly each."""
-    flags: tuple[str, ...]
+    flags: tuple[Flag, ...]
     """Reasons to distrust the median run's scores: those of its verdict, then those of the scores compared, then
     those of other evaluations on no fewer episodes."""
     cells: dict[float, ReturnAtBudget]
@@ -196,6 +196,7 @@ class Block:
         data = asdict(self)
         data["attacks"] = [{"eps": eps, "attacks": [*map(shown, attacks)]} for eps, attacks in self.attacks.items()]
         for row, plain in zip(self.rows, data["rows"], strict=True):
+            plain["flags"] = [*map(str, row.flags)]
             plain["cells"] = [cell.to_dict() for cell in row.cells.values()]
         return data
 
@@ -272,12 +273,12 @@ def read_entry(path: Path, label: str) -> Entry:
 
 def _member(run: RunDirectory) -> Member:
     verdict = Verdict.read(run)  # refuses a run whose evidence is damaged
-    policy = run.result().get("policy")
-    if not isinstance(policy, str) or not policy:
+    policy = run.fingerprint
+    if not policy:
         raise StoreError(f"'{run.result_file}' is damaged: it names no agent", "delete it and resume the run")
     found = _evaluations(run.path, [(run.results, policy)])
     found = tuple(beside_the_starts(found, verdict, run.began_from(policy)))
-    return Member(run.path.name, found, effort(run.path), tuple(map(str, verdict.evaluation.flags)))
+    return Member(run.path.name, found, effort(run.path), tuple(verdict.evaluation.flags))
 
 
 def _evaluations(path: Path, results: Iterable[tuple[Results, str]]) -> tuple[Evaluation, ...]:
@@ -423,7 +424,7 @@ class _Alike:
         members = self.members[entry.label]
         member = entry.members[median]
         further = members[median].further_flags(member.evaluations)
-        raised = [*member.flags, *map(str, (*members[median].flags, *further))]
+        raised = [*member.flags, *members[median].flags, *further]
         counting = [*map(self.counting, members)]
         cells = {}
         for eps in self.attacks:

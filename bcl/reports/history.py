@@ -128,20 +128,19 @@ def effort(path: Path) -> Effort:
     run = RunDirectory(path)
     own = [training for stage in run.stages() if stage.own for training in stage.training_runs()]
     before = [training for stage in run.stages() if not stage.own for training in stage.training_runs()]
-    machine = run.about().get("machine")
     return Effort(
         runs=len(own),
         before=len(before),
         steps=sum(training.steps() for training in own),
         seconds=sum(training.seconds() for training in own),
-        machine=str(machine.get("device", "")) if isinstance(machine, dict) else "",
+        machine=str(run.provenance.machine.get("device", "")),
     )
 
 
 def read_timeline(path: Path) -> Timeline | None:
     """All stages one after the other; none before the first row of metrics."""
     run = RunDirectory(path)
-    agent = run.result().get("policy")
+    agent = run.fingerprint
     timeline = Timeline()
     for stage in run.stages():
         if stage.strategy == "none":
@@ -153,7 +152,7 @@ def read_timeline(path: Path) -> Timeline | None:
     return timeline if timeline.panels else None
 
 
-def _add_training(timeline: Timeline, stage: StageFolder, agent: str | None) -> None:
+def _add_training(timeline: Timeline, stage: StageFolder, agent: str) -> None:
     if rows := stage.metrics():
         eps = 0.0 if stage.loss == "standard" else stage.config.curriculum.target
         began = timeline.ended
@@ -172,7 +171,7 @@ def _add_paced(timeline: Timeline, stage: StageFolder) -> None:
         timeline.target = stage.config.curriculum.target
 
 
-def _add_curriculum(timeline: Timeline, stage: StageFolder, agent: str | None) -> None:
+def _add_curriculum(timeline: Timeline, stage: StageFolder, agent: str) -> None:
     timeline.target = None if stage.strategy == "open" else stage.config.curriculum.target
     decided = {made.decision.phase.index: made for made in stage.decisions()}
     if not decided:
@@ -205,11 +204,10 @@ def _add_curriculum(timeline: Timeline, stage: StageFolder, agent: str | None) -
             timeline.skips += _skips(made.decision, eps, began + spent)
 
 
-def _state(run: TrainingFolder, state: BarState, agent: str | None) -> tuple[BarState, bool]:
+def _state(run: TrainingFolder, state: BarState, agent: str) -> tuple[BarState, bool]:
     """With whether it is the run of the agent that is reported."""
-    result = run.result()
-    state = "diverged" if "diverged" in result else state if result else "unfinished"
-    return state, bool(agent) and result.get("policy") == agent
+    state = "diverged" if run.diverged else state if run.finished else "unfinished"
+    return state, bool(agent) and run.fingerprint == agent
 
 
 def _span(
@@ -217,10 +215,10 @@ def _span(
 ) -> tuple[float, float]:
     """When a run began and ended, on the clock of its stage; in version 0.1 by the time spent training."""
     run = phase.run(k)
-    result = run.result()
-    ends = (stage.on_clock(result.get("ended")), phase.clock_after(k), made.seconds if made else None)
+    began, ended = map(stage.on_clock, run.span)
+    ends = (ended, phase.clock_after(k), made.seconds if made else None)
     end = next((one for one in ends if one is not None), None)
-    start = stage.on_clock(result.get("began"))
+    start = began
     if start is None:
         start = spent if end is None else max(spent, end - run.seconds())
     return start, start + run.seconds() if end is None else end

@@ -166,7 +166,7 @@ def _returns(block: "Block") -> Table:
     sources = dict.fromkeys(row.published.source for row in block.rows if row.published)
     notes += [f"paper: {source}" for source in sources]
     for row in block.rows:
-        names = dict.fromkeys(flag.partition(":")[0] for flag in row.flags)
+        names = dict.fromkeys(flag.name for flag in row.flags)
         notes += [f"flags of {row.label}: {', '.join(names)} (docs/flags.md)"] if names else []
     return Table(", ".join(words), ("agent", *_budgets(block), "score"), rows, (*notes, *block.notes))
 

@@ -17,7 +17,7 @@ import shutil
 import time
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +27,9 @@ from bcl.curriculum_rules import INCUMBENT, Decision
 from bcl.errors import ConfigError, StoreError
 from bcl.recipes import Stage
 from bcl.runs import store
-from bcl.runs.results import PROGRESS, RESULT, Results
+from bcl.runs.results import PROGRESS, RESULT, Flag, Results
 from bcl.runs.store import Json
-from bcl.settings import difference, plain, to_toml
+from bcl.settings import difference, plain, to_toml, typed_values
 
 FORMAT = 2  # of run directories; those of version 0.1 have no number
 CONFIG = "config.toml"
@@ -58,6 +58,63 @@ class Agent:
     """In which it was trained; 0: before the curriculum."""
 
 
+@dataclass(frozen=True)
+class Outcome:
+    """What a curriculum hands on."""
+
+    policy: str
+    """The agent's fingerprint."""
+    reached: float
+    """The budget that the agent was trained up to, or found robust at."""
+    stopped: str
+    """Why the curriculum stopped."""
+    kept: str
+    """Which of its agents this is."""
+    flags: tuple[Flag, ...] = ()
+    final_score: float | None = None
+    """By which the median of the repeats is taken, where they share one."""
+    run: str = ""
+    """Of a median: the repeat that it is from."""
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A piece of work under way."""
+
+    name: str
+    """Such as `vanilla`, or `phase 3 up to 4/255, run 2 of 3`."""
+    doing: str
+    """`training`, or the attack and budget being played."""
+    done: int
+    of: int
+    row: Json = field(default_factory=dict)
+    """The last row of metrics, where it trains."""
+
+    @classmethod
+    def read(cls, path: Path) -> "Piece":
+        """What `write` told."""
+        told = store.read_json(path)
+        return cls(told["name"], told["doing"], told["done"], told["of"])
+
+    def write(self, path: Path) -> None:
+        """Tell those who watch how far it is; the row has a file of its own."""
+        store.write_json(path, {"name": self.name, "doing": self.doing, "done": self.done, "of": self.of})
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """How a run was started; none: that is not stored."""
+
+    version: str | None
+    commit: str | None
+    command: str | None
+    worker_device: str | None
+    init: str | None
+    """Fingerprint of the agent that was given to start from."""
+    date: str | None
+    machine: Mapping[str, Any]
+
+
 class WorkFolder:
     """A folder whose work is done once its result.json is there."""
 
@@ -77,6 +134,11 @@ class WorkFolder:
     def result(self) -> Json:
         """What came out; empty before the work has ended."""
         return store.read_if_there(self.result_file)
+
+    @property
+    def fingerprint(self) -> str:
+        """Of the agent that came out; empty before the work has ended, and where that diverged."""
+        return str(self.result().get("policy") or "")
 
     def finish(self, facts: Mapping[str, Any]) -> None:
         """Store the result, which says that the work has ended."""
@@ -100,7 +162,31 @@ class TrainingFolder(WorkFolder):
         store.remove(self.checkpoint)
 
     def agent(self, phase: int = 0) -> Agent:
-        return Agent(self.policy, self.results, str(self.result().get("policy")), phase)
+        return Agent(self.policy, self.results, self.fingerprint, phase)
+
+    @property
+    def diverged(self) -> bool:
+        return "diverged" in self.result()
+
+    @property
+    def parent(self) -> str:
+        """Fingerprint of the agent that it trained from; empty: fresh weights."""
+        return str(self.result().get("parent") or "")
+
+    @property
+    def span(self) -> tuple[Any, Any]:
+        """When it began and ended, in seconds of the time of day; none where that is not stored, as in version 0.1."""
+        stored = self.result()
+        return stored.get("began"), stored.get("ended")
+
+    def outcome(self, hint: str = "delete it and resume the run") -> Outcome:
+        """Of a curriculum, or of the median of its repeats; `hint`: what to do where that cannot be read."""
+        stored = self.result()
+        with store.fitting(f"'{self.result_file}'", hint):
+            facts: Json = {"run": "", "final_score": None} | stored
+            values = {name: facts[name] for name in ("policy", "reached", "stopped", "kept", "final_score", "run")}
+            flags = tuple(map(Flag.from_stored, facts["flags"]))
+            return Outcome(**typed_values(Outcome, values), flags=flags)
 
     def metrics(self) -> list[Json]:
         rows = store.read_metrics(self.metrics_file)
@@ -288,6 +374,11 @@ class StageFolder(TrainingFolder):
     def _inside(self, run: TrainingFolder) -> str:
         return run.path.relative_to(self.path).as_posix()
 
+    def wall_seconds(self) -> float | None:
+        """On its clock; none: it has none."""
+        seconds = store.read_if_there(self.clock).get("seconds")
+        return None if seconds is None else float(seconds)
+
     def on_clock(self, moment: Any) -> float | None:
         """The seconds on its clock (`Clock`) at a time of day; none where that is not stored, as in version 0.1."""
         sessions = store.read_if_there(self.clock).get("sessions", [])
@@ -398,11 +489,31 @@ class RunDirectory(WorkFolder):
             raise StoreError(what, "resume it without them, or train anew with another --out")
 
     def about(self) -> Json:
-        """Version, commit, command, machine and seed."""
+        """All that run.json holds; `provenance` names the facts about its start."""
         facts = store.read_json(self.path / RUN, COPY_AGAIN)
         if facts.get("format", 1) not in (1, FORMAT):
             raise StoreError(f"'{self.path}' was made by a later version of bcl", "update bcl")
         return facts
+
+    @property
+    def provenance(self) -> Provenance:
+        facts = self.about()
+        known: Json = {field.name: facts.get(field.name) for field in fields(Provenance)}
+        if not isinstance(known["machine"], dict):
+            known["machine"] = {}
+        return Provenance(**known)
+
+    @property
+    def reached(self) -> float:
+        """The budget that its agent was trained up to, or found robust at; 0 before its end."""
+        reached = self.result().get("reached")
+        return reached if isinstance(reached, float) else 0.0
+
+    @property
+    def final_score(self) -> float | None:
+        """The paper's; none before its end."""
+        final = self.result().get("final_score")
+        return final if isinstance(final, int | float) else None
 
     def stages(self) -> list[StageFolder]:
         """Those that are or will be trained."""
@@ -460,7 +571,7 @@ class RunDirectory(WorkFolder):
 
     def check_device(self, device: str) -> None:
         """Refuse another kind of device: scores of one are not the other's."""
-        started_on = self.about().get("worker_device")
+        started_on = self.provenance.worker_device
         if started_on not in (None, device):
             raise StoreError(f"'{self.path}' was started on {started_on}", f"take --device {started_on}")
 

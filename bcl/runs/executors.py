@@ -28,9 +28,22 @@ JudgeBeside = Literal["auto", "on", "off"]
 """Whether a run is judged while the next one trains."""
 JobsDone = Generator[None, None, None]
 Stop = Callable[[], bool]  # whether to stop
-Tick = Callable[[], None]  # called several times a second
 POLL = 0.1  # seconds between looks at running jobs
 PATIENCE = 120.0  # seconds in which jobs that were told to stop have to write their checkpoints
+
+
+@dataclass(frozen=True)
+class Watch:
+    """How those who wait for work follow it, and stop it."""
+
+    stop: Stop = lambda: False
+    tick: Callable[[], None] = lambda: None
+    """Called several times a second while work is under way."""
+    say: Callable[[str], None] = lambda line: None
+    """Told a line for every stage and phase."""
+
+
+UNWATCHED = Watch()
 
 
 @dataclass(frozen=True)
@@ -63,11 +76,11 @@ class Executor:
         """Hold open what is needed for several calls of `run`."""
         return contextlib.nullcontext()
 
-    def run(self, jobs: Sequence[Job], stop: Stop, tick: Tick = lambda: None) -> JobsDone:
+    def run(self, jobs: Sequence[Job], watch: Watch = UNWATCHED) -> JobsDone:
         """Yield once per job, in their order, when it is done; closing the iterator cancels the others.
 
-        Where `stop()` becomes true, jobs keep checkpoints and KeyboardInterrupt is raised. A job's error is raised
-        here, after the jobs before it were yielded. `tick` is called several times a second.
+        Where `watch.stop()` becomes true, jobs keep checkpoints and KeyboardInterrupt is raised. A job's error is
+        raised here, after the jobs before it were yielded.
         """
         raise NotImplementedError
 
@@ -75,13 +88,13 @@ class Executor:
 class InThisProcess(Executor):
     """One job after the other in this process, begun when its result is asked for; `tick` at each look at `stop`."""
 
-    def run(self, jobs: Sequence[Job], stop: Stop, tick: Tick = lambda: None) -> JobsDone:
+    def run(self, jobs: Sequence[Job], watch: Watch = UNWATCHED) -> JobsDone:
         def asked() -> bool:
-            tick()
-            return stop()
+            watch.tick()
+            return watch.stop()
 
         for job in jobs:
-            if stop():
+            if watch.stop():
                 raise KeyboardInterrupt
             job.work(job.folder, *job.args, asked)
             yield
@@ -96,8 +109,8 @@ class Processes(Executor):
         # Else each would take all cores, and wait for the others.
         self._threads = max(1, (os.cpu_count() or 1) // parallel)
 
-    def run(self, jobs: Sequence[Job], stop: Stop, tick: Tick = lambda: None) -> JobsDone:
-        return in_order(jobs, lambda job: Child(job, self._preload, self._threads), self.width, stop, tick)
+    def run(self, jobs: Sequence[Job], watch: Watch = UNWATCHED) -> JobsDone:
+        return in_order(jobs, lambda job: Child(job, self._preload, self._threads), self.width, watch)
 
 
 class Begun(Protocol):
@@ -110,14 +123,14 @@ class Begun(Protocol):
     def join(self) -> None: ...  # wait until one that was cancelled is gone
 
 
-def in_order(jobs: Sequence[Job], begin: Callable[[Job], Begun], parallel: int, stop: Stop, tick: Tick) -> JobsDone:
+def in_order(jobs: Sequence[Job], begin: Callable[[Job], Begun], parallel: int, watch: Watch) -> JobsDone:
     """Executor.run for jobs that `begin` begins."""
     begun: list[Begun] = []
     try:
         for number in range(len(jobs)):
             while True:
-                if stop():
-                    _interrupt(begun, tick)
+                if watch.stop():
+                    _interrupt(begun, watch)
                     raise KeyboardInterrupt
                 ended = [one.ended() for one in begun]
                 if number < len(begun) and ended[number]:
@@ -126,11 +139,11 @@ def in_order(jobs: Sequence[Job], begin: Callable[[Job], Begun], parallel: int, 
                 if len(begun) < len(jobs) and ended.count(False) < parallel and not failed:
                     begun.append(begin(jobs[len(begun)]))
                     continue
-                tick()
+                watch.tick()
                 time.sleep(POLL)
             if error := begun[number].error():
                 if isinstance(error, KeyboardInterrupt):  # the job itself was told; the others may have checkpoints
-                    _interrupt(begun, tick)
+                    _interrupt(begun, watch)
                 raise error
             yield
     finally:
@@ -140,12 +153,12 @@ def in_order(jobs: Sequence[Job], begin: Callable[[Job], Begun], parallel: int, 
             one.join()
 
 
-def _interrupt(begun: Sequence[Begun], tick: Tick) -> None:
+def _interrupt(begun: Sequence[Begun], watch: Watch) -> None:
     for one in begun:
         one.interrupt()
     deadline = time.monotonic() + PATIENCE
     while [one for one in begun if not one.ended()] and time.monotonic() < deadline:
-        tick()
+        watch.tick()
         time.sleep(POLL)
 
 
@@ -154,9 +167,8 @@ class BackgroundJobs:
 
     As a context: KeyboardInterrupt lets jobs keep checkpoints, and what is still under way at its end is cancelled."""
 
-    def __init__(self, stop: Stop, tick: Tick, preload: Sequence[str] = ()) -> None:
-        self._stop = stop
-        self._tick = tick
+    def __init__(self, watch: Watch, preload: Sequence[str] = ()) -> None:
+        self._watch = watch
         self._preload = preload
         self._begun: dict[Path, Child] = {}
 
@@ -166,14 +178,14 @@ class BackgroundJobs:
             self._begun[job.folder] = Child(job, self._preload)
 
     def wait(self, folder: Path) -> None:
-        """Until a folder's job, if any, has ended; raises its error, or KeyboardInterrupt once `stop()` is true."""
+        """Until a folder's job, if any, has ended; raises its error, or KeyboardInterrupt where it has to stop."""
         child = self._begun.get(folder)
         if child is None:
             return
         while not child.ended():
-            if self._stop():
+            if self._watch.stop():
                 raise KeyboardInterrupt
-            self._tick()
+            self._watch.tick()
             time.sleep(POLL)
         error = child.error()
         self.cancel(folder)
@@ -191,7 +203,7 @@ class BackgroundJobs:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is KeyboardInterrupt:
-            _interrupt([*self._begun.values()], self._tick)
+            _interrupt([*self._begun.values()], self._watch)
         for folder in [*self._begun]:
             self.cancel(folder)
 

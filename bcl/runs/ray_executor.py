@@ -20,7 +20,7 @@ from typing import Any, BinaryIO
 
 from bcl.errors import BclError, StoreError, optional
 from bcl.runs import store
-from bcl.runs.executors import Child, Executor, Job, JobFailed, JobKilled, JobsDone, Stop, Tick, in_order
+from bcl.runs.executors import UNWATCHED, Child, Executor, Job, JobFailed, JobKilled, JobsDone, Watch, in_order
 
 CONNECT = 10.0  # seconds for a cluster to answer at all
 LOOK = 0.7  # seconds that a machine waits before it looks for changed files again
@@ -60,12 +60,12 @@ class RayCluster(Executor):
             if mine:
                 ray.shutdown()
 
-    def run(self, jobs: Sequence[Job], stop: Stop, tick: Tick = lambda: None) -> JobsDone:
+    def run(self, jobs: Sequence[Job], watch: Watch = UNWATCHED) -> JobsDone:
         with self.session():
             ray = _import_ray()
             site = ray.remote(num_cpus=self.cpus, num_gpus=self.gpus, max_restarts=0, max_task_retries=0)(_Site)
             try:
-                yield from in_order(jobs, lambda job: _Remote(ray, site.remote, job), max(len(jobs), 1), stop, tick)
+                yield from in_order(jobs, lambda job: _Remote(ray, site.remote, job), max(len(jobs), 1), watch)
             except ConnectionError as error:
                 raise BclError(f"the connection to the Ray cluster was lost ({_line(error)})", AGAIN) from None
 

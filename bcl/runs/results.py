@@ -14,11 +14,27 @@ from typing import Any, ClassVar
 from bcl.errors import StoreError
 from bcl.runs import store
 from bcl.runs.store import Json
-from bcl.runs.version_0_1 import current_row
-from bcl.settings import format_eps
+from bcl.runs.version_0_1 import current_flag, current_row
+from bcl.settings import format_eps, typed_values
 
 PROGRESS = "progress.json"
 RESULT = "result.json"
+
+
+@dataclass(frozen=True)
+class Flag:
+    """One reason to distrust an evaluation (`bcl.evaluation.flags`)."""
+
+    name: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.message}"
+
+    @classmethod
+    def from_stored(cls, stored: Any) -> "Flag":
+        """Of its fields, or of the text that earlier versions stored; raises TypeError for anything else."""
+        return cls(**typed_values(cls, current_flag(stored)))
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Rows of results that version 0.1 stored, or that lack a fact of today, as rows of today."""
+"""What version 0.1 stored, or what lacks a fact of today, as it is stored today."""
 
 import ast
 from typing import Any
@@ -22,6 +22,16 @@ def current_row(row: Json) -> Json:
         added["adversary"] = attack_of(row["attack"])
     agent, _, device = str(row.get("policy", "")).partition(" on ")
     return added | row | ({} if "agent" in row else {"agent": agent, "device": device})
+
+
+def current_flag(stored: Any) -> Json:
+    """The fields of a flag, which were one text: `name: message`."""
+    if isinstance(stored, str):
+        name, _, message = stored.partition(": ")
+        return {"name": name, "message": message}
+    if not isinstance(stored, dict) or stored.keys() != {"name", "message"}:
+        raise TypeError(f"{stored!r:.60} is not a flag")
+    return stored
 
 
 def attack_of(text: Any) -> Json | None:

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from bcl.attacks import APGD, PGD, Attack, CornerNoise, Learned, Margin, MultiT, Square
-from bcl.evaluation import Flag, Score, flags, worse_than_start
+from bcl.evaluation import Score, flags, worse_than_start
 from bcl.evaluation.flags import EXPLAINED, clearly_lower
+from bcl.runs.results import Flag
 
 PGD30, PGD50 = PGD(steps=30, step=0.1), PGD(steps=50, step=0.1, random_start=True, restarts=5)
 

@@ -25,7 +25,7 @@ from bcl.experiment.worker import MODULES
 from bcl.policies.files import fingerprint, load
 from bcl.runs import store
 from bcl.runs.directory import RunDirectory, StageFolder
-from bcl.runs.executors import Processes
+from bcl.runs.executors import Processes, Watch
 from bcl.settings import parse_settings
 
 TINY = [
@@ -233,7 +233,7 @@ def test_a_budget_of_time_is_asked_once(tmp_path: Path) -> None:
     run = make(tmp_path, *MOS, "--curriculum.max_hours=1")
     clock, phases = tmp_path / "stages" / "2-at" / "clock.json", tmp_path / "stages" / "2-at" / "phases"
     with pytest.raises(KeyboardInterrupt):  # between two phases
-        experiment.finish(run, Dispatcher(interrupted=(phases / "001" / "decision.json").exists))
+        experiment.finish(run, Dispatcher(watch=Watch(stop=(phases / "001" / "decision.json").exists)))
     store.write_json(clock, {"seconds": 3601})
     verdict = experiment.finish(run, Dispatcher())
     assert verdict.curriculum == "1 hour was allowed"
@@ -339,7 +339,7 @@ def test_one_run_that_diverges_is_one_candidate_less(tmp_path: Path, monkeypatch
     said: list[str] = []
     for name in ("result.json", "stages/2-at/result.json"):
         (tmp_path / "two" / name).unlink()
-    experiment.finish(tmp_path / "two", Dispatcher(say=said.append))  # what diverged is not tried again
+    experiment.finish(tmp_path / "two", Dispatcher(watch=Watch(say=said.append)))  # what diverged is not tried again
     assert "runs nominal diverged" in next(line for line in said if line.startswith("phase 1"))
     broken = {"run1", "run2", "run3"}
     with pytest.raises(TrainingError, match="every run of phase 1 diverged"):
@@ -350,7 +350,7 @@ def test_one_run_that_diverges_is_one_candidate_less(tmp_path: Path, monkeypatch
 
 def test_processes_decide_as_one_does(mos: Path, tmp_path: Path) -> None:
     ticks: list[int] = []
-    whole(tmp_path, *MOS, executor=Processes(2, MODULES), tick=lambda: ticks.append(1))
+    whole(tmp_path, *MOS, executor=Processes(2, MODULES), watch=Watch(tick=lambda: ticks.append(1)))
     assert decided(tmp_path) == decided(mos)
     assert best(tmp_path) == best(mos)
     assert ticks
@@ -372,7 +372,7 @@ def test_status_from_outside(tmp_path: Path) -> None:
     run = make(tmp_path, *MOS)
     assert (status(run).state, status(run).lines) == ("stopped", ())
     with pytest.raises(KeyboardInterrupt):
-        experiment.finish(run, Dispatcher(interrupted=(run / "stages" / "1-vanilla" / "progress.json").exists))
+        experiment.finish(run, Dispatcher(watch=Watch(stop=(run / "stages" / "1-vanilla" / "progress.json").exists)))
     [piece] = status(run).pieces
     assert (piece.name, piece.doing, piece.of) == ("vanilla", "training", 160)
     seen: list[Any] = []
@@ -384,7 +384,7 @@ def test_status_from_outside(tmp_path: Path) -> None:
             seen.append((status(run), incumbent(run)))
 
     with store.lock(run):
-        experiment.finish(run, Dispatcher(tick=look, say=said.append))
+        experiment.finish(run, Dispatcher(watch=Watch(tick=look, say=said.append)))
     assert {now.state for now, _ in seen} == {"at work"}
     assert {piece.name for now, _ in seen for piece in now.pieces} >= {
         *("vanilla", "phase 1 up to 0.05, run 1 of 3", "phase 2 up to 0.1, run 3 of 3")

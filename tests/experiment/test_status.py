@@ -12,6 +12,7 @@ from bcl.experiment.phases import phase_line
 from bcl.experiment.status import incumbent
 from bcl.runs import store
 from bcl.runs.directory import RunDirectory, StageFolder, StoredDecision
+from bcl.runs.executors import Watch
 from bcl.settings import parse_settings
 
 # One run a phase, and thresholds that nothing so small can meet.
@@ -53,7 +54,7 @@ def test_the_line_of_a_phase_shows_returns_without_and_under_attack() -> None:
 
 def test_a_run_that_misses_the_nominal_threshold_is_shown_with_its_return_under_attack(tmp_path: Path) -> None:
     said: list[str] = []
-    experiment.finish(make(tmp_path), Dispatcher(say=said.append))
+    experiment.finish(make(tmp_path), Dispatcher(watch=Watch(say=said.append)))
     stage = RunDirectory(tmp_path).stages()[1]
     phases = [words for words in said if words.startswith("phase")]
     assert len(phases) == 2

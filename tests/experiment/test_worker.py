@@ -21,7 +21,7 @@ from bcl.errors import BclError, MissingExtra, StoreError, TrainingError, Weight
 from bcl.evaluation import Score
 from bcl.experiment import train_run
 from bcl.experiment.trackers import Trackers
-from bcl.learners.learner import Hooks, Task
+from bcl.learners.learner import Task
 from bcl.learners.pacing import Pace
 from bcl.policies import Policy, PolicySpec
 from bcl.policies.files import fingerprint, load
@@ -54,12 +54,12 @@ def tiny(*more: str) -> Config:
 DIGEST = hashlib.sha256(repr((1, tiny(), TASK, "")).encode()).hexdigest()[:16]  # in checkpoints of earlier versions
 
 
-def crash_at(step: int) -> Hooks:
+def crash_at(step: int) -> Callable[[int, int], None]:
     def progress(done: int, of: int) -> None:
         if done >= step:
             raise Crash
 
-    return Hooks(progress=progress)
+    return progress
 
 
 def numbers(folder: Path) -> list[dict]:
@@ -72,7 +72,7 @@ def numbers(folder: Path) -> list[dict]:
 def cut(tmp_path: Path) -> Path:
     """A run that was killed at step 120, after its checkpoint at 80."""
     with pytest.raises(Crash):
-        train_run(tmp_path / "cut", tiny(), TASK, None, "cpu", crash_at(120))
+        train_run(tmp_path / "cut", tiny(), TASK, None, "cpu", progress=crash_at(120))
     return tmp_path / "cut"
 
 
@@ -111,9 +111,8 @@ def test_a_killed_run_ends_as_if_it_had_not_been(tmp_path: Path, loss: str) -> N
     steps: list[int] = []
     for step in (40, 120, 160, 240):  # before the first checkpoint, between two, and when one is due
         with pytest.raises(Crash):
-            train_run(tmp_path / "cut", tiny(), task, None, "cpu", crash_at(step))
-    watch = Hooks(progress=lambda done, of: steps.append(done))
-    again = train_run(tmp_path / "cut", tiny(), task, None, "cpu", watch)
+            train_run(tmp_path / "cut", tiny(), task, None, "cpu", progress=crash_at(step))
+    again = train_run(tmp_path / "cut", tiny(), task, None, "cpu", progress=lambda done, of: steps.append(done))
     assert steps[0] == 168  # 240 was killed before its own
     assert fingerprint(again) == fingerprint(whole)
     assert numbers(tmp_path / "cut") == numbers(tmp_path / "whole")
@@ -125,12 +124,12 @@ def test_snapshots_that_the_checkpoint_does_not_know_are_dropped(tmp_path: Path)
     task, run = dataclasses.replace(TASK, loss="at", end=0.1, pace=pace), TrainingFolder(tmp_path)
     config = tiny("--dqn.steps=1200", "--dqn.checkpoint_steps=400")  # episodes end between two checkpoints
     with pytest.raises(Crash):
-        train_run(tmp_path, config, task, None, "cpu", crash_at(720))
+        train_run(tmp_path, config, task, None, "cpu", progress=crash_at(720))
     told = torch.load(run.checkpoint, weights_only=True)["state"]["pacer"]["told"]
     before = {increments: path.read_bytes() for increments, path in run.snapshots().items()}
     assert min(before) <= told < max(before)  # some of each
     with pytest.raises(Crash):
-        train_run(tmp_path, config, task, None, "cpu", crash_at(0))  # before it keeps another
+        train_run(tmp_path, config, task, None, "cpu", progress=crash_at(0))  # before it keeps another
     after = {increments: path.read_bytes() for increments, path in run.snapshots().items()}
     assert after == {increments: kept for increments, kept in before.items() if increments <= told}
 
@@ -159,8 +158,8 @@ def test_a_checkpoint_of_version_0_1_stores_no_times(cut: Path) -> None:
 def test_without_its_replay_memory_a_run_completes(tmp_path: Path) -> None:
     config, done = tiny("--dqn.checkpoint_replay", "false"), list[int]()
     with pytest.raises(Crash):
-        train_run(tmp_path, config, TASK, None, "cpu", crash_at(120))
-    train_run(tmp_path, config, TASK, None, "cpu", Hooks(progress=lambda step, of: done.append(step)))
+        train_run(tmp_path, config, TASK, None, "cpu", progress=crash_at(120))
+    train_run(tmp_path, config, TASK, None, "cpu", progress=lambda step, of: done.append(step))
     assert done[0] == 88
     assert [row["step"] for row in numbers(tmp_path)] == list(range(40, 321, 40))
 
@@ -169,7 +168,7 @@ def test_without_its_replay_memory_a_run_completes(tmp_path: Path) -> None:
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_a_run_killed_on_a_gpu_continues_there_and_only_there(tmp_path: Path) -> None:
     with pytest.raises(Crash):
-        train_run(tmp_path, tiny(), TASK, None, "cuda", crash_at(120))
+        train_run(tmp_path, tiny(), TASK, None, "cuda", progress=crash_at(120))
     with pytest.raises(StoreError, match="made on cuda; take --device cuda"):
         train_run(tmp_path, tiny(), TASK, None, "cpu")
     policy = train_run(tmp_path, tiny(), TASK, None, "cuda")
@@ -241,7 +240,7 @@ def test_a_checkpoint_of_before_a_setting_was_added_continues(cut: Path) -> None
         torch.save(kept | {"settings": without}, cut / "checkpoint.pt")
         expected = pytest.raises(Crash) if same else pytest.raises(StoreError, match="was made under other settings")
         with expected:
-            train_run(cut, tiny(), TASK, None, "cpu", crash_at(81))
+            train_run(cut, tiny(), TASK, None, "cpu", progress=crash_at(81))
     torch.save(kept | {"settings": "gone = 1"}, cut / "checkpoint.pt")
     with pytest.raises(StoreError, match=r"is damaged \(unknown setting 'gone'.*; delete it"):
         train_run(cut, tiny(), TASK, None, "cpu")
@@ -253,7 +252,7 @@ def test_a_checkpoint_that_has_a_digest_in_place_of_settings(cut: Path) -> None:
         kept.pop(name)
     torch.save(kept | {"identity": DIGEST}, cut / "checkpoint.pt")
     with pytest.raises(Crash):
-        train_run(cut, tiny(), TASK, None, "cpu", crash_at(81))
+        train_run(cut, tiny(), TASK, None, "cpu", progress=crash_at(81))
     assert [row["step"] for row in numbers(cut)] == [40, 80]  # it went on from there
     torch.save(kept | {"identity": "of settings there were"}, cut / "checkpoint.pt")
     refused = r"by an earlier version of bcl, under other settings, or from another agent; delete it to have .* trained"
@@ -280,7 +279,7 @@ def test_a_full_disk_keeps_the_old_checkpoint(tmp_path: Path, monkeypatch: pytes
             monkeypatch.setattr(os, "write", almost_full)
 
     with pytest.raises(StoreError, match=r"checkpoint\.pt': No space left on device; free some space"):
-        train_run(path.parent, tiny(), TASK, None, "cpu", Hooks(progress=progress))
+        train_run(path.parent, tiny(), TASK, None, "cpu", progress=progress)
     monkeypatch.undo()
     assert path.read_bytes() == old[0]
     assert sorted(os.listdir(path.parent)) == ["checkpoint.pt", "metrics.jsonl"]
@@ -355,7 +354,7 @@ def test_tensorboard_shows_what_the_metrics_hold(tmp_path: Path) -> None:
     reader = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     trackers = Trackers(tensorboard=True)
     with pytest.raises(Crash):
-        train_run(tmp_path, tiny(), TASK, None, "cpu", crash_at(120), trackers)
+        train_run(tmp_path, tiny(), TASK, None, "cpu", trackers, crash_at(120))
     train_run(tmp_path, tiny(), TASK, None, "cpu", trackers=trackers)
     events = reader.EventAccumulator(str(tmp_path / "tensorboard")).Reload()
     rows = numbers(tmp_path)
@@ -428,7 +427,7 @@ def test_wandb_gets_what_the_metrics_hold_as_one_run(tmp_path: Path, monkeypatch
     monkeypatch.setitem(sys.modules, "wandb", fake)
     trackers = Trackers(wandb="robust")
     with pytest.raises(Crash):
-        train_run(tmp_path, tiny(), TASK, None, "cpu", crash_at(120), trackers)
+        train_run(tmp_path, tiny(), TASK, None, "cpu", trackers, crash_at(120))
     train_run(tmp_path, tiny(), TASK, None, "cpu", trackers=trackers)
     assert fake.finished == len(fake.begun) == 2
     assert {about["project"] for about in fake.begun} == {"robust"}

@@ -11,10 +11,11 @@ from bcl.bounds import certified, input_box, margins
 from bcl.config import DistillConfig
 from bcl.errors import ConfigError, WeightsError
 from bcl.learners import distill, learner
-from bcl.learners.learner import Hooks, Task
+from bcl.learners.learner import Record, Task
 from bcl.learners.pacing import Pace
 from bcl.policies import Policy, PolicySpec
 from bcl.policies.files import save
+from tests.learners.told import Told
 
 BUDGET = 0.2  # states are one-hot: below 0.5 every one can be told from the others
 SMALL = DistillConfig(
@@ -57,7 +58,7 @@ def test_a_student_holds_its_teachers_actions_within_the_budget(chain, kind, box
     rows = []
     config = replace(SMALL, box=box, spread=spread)
     with torch.enable_grad():
-        distill.train(student, env, config, Task("distill", 0.0, BUDGET, 0, PACE), Hooks(rows.append))
+        distill.train(student, env, config, Task("distill", 0.0, BUDGET, 0, PACE), Told(log=rows.append))
     assert rows[-1]["eps"] == pytest.approx(BUDGET)
     assert torch.equal(student(STATES).argmax(dim=1), actions)
     if box == 1:
@@ -86,7 +87,7 @@ def test_budgets_are_spread_below_the_current_one(chain, monkeypatch, box):
     env = chain(4, limits=(7,))
     config = replace(SMALL, box=box, spread=0.7, steps=80, accelerate="none")
     task = Task("distill", BUDGET, 2 * BUDGET, 0, replace(PACE, start=BUDGET, target=2 * BUDGET, rise_steps=10**9))
-    distill.train(teacher_of(env, "dueling-mlp", 3), env, config, task, Hooks())
+    distill.train(teacher_of(env, "dueling-mlp", 3), env, config, task, Record())
     total = asked[-1] + (boxed[-1] if box else 0)
     assert len(total) == SMALL.batch_size
     assert total.max().item() == pytest.approx(BUDGET, abs=1e-4)
@@ -102,7 +103,7 @@ def test_bounds_alone_cover_the_whole_budget(chain, monkeypatch):
     env = chain(4, limits=(7,))
     task = Task("distill", BUDGET, 2 * BUDGET, 0, replace(PACE, start=BUDGET, target=2 * BUDGET, rise_steps=10**9))
     config = replace(SMALL, box=1.0, spread=0.7, steps=80, accelerate="none")
-    distill.train(teacher_of(env, "dueling-mlp", 3), env, config, task, Hooks())
+    distill.train(teacher_of(env, "dueling-mlp", 3), env, config, task, Record())
     assert boxed[-1].min().item() == pytest.approx(BUDGET, abs=1e-4)
 
 
@@ -119,7 +120,7 @@ def last_loss(chain, monkeypatch):
     def train(**settings):
         env = chain(4, limits=(7,))
         config = replace(SMALL, steps=80, accelerate="none", **settings)
-        distill.train(teacher_of(env, "dueling-mlp", 3), env, config, Task("distill", 0.0, BUDGET, 0, PACE), Hooks())
+        distill.train(teacher_of(env, "dueling-mlp", 3), env, config, Task("distill", 0.0, BUDGET, 0, PACE), Record())
         return given[-1]
 
     monkeypatch.setattr(distill.losses, "distilled", looking)
@@ -164,7 +165,7 @@ def test_a_student_may_have_another_teacher_than_its_start(chain, tmp_path):
     assert not torch.equal(student(STATES).argmax(dim=1), actions)
     save(teacher, tmp_path / "teacher.safetensors")
     config = replace(SMALL, teacher=str(tmp_path / "teacher.safetensors"))
-    distill.train(student, env, config, Task("distill", 0.0, BUDGET, 0, PACE), Hooks())
+    distill.train(student, env, config, Task("distill", 0.0, BUDGET, 0, PACE), Record())
     assert torch.equal(student(STATES).argmax(dim=1), actions)
     assert proven(student, actions).all()
 
@@ -213,14 +214,14 @@ def test_the_budget_waits_for_what_it_is_paced_by(chain, monkeypatch, paced_by, 
     monkeypatch.setattr(losses, "distilled", none_held)
     monkeypatch.setattr(losses, "gain", lambda *_: torch.ones(()))
     config = replace(SMALL, steps=800, paced_by=paced_by)
-    distill.train(student, env, config, Task("distill", 0.0, BUDGET, 0, PACE), Hooks(rows.append))
+    distill.train(student, env, config, Task("distill", 0.0, BUDGET, 0, PACE), Told(log=rows.append))
     assert (rows[-1]["eps"] > PACE.first) == rises
 
 
 def test_it_needs_a_pace(chain):
     env = chain(4)
     with pytest.raises(ConfigError, match='strategy = "paced"'):
-        distill.train(teacher_of(env, "dueling-mlp", 0), env, SMALL, Task("distill", 0.0, BUDGET, 0), Hooks())
+        distill.train(teacher_of(env, "dueling-mlp", 0), env, SMALL, Task("distill", 0.0, BUDGET, 0), Record())
 
 
 def test_a_teacher_without_preferences_is_refused(chain):
@@ -230,4 +231,4 @@ def test_a_teacher_without_preferences_is_refused(chain):
         for parameter in blank.parameters():
             parameter.zero_()
     with pytest.raises(ConfigError, match="all actions the same action score"):
-        distill.train(blank, env, SMALL, Task("distill", 0.0, BUDGET, 0, PACE), Hooks())
+        distill.train(blank, env, SMALL, Task("distill", 0.0, BUDGET, 0, PACE), Record())

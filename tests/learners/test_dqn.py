@@ -13,8 +13,9 @@ from bcl.config import AttackConfig
 from bcl.envs import Step
 from bcl.errors import TrainingError
 from bcl.learners.dqn import Player, train
-from bcl.learners.learner import HeldActions, Hooks
+from bcl.learners.learner import HeldActions
 from bcl.learners.metrics import Meter
+from tests.learners.told import Told
 
 every_form = pytest.mark.parametrize(
     ("loss", "form"),
@@ -41,8 +42,8 @@ def updates(learner):
     return int(next(iter(learner.optimizer.state.values()))["step"]) if learner.optimizer.state else 0
 
 
-def run(learner, state=None, **hooks):
-    return train(learner.policy, learner.env, learner.config, learner.adversary, learner.task, Hooks(**hooks), state)
+def run(learner, state=None, **told):
+    return train(learner.policy, learner.env, learner.config, learner.adversary, learner.task, Told(**told), state)
 
 
 def from_file(state):
@@ -394,10 +395,10 @@ def test_a_stop_saves_first(make):
         return len(asked) == 7
 
     with pytest.raises(KeyboardInterrupt):
-        run(learner, interrupted=interrupted, save=lambda state: states.append(state["step"]))
+        run(learner, stop=interrupted, save=lambda state: states.append(state["step"]))
     assert states == [28]
     with pytest.raises(KeyboardInterrupt):
-        run(make(steps=200), interrupted=lambda: True)  # nobody keeps checkpoints
+        run(make(steps=200), stop=lambda: True)  # nobody keeps checkpoints
 
 
 @pytest.mark.parametrize("reward", [math.nan, math.inf, 1e30])

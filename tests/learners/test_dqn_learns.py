@@ -6,10 +6,11 @@ import pytest
 
 from bcl.config import AttackConfig, DqnConfig
 from bcl.learners import dqn
-from bcl.learners.learner import Hooks, Task
+from bcl.learners.learner import Task
 from bcl.learners.pacing import Pace
 from bcl.policies import Policy
 from tests.learners.evidence import Evidence, fresh_policy, right_answers
+from tests.learners.told import Told
 
 SEED = 1
 TARGET = 0.2  # AT mixes clean and attacked errors, so it needs about twice the budget that it is to hold
@@ -25,7 +26,7 @@ def trained(task: Task, attack: AttackConfig | None = None, **settings: Any) -> 
     """An agent, and the budgets of its rows."""
     policy, rows = fresh_policy("dueling-mlp", SEED), []
     config = DqnConfig(**(CONFIG | {"steps": 16_384} | settings))
-    dqn.train(policy, Evidence(64), config, attack or AttackConfig(), task, Hooks(log=rows.append))
+    dqn.train(policy, Evidence(64), config, attack or AttackConfig(), task, Told(log=rows.append))
     return policy, [row["eps"] for row in rows]
 
 

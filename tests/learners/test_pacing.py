@@ -12,9 +12,10 @@ from bcl.config import resolve
 from bcl.envs import make_env
 from bcl.errors import ConfigError
 from bcl.learners import distill, dqn, ppo
-from bcl.learners.learner import Hooks, Task
+from bcl.learners.learner import Record, Task
 from bcl.learners.pacing import NONE_PLAYED, Pace, Paced, Pacer, Played, advance, begin
 from bcl.policies import Policy, PolicySpec
+from tests.learners.told import Told
 
 PACE = Pace(
     start=0.0,
@@ -224,9 +225,9 @@ def test_nothing_is_learned_before_the_start_was_judged():
         samples_per_step=4.0,
     )
     rows = []
-    hooks = Hooks(log=lambda row: rows.append((row, same(weights(policy), start))))
+    told = Told(log=lambda row: rows.append((row, same(weights(policy), start))))
     task = Task("radial", 0.0, 0.1, 0, replace(QUICK, first_episodes=8, nominal_threshold=0.5, adaptive=True))
-    dqn.train(policy, env, config, resolve("cartpole").attack, task, hooks)
+    dqn.train(policy, env, config, resolve("cartpole").attack, task, told)
     env.close()
     episodes = 0
     for row, unchanged in rows:
@@ -240,7 +241,7 @@ def test_a_run_too_short_to_judge_its_start_is_refused():
     config = replace(resolve("cartpole").dqn, steps=400, num_envs=4, replay_initial=8, batch_size=8, log_steps=40)
     task = Task("radial", 0.0, 0.1, 0, replace(QUICK, first_episodes=1_000))
     with pytest.raises(ConfigError, match="end before enough episodes ended"):
-        dqn.train(small_policy(), env, config, resolve("cartpole").attack, task, Hooks())
+        dqn.train(small_policy(), env, config, resolve("cartpole").attack, task, Record())
     env.close()
 
 
@@ -279,9 +280,9 @@ def test_a_resumed_run_is_the_uninterrupted_one(section):
     def run(state=None):
         states, rows = [], []
         policy = small_policy(kind)
-        hooks = Hooks(log=rows.append, save=lambda state: states.append(copy.deepcopy(state)))
+        told = Told(log=rows.append, save=lambda state: states.append(copy.deepcopy(state)))
         with_env = make_env(config.game, 4)
-        train(policy, with_env, learner, *attack, task, hooks, state)
+        train(policy, with_env, learner, *attack, task, told, state)
         return weights(policy), states, [(row["step"], row["eps"]) for row in rows]
 
     whole, states, rows = run()

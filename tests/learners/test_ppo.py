@@ -11,8 +11,8 @@ from bcl import losses
 from bcl.config import AttackConfig, PpoConfig
 from bcl.errors import ConfigError, TrainingError, WeightsError
 from bcl.learners import ppo
-from bcl.learners.learner import Hooks
 from bcl.learners.ppo import ReturnScale
+from tests.learners.told import Told
 
 every_loss = pytest.mark.parametrize("loss", ["standard", "radial", "at"])
 
@@ -25,10 +25,8 @@ def same(first, second):
     return all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
 
 
-def run(learner, state=None, **hooks):
-    return ppo.train(
-        learner.policy, learner.env, learner.config, learner.adversary, learner.task, Hooks(**hooks), state
-    )
+def run(learner, state=None, **told):
+    return ppo.train(learner.policy, learner.env, learner.config, learner.adversary, learner.task, Told(**told), state)
 
 
 def from_file(state):
@@ -399,7 +397,7 @@ def test_a_stop_saves_first(make_ppo):
     with pytest.raises(KeyboardInterrupt):
         run(
             make_ppo(),
-            interrupted=lambda: asked.append(None) or len(asked) == 3,
+            stop=lambda: asked.append(None) or len(asked) == 3,
             save=lambda state: states.append(state["step"]),
         )
     assert states == [120]

@@ -6,7 +6,7 @@ import pytest
 
 from bcl.config import Config, resolve
 from bcl.experiment import train_run
-from bcl.learners.learner import Hooks, Task
+from bcl.learners.learner import Task
 from bcl.policies.files import fingerprint
 from bcl.settings import parse_settings
 
@@ -40,10 +40,9 @@ def test_a_cut_run_ends_as_a_whole_one(tmp_path: Path, game: str, loss: str) -> 
             raise Crash
 
     with pytest.raises(Crash):
-        train_run(tmp_path / "cut", config, task, None, "cpu", Hooks(progress=progress))
+        train_run(tmp_path / "cut", config, task, None, "cpu", progress=progress)
     steps: list[int] = []
-    watch = Hooks(progress=lambda done, of: steps.append(done))
-    again = train_run(tmp_path / "cut", config, task, None, "cpu", watch)
+    again = train_run(tmp_path / "cut", config, task, None, "cpu", progress=lambda done, of: steps.append(done))
     assert steps[0] > 16, "it continues, and does not begin anew"
     assert fingerprint(again) == fingerprint(whole)
     assert again.spec.notes == whole.spec.notes

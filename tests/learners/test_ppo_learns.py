@@ -14,7 +14,7 @@ from bcl.envs import make_env
 from bcl.evaluation import evaluate
 from bcl.experiment import train_run
 from bcl.learners import ppo
-from bcl.learners.learner import Hooks, Task
+from bcl.learners.learner import Record, Task
 from bcl.policies import Policy
 from bcl.settings import parse_settings
 from tests.learners.evidence import Evidence, fresh_policy, right_answers
@@ -30,7 +30,7 @@ def trained(loss: Any, attack: AttackConfig | None = None) -> Policy:
     )  # fmt: skip
     # AT mixes clean and attacked logits, so it needs about twice the budget; bounds are wider than attacks as it is.
     end = {"standard": 0.0, "radial": 0.1, "at": 0.2}[loss]
-    ppo.train(policy, Evidence(64), config, attack or AttackConfig(), Task(loss, 0.0, end, SEED), Hooks())
+    ppo.train(policy, Evidence(64), config, attack or AttackConfig(), Task(loss, 0.0, end, SEED), Record())
     return policy
 
 

@@ -17,9 +17,8 @@ from bcl.attacks import FGSM, PGD, Attack, UniformNoise, attack_to_dict, suite
 from bcl.config import resolve, resolve_stages
 from bcl.envs import make_env
 from bcl.errors import StoreError
-from bcl.evaluation import Flag
 from bcl.experiment import Verdict
-from bcl.experiment.status import Piece, work_of
+from bcl.experiment.status import work_of
 from bcl.games import game_to_dict
 from bcl.policies import Policy, PolicySpec
 from bcl.reports import figures
@@ -27,7 +26,8 @@ from bcl.reports.collect import agent_file, collect, report_file, shown_run
 from bcl.reports.page import page
 from bcl.reports.published import result_for
 from bcl.runs import store
-from bcl.runs.directory import Repeats, RunDirectory
+from bcl.runs.directory import Piece, Repeats, RunDirectory
+from bcl.runs.results import Flag
 from tests.reports.conftest import START, played, rewritten
 
 

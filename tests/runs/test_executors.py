@@ -14,15 +14,11 @@ import pytest
 
 from bcl.errors import ConfigError
 from bcl.runs import executors, store
-from bcl.runs.executors import BackgroundJobs, Executor, InThisProcess, Job, JobFailed, JobKilled, Processes
+from bcl.runs.executors import BackgroundJobs, Executor, InThisProcess, Job, JobFailed, JobKilled, Processes, Watch
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))  # spawned processes import the jobs by this path
 from tests.runs import jobs_for_tests as work  # noqa: E402
-
-
-def never() -> bool:
-    return False
 
 
 def counting(root: Path, *steps: int, pause: float = 0.03) -> list[Job]:
@@ -49,21 +45,21 @@ def alive(pid: int) -> bool:
 @pytest.mark.parametrize("executor", [InThisProcess(), Processes(3)], ids=["here", "processes"])
 def test_results_come_in_order_and_running_again_finds_them(executor: Executor, tmp_path: Path) -> None:
     jobs, ticks = counting(tmp_path, 12, 2, 5), []
-    results = executor.run(jobs, never, lambda: ticks.append(time.time()))
+    results = executor.run(jobs, Watch(tick=lambda: ticks.append(time.time())))
     for job in jobs:
         next(results)
         assert steps_of(job) == list(range(1, job.args[0] + 1))
     assert next(results, "end") == "end"
     assert len(ticks) > 3
     before = [job.folder.joinpath("result.json").stat() for job in jobs]
-    assert len(list(executor.run(jobs, never))) == 3
+    assert len(list(executor.run(jobs))) == 3
     assert [job.folder.joinpath("result.json").stat() for job in jobs] == before
 
 
 def test_processes_work_at_the_same_time_but_not_more_than_parallel(tmp_path: Path) -> None:
     partners = {"a": "b", "b": "a", "c": "a"}  # the first two end only once both have begun
     jobs = [Job(tmp_path / name, work.meet, (partners[name],)) for name in partners]
-    assert len(list(Processes(2).run(jobs, never))) == 3
+    assert len(list(Processes(2).run(jobs))) == 3
     assert max(int((tmp_path / name / "at work").read_text()) for name in partners) == 2
 
 
@@ -76,14 +72,14 @@ def test_processes_share_the_cores_and_leave_the_callers_environment(
         monkeypatch.setenv("OMP_NUM_THREADS", given)
     monkeypatch.setattr("os.cpu_count", lambda: 6)
     before = dict(os.environ)
-    [_] = Processes(2).run([Job(tmp_path, work.note_threads, ())], never)
+    [_] = Processes(2).run([Job(tmp_path, work.note_threads, ())])
     assert (tmp_path / "threads").read_text() == (given or "3")
     assert dict(os.environ) == before
 
 
 def test_closing_kills_at_once(tmp_path: Path) -> None:
     jobs = [*counting(tmp_path, 1), Job(tmp_path / "deaf", work.deaf, (60.0,))]
-    results = Processes(2).run(jobs, never)
+    results = Processes(2).run(jobs)
     next(results)
     wait_for((tmp_path / "deaf" / "pid").exists)
     results.close()
@@ -95,10 +91,10 @@ def test_closing_kills_at_once(tmp_path: Path) -> None:
 def test_stop_keeps_checkpoints_and_running_again_continues(executor: Executor, tmp_path: Path) -> None:
     jobs = counting(tmp_path, 30, 25)
     with pytest.raises(KeyboardInterrupt):
-        list(executor.run(jobs, (tmp_path / "0" / "checkpoint").exists))
+        list(executor.run(jobs, Watch((tmp_path / "0" / "checkpoint").exists)))
     at = int((tmp_path / "0" / "checkpoint").read_text())
     assert 1 <= at < 30
-    assert len(list(executor.run(jobs, never))) == 2
+    assert len(list(executor.run(jobs))) == 2
     assert (tmp_path / "0" / f"begun-at-{at}").exists()
     assert [steps_of(job) for job in jobs] == [list(range(1, 31)), list(range(1, 26))]
 
@@ -106,26 +102,26 @@ def test_stop_keeps_checkpoints_and_running_again_continues(executor: Executor, 
 def test_stop_waits_only_so_long_for_the_deaf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(executors, "PATIENCE", 0.5)
     with pytest.raises(KeyboardInterrupt):
-        list(Processes(1).run([Job(tmp_path, work.deaf, (60.0,))], (tmp_path / "pid").exists))
+        list(Processes(1).run([Job(tmp_path, work.deaf, (60.0,))], Watch((tmp_path / "pid").exists)))
     assert not alive(int((tmp_path / "pid").read_text()))
 
 
 @pytest.mark.parametrize("executor", [InThisProcess(), Processes(2)], ids=["here", "processes"])
 def test_stop_before_the_beginning_begins_nothing(executor: Executor, tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
-        list(executor.run(counting(tmp_path, 3), lambda: True))
+        list(executor.run(counting(tmp_path, 3), Watch(lambda: True)))
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_job_that_was_told_by_others_interrupts_all(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
-        list(Processes(1).run([Job(tmp_path, work.told_itself, ())], never))
+        list(Processes(1).run([Job(tmp_path, work.told_itself, ())]))
 
 
 def test_a_mistake_is_raised_as_itself_after_the_jobs_before_it(tmp_path: Path) -> None:
     late = tmp_path / "late"
     jobs = [*counting(tmp_path, 40), Job(tmp_path / "bad", work.mistake, ()), Job(late, work.deaf, (0.0,))]
-    results = Processes(2).run(jobs, never)
+    results = Processes(2).run(jobs)
     next(results)
     assert steps_of(jobs[0]) == list(range(1, 41))
     with pytest.raises(ConfigError) as caught:
@@ -137,13 +133,13 @@ def test_a_mistake_is_raised_as_itself_after_the_jobs_before_it(tmp_path: Path) 
 def test_a_failed_early_job_cancels_the_rest(tmp_path: Path) -> None:
     jobs = [Job(tmp_path / "bad", work.mistake, ()), Job(tmp_path / "deaf", work.deaf, (60.0,))]
     with pytest.raises(ConfigError):
-        next(Processes(2).run(jobs, never))
+        next(Processes(2).run(jobs))
     assert not (tmp_path / "deaf" / "marker").exists()
 
 
 def test_a_bug_comes_with_its_traceback_though_its_exception_cannot_travel(tmp_path: Path) -> None:
     with pytest.raises(JobFailed, match=r"(?s)jobs_for_tests.*in deep.*Unpicklable") as caught:
-        list(Processes(1).run([Job(tmp_path, work.bug, ())], never))
+        list(Processes(1).run([Job(tmp_path, work.bug, ())]))
     assert str(tmp_path) in str(caught.value)
     assert len(str(caught.value)) > 200_000
 
@@ -151,7 +147,7 @@ def test_a_bug_comes_with_its_traceback_though_its_exception_cannot_travel(tmp_p
 @pytest.mark.parametrize(("how", "words"), [(work.killed, "SIGKILL"), (work.silent_exit, "exit code 3")])
 def test_a_killed_process_is_one_sentence(how: Callable[..., None], words: str, tmp_path: Path) -> None:
     with pytest.raises(JobKilled, match=words) as caught:
-        list(Processes(1).run([Job(tmp_path, how, ())], never))
+        list(Processes(1).run([Job(tmp_path, how, ())]))
     assert str(tmp_path) in caught.value.message
     assert "\n" not in str(caught.value)
 
@@ -163,7 +159,7 @@ from bcl.runs.executors import Job, Processes
 from tests.runs import jobs_for_tests as work
 if __name__ == "__main__":
     root = Path(sys.argv[1])
-    list(Processes(2).run([Job(root / name, work.deaf, (60.0,)) for name in "ab"], lambda: False))
+    list(Processes(2).run([Job(root / name, work.deaf, (60.0,)) for name in "ab"]))
 """
 
 
@@ -210,7 +206,7 @@ def test_a_crew_works_on_several_jobs_and_waits_for_the_one_that_is_asked_for(tm
     slow = Job(tmp_path / "slow", work.deaf, (60.0,))
     [quick] = counting(tmp_path, 3)
     ticks: list[float] = []
-    with BackgroundJobs(never, lambda: ticks.append(0.0)) as background:
+    with BackgroundJobs(Watch(tick=lambda: ticks.append(0.0))) as background:
         for job in (slow, quick, slow):
             background.begin(job)
         background.wait(quick.folder)
@@ -228,7 +224,7 @@ def test_the_error_of_a_crews_job_is_raised_where_it_is_waited_for_and_ends_the_
     wrong = Job(tmp_path / "wrong", work.mistake, ())
 
     def wait_for_the_wrong_one() -> None:
-        with BackgroundJobs(never, lambda: None) as background:
+        with BackgroundJobs(Watch()) as background:
             background.begin(slow)
             background.begin(wrong)
             wait_for((tmp_path / "slow" / "pid").exists)
@@ -244,7 +240,7 @@ def test_a_crew_that_is_stopped_lets_all_keep_checkpoints(tmp_path: Path) -> Non
     begun = [tmp_path / name / "checkpoint" for name in "01"]
 
     def wait_for_the_first() -> None:
-        with BackgroundJobs(lambda: all(map(Path.exists, begun)), lambda: None) as background:
+        with BackgroundJobs(Watch(lambda: all(map(Path.exists, begun)))) as background:
             for job in jobs:
                 background.begin(job)
             background.wait(jobs[0].folder)
@@ -263,7 +259,7 @@ from pathlib import Path
 from bcl.runs.executors import Job, Processes
 from tests.runs import jobs_for_tests as work
 print("begins")
-list(Processes(2).run([Job(Path({folder!r}), work.count, (2, 0.0))], lambda: False))
+list(Processes(2).run([Job(Path({folder!r}), work.count, (2, 0.0))]))
 print("ends")
 """
 

@@ -25,7 +25,7 @@ from bcl.policies import Policy
 from bcl.policies.files import fingerprint, load
 from bcl.runs import ray_executor, store
 from bcl.runs.directory import RunDirectory
-from bcl.runs.executors import InThisProcess, Job, JobFailed
+from bcl.runs.executors import InThisProcess, Job, JobFailed, Watch
 from bcl.runs.ray_executor import RayCluster
 from bcl.settings import parse_settings
 
@@ -68,10 +68,6 @@ def executor(cluster: Cluster) -> Iterator[RayCluster]:
     wait_for(lambda: {*leftovers()} <= before)
 
 
-def never() -> bool:
-    return False
-
-
 def leftovers() -> list[Path]:
     mine = f"bcl-jobs-{os.getuid()}"
     found = [p for p in Path(os.environ["TMPDIR"]).glob("*") if p.name not in ("ray", mine)]
@@ -102,7 +98,7 @@ def test_results_come_in_order_and_equal_those_made_here(cluster: Cluster, tmp_p
     jobs, ticks = counting(tmp_path / "there", 100, 2, 5), []
     store.write_text(jobs[1].folder / "checkpoint", "1")  # this one was begun before
     store.write_text(jobs[1].folder / "sub" / "metrics.jsonl", '{"step": 1}\n')
-    results = executor.run(jobs, never, lambda: ticks.append(time.time()))
+    results = executor.run(jobs, Watch(tick=lambda: ticks.append(time.time())))
     for job in jobs:
         next(results)
         assert (job.folder / "result.json").exists()
@@ -114,7 +110,7 @@ def test_results_come_in_order_and_equal_those_made_here(cluster: Cluster, tmp_p
     assert (jobs[1].folder / "begun-at-1").exists()
     spans = [store.read_metrics(job.folder / "sub" / "metrics.jsonl") for job in jobs]
     assert spans[1][-1]["time"] < spans[0][-1]["time"], "they worked at the same time"
-    assert len(list(InThisProcess().run(counting(tmp_path / "here", 100, 2, 5, pause=0), never))) == 3
+    assert len(list(InThisProcess().run(counting(tmp_path / "here", 100, 2, 5, pause=0)))) == 3
     assert files(tmp_path / "there") == files(tmp_path / "here")
 
 
@@ -129,11 +125,11 @@ def test_a_lost_machine_is_replaced_and_the_job_continues_from_its_checkpoint(
             losses.append(time.monotonic())
             cluster.remove_node(next(iter(cluster.worker_nodes)), allow_graceful=False)
 
-    assert len(list(executor.run(jobs, never, lose_one))) == 2
+    assert len(list(executor.run(jobs, Watch(tick=lose_one)))) == 2
     assert losses
     begun = [sorted(p.name for p in job.folder.glob("begun-at-*")) for job in jobs]
     assert sorted(map(len, begun)) == [1, 2], begun
-    assert len(list(InThisProcess().run(counting(tmp_path / "here", 20, 20, pause=0), never))) == 2
+    assert len(list(InThisProcess().run(counting(tmp_path / "here", 20, 20, pause=0)))) == 2
     assert files(tmp_path / "there") == files(tmp_path / "here")
     cluster.add_node(num_cpus=1)
 
@@ -173,7 +169,7 @@ def test_a_curriculum_that_loses_a_machine_in_mid_phase_decides_as_it_does_at_ho
             cluster.remove_node(next(iter(cluster.worker_nodes)), allow_graceful=False)
 
     cut = (stage / "result.json").exists  # the verdict needs no cluster, and is quicker at home
-    there = Dispatcher(executor, tick=lose_one, interrupted=cut)
+    there = Dispatcher(executor, watch=Watch(cut, lose_one))
     try:
         with pytest.raises(KeyboardInterrupt):
             experiment.finish(tmp_path / "there", there)
@@ -193,18 +189,18 @@ def test_a_curriculum_that_loses_a_machine_in_mid_phase_decides_as_it_does_at_ho
 def test_stop_fetches_the_last_checkpoint_and_running_again_continues(executor: RayCluster, tmp_path: Path) -> None:
     jobs = counting(tmp_path, 50, 50, 50)  # the third one waits for room
     with pytest.raises(KeyboardInterrupt):
-        list(executor.run(jobs, (tmp_path / "0" / "checkpoint").exists))
+        list(executor.run(jobs, Watch((tmp_path / "0" / "checkpoint").exists)))
     at = int((tmp_path / "0" / "checkpoint").read_text())
     rows = store.read_metrics(tmp_path / "0" / "sub" / "metrics.jsonl")
     assert rows[-1]["step"] == at < 50
-    assert len(list(executor.run(jobs[:1], never))) == 1
+    assert len(list(executor.run(jobs[:1]))) == 1
     assert (tmp_path / "0" / f"begun-at-{at}").exists()
     assert store.read_json(tmp_path / "0" / "result.json")["steps"] == list(range(1, 51))
 
 
 def test_closing_kills_at_once(executor: RayCluster, tmp_path: Path) -> None:
     jobs = [*counting(tmp_path, 1), Job(tmp_path / "deaf", work.deaf, (60.0,))]
-    results = executor.run(jobs, never)
+    results = executor.run(jobs)
     next(results)
     results.close()
     assert not (tmp_path / "deaf" / "marker").exists()
@@ -213,10 +209,10 @@ def test_closing_kills_at_once(executor: RayCluster, tmp_path: Path) -> None:
 def test_errors_come_as_they_do_from_processes(executor: RayCluster, tmp_path: Path) -> None:
     jobs = [Job(tmp_path / "bad", work.mistake, ()), Job(tmp_path / "deaf", work.deaf, (60.0,))]
     with pytest.raises(ConfigError) as caught:
-        list(executor.run(jobs, never))
+        list(executor.run(jobs))
     assert (caught.value.message, caught.value.hint) == (f"a mistake in '{tmp_path / 'bad'}'", "a way out")
     with pytest.raises(JobFailed, match=r"(?s)in deep.*Unpicklable"):
-        list(executor.run([Job(tmp_path, work.bug, ())], never))
+        list(executor.run([Job(tmp_path, work.bug, ())]))
 
 
 def test_a_job_that_is_always_killed_is_given_up(
@@ -224,7 +220,7 @@ def test_a_job_that_is_always_killed_is_given_up(
 ) -> None:
     monkeypatch.setattr(ray_executor, "RETRIES", 1)
     with pytest.raises(BclError, match=r"lost 2 times.*SIGKILL") as caught:
-        list(executor.run([Job(tmp_path, work.killed, ())], never))
+        list(executor.run([Job(tmp_path, work.killed, ())]))
     assert str(tmp_path) in caught.value.message
     assert "\n" not in str(caught.value)
 
@@ -236,7 +232,7 @@ def test_a_big_file_travels_once(executor: RayCluster, tmp_path: Path, monkeypat
         store, "write_bytes", lambda path, data: written.append((path.name, len(data))) or write(path, data)
     )
     size = 60_000_000
-    assert len(list(executor.run([Job(tmp_path, work.big, (size, 0.2))], never))) == 1
+    assert len(list(executor.run([Job(tmp_path, work.big, (size, 0.2))]))) == 1
     assert written.count(("big", size)) == 1
     assert (tmp_path / "big").stat().st_size == size
 
@@ -245,17 +241,17 @@ def test_what_the_cluster_cannot_do_is_said(cluster: Cluster, tmp_path: Path, mo
     job = Job(tmp_path, work.count, (1, 0.0))
     ray.shutdown()
     with pytest.raises(BclError, match="no machine of the Ray cluster has 99 CPUs and 0 GPUs"):
-        list(RayCluster(cluster.address, 99, 0).run([job], never))
+        list(RayCluster(cluster.address, 99, 0).run([job]))
     with pytest.raises(BclError, match="cannot use the Ray cluster 'nonsense'"):
-        list(RayCluster("nonsense", 1, 0).run([job], never))
+        list(RayCluster("nonsense", 1, 0).run([job]))
     only_here = ModuleType("only_here")
     exec("def work(folder, stop): pass", only_here.__dict__)
     monkeypatch.setitem(sys.modules, "only_here", only_here)
     with pytest.raises(BclError, match=r"cannot import 'only_here'.*install"):
-        list(RayCluster(cluster.address, 1, 0).run([Job(tmp_path, only_here.work, ())], never))
+        list(RayCluster(cluster.address, 1, 0).run([Job(tmp_path, only_here.work, ())]))
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(MissingExtra, match="pip install"):
-        list(RayCluster(cluster.address, 1, 0).run([job], never))
+        list(RayCluster(cluster.address, 1, 0).run([job]))
 
 
 def test_folders_of_killed_actors_are_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bcl.runs.version_0_1 import attack_of, current_row
+from bcl.runs.version_0_1 import attack_of, current_flag, current_row
 
 
 @pytest.mark.parametrize(
@@ -20,6 +20,19 @@ from bcl.runs.version_0_1 import attack_of, current_row
 def test_what_an_older_row_lacks_follows_from_what_it_has(row: dict[str, object], expected: dict[str, object]) -> None:
     found = current_row(row)
     assert {name: found[name] for name in expected} == expected
+
+
+def test_a_flag_is_read_from_its_text() -> None:
+    flag = {"name": "masking", "message": "a: b"}
+    assert current_flag("masking: a: b") == current_flag(flag) == flag
+
+
+@pytest.mark.parametrize(
+    "stored", [3, None, ["masking"], {"name": "masking"}, {"name": "a", "message": "b", "more": 1}]
+)
+def test_what_is_neither_is_no_flag(stored: object) -> None:
+    with pytest.raises(TypeError, match="is not a flag"):
+        current_flag(stored)
 
 
 def test_an_attack_is_read_from_its_repr() -> None:

@@ -16,6 +16,7 @@ from bcl.policies.files import fingerprint, load
 from bcl.reports.collect import collect
 from bcl.runs import store
 from bcl.runs.directory import Repeats
+from bcl.runs.executors import Watch
 from bcl.settings import parse_settings
 from tests.experiment.test_phases import TINY
 
@@ -153,11 +154,15 @@ def test_a_damaged_median_is_one_sentence(group: Path) -> None:
     experiment.share_median(experiment.shared_stages(repeats))
     file = radial(runs[0]) / "median" / "result.json"
     store.write_json(file, {"run": "seed1"})
-    with pytest.raises(StoreError, match=r"result\.json' is damaged: it has no flags; delete it, then 'bcl resume"):
+    with pytest.raises(
+        StoreError, match=r"result\.json' does not fit \(it has no 'policy'\); delete it, then 'bcl resume"
+    ):
         experiment.finish(runs[0], Dispatcher())
     file.unlink()
     assert experiment.shared_stages(repeats)
-    store.write_json(radial(runs[1]) / "result.json", {"policy": "x"})
+    store.write_json(
+        radial(runs[1]) / "result.json", {"policy": "x", "reached": 0.0, "stopped": "", "kept": "", "flags": []}
+    )
     with pytest.raises(StoreError, match="without medians of stages; start anew"):
         experiment.share_median(experiment.shared_stages(repeats))
 
@@ -188,7 +193,7 @@ def test_the_command_line_trains_all_repeats_to_the_median_first(group: Path, in
 def test_without_repeats_it_is_said_that_it_is_one_run(finished: Path, tmp_path: Path) -> None:
     alone = Path(shutil.copytree(finished / "seed0", tmp_path / "alone"))
     said: list[str] = []
-    experiment.finish(alone, Dispatcher(say=said.append))
+    experiment.finish(alone, Dispatcher(watch=Watch(say=said.append)))
     assert "stage 3: goes on from this one run's agent; the paper's from the median of three (--repeats 3)" in said
     own = store.read_json(radial(alone) / "result.json")["policy"]
     [trained] = (alone / "stages" / "4-at" / "phases").glob("*/run1/policy.safetensors")

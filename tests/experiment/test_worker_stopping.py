@@ -5,6 +5,7 @@ import itertools
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,11 +18,12 @@ from bcl.envs import make_env
 from bcl.errors import StoreError, TrainingError
 from bcl.experiment import Dispatcher, train_run
 from bcl.learners import dqn
-from bcl.learners.learner import Hooks, Task
+from bcl.learners.learner import Task
 from bcl.policies import Policy, PolicySpec
 from bcl.policies.files import fingerprint, load
 from bcl.runs import store
 from bcl.runs.directory import RunDirectory, make_room
+from bcl.runs.executors import Watch
 from bcl.settings import parse_settings
 
 TINY = [
@@ -59,27 +61,27 @@ def test_a_small_network_is_trained_by_one_thread_and_the_caller_keeps_its_own(
 
     torch.set_num_threads(2)
     with pytest.raises(type(end)) if end else contextlib.nullcontext():
-        train_run(tmp_path, tiny(), TASK, None, "cpu", Hooks(progress=progress))
+        train_run(tmp_path, tiny(), TASK, None, "cpu", progress=progress)
     assert (seen, torch.get_num_threads()) == ({1}, 2)
 
 
-def stop_at(step: int) -> Hooks:
+def stop_at(step: int) -> Callable[[], bool]:
     """A request to stop that comes with this step, of 8 copies."""
     asked = itertools.count(1)
-    return Hooks(interrupted=lambda: 8 * next(asked) >= step)
+    return lambda: 8 * next(asked) >= step
 
 
 def steps_done(folder: Path, config: Config) -> list[int]:
     """The steps that finishing the run takes."""
     done: list[int] = []
-    train_run(folder, config, TASK, None, "cpu", Hooks(progress=lambda step, of: done.append(step)))
+    train_run(folder, config, TASK, None, "cpu", progress=lambda step, of: done.append(step))
     return done
 
 
 def test_by_time_a_stop_request_leaves_a_checkpoint_of_that_step(tmp_path: Path) -> None:
     config = tiny("--dqn.checkpoint_steps", "0")
     with pytest.raises(KeyboardInterrupt):
-        train_run(tmp_path, config, TASK, None, "cpu", stop_at(104))
+        train_run(tmp_path, config, TASK, None, "cpu", stop=stop_at(104))
     assert steps_done(tmp_path, config)[0] == 112
 
 
@@ -93,7 +95,7 @@ def test_by_steps_a_run_that_was_asked_to_stop_ends_as_if_it_had_not_been(
     whole = train_run(tmp_path / "whole", tiny(), TASK, None, "cpu")
     monkeypatch.setattr("bcl.learners.learner.NEAR", near)
     with pytest.raises(KeyboardInterrupt):
-        train_run(tmp_path / "cut", tiny(), TASK, None, "cpu", stop_at(asked))
+        train_run(tmp_path / "cut", tiny(), TASK, None, "cpu", stop=stop_at(asked))
     assert steps_done(tmp_path / "cut", tiny())[0] == resumed_at + 8
     assert fingerprint(load(tmp_path / "cut" / "policy.safetensors")) == fingerprint(whole)
     assert numbers(tmp_path / "cut") == numbers(tmp_path / "whole")
@@ -101,7 +103,7 @@ def test_by_steps_a_run_that_was_asked_to_stop_ends_as_if_it_had_not_been(
 
 def test_a_run_that_is_asked_to_stop_near_its_end_comes_to_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bcl.learners.learner.NEAR", 1e9)
-    train_run(tmp_path, tiny(), TASK, None, "cpu", stop_at(248))  # its last checkpoint is at 240
+    train_run(tmp_path, tiny(), TASK, None, "cpu", stop=stop_at(248))  # its last checkpoint is at 240
     assert (tmp_path / "result.json").exists()
 
 
@@ -119,7 +121,7 @@ def test_a_stop_request_during_the_verdict_loses_no_training(tmp_path: Path, mon
     experiment.create(tmp_path, stages, "cpu", None)
     monkeypatch.setattr(sys.modules["bcl.evaluation.play"], "PROBE_EVERY", 1)  # asked every step
     with pytest.raises(KeyboardInterrupt):
-        experiment.finish(tmp_path, Dispatcher(interrupted=(tmp_path / "evals" / "0-progress.json").exists))
+        experiment.finish(tmp_path, Dispatcher(watch=Watch(stop=(tmp_path / "evals" / "0-progress.json").exists)))
     assert not (tmp_path / "result.json").exists()
     trained = (tmp_path / "stages" / "1-vanilla" / "result.json").stat()
     assert len(experiment.finish(tmp_path, Dispatcher()).evaluation.scores) == 1

@@ -19,7 +19,7 @@ from bcl.games import AtariGame, GymnasiumGame
 from bcl.policies.files import fingerprint, load
 from bcl.runs import store
 from bcl.runs.directory import RunDirectory, StageFolder
-from bcl.runs.executors import JudgeBeside, Processes
+from bcl.runs.executors import JudgeBeside, Processes, Watch
 from bcl.settings import parse_settings
 
 TINY = [
@@ -83,7 +83,7 @@ def assert_same(run: Path, plain: Path) -> None:
 def test_decisions_scores_and_agents_are_the_same(plain: Path, tmp_path: Path) -> None:
     said: list[str] = []
     run = make(tmp_path / "run", *SECOND_RUN)
-    experiment.finish(run, Dispatcher(judge_beside="on", say=said.append))
+    experiment.finish(run, Dispatcher(judge_beside="on", watch=Watch(say=said.append)))
     assert_same(run, plain)
     assert scores(run) == scores(plain)
     # Run 1 of phase 1 was guessed to be good enough, and when it was not, run 2 to be no better.
@@ -138,7 +138,7 @@ def test_ctrl_c_lets_both_keep_what_they_have(plain: Path, tmp_path: Path) -> No
     run = make(tmp_path / "run", *SECOND_RUN)
     ahead = run / "stages" / "2-at" / "phases" / "002" / "run1"
     with pytest.raises(KeyboardInterrupt):
-        experiment.finish(run, Dispatcher(judge_beside="on", interrupted=(ahead / "metrics.jsonl").exists))
+        experiment.finish(run, Dispatcher(judge_beside="on", watch=Watch(stop=(ahead / "metrics.jsonl").exists)))
     experiment.finish(run, Dispatcher(judge_beside="on"))
     assert_same(run, plain)
 

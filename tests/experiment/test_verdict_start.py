@@ -24,7 +24,7 @@ from bcl.reports.collect import collect
 from bcl.reports.page import page
 from bcl.runs import store
 from bcl.runs.directory import RunDirectory
-from bcl.runs.executors import InThisProcess, Job, JobsDone
+from bcl.runs.executors import InThisProcess, Job, JobsDone, Watch
 from bcl.settings import parse_settings
 
 SMALL = [
@@ -90,13 +90,13 @@ def test_an_agent_that_training_made_worse_is_told_with_the_file_of_the_better_o
     assert "; its start (--init) has 60 without attack and " in sentence
     assert str(run / FILE) in sentence
     assert (run / FILE).exists()
-    assert f"the better choice: {FILE}" in "".join(RunDirectory(run).result()["flags"])  # a run may be moved
+    assert f"the better choice: {FILE}" in str(RunDirectory(run).result()["flags"])  # a run may be moved
 
 
 def test_it_is_said_why_the_first_stage_is_not_number_1(run: Path) -> None:
     said = list[str]()
     (run / "result.json").unlink()
-    spoiled(run, Dispatcher(say=said.append))
+    spoiled(run, Dispatcher(watch=Watch(say=said.append)))
     assert said[0] == "the agent of --init takes the place of stage 1"
     assert (run / "stages" / "2-at").exists()
 

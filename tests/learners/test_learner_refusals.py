@@ -6,8 +6,9 @@ from bcl.config import AttackConfig, DqnConfig, resolve
 from bcl.envs import make_env
 from bcl.errors import ConfigError, TrainingError
 from bcl.learners.dqn import train
-from bcl.learners.learner import Hooks, Task
+from bcl.learners.learner import Task
 from bcl.policies import Policy, PolicySpec
+from tests.learners.told import Told
 
 
 def updates(**settings):
@@ -15,8 +16,8 @@ def updates(**settings):
     spec = PolicySpec("dueling-mlp", env.obs_shape, env.num_actions, env.low, env.high, (8,))
     rows = []
     config = DqnConfig(num_envs=4, log_steps=1, **settings)
-    hooks = Hooks(log=rows.append, interrupted=lambda: False)
-    train(Policy(spec), env, config, AttackConfig(), Task("standard", 0.0, 0.0, seed=0), hooks)
+    told = Told(log=rows.append)
+    train(Policy(spec), env, config, AttackConfig(), Task("standard", 0.0, 0.0, seed=0), told)
     return sum(row["updates"] for row in rows)
 
 

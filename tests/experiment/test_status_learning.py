@@ -12,6 +12,8 @@ from bcl.experiment.status import first_and_last, learning_flag, rose, status
 from bcl.reports.collect import collect
 from bcl.runs import store
 from bcl.runs.directory import TrainingFolder
+from bcl.runs.executors import Watch
+from bcl.runs.results import Flag
 from bcl.settings import parse_settings
 
 Row = dict[str, float | None]
@@ -40,7 +42,8 @@ def told(folder: Path, rows: list[Row], parent: str = "") -> str:
     for number, one in enumerate(rows, 1):
         store.append_row(folder / "metrics.jsonl", {"step": number, **one})
     store.write_json(folder / "result.json", {"policy": "x", "parent": parent})
-    return (learning_flag(TrainingFolder(folder)) or ("", ""))[1]
+    found = learning_flag(TrainingFolder(folder))
+    return found.message if found else ""
 
 
 @pytest.mark.parametrize(
@@ -84,7 +87,7 @@ def test_a_stage_whose_metrics_are_gone_says_so(tmp_path: Path) -> None:
     assert status(run).lines == ("vanilla: trained",)
     (vanilla / "metrics.jsonl").unlink()
     words = "its metrics.jsonl is missing, so whether it learned cannot be told"
-    assert learning_flag(TrainingFolder(vanilla)) == ("unknown-learning", words)
+    assert learning_flag(TrainingFolder(vanilla)) == Flag("unknown-learning", words)
     assert status(run).lines == (f"vanilla: trained; {words}",)
 
 
@@ -113,7 +116,7 @@ def finished(run: Path, game: str, *flags: str) -> tuple[Verdict, str, list[str]
     said: list[str] = []
     stages = resolve_stages(game, recipe="vanilla", settings=parse_settings([*SMALL, *flags]))
     experiment.create(run, stages, "cpu", None)
-    verdict = experiment.finish(run, Dispatcher(say=said.append))
+    verdict = experiment.finish(run, Dispatcher(watch=Watch(say=said.append)))
     return verdict, verdict.sentence(stages[-1][1]), said
 
 
