@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -150,39 +150,36 @@ class Finisher:
     on_row: OnRow | None
     as_command: bool
 
-    def finish(self, path: Path) -> Run:
-        """A run or repeats, which this process has locked."""
-        from bcl import experiment
+    @contextlib.contextmanager
+    def stoppable(self, path: Path) -> "Iterator[Stop]":
+        """Around all work on a run or on repeats: Ctrl-C says how to continue them, whenever it comes."""
         from bcl.api import console
 
-        repeats = Repeats(path).runs()
-        if Repeats(path).exists and not repeats:
+        if Repeats(path).exists and not Repeats(path).runs():
             raise StoreError(f"the repeats in '{path}' name no runs", "start anew with another --out")
         message = self._continue_with(path) + _resume_warning(runs_of(path)[0])
         stops = console.stop_requests(message) if self.as_command else contextlib.nullcontext(lambda: False)
         with stops as interrupted:
             try:
-                if repeats:
-                    return self._finish_repeats(path, repeats, interrupted)
-                with self._at_work(path, path, interrupted) as dispatcher:
-                    return Run(path, experiment.finish(path, dispatcher))
+                yield interrupted
             except KeyboardInterrupt:  # inside `stops`: a second one that comes here says the same
                 raise KeyboardInterrupt(message) from None
 
-    def _finish_repeats(self, group: Path, runs: Sequence[RunDirectory], interrupted: "Stop") -> RepeatedRun:
+    def finish_repeats(self, group: Path, interrupted: "Stop") -> RepeatedRun:
         """Every repeat; then the median by the paper's final score, and the IQM beside it."""
         from bcl import experiment
 
+        runs = Repeats(group).runs()
         store.sweep(group)
         if shared := experiment.shared_stages(runs):
             for run in runs:
                 until = ", up to the stage whose median all repeats go on from"
-                with store.lock(run.path, self.say), self._at_work(run.path, group, interrupted, until) as dispatcher:
+                with store.lock(run.path, self.say), self.at_work(run.path, group, interrupted, until) as dispatcher:
                     experiment.train_until_median(run.path, dispatcher)
             experiment.share_median(shared)
         finished = []
         for run in runs:
-            with store.lock(run.path, self.say), self._at_work(run.path, group, interrupted) as dispatcher:
+            with store.lock(run.path, self.say), self.at_work(run.path, group, interrupted) as dispatcher:
                 finished.append(Run(run.path, experiment.finish(run.path, dispatcher)))
             self.say(f"verdict: {finished[-1].sentence}")
         verdicts = {run.folder.name: run.verdict for run in finished}
@@ -191,7 +188,7 @@ class Finisher:
         return RepeatedRun(group, verdicts[summary["median"]], tuple(finished), summary)
 
     @contextlib.contextmanager
-    def _at_work(self, run: Path, resumed: Path, interrupted: "Stop", until: str = "") -> "Iterator[Dispatcher]":
+    def at_work(self, run: Path, resumed: Path, interrupted: "Stop", until: str = "") -> "Iterator[Dispatcher]":
         """A dispatcher for a run, its progress shown; errors say how to continue with `resumed`, it or its repeats."""
         from bcl.api import console
 
@@ -301,7 +298,11 @@ def train(
             _create_repeats(folder, each, device, start)
         elif not begun:
             experiment.create(folder, stages, device, start)
-        return finisher.finish(folder)
+        with finisher.stoppable(folder) as interrupted:
+            if repeats > 1:
+                return finisher.finish_repeats(folder, interrupted)
+            with finisher.at_work(folder, folder, interrupted) as dispatcher:
+                return Run(folder, experiment.finish(folder, dispatcher))
 
 
 def _seeded(stages: Stages, repeats: int) -> list[Stages]:
@@ -349,8 +350,13 @@ def resume(
         RunDirectory.open(one.path).check_settings(settings)
     # A repeat is not resumed while all of them are.
     others = store.lock(run.repeats.path) if run.repeats else contextlib.nullcontext()
-    with store.lock(path, say), others:
-        return finisher.finish(path)
+    from bcl import experiment
+
+    with store.lock(path, say), others, finisher.stoppable(path) as interrupted:
+        if Repeats(path).exists:
+            return finisher.finish_repeats(path, interrupted)
+        with finisher.at_work(path, path, interrupted) as dispatcher:
+            return Run(path, experiment.finish(path, dispatcher))
 
 
 def _refuse_options(verb: str, settings: Mapping[str, Any]) -> None:
