@@ -422,7 +422,7 @@ def test_whenever_the_second_ctrl_c_comes_the_last_line_says_how_to_continue(
 
     def stop_when_asked(path: Path, dispatcher: Dispatcher) -> None:
         os.kill(os.getpid(), signal.SIGINT)
-        assert dispatcher.interrupted()
+        assert dispatcher.watch.stop()
         raise KeyboardInterrupt
 
     module, _, name = around.rpartition(".")
