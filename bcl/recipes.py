@@ -2,7 +2,7 @@
 
 import functools
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
@@ -47,6 +47,8 @@ class Stage:
             raise ValueError(f"a stage of loss '{self.loss}' and strategy '{self.strategy}'")
         if self.same_teacher and self.loss != "distill":
             raise ValueError(f"a stage of loss '{self.loss}' has no teacher")
+        if self.loss == "distill" and self.strategy != "paced":
+            raise ValueError("a stage of loss 'distill' needs strategy = \"paced\"")
         if self.strategy == "skip":
             object.__setattr__(self, "settings", merge({"curriculum": {"skip": 1.0}}, self.settings))
 
@@ -98,8 +100,21 @@ _OWN: dict[str, Recipe] = {}
 """Recipes from files, by the names of these; a run brings its own along."""
 
 
-def _own_stage(*, loss: Loss, strategy: Strategy = "none", same_teacher: bool = False, **settings: Any) -> Stage:
-    return Stage(loss, strategy, games={"*": settings}, same_teacher=same_teacher)
+def _own_stages(tables: Sequence[Mapping[str, Any]]) -> Iterator[Stage]:
+    before: Mapping[str, Any] = {}
+    for table in tables:
+        own = dict(table)
+        if "loss" not in own:
+            raise ValueError("a stage has no loss")
+        same = own.pop("same_teacher", False)
+        if not isinstance(same, bool):
+            raise ValueError("same_teacher is true or false")
+        if same and before.get("loss") != "distill":
+            raise ValueError("same_teacher needs a stage of loss 'distill' before it")
+        if same and "teacher" in before.get("distill", {}) and "teacher" not in own.get("distill", {}):
+            raise ValueError("same_teacher: distill.teacher of the stage before must stand in this stage too")
+        yield Stage(own.pop("loss"), own.pop("strategy", "none"), games={"*": own}, same_teacher=same)
+        before = table
 
 
 def take_recipe(file: Path) -> str:
@@ -111,7 +126,7 @@ def take_recipe(file: Path) -> str:
         tables = data.get("stages")
         if not isinstance(tables, list) or not tables:
             raise ValueError("it has no [[stages]]")
-        stages = tuple(_own_stage(**table) for table in tables)
+        stages = tuple(_own_stages(tables))
     except OSError as error:
         raise ConfigError(f"cannot read the recipe '{file}': {error.strerror}", "check the path") from None
     except (ValueError, KeyError, TypeError, AttributeError) as error:

@@ -522,6 +522,32 @@ def test_a_mistake_in_a_file_of_settings_names_the_file(text: str, tmp_path: Pat
     assert "mine.toml" not in str(caught.value)  # the option is a mistake too
 
 
+STUDENT = '[[stages]]\nloss = "distill"\nstrategy = "paced"\n'
+NOT_PACED = "a stage of loss 'distill' needs strategy = \"paced\""
+
+
+@pytest.mark.parametrize(
+    ("stages", "what"),
+    [
+        ("[[stages]]\n", "a stage has no loss"),
+        ('[[stages]]\nloss = "distill"\n', NOT_PACED),
+        ('[[stages]]\nloss = "distill"\nstrategy = "next"\n', NOT_PACED),
+        (f"{STUDENT}same_teacher = true\n", "same_teacher needs a stage of loss 'distill' before it"),
+        (f'{STUDENT}{STUDENT}same_teacher = "no"\n', "same_teacher is true or false"),
+        (
+            f'{STUDENT}distill.teacher = "zoo:pong-vanilla"\n{STUDENT}same_teacher = true\n',
+            "same_teacher: distill.teacher of the stage before must stand in this stage too",
+        ),
+    ],
+)
+def test_stages_of_ones_own_that_cannot_be_trained_are_refused_first(tmp_path: Path, stages: str, what: str) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text(f'bootstrap = "vanilla"\n{stages}')
+    with pytest.raises(ConfigError) as caught:
+        resolve("cartpole", recipe=str(file))
+    assert f"is no recipe ({what})" in str(caught.value)
+
+
 @pytest.mark.parametrize("text", ["", "stages = 5", "stages = []", 'summary = "nothing"'])
 def test_a_recipe_of_ones_own_without_stages_is_told_as_that(tmp_path: Path, text: str) -> None:
     file = tmp_path / "mine.toml"

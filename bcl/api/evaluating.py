@@ -183,7 +183,7 @@ def evaluate(
             least = None if threshold is None else float(threshold)
             breaking = find_breaking(target.policy, plan, chosen, target.results, least, listener.begin)
     kept = folder.path if target.kept else None
-    return Evaluation(game, scores, target.name, raised, floor, kept, began_from, breaking)
+    return Evaluation(game, scores, target.name, raised, floor, kept, began_from, target.missing, breaking)
 
 
 def certify(

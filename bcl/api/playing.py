@@ -44,6 +44,8 @@ class Target:
     """Where it was found."""
     began_from: Sequence[tuple[str, Agent]] = ()
     """Of a run: the agents that its training began from, with their names, as far as they are there."""
+    missing: Sequence[str] = ()
+    """Files of those that are not there."""
     kept: bool = True
     """Whether `results` stay; those of an agent in memory do not."""
 
@@ -74,12 +76,14 @@ def _target_of_path(path: Path, device: str) -> Target:
     results = run.results if path.is_dir() else files.results_of(path)
     if not run.exists:
         return _target_of_policy(policy, results, str(path))
-    known = [one for one in run.began_from(trained=files.fingerprint(policy)) if one[1].file.exists()]
+    began_from = run.began_from(trained=files.fingerprint(policy))
+    known = [one for one in began_from if one[1].file.exists()]
+    missing = [str(start.file) for _, start in began_from if not start.file.exists()]
     config = run.config
     defaults = config.evaluation
     if run.reached > 0:  # its verdict's budget, which may not be one of the game's
         defaults = replace(defaults, eps=tuple(sorted({*defaults.eps, run.reached})))
-    return Target(policy, config.game, defaults, results, str(path), known)
+    return Target(policy, config.game, defaults, results, str(path), known, missing)
 
 
 def _target_of_policy(policy: Policy, results: Results, name: str) -> Target:

@@ -210,6 +210,8 @@ class Evaluation(Result):
     """Where the scores lie, so that asking again plays only what is missing; none for an agent in memory."""
     began_from: Sequence[Start] = ()
     """Of a run: the same scores of the agents that its training began from, the last one first."""
+    missing: Sequence[str] = ()
+    """Files of such agents that are not there, so that these are not compared."""
     breaking: "Breaking | None" = None
     """With `find_eps`: the smallest budget of each attack that breaks the agent."""
     note: str = ""
@@ -303,9 +305,7 @@ class Evaluation(Result):
     def beside(self, eps: float, shown: Callable[[Score], str]) -> str:
         """What the agents that training began from have within a budget, as it follows the agent's own."""
         found = [(one.name, shown(lowest(s for s in one.scores if s.eps <= eps))) for one in self.began_from]
-        if len(found) == 1:
-            return f" (its start: {found[0][1]})"
-        return f" (its starts: {', '.join(f'{name} {score}' for name, score in found)})" if found else ""
+        return f" (began from: {', '.join(f'{name} {score}' for name, score in found)})" if found else ""
 
     def further_flags(self, others: "Iterable[Evaluation]") -> "list[Flag]":
         """Flags of other evaluations of this agent alone, on no fewer episodes and the same levels and starts."""
@@ -369,11 +369,14 @@ class Evaluation(Result):
             shown |= {(attack, None): self.breaking.shown(eps) for attack, eps in found}
         labels = attack_labels(attack for attack, _ in shown)
         rows = [(label, *(shown.get((attack, at), "") for at in columns)) for attack, label in labels.items()]
-        totals = [("worst within", *_worst_within(self.scores, columns))]
-        totals += [(f"start ({one.name})", *_worst_within(one.scores, columns)) for one in self.began_from]
         attacked = max(self.budgets) > 0
-        notes = tuple(self.adversaries)
-        return Table(self.title, ("attack", *columns.values()), tuple(rows), notes, tuple(totals) if attacked else ())
+        totals = [("worst within", *_worst_within(self.scores, columns))] if attacked else []
+        totals += [(f"start ({one.name})", *_worst_within(one.scores, columns)) for one in self.began_from]
+        return Table(self.title, ("attack", *columns.values()), tuple(rows), tuple(self._notes), tuple(totals))
+
+    @property
+    def _notes(self) -> list[str]:
+        return [*self.adversaries, *(f"not compared with '{file}', which is missing" for file in self.missing)]
 
     def _tables(self) -> list[Table]:
         table = self.table()
@@ -389,7 +392,7 @@ class Evaluation(Result):
             start = self.beside(eps, lambda score: f"{score.mean:.4g}")
             lines.append(f"worst within {format_eps(eps)}: {least.mean:.4g}{start}")
         lines += [str(self.breaking)] if self.breaking else []
-        lines += self.adversaries
+        lines += self._notes
         return "\n".join([*lines, *(f"flag {flag}" for flag in self.flags)])
 
 

@@ -26,7 +26,7 @@ from bcl.errors import ConfigError, StoreError, counted
 from bcl.experiment.phases import Curriculum, pace_of, rules_of, train_paced
 from bcl.experiment.status import learning_flag, times_of
 from bcl.experiment.trackers import NO_TRACKERS, Trackers
-from bcl.experiment.verdict import Verdict, choosing_attacks, evaluate_run, final_score_in_words
+from bcl.experiment.verdict import Verdict, choosing_attacks, evaluate_run, final_score_in_words, kept_in_words
 from bcl.experiment.worker import Dispatcher, TrainingOrder, check_fits, content, spec_of
 from bcl.learners import dqn
 from bcl.learners.distill import load_teacher
@@ -121,7 +121,7 @@ def finish(path: Path, dispatcher: Dispatcher) -> Verdict:
         assert agent  # a recipe has stages
         store.write_bytes(run.best, content(agent))
         found = evaluate_run(run, agent, trained.reached, dispatcher)
-    about = {"policy": agent.fingerprint, "reached": trained.reached, "kept": trained.kept}
+    about = {"policy": agent.fingerprint, "reached": trained.reached, "kept": kept_in_words(run, agent, trained.kept)}
     found |= {"flags": [*map(asdict, trained.flags), *found["flags"]], "files": run.digests()}
     run.finish({**about, "curriculum": trained.stopped, **found})
     return Verdict.read(run)
@@ -137,8 +137,8 @@ class Trained:
     """The budget that the agent was trained up to, or found robust at."""
     goes_on: bool = False
     """The next curriculum takes over at `reached`, not at its own start."""
-    started: Agent | None = None
-    """What the last stage began from."""
+    teacher: Agent | None = None
+    """Of the last stage, where that was a distillation."""
     stopped: str = ""
     """Why the last curriculum stopped."""
     kept: str = ""
@@ -185,6 +185,7 @@ def _train_curriculum(
 ) -> Trained:
     strategy = stage.strategy
     settings = stage.config.curriculum
+    teacher = before.teacher if stage.same_teacher else before.agent
     goes_on = before.goes_on and not stage.same_teacher
     start = before.reached if goes_on else settings.start
     if goes_on and before.reached >= settings.target:
@@ -196,7 +197,6 @@ def _train_curriculum(
     if not stage.finished:
         assert before.agent  # a curriculum has a bootstrap
         if strategy == "paced":
-            teacher = before.started if stage.same_teacher else None
             outcome = train_paced(stage, start, before.agent, teacher, dispatcher)
         else:
             outcome = Curriculum(stage, start, before.agent, dispatcher).outcome()
@@ -211,7 +211,7 @@ def _train_curriculum(
         agent=trained.agent(),
         reached=outcome.reached,
         goes_on=strategy in ("open", "paced"),
-        started=before.agent,
+        teacher=teacher,
         stopped=outcome.stopped,
         kept=outcome.kept,
         flags=(*before.flags, *outcome.flags),

@@ -25,7 +25,9 @@ SELECTION = "selection"
 """The purpose of episodes that agents are chosen by."""
 FACTS = ("final_score", "curriculum", "kept", "reached")
 """Of a verdict, those that its file holds as they are."""
-UNCHANGED = ("the start", "the bootstrap")  # what `kept` calls the agent that a curriculum began from
+UNCHANGED = ("the start", "the bootstrap")  # what a stage calls the agent that its curriculum began from
+ITS_START = "its start"
+BEFORE_LAST = "the agent that the last stage began from"
 # Flags of stages that began with fresh weights.
 NO_LEARNING = "no-learning"
 UNKNOWN_LEARNING = "unknown-learning"
@@ -45,7 +47,7 @@ class Verdict:
     curriculum: str
     """Why the last curriculum stopped; empty without one."""
     kept: str
-    """Which of its agents this is."""
+    """Which of its agents this is; see `kept_in_words`."""
     reached: float
     """The budget that the agent was trained up to, or found robust at."""
 
@@ -80,18 +82,30 @@ class Verdict:
         eps = self.reached if self.reached in played else max(played, default=0.0)
         if played:
             words.append(under_attack(scores, eps))
+        unchanged = self.kept.startswith((ITS_START, *UNCHANGED))
         for start in self.evaluation.began_from:
-            whose = "its start" if start is self.evaluation.start else "the one before it"
+            first = start is self.evaluation.start and not self.kept.startswith(ITS_START)
+            whose = ITS_START if first else "the one before it"
             had = f" and {start.within[eps].mean:.4g} within {format_eps(eps)}" if eps in start.within and eps else ""
             words.append(f"{whose} ({start.name}) has {start.scores[0].mean:.4g} without attack{had}")
         if self.curriculum:
-            nothing = "training gave nothing better, " if self.kept in UNCHANGED else ""
+            nothing = "training gave nothing better, " if unchanged else ""
+            if self.kept == BEFORE_LAST:
+                nothing = "the last stage gave nothing better, "
             words.append(f"{nothing}it is {self.kept}; the curriculum stopped: {self.curriculum}")
         named = (NO_LEARNING, UNKNOWN_LEARNING, WORSE_THAN_START)
         words += [flag.message for flag in self.evaluation.flags if flag.name in named]
         if config.size == "small":
             words.append("a quick look, not the paper's protocol")
         return "; ".join(words)
+
+
+def kept_in_words(run: RunDirectory, agent: Agent, kept: str) -> str:
+    """Which agent came out, by what the last curriculum calls it; one that it began from by its place in the run."""
+    if kept not in UNCHANGED:
+        return kept
+    names = [name for name, start in run.began_from() if start.fingerprint == agent.fingerprint]
+    return f"{ITS_START} ({names[0]})" if names else BEFORE_LAST
 
 
 def under_attack(scores: Sequence[Score], eps: float) -> str:
@@ -127,7 +141,8 @@ def evaluate_run(run: RunDirectory, agent: Agent, reached: float, dispatcher: Di
     for (_, start), played in zip(begun, theirs, strict=True):
         file = run.name_of(start.file)
         worse = [worse_than_start(*both, file) for both in zip(ours, played, strict=True)]
-        raised += next(filter(None, worse), [])
+        raised += worse[0]
+        raised += [replace(flag, message=f"on unlimited levels: {flag.message}") for more in worse[1:] for flag in more]
     return {
         "conditions": [plan.conditions(agent.fingerprint, dispatcher.device).to_dict() for plan in plans],
         "attacks": [*map(attack_to_dict, attacks)],

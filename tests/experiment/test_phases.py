@@ -345,7 +345,7 @@ def test_one_run_that_diverges_is_one_candidate_less(tmp_path: Path, monkeypatch
     with pytest.raises(TrainingError, match="every run of phase 1 diverged"):
         whole(tmp_path / "three", *MOS)
     verdict = whole(tmp_path / "ratchet", "bcl-ratchet-at", "--bootstrap=vanilla", *HARD)
-    assert verdict.kept == "the bootstrap"
+    assert verdict.kept == "its start (vanilla)"
 
 
 def test_processes_decide_as_one_does(mos: Path, tmp_path: Path) -> None:

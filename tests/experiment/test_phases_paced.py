@@ -151,8 +151,16 @@ def test_a_second_student_has_the_first_ones_teacher_and_begins_at_its_own_start
     bcl.train("cartpole", recipe="distilled+bounds", out=tmp_path / "run", **settings)
     vanilla, attacks, _ = RunDirectory(tmp_path / "run").stages()
     teacher = vanilla.agent().fingerprint
-    assert attacks.result()["reached"] > 0
+    assert attacks.outcome().reached > 0
     assert seen == [(teacher, teacher, 0.0, 0.0), (attacks.agent().fingerprint, teacher, 1.0, 0.0)]
+    seen.clear()
+    del curriculum["expected_return"]
+    without_dqn = {"distill": distill, "curriculum": curriculum, "evaluation": TINY["evaluation"]}
+    student = '[[stages]]\nloss = "distill"\nstrategy = "paced"\n'
+    recipe = tmp_path / "thrice.toml"
+    recipe.write_text(student + 2 * f"{student}same_teacher = true\n")
+    bcl.train("cartpole", recipe=str(recipe), init=vanilla.policy, out=tmp_path / "thrice", **without_dqn)
+    assert [found[1] for found in seen] == [teacher] * 3
 
 
 @pytest.mark.parametrize("recipe", ["paced-at", "paced-radial", "distilled"])

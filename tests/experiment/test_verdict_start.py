@@ -17,6 +17,7 @@ from bcl.errors import StoreError
 from bcl.evaluation import Plan, read_evaluations
 from bcl.evaluation.evaluation import append_score
 from bcl.experiment import Dispatcher, Verdict
+from bcl.experiment.verdict import BEFORE_LAST, kept_in_words
 from bcl.policies import Policy, PolicySpec
 from bcl.policies.files import fingerprint
 from bcl.reports import figures
@@ -132,9 +133,9 @@ def test_episodes_with_varied_starts_are_not_held_against_those_of_the_game(run:
 def test_it_is_in_the_terminal(run: Path, in_folder: Callable[..., tuple[int, str, str]]) -> None:
     code, out, _ = in_folder("resume", str(run))
     assert code == 0
-    assert "(its start: 60 ± 0)" in out
+    assert "(began from: --init 60 ± 0)" in out
     assert "flag worse-than-start: " in out
-    assert f"its start (--init): {run / FILE}" in out
+    assert f"began from (--init): {run / FILE}" in out
     assert out.count(f"the better choice: {run / FILE}") == 2  # the flag and the verdict
 
 
@@ -181,7 +182,7 @@ def test_judging_a_run_again_judges_its_start(run: Path) -> None:
     assert found.start is not None
     assert [(s.attack, s.eps) for s in found.start.scores] == [(s.attack, s.eps) for s in found.scores]
     assert "worse-than-start" in [flag.name for flag in found.flags]
-    assert f"worst within 0.05: {found.worst_within[0.05].mean:.4g} (its start: " in str(found)
+    assert f"worst within 0.05: {found.worst_within[0.05].mean:.4g} (began from: --init " in str(found)
     assert found.start.name == "--init"
     assert bcl.evaluate(run / "best" / "policy.safetensors", attacks="pgd-3", eps=0.05, episodes=4).start is None
     assert [e.start is not None for e in collect(run).evaluations] == [True, True]
@@ -256,9 +257,9 @@ def test_both_starts_are_in_the_table_the_page_and_the_terminal(
     assert [line.get_ydata()[0] for line in both] == [one.scores[0].mean for one in evaluation.began_from]
     assert len({str(line._unscaled_dash_pattern) for line in both}) == 2
     _, out, _ = in_folder("resume", str(after_radial))
-    assert f"(its starts: radial {evaluation.began_from[0].scores[0]}, vanilla 60 ± 0)" in out
+    assert f"(began from: radial {evaluation.began_from[0].scores[0]}, vanilla 60 ± 0)" in out
     for name in ("2-radial", "1-vanilla"):
-        assert f"its start ({name[2:]}): {after_radial / 'stages' / name / 'policy.safetensors'}" in out
+        assert f"began from ({name[2:]}): {after_radial / 'stages' / name / 'policy.safetensors'}" in out
 
 
 def test_another_evaluation_and_a_comparison_have_both_starts_too(after_radial: Path, tmp_path: Path) -> None:
@@ -318,7 +319,7 @@ def test_an_agent_that_is_its_start_is_compared_with_nothing(tmp_path: Path) -> 
     stages = resolve_stages("cartpole", recipe="bcl-ratchet-at", settings=parse_settings([*SMALL, *flags]))
     experiment.create(tmp_path, stages, "cpu", balancing())
     verdict = experiment.finish(tmp_path, Dispatcher())
-    assert (verdict.kept, verdict.evaluation.start) == ("the bootstrap", None)
+    assert (verdict.kept, verdict.evaluation.start) == ("its start (--init)", None)
     assert not (tmp_path / "init" / "evals").exists()
 
 
@@ -330,3 +331,48 @@ def test_attack_takes_the_budget_that_the_verdict_reached(
     _, out, _ = in_folder("attack", str(run), "--episodes", "1", "--json")
     budgets = {score["eps"] for score in json.loads(out)["scores"]}
     assert budgets == {0.0, reached, *RunDirectory(run).config.evaluation.eps}
+
+
+@pytest.mark.parametrize(
+    ("kept", "expected"),
+    [
+        ("the bootstrap", "its start (radial)"),
+        ("the start", "its start (radial)"),
+        ("the agent that held 0.1", "the agent that held 0.1"),
+    ],
+)
+def test_an_agent_that_no_training_improved_is_called_by_its_name(after_radial: Path, kept: str, expected: str) -> None:
+    run = RunDirectory(after_radial)
+    assert kept_in_words(run, run.stages()[1].agent(), kept) == expected
+
+
+def test_one_that_the_last_of_several_stages_left_as_it_was_is_not_the_start(after_radial: Path) -> None:
+    run = RunDirectory(after_radial)
+    assert kept_in_words(run, run.stages()[2].agent(), "the start") == BEFORE_LAST
+    verdict = Verdict.read(run)
+    kept = dataclasses.replace(verdict, curriculum="target reached", kept=BEFORE_LAST)
+    assert f"the last stage gave nothing better, it is {BEFORE_LAST};" in kept.sentence(run.config)
+
+
+def test_where_radials_agent_comes_out_vanilla_is_the_one_before_it(after_radial: Path) -> None:
+    verdict = Verdict.read(RunDirectory(after_radial))
+    alone = dataclasses.replace(verdict.evaluation, began_from=verdict.evaluation.began_from[1:])
+    kept = dataclasses.replace(verdict, evaluation=alone, curriculum="3 phases failed", kept="its start (radial)")
+    sentence = kept.sentence(RunDirectory(after_radial).config)
+    assert "; the one before it (vanilla) has 60 without attack" in sentence
+    assert "; training gave nothing better, it is its start (radial); " in sentence
+
+
+def test_a_start_whose_file_is_gone_is_told(after_radial: Path, tmp_path: Path) -> None:
+    run = shutil.copytree(after_radial, tmp_path / "run")
+    file = run / "stages" / "1-vanilla" / "policy.safetensors"
+    file.unlink()
+    found = bcl.evaluate(run, attacks=["pgd-10"], eps=[0.06], episodes=2)
+    assert [one.name for one in found.began_from] == ["radial"]
+    assert f"not compared with '{file}', which is missing" in str(found)
+    assert f"not compared with '{file}', which is missing" in found.table().notes
+
+
+def test_without_attack_the_table_has_the_starts_too(after_radial: Path) -> None:
+    found = bcl.evaluate(after_radial, eps=[0], episodes=2)
+    assert [row[0] for row in found.table().totals] == ["start (radial)", "start (vanilla)"]
