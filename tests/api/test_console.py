@@ -17,7 +17,7 @@ from bcl.config import resolve_stages
 from bcl.curriculum_rules import INCUMBENT, Candidate, Decision, Phase
 from bcl.experiment.status import Work, speeds, work_of
 from bcl.runs import store
-from bcl.runs.directory import RunDirectory, StageFolder
+from bcl.runs.directory import Piece, RunDirectory, StageFolder
 from bcl.settings import parse_settings
 
 
@@ -223,6 +223,21 @@ def test_a_long_evaluation_tells_how_long_it_will_take(
         "PGD-30 at 3/255: 9% of all, 0:15:10 left, 0 of 13 done",
         "PGD-30 at 3/255: 21",
     ]
+
+
+@pytest.mark.parametrize("of", [10**18, 10**30])
+def test_work_without_an_end_in_sight_has_years_left(monkeypatch: pytest.MonkeyPatch, of: int) -> None:
+    now = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    lines: list[str] = []
+    monkeypatch.setattr(console, "say", lines.append)
+    report = console.progress().begin("PGD-10 at 0.1")
+    for second in (0, 40):
+        now[0] = second
+        report(10**3 * second, of)
+    assert lines == ["PGD-10 at 0.1: 0% of all, years left"]
+    piece = Piece("vanilla", "training", 100, of, {"steps_per_second": 100.0})
+    assert console.piece_line(piece).startswith("vanilla: 0%, years left")
 
 
 @pytest.mark.parametrize("width", [80, 120])
