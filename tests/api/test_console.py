@@ -78,8 +78,12 @@ def test_the_time_left_of_the_whole_is_shown_while_a_curriculum_judges_its_start
     assert line.endswith(f"{timedelta(seconds=round(seconds))} left, about, at most")
 
 
-def test_the_time_left_of_the_whole_has_the_choice_of_the_agent_and_the_verdict_in_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("rise_steps", "increments"), [(500, 6), (1500, 2), (5000, 0)])
+def test_the_time_left_of_the_whole_has_the_choice_of_the_agent_and_the_verdict_in_it(
+    tmp_path: Path, rise_steps: int, increments: int
+) -> None:
     settings = parse_settings(["--dqn.steps=4000", "--curriculum.judged_by=pgd-30", "--evaluation.eps=0.03,0.06"])
+    settings["curriculum"]["rise_steps"] = rise_steps
     stages = resolve_stages("acrobot", recipe="paced-at", settings=settings)
     experiment.create(tmp_path, stages, "cpu", None)
     vanilla, paced = RunDirectory(tmp_path).stages()
@@ -89,7 +93,8 @@ def test_the_time_left_of_the_whole_has_the_choice_of_the_agent_and_the_verdict_
     view = console.live(tmp_path)
     store.write_json(vanilla.path / "progress.json", train)
     [whole, _] = view._under_way()
-    agents = 8 * (1 + 2 * 30) + 2 * (1 + 2 * 10)  # start, six increments and the last; then two for the verdict
+    held = increments  # at most, in 4000 steps
+    agents = (2 + held) * (1 + 2 * 30) + 2 * (1 + 2 * 10)  # start, those held and the last; then two for the verdict
     evaluating = 100 * agents * 16 * 0.1 / 100
     assert whole.seconds_left == pytest.approx(6000 / 100 + evaluating)
     assert whole.share == pytest.approx(20 / (80 + evaluating))
@@ -178,6 +183,27 @@ def test_a_gpu_takes_the_starts_of_multi_many_at_a_time(tmp_path: Path, device: 
     assert work.most_passes == 2 * (1 + budgets * (30 + 1 + 2 * (1000 if device == "cpu" else 84)))
     # A pass as long as acting of 128 copies, and 1000 steps an episode.
     assert speeds(tmp_path) == (640.0, 640 / (128 * 0.5) / 1000 if device == "cpu" else 5000 / 1000)
+
+
+@pytest.mark.parametrize(
+    ("episodes", "length"),
+    [((16, 32), 2000 / 32), ((16, 1), 500), ((0, 0), 500)],
+    ids=["all copies ended one", "one copy did", "none did"],
+)
+def test_episodes_are_taken_to_be_no_longer_than_they_can_be(
+    tmp_path: Path, episodes: tuple[int, int], length: float
+) -> None:
+    experiment.create(tmp_path, resolve_stages("cartpole", recipe="radial"), "cpu", None)
+    vanilla, radial = RunDirectory(tmp_path).stages()
+    rows = [
+        f'{{"step": {2000 * n}, "episodes": {ended}, "steps_per_second": 160.0, "share_act": 0.1}}\n'
+        for n, ended in enumerate(episodes, 1)
+    ]
+    store.write_text(vanilla.path / "metrics.jsonl", "".join(rows))
+    assert speeds(tmp_path) == pytest.approx((160.0, 100 / length))
+    explores = '{"step": 2000, "episodes": 200, "steps_per_second": 160.0, "share_act": 0.1}\n'
+    store.write_text(radial.path / "metrics.jsonl", explores)
+    assert speeds(tmp_path) == pytest.approx((160.0, 100 / length))
 
 
 def test_the_time_left_goes_by_how_fast_evaluations_were(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
