@@ -560,6 +560,8 @@ def resolve_stages(
     game = preset_for(GymnasiumGame(game)) or game  # by its id the same settings
     preset = merge(_preset(game, known), agent or {})
     written = current_names(Config, read_toml(file)) if file else {}
+    if "stages" in written:
+        raise ConfigError(f"'{file}' is a recipe, not a file of settings", f"give it as --recipe {file}")
     settings = current_names(Config, plain(settings or {}))
     top = merge(merge(preset, written), settings)
     _refuse_other_game(game, preset["game"], top["game"])

@@ -579,6 +579,7 @@ AT_MINE = 'bootstrap = "vanilla"\n[[stages]]\nloss = "at"\ncurriculum = { target
             "--recipe standard.toml",
             "attack.kind changes nothing, a stage of loss standard trains without an attack (in",
         ),
+        ("--config fine.toml", "'fine.toml' is a recipe, not a file of settings; give it as --recipe fine.toml"),
         ("--recipe wrong.toml", "attack.steps = 'x' is not a whole number (in 'wrong.toml')"),
         ("--recipe earlier.toml", "unknown setting 'dqn.stpes' (in 'earlier.toml'); did you mean 'steps'"),
         ("--recipe at.toml --attack.steps x", "'at' is the name of a built-in recipe"),

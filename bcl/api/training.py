@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -274,7 +275,8 @@ def train(
     if file:
         take_recipes(file)
     own = settings | {key: value for key, value in (("seed", seed), ("size", size)) if value is not None}
-    stages = resolve_stages(name, recipe=recipe, file=file, settings=own, agent=_decided_by(start))
+    with contextlib.nullcontext() if as_command else _hints_for_python():
+        stages = resolve_stages(name, recipe=recipe, file=file, settings=own, agent=_decided_by(start))
     _refuse_beside(workers, [stage.strategy for stage, _ in stages])
     last = stages[-1][1]
     usual = Path("runs") / f"{name}-{last.recipe}-s{last.seed}".replace("/", "-")
@@ -367,6 +369,16 @@ def _refuse_options(verb: str, settings: Mapping[str, Any]) -> None:
         if field.name in settings:
             hint = f"give workers=bcl.Workers({field.name}=...)"
             raise ConfigError(f"'{field.name}' is not an argument of bcl.{verb}", hint)
+
+
+@contextlib.contextmanager
+def _hints_for_python() -> Iterator[None]:
+    """Hints name settings as they are given here."""
+    try:
+        yield
+    except ConfigError as error:
+        error.hint = re.sub(r"--(\w+)\.(\w+)( VALUE)?", r'\1={"\2": ...}', error.hint)
+        raise
 
 
 def _refuse_beside(workers: Workers, strategies: Sequence[str]) -> None:
