@@ -200,7 +200,8 @@ class live(Bars):
         self._looked = time.monotonic()
         self._tell_rows()
         if self._watched:
-            with contextlib.suppress(StoreError):  # the bars are not worth ending the training for a damaged file
+            # The bars are not worth ending the training for a damaged file, or steps beyond the numbers of a float.
+            with contextlib.suppress(StoreError, OverflowError):
                 self.show(self._under_way())
 
     def _under_way(self) -> list[Shown]:

@@ -199,7 +199,11 @@ def _lines(row: "Row", block: "Block") -> Iterator[tuple[str, ...]]:
     if paper := row.published:
         values = zip(paper.eps, paper.mean, paper.sem, strict=True)
         at = {round(eps, 6): _plus_minus(mean, sem) for eps, mean, sem in values}
-        yield f"{BELONGS}paper: {paper.method}", *(at.get(round(eps, 6), "") for eps in block.budgets), number(paper.score)
+        yield (
+            f"{BELONGS}paper: {paper.method}",
+            *(at.get(round(eps, 6), "") for eps in block.budgets),
+            number(paper.score),
+        )
 
 
 def _differs(row: "Row") -> bool:

@@ -266,6 +266,17 @@ def test_work_without_an_end_in_sight_has_years_left(monkeypatch: pytest.MonkeyP
     assert console.piece_line(piece).startswith("vanilla: 0%, years left")
 
 
+def test_steps_beyond_what_a_float_holds_do_not_end_a_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    settings = parse_settings(["--dqn.steps=1e308"])
+    experiment.create(tmp_path, resolve_stages("cartpole", recipe="at", settings=settings), "cpu", None)
+    view = console.live(tmp_path)
+    trains(RunDirectory(tmp_path).stages()[0], 1000)
+    now[0] = 31.0
+    view.tick()
+
+
 @pytest.mark.parametrize("width", [80, 120])
 def test_a_terminal_shows_what_how_far_and_how_long_in_one_line(monkeypatch: pytest.MonkeyPatch, width: int) -> None:
     screen = io.StringIO()
