@@ -559,9 +559,7 @@ def resolve_stages(
     where there is one; `known`: the game, where its name may be unknown to this process."""
     game = preset_for(GymnasiumGame(game)) or game  # by its id the same settings
     preset = merge(_preset(game, known), agent or {})
-    written = current_names(Config, read_toml(file)) if file else {}
-    if "stages" in written:
-        raise ConfigError(f"'{file}' is a recipe, not a file of settings", f"give it as --recipe {file}")
+    written = _written(file) if file else {}
     settings = current_names(Config, plain(settings or {}))
     top = merge(merge(preset, written), settings)
     _refuse_other_game(game, preset["game"], top["game"])
@@ -609,6 +607,14 @@ def resolve_stages(
         with _naming(file):
             learner.refuse_unused(changes, stages, f"recipe '{name}'")
     return stages
+
+
+def _written(file: Path) -> dict[str, Any]:
+    """The settings in a user's file."""
+    written = current_names(Config, read_toml(file))
+    if "stages" in written:
+        raise ConfigError(f"'{file}' is a recipe, not a file of settings", f"give it as --recipe {file}")
+    return written
 
 
 def _built(
