@@ -559,7 +559,7 @@ def resolve_stages(
     where there is one; `known`: the game, where its name may be unknown to this process."""
     game = preset_for(GymnasiumGame(game)) or game  # by its id the same settings
     preset = merge(_preset(game, known), agent or {})
-    written = current_names(Config, read_toml(file)) if file else {}
+    written = _written(file) if file else {}
     settings = current_names(Config, plain(settings or {}))
     top = merge(merge(preset, written), settings)
     _refuse_other_game(game, preset["game"], top["game"])
@@ -607,6 +607,14 @@ def resolve_stages(
         with _naming(file):
             learner.refuse_unused(changes, stages, f"recipe '{name}'")
     return stages
+
+
+def _written(file: Path) -> dict[str, Any]:
+    """The settings in a user's file."""
+    written = current_names(Config, read_toml(file))
+    if "stages" in written:
+        raise ConfigError(f"'{file}' is a recipe, not a file of settings", f"give it as --recipe {file}")
+    return written
 
 
 def _built(
@@ -869,6 +877,12 @@ _USES = (
         "give --dqn.bound_share above 0",
     ),
     _Use("dqn.ramp", lambda s, c: _made_robust(s, c) and not _paced(s, c), "{} paces its budget", _another("at")),
+    _Use(
+        "dqn.exploration_hold exploration_steps exploration_repeat",
+        lambda s, c: max(c.dqn.exploration_start, c.dqn.exploration_end) > 0,
+        "dqn.exploration_start and dqn.exploration_end are 0",
+        "give --dqn.exploration_start above 0",
+    ),
     _Use("ppo.kappa ramp", _made_robust, "{} has no robust loss", _another("at")),
     _Use("ppo.ramp", lambda s, c: _made_robust(s, c) and not _paced(s, c), "{} paces its budget", _another("at")),
     _Use("ppo.in_play", lambda s, c: s.loss == "at", "{} is no adversarial training", _another("at")),
@@ -890,6 +904,12 @@ _USES = (
         "bounds alone need no attack",
         "give --distill.in_play above 0",
     ),
+    _Use(
+        "distill.exploration_repeat",
+        lambda s, c: s.loss == "distill" and c.distill.exploration > 0,
+        "distill.exploration is 0",
+        "give --distill.exploration above 0",
+    ),
     *(
         _Use(
             f"{section}.checkpoint_minutes",
@@ -902,6 +922,8 @@ _USES = (
     _Use(
         "evaluation.max_steps", lambda s, c: isinstance(c.game, AtariGame), "only episodes of Atari games are cut off"
     ),
+    # Not its budgets, which 'bcl attack' and 'bcl compare' take from any run.
+    _Use("evaluation.suite", lambda s, c: s.loss != "standard", "the verdict on {} plays no attack", _another("at")),
     _Use("network.hidden", lambda s, c: c.may_be_mlp, "its network is convolutional and has sizes of its own"),
 )
 

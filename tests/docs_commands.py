@@ -71,7 +71,7 @@ SMALL_LEARNERS: dict[str, dict[str, Any]] = {
 SMALL_PHASES = {"runs": 1, "min_runs": 1, "max_runs": 1}
 SMALL_PACE = {"pace_episodes": 1, "floor": -1000}  # above which any return of a small game is
 SMALL_STUDENT = {"steps": 2000, "num_envs": 4, "batch_size": 64, "log_steps": 200}
-SMALL_EVALUATION = {"episodes": 1, "suite": "quick", "eps": "0.05", "score_eps": "0.05"}
+SMALL_EVALUATION = {"episodes": 1, "eps": "0.05", "score_eps": "0.05"}
 
 
 def small_settings(game: object, learner: str, recipe: str = "vanilla") -> dict[str, dict[str, Any]]:
@@ -83,7 +83,9 @@ def small_settings(game: object, learner: str, recipe: str = "vanilla") -> dict[
     student = {"distill": SMALL_STUDENT} if distills else {}
     curriculum = judged | phases | (SMALL_PACE if distills else {})
     cut = {"max_steps": 2} if isinstance(game, str) and isinstance(resolve(game).game, AtariGame) else {}
-    return {learner: SMALL_LEARNERS[learner], **student, "curriculum": curriculum, "evaluation": SMALL_EVALUATION | cut}
+    attacked = {} if recipe == "vanilla" else {"suite": "quick"}
+    evaluation = SMALL_EVALUATION | attacked | cut
+    return {learner: SMALL_LEARNERS[learner], **student, "curriculum": curriculum, "evaluation": evaluation}
 
 
 def small_options(game: str, learner: str, recipe: str = "vanilla") -> list[str]:

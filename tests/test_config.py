@@ -605,6 +605,7 @@ AT_MINE = 'bootstrap = "vanilla"\n[[stages]]\nloss = "at"\ncurriculum = { target
             "--recipe standard.toml",
             "attack.kind changes nothing, a stage of loss standard trains without an attack (in",
         ),
+        ("--config fine.toml", "'fine.toml' is a recipe, not a file of settings; give it as --recipe fine.toml"),
         ("--recipe wrong.toml", "attack.steps = 'x' is not a whole number (in 'wrong.toml')"),
         ("--recipe earlier.toml", "unknown setting 'dqn.stpes' (in 'earlier.toml'); did you mean 'steps'"),
         ("--recipe at.toml --attack.steps x", "'at' is the name of a built-in recipe"),
@@ -706,6 +707,8 @@ def test_settings_that_one_stage_uses_are_taken() -> None:
         "--recipe paced-at --curriculum.patience 500 --dqn.kappa_linear true",
         "--recipe distilled --distill.spread 0.5 --curriculum.certified_threshold 0.5",
         "--recipe distilled --distill.in_play 0 --distill.box 0 --distill.attack_steps 3",
+        "--recipe distilled --evaluation.suite strong --dqn.exploration_repeat 4 --dqn.exploration_start 0",
+        "--recipe vanilla --evaluation.eps 0.1,0.2 --evaluation.score_eps 0.1",  # of 'bcl attack' and 'bcl compare'
         "--recipe at --algo ppo --ppo.in_play 0.5 --ppo.kappa 0.3 --ppo.exploration_start 1 --ppo.exploration_steps 9",
     ):
         settings = parse_settings(words.split())
@@ -738,6 +741,12 @@ def test_settings_that_one_stage_uses_are_taken() -> None:
         ("--recipe radial --algo ppo --ppo.in_play 0.5", "recipe 'radial' is no adversarial training"),
         ("--recipe at --algo ppo --ppo.exploration_steps 9 --ppo.exploration_start 0", "ppo.exploration_start is 0"),
         ("--recipe at --algo ppo --ppo.return_gamma 1 --ppo.normalise_returns false", "ppo.normalise_returns is false"),
+        (
+            "--recipe vanilla --dqn.exploration_repeat 4 --dqn.exploration_start 0 --dqn.exploration_end 0",
+            "dqn.exploration_start and dqn.exploration_end are 0; leave it out, or give --dqn.exploration_start above 0",
+        ),
+        ("--recipe distilled --distill.exploration_repeat 4 --distill.exploration 0", "distill.exploration is 0"),
+        ("--recipe vanilla --evaluation.suite strong", "the verdict on recipe 'vanilla' plays no attack; leave it out"),
         ("--recipe distilled --distill.spread 0.5 --distill.in_play 0", "bounds alone need no attack"),
         ("--recipe vanilla --dqn.checkpoint_minutes 1 --dqn.checkpoint_steps 9", "checkpoints are counted in steps"),
         ("--recipe vanilla --network.kind plain-cnn --network.hidden 9", "its network is convolutional"),

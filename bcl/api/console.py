@@ -38,6 +38,7 @@ SECONDS_PER_WHOLE = 10.0  # to see how far that is, all scores and metrics of a 
 # columns of a terminal
 NAME = 32
 BAR = 10
+YEAR = 365 * 24 * 3600.0  # seconds
 GRACE = 2.0  # seconds for work that was interrupted to end by itself
 
 
@@ -117,8 +118,8 @@ class Bars:
 
 
 def _left(seconds: float) -> str:
-    """In hours, minutes and seconds."""
-    return f"{timedelta(seconds=round(seconds))} left"
+    """In hours, minutes and seconds; timedelta has an end, and settings have none."""
+    return f"{timedelta(seconds=round(seconds))} left" if seconds < YEAR else "years left"
 
 
 class progress(Bars, ProgressListener):
@@ -199,7 +200,8 @@ class live(Bars):
         self._looked = time.monotonic()
         self._tell_rows()
         if self._watched:
-            with contextlib.suppress(StoreError):  # the bars are not worth ending the training for a damaged file
+            # The bars are not worth ending the training for a damaged file, or steps beyond the numbers of a float.
+            with contextlib.suppress(StoreError, OverflowError):
                 self.show(self._under_way())
 
     def _under_way(self) -> list[Shown]:

@@ -2,8 +2,9 @@
 
 import contextlib
 import dataclasses
+import re
 import shlex
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -274,7 +275,9 @@ def train(
     if file:
         take_recipes(file)
     own = settings | {key: value for key, value in (("seed", seed), ("size", size)) if value is not None}
-    stages = resolve_stages(name, recipe=recipe, file=file, settings=own, agent=_decided_by(start))
+    with contextlib.nullcontext() if as_command else _hints_for_python():
+        stages = resolve_stages(name, recipe=recipe, file=file, settings=own, agent=_decided_by(start))
+    _refuse_beside(workers, [stage.strategy for stage, _ in stages])
     last = stages[-1][1]
     usual = Path("runs") / f"{name}-{last.recipe}-s{last.seed}".replace("/", "-")
     folder = usual if out is None else path_of("out", out)
@@ -348,6 +351,7 @@ def resume(
     run = RunDirectory(path)
     for one in runs_of(path):
         RunDirectory.open(one.path).check_settings(settings)
+        _refuse_beside(workers, [stage.strategy for stage in one.stages()])
     # A repeat is not resumed while all of them are.
     others = store.lock(run.repeats.path) if run.repeats else contextlib.nullcontext()
     from bcl import experiment
@@ -365,6 +369,22 @@ def _refuse_options(verb: str, settings: Mapping[str, Any]) -> None:
         if field.name in settings:
             hint = f"give workers=bcl.Workers({field.name}=...)"
             raise ConfigError(f"'{field.name}' is not an argument of bcl.{verb}", hint)
+
+
+@contextlib.contextmanager
+def _hints_for_python() -> Iterator[None]:
+    """Hints name settings as they are given here."""
+    try:
+        yield
+    except ConfigError as error:
+        error.hint = re.sub(r"--(\w+)\.(\w+)( VALUE)?", r'\1={"\2": ...}', error.hint)
+        raise
+
+
+def _refuse_beside(workers: Workers, strategies: Sequence[str]) -> None:
+    if workers.judge_beside == "on" and {*strategies} <= {*recipes.ONE_RUN}:
+        hint = "leave it out, or take a recipe with phases, such as --recipe bcl-mos-at"
+        raise ConfigError("--judge-beside on changes nothing, no stage has phases", hint)
 
 
 def _name(game: str | Callable[..., Any], workers: Workers) -> str:

@@ -153,8 +153,7 @@ def _refuse_unknown(layer: nn.Module) -> None:
     # Exact types: a subclass may compute something else.
     if type(layer) not in (*_AFFINE, *_MONOTONE, nn.Sequential, Residual):
         known = ", ".join(kind.__name__ for kind in (*_AFFINE, *_MONOTONE, Residual))
-        way_out = "train with ReLU or Tanh, or take what needs no bounds: --recipe at or paced-at, 'bcl attack'"
-        raise BclError(f"cannot bound layer {layer}", f"every method needs layers of {known}: {way_out}")
+        raise BclError(f"cannot bound layer {layer}", f"only {known} have bounds; attacks need none")
     if isinstance(layer, nn.Conv2d) and (layer.padding_mode != "zeros" or isinstance(layer.padding, str)):
         raise BclError(f"cannot bound layer {layer}", "give the convolution zero padding as a number")
     plain = {"dilation": (1, (1, 1)), "ceil_mode": (False,), "return_indices": (False,)}

@@ -24,6 +24,7 @@ from bcl.settings import Eps, documented, typed
 
 AGENT = "RUN|FILE|zoo:NAME"
 METAVARS = {"agent": AGENT, "run": AGENT, "runs": AGENT, "folder": "RUN", "path": "FILE", "games": "GAME"}
+METAVARS |= {"wandb": "PROJECT", "ray_address": "ADDRESS"}
 SINGULAR = {"attacks": "attack"}  # parameter -> option
 # Parameters that are no options: the console gives them, or they have options of their own.
 NO_OPTIONS = {"found", "call", "settings", "workers", "listener", "say", "progress", "on_row", "as_command"}

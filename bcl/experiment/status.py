@@ -3,7 +3,8 @@ and for other processes."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from math import ceil
+from itertools import islice
+from math import ceil, floor
 from pathlib import Path
 from typing import Any, Literal
 
@@ -185,25 +186,37 @@ def _on_gpu(run: Path) -> bool:
 
 def _candidates(stage: StageFolder) -> int:
     """Agents that a paced stage chooses from, at most: its start, its last one, and one per increment that was held."""
+    if stage.paced_run.finished:
+        return 2 + len(stage.paced_run.snapshots())
     c = stage.config.curriculum
-    held = len(stage.paced_run.snapshots()) if stage.paced_run.finished else ceil((c.target - c.start) / c.increment)
-    return 2 + held
+    first = c.gentle_from * c.gentle_below / c.increment  # increments above the start
+    risen = first + stage.config.learner(stage.loss).steps / c.rise_steps
+    return 2 + floor(min((c.target - c.start) / c.increment, risen) + 1e-9)
 
 
 def speeds(run: Path) -> tuple[float, float] | None:
     """Agent steps a second of the last training run that has told them; and about how many passes a second there will
     be, those of `Work`, made as often as its episodes had steps. On a CPU one for all copies takes as long as acting;
     on a GPU what acting takes is mostly waiting for other work. None: nothing has trained yet."""
-    for stage, rows in _trainings(run):
-        half = len(rows) // 2  # the later rows are of how it plays now
-        steps = (rows[-1]["step"] or 0) - ((rows[half - 1]["step"] or 0) if half else 0)
-        episodes = sum(row.get("episodes") or 0 for row in rows[half:])
-        length = steps / episodes if episodes else USUAL_LENGTH
+    told = [*islice(_trainings(run), 2)]
+    length = max((_length(*one) for one in told), default=USUAL_LENGTH)  # a training begins with play that explores
+    for stage, rows in told:
         for row in reversed(rows):
             if speed := row.get("steps_per_second"):
                 acting = stage.config.learner(stage.loss).num_envs * (row.get("share_act") or 1.0)
                 return speed, (GPU_PASSES if _on_gpu(run) else speed / acting) / length
     return None
+
+
+def _length(stage: StageFolder, rows: Sequence[Metrics]) -> float:
+    """About how many steps an episode has."""
+    half = len(rows) // 2  # the later rows are of how it plays now
+    steps = (rows[-1]["step"] or 0) - ((rows[half - 1]["step"] or 0) if half else 0)
+    episodes = sum(row.get("episodes") or 0 for row in rows[half:])
+    length = steps / episodes if episodes else USUAL_LENGTH
+    if episodes < stage.config.learner(stage.loss).num_envs:  # most copies are still in one
+        length = min(length, USUAL_LENGTH)
+    return min(length, stage.config.evaluation.max_steps)
 
 
 def _trainings(run: Path) -> Iterator[tuple[StageFolder, list[Metrics]]]:

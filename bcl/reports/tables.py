@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from bcl.reports.compare import Block, Comparison, Entry, ReturnAtBudget, Row
 
 EXACTLY = "at exactly this budget"
+BELONGS = "  "  # before the name of a row: it is about the agent above it
 # columns that are left out where the paper has neither
 PAPER_RUNS = "paper's runs"
 PAPER_TIME = "paper's time"
@@ -61,8 +62,9 @@ def _parts(lines: Lines, width: int) -> Iterator[tuple[Lines, bool]]:
     if _width(columns) <= width:
         yield lines, False
         return
-    if _width(lines) <= width:
-        yield columns, True
+    turned = [*_with_owners(lines)]
+    if _width(turned) <= width:
+        yield [*zip(*turned, strict=True)], True
         return
     names, *others = columns
     part = [names]
@@ -72,6 +74,17 @@ def _parts(lines: Lines, width: int) -> Iterator[tuple[Lines, bool]]:
             part = [names]
         part.append(column)
     yield [*zip(*part, strict=True)], False
+
+
+def _with_owners(lines: Lines) -> Iterator[tuple[str, ...]]:
+    """Rows as columns beside each other: one that belongs to the row above it says whose it is."""
+    owner = ""
+    for name, *cells in lines:
+        if name.startswith(BELONGS):
+            yield f"{owner}: {name.strip()}", *cells
+        else:
+            owner = name
+            yield name, *cells
 
 
 def _drawn(lines: Lines, width: int, totals: int) -> "RichTable":
@@ -94,7 +107,7 @@ def _drawn(lines: Lines, width: int, totals: int) -> "RichTable":
         if place == 0 and totals:
             shown.add_section()
         cells = [_broken(cell, at) for cell, at in zip(row[1:], widths, strict=True)]
-        style = "bold" if place == 0 and totals else "dim" if row[0].startswith("  ") else None
+        style = "bold" if place == 0 and totals else "dim" if row[0].startswith(BELONGS) else None
         shown.add_row(*map(Text, (row[0], *cells)), style=style)
     return shown
 
@@ -180,13 +193,17 @@ def _lines(row: "Row", block: "Block") -> Iterator[tuple[str, ...]]:
     name = row.label if alone else f"{row.label}, median of {len(row.members)} ({row.median})"
     yield line(name, lambda cell: _measured(cell.median), row.score)
     if not alone:
-        yield line("  mean over repeats", lambda cell: number(cell.mean) + _interval(cell.interval), None)
+        yield line(f"{BELONGS}mean over repeats", lambda cell: number(cell.mean) + _interval(cell.interval), None)
     if _differs(row):
-        yield line(f"  {EXACTLY}", lambda cell: _measured(cell.exactly), row.paper_score)
+        yield line(f"{BELONGS}{EXACTLY}", lambda cell: _measured(cell.exactly), row.paper_score)
     if paper := row.published:
         values = zip(paper.eps, paper.mean, paper.sem, strict=True)
         at = {round(eps, 6): _plus_minus(mean, sem) for eps, mean, sem in values}
-        yield f"  paper: {paper.method}", *(at.get(round(eps, 6), "") for eps in block.budgets), number(paper.score)
+        yield (
+            f"{BELONGS}paper: {paper.method}",
+            *(at.get(round(eps, 6), "") for eps in block.budgets),
+            number(paper.score),
+        )
 
 
 def _differs(row: "Row") -> bool:

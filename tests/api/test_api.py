@@ -536,6 +536,22 @@ def test_an_environment_may_be_a_class_or_a_function(
 
 
 @pytest.mark.parametrize(
+    ("settings", "hint"),
+    [
+        ({"dqn": {"steps": float("nan")}}, 'give dqn={"steps": ...} a whole number'),
+        ({"dqn": 3}, 'write dqn={"KEY": ...}, in a file dqn.KEY = VALUE'),
+        ({"recipe": "at", "dqn": {"bound_eps": 0.1}}, 'leave it out, or give dqn={"bound_share": ...} above 0'),
+    ],
+)
+def test_hints_about_settings_are_python_in_python(settings, hint, tmp_path):
+    with pytest.raises(ConfigError) as told:
+        bcl.train("cartpole", out=tmp_path / "run", **settings)
+    assert told.value.hint == hint
+    with pytest.raises(ConfigError, match="--dqn"):
+        bcl.train("cartpole", out=tmp_path / "run", as_command=True, **settings)
+
+
+@pytest.mark.parametrize(
     ("wrong", "sentence"),
     [
         ({"executor": "cloud"}, "executor = 'cloud' is not a choice; give executor one of local, ray"),

@@ -17,7 +17,7 @@ from bcl.config import resolve_stages
 from bcl.curriculum_rules import INCUMBENT, Candidate, Decision, Phase
 from bcl.experiment.status import Work, speeds, work_of
 from bcl.runs import store
-from bcl.runs.directory import RunDirectory, StageFolder
+from bcl.runs.directory import Piece, RunDirectory, StageFolder
 from bcl.settings import parse_settings
 
 
@@ -78,8 +78,12 @@ def test_the_time_left_of_the_whole_is_shown_while_a_curriculum_judges_its_start
     assert line.endswith(f"{timedelta(seconds=round(seconds))} left, about, at most")
 
 
-def test_the_time_left_of_the_whole_has_the_choice_of_the_agent_and_the_verdict_in_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("rise_steps", "increments"), [(500, 6), (1500, 2), (5000, 0)])
+def test_the_time_left_of_the_whole_has_the_choice_of_the_agent_and_the_verdict_in_it(
+    tmp_path: Path, rise_steps: int, increments: int
+) -> None:
     settings = parse_settings(["--dqn.steps=4000", "--curriculum.judged_by=pgd-30", "--evaluation.eps=0.03,0.06"])
+    settings["curriculum"]["rise_steps"] = rise_steps
     stages = resolve_stages("acrobot", recipe="paced-at", settings=settings)
     experiment.create(tmp_path, stages, "cpu", None)
     vanilla, paced = RunDirectory(tmp_path).stages()
@@ -89,7 +93,8 @@ def test_the_time_left_of_the_whole_has_the_choice_of_the_agent_and_the_verdict_
     view = console.live(tmp_path)
     store.write_json(vanilla.path / "progress.json", train)
     [whole, _] = view._under_way()
-    agents = 8 * (1 + 2 * 30) + 2 * (1 + 2 * 10)  # start, six increments and the last; then two for the verdict
+    held = increments  # at most, in 4000 steps
+    agents = (2 + held) * (1 + 2 * 30) + 2 * (1 + 2 * 10)  # start, those held and the last; then two for the verdict
     evaluating = 100 * agents * 16 * 0.1 / 100
     assert whole.seconds_left == pytest.approx(6000 / 100 + evaluating)
     assert whole.share == pytest.approx(20 / (80 + evaluating))
@@ -180,6 +185,27 @@ def test_a_gpu_takes_the_starts_of_multi_many_at_a_time(tmp_path: Path, device: 
     assert speeds(tmp_path) == (640.0, 640 / (128 * 0.5) / 1000 if device == "cpu" else 5000 / 1000)
 
 
+@pytest.mark.parametrize(
+    ("episodes", "length"),
+    [((16, 32), 2000 / 32), ((16, 1), 500), ((0, 0), 500)],
+    ids=["all copies ended one", "one copy did", "none did"],
+)
+def test_episodes_are_taken_to_be_no_longer_than_they_can_be(
+    tmp_path: Path, episodes: tuple[int, int], length: float
+) -> None:
+    experiment.create(tmp_path, resolve_stages("cartpole", recipe="radial"), "cpu", None)
+    vanilla, radial = RunDirectory(tmp_path).stages()
+    rows = [
+        f'{{"step": {2000 * n}, "episodes": {ended}, "steps_per_second": 160.0, "share_act": 0.1}}\n'
+        for n, ended in enumerate(episodes, 1)
+    ]
+    store.write_text(vanilla.path / "metrics.jsonl", "".join(rows))
+    assert speeds(tmp_path) == pytest.approx((160.0, 100 / length))
+    explores = '{"step": 2000, "episodes": 200, "steps_per_second": 160.0, "share_act": 0.1}\n'
+    store.write_text(radial.path / "metrics.jsonl", explores)
+    assert speeds(tmp_path) == pytest.approx((160.0, 100 / length))
+
+
 def test_the_time_left_goes_by_how_fast_evaluations_were(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
@@ -223,6 +249,32 @@ def test_a_long_evaluation_tells_how_long_it_will_take(
         "PGD-30 at 3/255: 9% of all, 0:15:10 left, 0 of 13 done",
         "PGD-30 at 3/255: 21",
     ]
+
+
+@pytest.mark.parametrize("of", [10**18, 10**30])
+def test_work_without_an_end_in_sight_has_years_left(monkeypatch: pytest.MonkeyPatch, of: int) -> None:
+    now = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    lines: list[str] = []
+    monkeypatch.setattr(console, "say", lines.append)
+    report = console.progress().begin("PGD-10 at 0.1")
+    for second in (0, 40):
+        now[0] = second
+        report(10**3 * second, of)
+    assert lines == ["PGD-10 at 0.1: 0% of all, years left"]
+    piece = Piece("vanilla", "training", 100, of, {"steps_per_second": 100.0})
+    assert console.piece_line(piece).startswith("vanilla: 0%, years left")
+
+
+def test_steps_beyond_what_a_float_holds_do_not_end_a_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    settings = parse_settings(["--dqn.steps=1e308"])
+    experiment.create(tmp_path, resolve_stages("cartpole", recipe="at", settings=settings), "cpu", None)
+    view = console.live(tmp_path)
+    trains(RunDirectory(tmp_path).stages()[0], 1000)
+    now[0] = 31.0
+    view.tick()
 
 
 @pytest.mark.parametrize("width", [80, 120])

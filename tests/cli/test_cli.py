@@ -69,6 +69,8 @@ def test_the_help_of_train_shows_the_settings_that_people_use(bcl) -> None:
         "--init PATH",
         "--seed NUMBER",
         "--device DEVICE",
+        "--wandb PROJECT",
+        "--ray-address ADDRESS",
         "--curriculum.target BUDGET",
         "--evaluation.eps BUDGET,...",
     ):

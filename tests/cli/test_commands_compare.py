@@ -161,6 +161,19 @@ def test_a_table_that_fits_neither_way_stands_in_parts_in_which_no_number_is_bro
     assert len(re.findall(r"\b\d+ ± 0.12", text)) == 63 + 14
 
 
+def test_a_turned_table_says_whose_a_column_is() -> None:
+    rows = []
+    for agent in ("first", "second"):
+        rows += [(agent, *["20 ± 0.35 [19.25, 20.75]"] * 7), ("  at exactly this budget", *["19 ± 0.35"] * 7)]
+    table = Table("t", ("agent", *(f"{level}/255" for level in range(10, 17))), tuple(rows))
+    header = [map(str.strip, line.strip("┃").split("┃")) for line in printed(table, 80) if line.startswith("┃")]
+    head = [" ".join(filter(None, words)) for words in zip(*header, strict=True)]
+    assert head == ["agent", "first", "first: at exactly this budget", "second", "second: at exactly this budget"]
+    beside = [line for line in printed(table, 240) if "exactly" in line]
+    assert len(beside) == 2
+    assert not any("first" in line or "second" in line for line in beside)
+
+
 @pytest.mark.parametrize("agents", [2, 5])
 def test_names_of_agents_are_whole_in_80_columns(agents: int) -> None:
     names = [f"acrobot-paced-radial-s{seed}" for seed in range(agents)]

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import bcl
 from bcl import experiment
 from bcl.cli.main import main
 from bcl.config import resolve_stages
@@ -166,6 +167,17 @@ def test_judging_beside_is_refused_where_several_runs_train() -> None:
 
     with pytest.raises(ConfigError, match="one run at a time"):
         Workers(parallel=2, judge_beside="on").worker_device()
+
+
+@pytest.mark.parametrize("recipe", ["vanilla", "at", "paced-at"])
+def test_judging_beside_is_refused_where_no_stage_has_phases(recipe: str, tmp_path: Path) -> None:
+    workers = bcl.Workers(judge_beside="on")
+    with pytest.raises(ConfigError, match="--judge-beside on changes nothing, no stage has phases"):
+        bcl.train("cartpole", recipe=recipe, out=tmp_path / "new", workers=workers)
+    assert not (tmp_path / "new").exists()
+    experiment.create(tmp_path / "run", resolve_stages("cartpole", recipe=recipe), "cpu", None)
+    with pytest.raises(ConfigError, match="--judge-beside on changes nothing, no stage has phases"):
+        bcl.resume(tmp_path / "run", workers=workers)
 
 
 def test_times_by_hand(tmp_path: Path) -> None:
