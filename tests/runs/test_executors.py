@@ -182,9 +182,9 @@ def test_no_child_outlives_its_parent(how: signal.Signals, tmp_path: Path) -> No
 DEAF_PARENT = """
 import signal, sys; from pathlib import Path
 signal.signal(signal.SIGINT, lambda *_: None)
-from bcl.runs.executors import Job, Processes
+from bcl.runs.executors import UNWATCHED, Job, Processes
 from tests.runs import jobs_for_tests as work
-list(Processes(2, sys.argv[2:]).run([Job(Path(sys.argv[1]), work.count, (10_000, 0.01))], lambda: False))
+list(Processes(2, sys.argv[2:]).run([Job(Path(sys.argv[1]), work.count, (10_000, 0.01))], UNWATCHED))
 """
 
 
@@ -194,7 +194,8 @@ def test_ctrl_c_does_not_reach_jobs_but_by_this_process(preload: list[str], tmp_
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     checkpoint = tmp_path / "checkpoint"
     with subprocess.Popen(words, env=env, stderr=subprocess.PIPE, start_new_session=True) as parent:
-        wait_for(checkpoint.exists)
+        wait_for(lambda: checkpoint.exists() or parent.poll() is not None)
+        assert parent.poll() is None, parent.stderr.read()
         os.killpg(parent.pid, signal.SIGINT)  # a terminal tells all processes
         told_at = int(checkpoint.read_text())
         wait_for(lambda: int(checkpoint.read_text()) > told_at + 5 or parent.poll() is not None)
