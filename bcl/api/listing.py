@@ -69,7 +69,8 @@ def presets(game: str | None = None, /, *, recipe: str | None = None, **settings
     lines = ["games with a preset (any other Atari, Procgen or Gymnasium game takes the defaults):"]
     lines += [f"  {row['game']:<14}{row['engine']:<11}{row['algo']}" for row in rows]
     lines += ["", "recipes:"]
-    lines += [f"  {row['recipe']:<16}{row['summary']}{' (ours)' if row['ours'] else ''}" for row in known]
+    width = max(map(len, recipes.RECIPES)) + 1
+    lines += [f"  {row['recipe']:<{width}}{row['summary']}{' (ours)' if row['ours'] else ''}" for row in known]
     return Listing("games with a preset", rows, "\n".join(lines), {"games": rows, "recipes": known})
 
 

@@ -25,6 +25,7 @@ from bcl.cli.main import COMMANDS, Command, functions_of, main
 from bcl.cli.options import ATTACKS, NO_OPTIONS, WORDS, options_of
 from bcl.config import config_from_toml, resolve
 from bcl.policies.importers import FORMATS
+from bcl.recipes import RECIPES
 from bcl.result import Listing
 
 
@@ -272,6 +273,8 @@ def test_presets_lists_games_and_recipes(bcl) -> None:
     assert code == 0
     for word in ("pong", "fruitbot", "cartpole", "bcl-mos-at", "bcl-ratchet-at"):
         assert word in out
+    for name, recipe in RECIPES.items():
+        assert any(line.split(maxsplit=1)[:1] == [name] and recipe.summary in line for line in out.splitlines()), name
 
 
 def test_a_printed_preset_is_a_config_file(bcl, tmp_path: Path) -> None:
