@@ -61,7 +61,7 @@ class Curriculum:
         self._decided_at = 0.0
 
     def outcome(self) -> Outcome:
-        """Trains what is left of it."""
+        """What it hands on; trains what is left of it."""
         self._stage.clear_discarded()
         look_at_start(self._rules, self._config, self._bootstrap, self._dispatcher)
         with self._overlapped.background:
@@ -348,8 +348,8 @@ def pace_of(config: Config, loss: Loss, start: float) -> Pace:
 def train_paced(
     stage: StageFolder, start: float, bootstrap: Agent, teacher: Agent | None, dispatcher: Dispatcher
 ) -> Outcome:
-    """Train, evaluate every agent kept, and leave the best in the stage's folder. `teacher`: of a distillation whose
-    settings name none."""
+    """Train, evaluate every agent kept, and leave the best in the stage's folder. `teacher`: of a student that does not
+    begin as its copy."""
     config = stage.config
     run = stage.paced_run
     pace = pace_of(config, stage.loss, start)
@@ -359,7 +359,7 @@ def train_paced(
     began = Agent(bootstrap.file, stage.results, bootstrap.fingerprint)
     look_at_start(pace, config, began, dispatcher)
     order = TrainingOrder(name, config, task, content(bootstrap), dispatcher.device, dispatcher.trackers)
-    if teacher and stage.loss == "distill":
+    if teacher:
         order = replace(order, teacher=content(teacher))
     [_] = dispatcher.train([(run, order)])
     candidates = {"the start": (start, began)}

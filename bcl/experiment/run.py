@@ -138,7 +138,7 @@ class Trained:
     goes_on: bool = False
     """The next curriculum takes over at `reached`, not at its own start."""
     teacher: Agent | None = None
-    """Of the last stage, where that was a distillation."""
+    """Of the last curriculum, if it made a student; else what that began from."""
     stopped: str = ""
     """Why the last curriculum stopped."""
     kept: str = ""
@@ -185,7 +185,7 @@ def _train_curriculum(
 ) -> Trained:
     strategy = stage.strategy
     settings = stage.config.curriculum
-    teacher = before.teacher if stage.same_teacher else before.agent
+    teacher = before.teacher if stage.same_teacher else None  # else a student's is the agent that it begins as
     goes_on = before.goes_on and not stage.same_teacher
     start = before.reached if goes_on else settings.start
     if goes_on and before.reached >= settings.target:
@@ -211,7 +211,7 @@ def _train_curriculum(
         agent=trained.agent(),
         reached=outcome.reached,
         goes_on=strategy in ("open", "paced"),
-        teacher=teacher,
+        teacher=teacher or before.agent,
         stopped=outcome.stopped,
         kept=outcome.kept,
         flags=(*before.flags, *outcome.flags),
