@@ -95,10 +95,9 @@ def acceleration(asked: Accelerate, device: torch.device, steps: int) -> Acceler
 
 
 @functools.cache
-def compiled(function: Callable[..., T], *, dynamic: bool) -> Callable[..., T]:
-    """A function that all who call it share, inside `compiling`: for each size of its tensors by itself or, `dynamic`,
-    for any."""
-    return torch.compile(function, dynamic=dynamic)
+def compiled(function: Callable[..., T]) -> Callable[..., T]:
+    """A function that all who call it share, inside `compiling`: for each size of its tensors by itself."""
+    return torch.compile(function, dynamic=False)
 
 
 @contextmanager

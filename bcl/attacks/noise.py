@@ -8,7 +8,7 @@ import torch
 from torch import Generator, Tensor
 
 from bcl.attacks.objectives import Margin
-from bcl.attacks.threat import AttackedPolicy, Ball, Budget, Randomness, demand, fusing, per_sample
+from bcl.attacks.threat import AttackedPolicy, Ball, Budget, Randomness, demand, per_sample
 
 SQUARE_HALVINGS = (10, 50, 200, 500, 1000, 2000, 4000, 6000, 8000)  # per 10,000 queries
 
@@ -49,8 +49,8 @@ class Square:
         for query in range(1, self.queries):
             share = self.area / 2 ** sum(query * 10_000 > halving * self.queries for halving in SQUARE_HALVINGS)
             inside, sign = _window(obs, share, generator)
-            tried = fusing(policy, _tried)(obs, eps, inside, sign, best, ball)
-            best, best_value = fusing(policy, _better)(best, best_value, tried, policy(tried), clean)
+            tried = _tried(obs, eps, inside, sign, best, ball)
+            best, best_value = _better(best, best_value, tried, policy(tried), clean)
         return best
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from bcl.attacks.threat import AttackedPolicy, fusing
+from bcl.attacks.threat import AttackedPolicy
 from bcl.errors import BclError
 
 
@@ -111,14 +111,10 @@ def ascent(objective: Objective, policy: AttackedPolicy, obs: Tensor, clean: Ten
         if not scores.requires_grad:
             raise BclError("the policy cannot be differentiated", "use an attack without gradients, such as square")
         at_scores = scores.detach().requires_grad_()
-        values = fusing(policy, _values)(objective, at_scores, clean)
+        values = objective(at_scores, clean)
         (rise,) = torch.autograd.grad(values.sum(), at_scores)
-        (direction,) = torch.autograd.grad(scores, obs, fusing(policy, _scaled)(rise))
+        (direction,) = torch.autograd.grad(scores, obs, _scaled(rise))
     return scores.detach(), values.detach(), direction
-
-
-def _values(objective: Objective, scores: Tensor, clean: Tensor) -> Tensor:
-    return objective(scores, clean)
 
 
 def _scaled(rise: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ from torch import Generator, Tensor
 
 from bcl.attacks.noise import uniform
 from bcl.attacks.objectives import CrossEntropy, Objective, TowardActions, ascent, clean_scores, flips
-from bcl.attacks.threat import AttackedPolicy, Ball, Budget, Randomness, demand, fusing, per_copy, per_sample
+from bcl.attacks.threat import AttackedPolicy, Ball, Budget, Randomness, demand, per_copy, per_sample
 from bcl.errors import ConfigError
 
 APGD_MOMENTUM = 0.75  # weight of the new step against the last one
@@ -205,11 +205,11 @@ class APGD:
 
         for k in range(1, self.steps + 1):
             move = _first_moved if k == 1 else _moved
-            x, last = fusing(policy, move)(x, last, gradient, size, ball), x
+            x, last = move(x, last, gradient, size, ball), x
             scores, new_value, gradient = ascent(self.objective, policy, x, clean)
             rises = rises + (new_value > value)
             value = new_value
-            best, better = fusing(policy, _better)(best, x, value, gradient, scores, clean)
+            best, better = _better(best, x, value, gradient, scores, clean)
             improved = improved | better
 
             if k in windows:
@@ -262,10 +262,9 @@ def _better(
 def climb(policy: AttackedPolicy, begun: Climb, steps: int) -> Tensor:
     """`steps` projected steps along the sign of the gradient; the last iterate."""
     obs = begun.ball.project(begun.obs)
-    step = fusing(policy, _stepped)
     for _ in range(steps):
         _, _, gradient = ascent(begun.objective, policy, obs, begun.clean)
-        obs = step(obs, gradient, begun.size, begun.ball)
+        obs = _stepped(obs, gradient, begun.size, begun.ball)
     return obs
 
 

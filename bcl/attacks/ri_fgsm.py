@@ -7,7 +7,7 @@ from torch import Tensor
 
 from bcl.attacks.noise import fill_uniform, uniform
 from bcl.attacks.objectives import CrossEntropy, Objective, ascent, clean_scores
-from bcl.attacks.threat import AttackedPolicy, Ball, Budget, Randomness, demand, fusing, per_sample
+from bcl.attacks.threat import AttackedPolicy, Ball, Budget, Randomness, demand, per_sample
 
 DRAW = 64  # starts whose noise is drawn at once
 ALPHA = 0.375  # saturates for eps < 0.1875: every element with a gradient lands on +eps or -eps
@@ -76,10 +76,10 @@ class _ManyStarts:
         count, batch = noise.shape[:2]
         ball = Ball.around(policy, obs, eps)
         clean_copies = clean.expand(count, *clean.shape).flatten(0, 1)
-        points = fusing(policy, _start)(obs, noise, eps)
+        points = _start(obs, noise, eps)
         _, _, gradient = ascent(CrossEntropy(), policy, points.flatten(0, 1), clean_copies)
         del points  # what follows is as large
-        found = fusing(policy, _candidates)(obs, noise, gradient, ball)
+        found = _candidates(obs, noise, gradient, ball)
         reached = policy(found.flatten(0, 1)).argmax(dim=1).view(count, batch)
         order = torch.arange(first, first + count, device=obs.device).unsqueeze(1)
         key, which = (rank.gather(1, reached.T).T * self.starts + order).min(dim=0)

@@ -1,9 +1,9 @@
 """The threat model: an observation may move by at most eps per element and must stay a valid observation."""
 
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import NamedTuple, Protocol, TypeAlias
 
 import torch
 from torch import Generator, Tensor
@@ -11,7 +11,6 @@ from torch import Generator, Tensor
 from bcl.errors import BclError, ConfigError
 from bcl.settings import fits
 
-T = TypeVar("T")
 Budget: TypeAlias = float | Tensor
 """eps in observation units: 0-d, which a captured graph can follow, or one per observation."""
 
@@ -30,12 +29,6 @@ class AttackedPolicy(Protocol):
     def high(self) -> Tensor: ...
 
     def __call__(self, obs: Tensor, /) -> Tensor: ...
-
-
-def fusing(policy: AttackedPolicy, function: Callable[..., T]) -> Callable[..., T]:
-    """`function`, element by element, in as few kernels as the policy knows to make of it; by itself, as it is."""
-    fuse: Callable[[Callable[..., T]], Callable[..., T]] | None = getattr(policy, "fuse", None)
-    return fuse(function) if fuse else function
 
 
 class Attack(Protocol):

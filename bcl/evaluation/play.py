@@ -5,7 +5,6 @@ import functools
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
 import numpy as np
 import torch
@@ -17,7 +16,7 @@ from bcl.attacks.objectives import ascent
 from bcl.attacks.pgd import Together
 from bcl.attacks.threat import per_sample, refuse_not_finite
 from bcl.bounds import Method, certified, full_precision, input_box, margins
-from bcl.device import Accelerate, Graphed, compiled, compiling, on_stream
+from bcl.device import Accelerate, Graphed, compiled, compiling, on_stream, quick_kernels
 from bcl.envs import VariedStarts, VectorEnv
 from bcl.envs.vector import seed_list
 from bcl.errors import BclError
@@ -27,11 +26,10 @@ from bcl.evaluation.slot import Decided, Slot
 from bcl.policies import Policy, as_float
 from bcl.policies.policy import CUSTOM
 
-T = TypeVar("T")
 Progress = Callable[[int, int], None]
-# Rows that go through a compiled network at once; it is compiled for these sizes alone, each when it is needed. How
-# many there are differs from step to step, and PyTorch's compiler fails on this network for any number of rows.
-SIZES = (32, 64, 128, 192, 256, 384, 512, 1024, 2048)
+# Rows that go through a compiled network at once; it is compiled for these sizes alone, each when it is needed, which
+# takes 15 s. Fewer rows are not worth that.
+SIZES = (128, 192, 256, 384, 512, 1024, 2048)
 PROBE_EVERY = 32  # steps between looks at gradients and certificates
 
 
@@ -266,7 +264,7 @@ class Group:
 
 class SearchForm(nn.Module):
     """What attacks look at: the chain, without a dueling value stream. On a GPU images go through a copy with channels
-    last, in half precision if fast, that is compiled if asked for."""
+    last, in half precision if fast. IMPALA's gradients are compiled if asked for; the other networks gain little."""
 
     def __init__(self, policy: Policy, precision: Precision, accelerate: Accelerate = "none") -> None:
         super().__init__()
@@ -274,9 +272,7 @@ class SearchForm(nn.Module):
         on_gpu = policy.device.type == "cuda" and images
         ours = policy.spec.kind != CUSTOM
         self.is_half = on_gpu and precision == "fast"
-        self._compiles = accelerate == "full" and images and ours
-        # Not in full precision: fused products and sums round once, not twice.
-        self.fuses = self._compiles and self.is_half
+        self._compiles = accelerate == "full" and policy.spec.kind == "impala"
         self._dtype = torch.float16 if self.is_half else next(policy.parameters()).dtype
         self._chain = policy.chain()
         if self.is_half or (on_gpu and ours):
@@ -288,13 +284,18 @@ class SearchForm(nn.Module):
         self._proof = functools.partial(_proven, policy)
         self._tried = False
 
+    @property
+    def tries_kernels(self) -> bool:
+        """Whether so many gradients of one size are to come that the fastest kernels are worth looking for."""
+        return self._compiles and self.is_half
+
     def _try_compiling(self, obs: Tensor) -> None:
         """On what attacks look at first; what PyTorch's compiler cannot do on this machine, eager code can."""
         self._tried = True
         try:
-            ascent(CrossEntropy(), self, obs, self(obs).detach())
+            ascent(CrossEntropy(), self, obs, self.plain(obs).detach())
         except Exception as error:  # of many kinds, from Python's to the C compiler's
-            self._compiles = self.fuses = False
+            self._compiles = False
             reason = str(error).strip().partition("\n")[0]
             warnings.warn(f"attacks run uncompiled, which is slower: {reason}", stacklevel=2)
         else:
@@ -306,13 +307,14 @@ class SearchForm(nn.Module):
         return _scores(self._chain, self._dtype, obs)
 
     def forward(self, obs: Tensor) -> Tensor:
-        if self._compiles and not self._tried:
+        worth_it = self._compiles and obs.requires_grad and len(obs) >= SIZES[0]
+        if worth_it and not self._tried:
             self._try_compiling(obs.detach())
-        if not self._compiles:
+        if not (worth_it and self._compiles):
             return self.plain(obs)
         sizes = SIZES if len(obs) <= SIZES[-1] else SIZES[-1:]  # what is left over of many rows can be any number
         parts = [_filled(part, sizes) for part in obs.split(SIZES[-1])]
-        scores = compiled(_scores, dynamic=False)
+        scores = compiled(_scores)
         return torch.cat([scores(self._chain, self._dtype, part) for part in parts])[: len(obs)]
 
     def proves(self, obs: Tensor, eps: Budget) -> Tensor:
@@ -321,10 +323,6 @@ class SearchForm(nn.Module):
             return self._proof(obs, eps)
         except BclError:
             return torch.zeros(len(obs), dtype=torch.bool, device=obs.device)
-
-    def fuse(self, function: Callable[..., T]) -> Callable[..., T]:
-        """See `bcl.attacks.threat.fusing`."""
-        return compiled(function, dynamic=True) if self.fuses else function
 
 
 def _scores(chain: nn.Sequential, dtype: torch.dtype, obs: Tensor) -> Tensor:
@@ -344,13 +342,12 @@ def chooser_for(policy: Policy, search: SearchForm, slots: Sequence[Slot]) -> "A
     attacks = tuple(slot.cell.attack for slot in slots if isinstance(slot.cell.attack, PGD | WorstAction))
     if any(other != attack for other in attacks):
         attack = Together(attacks)
-    # Fused arithmetic has budgets as tensors, or it would be compiled for each of them.
-    if len(slots) == 1 and not (search.fuses and _takes_rows(attack)):
+    if len(slots) == 1:
         return ActionChooser(policy, search, attack, first.cell.eps, first.generator)
     budgets = torch.tensor([slot.cell.eps for slot in slots], device=first.generator.device)
     rows = budgets.repeat_interleave(len(first.obs))
     generators = [slot.generator for slot in slots]
-    return ActionChooser(policy, search, attack, rows, generators if len(slots) > 1 else first.generator)
+    return ActionChooser(policy, search, attack, rows, generators)
 
 
 class ActionChooser:
@@ -385,7 +382,8 @@ class ActionChooser:
         if self._attack is None:
             return Decided(clean, clean, clean_obs, _moved(clean_obs, clean_obs), torch.zeros_like(clean) > 0)
         eager = clean_obs.device.type != "cuda"
-        seen = perturb(self._attack, self._searched, clean_obs, self._eps, self._generator, check=eager)
+        with quick_kernels(self._searched.tries_kernels):
+            seen = perturb(self._attack, self._searched, clean_obs, self._eps, self._generator, check=eager)
         actions = self._actions(seen)
         return Decided(actions, clean, seen, _moved(seen, clean_obs), actions != clean)
 

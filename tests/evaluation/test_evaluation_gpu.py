@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from bcl.api.measuring import untrained_policy
-from bcl.attacks import APGD, KL, PGD, Attack, Directed, Margin, MultiT, Square, WorstAction, perturb
+from bcl.attacks import APGD, KL, PGD, Attack, Directed, Margin, MultiT, WorstAction, perturb
 from bcl.attacks.pgd import Together
 from bcl.config import resolve
 from bcl.device import Accelerate
@@ -14,6 +14,7 @@ from bcl.envs import make_env
 from bcl.evaluation import evaluate
 from bcl.evaluation.plan import Precision
 from bcl.evaluation.play import ActionChooser, SearchForm
+from bcl.games import Game
 from bcl.policies import Policy
 
 pytestmark = [
@@ -31,10 +32,13 @@ def policy() -> Policy:
 DIRECTED = Directed(lambda obs: obs.flatten(1).sum(dim=1).long() % 5 - 1)
 
 
-@pytest.mark.parametrize("accelerate", ["none", "full"])
+@pytest.mark.parametrize(("game", "copies", "accelerate"), [(GAME, 4, "none"), (resolve("fruitbot").game, 128, "full")])
 @pytest.mark.parametrize("attack", [PGD(steps=5, step=0.4), MultiT(starts=100), DIRECTED], ids=repr)
-def test_the_graph_repeats_what_eager_code_does(policy: Policy, attack: Attack, accelerate: Accelerate) -> None:
-    env = make_env(GAME, 4, "cuda")
+def test_the_graph_repeats_what_eager_code_does(
+    attack: Attack, game: Game, copies: int, accelerate: Accelerate
+) -> None:
+    policy = untrained_policy(game, "cuda")
+    env = make_env(game, copies, "cuda")
     obs = env.reset(0)
 
     def decision() -> ActionChooser:
@@ -84,10 +88,12 @@ ALL = (
 
 
 @pytest.mark.parametrize("precision", ["fast", "full"])
-@pytest.mark.parametrize("attack", [Together(ALL), MultiT(starts=200), APGD(steps=5), Square(queries=20)], ids=repr)
-def test_a_compiled_search_changes_as_many_actions(policy: Policy, attack: Attack, precision: Precision) -> None:
-    obs = torch.rand(48, 1, 84, 84, device="cuda", generator=torch.Generator("cuda").manual_seed(1))
-    eps = torch.linspace(1 / 255, 0.05, 16, device="cuda").repeat(3)
+@pytest.mark.parametrize("attack", [Together(ALL), APGD(steps=5)], ids=repr)
+def test_a_compiled_search_changes_as_many_actions(attack: Attack, precision: Precision) -> None:
+    torch.manual_seed(0)
+    policy = untrained_policy(resolve("fruitbot").game, "cuda")
+    obs = torch.rand(144, 3, 64, 64, device="cuda", generator=torch.Generator("cuda").manual_seed(1))
+    eps = torch.linspace(1 / 255, 0.05, 48, device="cuda").repeat(3)
     with torch.no_grad():
         clean = policy(obs).argmax(dim=1)
     changed = []
@@ -99,7 +105,7 @@ def test_a_compiled_search_changes_as_many_actions(policy: Policy, attack: Attac
         with torch.no_grad():
             changed.append(int((policy(seen).argmax(dim=1) != clean).sum()))
     assert search._compiles
-    assert abs(changed[0] - changed[1]) <= 3
+    assert abs(changed[0] - changed[1]) <= 9
 
 
 def test_half_precision_search_is_as_strong_as_full(policy: Policy) -> None:

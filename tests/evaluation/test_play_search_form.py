@@ -12,9 +12,10 @@ from bcl.attacks import APGD, PGD, Attack, MinBest, Multi, MultiT, Square, Worst
 from bcl.config import resolve
 from bcl.device import MOST_COMPILED, compiling
 from bcl.evaluation import play
-from bcl.evaluation.play import SIZES, SearchForm
+from bcl.evaluation.play import SearchForm
 from bcl.policies import Policy, PolicySpec
 
+SIZES = (3, 8, 64)
 ATTACKS = [
     PGD(steps=3, step=0.4),
     PGD(steps=2, step=0.4, random_start=True, restarts=2, objective=MinBest()),
@@ -40,41 +41,52 @@ def policy() -> Policy:
     return untrained_policy(resolve("pong").game, "cpu")
 
 
-def compiled_form(policy: Policy, monkeypatch: pytest.MonkeyPatch, backend: str) -> SearchForm:
+@pytest.fixture(scope="module")
+def impala() -> Policy:
+    torch.manual_seed(0)
+    return untrained_policy(resolve("fruitbot").game, "cpu")
+
+
+@pytest.fixture(autouse=True)
+def few_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The network is compiled for batches as small as these tests have."""
+    monkeypatch.setattr(play, "SIZES", SIZES)
+
+
+def compiled_form(impala: Policy, monkeypatch: pytest.MonkeyPatch, backend: str) -> SearchForm:
     """As on a GPU, but without code for it: that takes half a minute."""
     made = {}
 
-    def compiled(function, *, dynamic):
+    def compiled(function):
         if function not in made:
-            made[function] = torch.compile(function, dynamic=dynamic, backend=backend)
+            made[function] = torch.compile(function, dynamic=False, backend=backend)
         return made[function]
 
     torch._dynamo.reset()
     monkeypatch.setattr(play, "compiled", compiled)
-    form = SearchForm(policy, "full", "full")
-    form.fuses = True
-    form(torch.rand(1, 1, 84, 84))
+    form = SearchForm(impala, "full", "full")
+    form(torch.rand(SIZES[0], 3, 64, 64, requires_grad=True))
     assert form._compiles
     return form
 
 
 @pytest.mark.parametrize("attack", ATTACKS, ids=repr)
-def test_attacks_find_the_same_when_it_is_compiled(policy: Policy, monkeypatch: pytest.MonkeyPatch, attack: Attack):
-    form = compiled_form(policy, monkeypatch, "eager")
-    obs = torch.rand(3, 1, 84, 84, generator=torch.Generator().manual_seed(1))
+def test_attacks_find_the_same_when_it_is_compiled(impala: Policy, monkeypatch: pytest.MonkeyPatch, attack: Attack):
+    form = compiled_form(impala, monkeypatch, "eager")
+    obs = torch.rand(3, 3, 64, 64, generator=torch.Generator().manual_seed(1))
     eps = torch.tensor([1 / 255, 3 / 255, 0.1])
     found, expected = (
         perturb(attack, search, obs, eps, torch.Generator().manual_seed(2))
-        for search in (form, SearchForm(policy, "full"))
+        for search in (form, SearchForm(impala, "full"))
     )
     torch.testing.assert_close(found, expected, atol=1e-6, rtol=0)
 
 
-@pytest.mark.parametrize("rows", [1, 32, 33, SIZES[-1] + 1])
-def test_scores_and_gradients_of_any_number_of_rows(policy: Policy, monkeypatch: pytest.MonkeyPatch, rows: int):
-    monkeypatch.setattr(play, "compiled", lambda function, *, dynamic: function)
-    form, plain = SearchForm(policy, "full", "full"), SearchForm(policy, "full")
-    obs = torch.rand(rows, 1, 84, 84, generator=torch.Generator().manual_seed(1)).requires_grad_()
+@pytest.mark.parametrize("rows", [SIZES[0] - 1, SIZES[0], SIZES[0] + 1, SIZES[-1] + 1])
+def test_scores_and_gradients_of_any_number_of_rows(impala: Policy, monkeypatch: pytest.MonkeyPatch, rows: int):
+    monkeypatch.setattr(play, "compiled", lambda function: function)
+    form, plain = SearchForm(impala, "full", "full"), SearchForm(impala, "full")
+    obs = torch.rand(rows, 3, 64, 64, generator=torch.Generator().manual_seed(1)).requires_grad_()
     scores, expected = form(obs), plain(obs)
     torch.testing.assert_close(scores, expected, atol=1e-5, rtol=0)
     (gradient,) = torch.autograd.grad(scores.square().sum(), obs)
@@ -82,16 +94,16 @@ def test_scores_and_gradients_of_any_number_of_rows(policy: Policy, monkeypatch:
     torch.testing.assert_close(gradient, wanted, atol=1e-5, rtol=0)
 
 
-def test_what_cannot_be_compiled_runs_in_eager_code(policy: Policy, monkeypatch: pytest.MonkeyPatch):
-    def compiled(function, *, dynamic):
+def test_what_cannot_be_compiled_runs_in_eager_code(impala: Policy, monkeypatch: pytest.MonkeyPatch):
+    def compiled(function):
         raise RuntimeError("no compiler\nand much more")
 
     monkeypatch.setattr(play, "compiled", compiled)
-    form = SearchForm(policy, "full", "full")
-    obs = torch.rand(2, 1, 84, 84)
+    form = SearchForm(impala, "full", "full")
+    obs = torch.rand(3, 3, 64, 64, requires_grad=True)
     with pytest.warns(UserWarning, match="uncompiled, which is slower: no compiler$"):
-        assert torch.equal(form(obs), SearchForm(policy, "full")(obs))
-    assert torch.equal(form(obs), SearchForm(policy, "full")(obs))
+        assert torch.equal(form(obs), SearchForm(impala, "full")(obs))
+    assert torch.equal(form(obs), SearchForm(impala, "full")(obs))
 
 
 def test_settings_of_the_compiler_and_of_warnings_are_put_back():
