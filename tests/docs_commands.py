@@ -47,6 +47,7 @@ PROGRAMS = ("bcl", "python", "make", "pip", "apt-get", "ray", "tensorboard", "py
 A_RUN = "runs/x"
 PLACEHOLDERS = {
     "RUN": A_RUN,
+    "zoo:NAME": A_RUN,
     "FILE": "my_agent.zip",
     "GAME": "cartpole",
     "R": "at",
