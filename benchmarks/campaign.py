@@ -1,14 +1,15 @@
 """Train several games side by side on one machine for so many minutes, and keep what came out in small files.
 
     python benchmarks/campaign.py bank_heist road_runner,distill.box=0.1 --minutes 20
-        [--recipe distilled] [--out runs/campaign] [--distill.steps N]
+        [--recipe distilled] [--out runs/campaign] [--until-trained] [--weights int8] [--distill.steps N]
 
 Each word is a training, `bcl train GAME --recipe R` with the options behind the game's name (`init=AGENT` and
 `recipe=R` too), from the vanilla agent in benchmarks/starts where there is one and no other is named; options that are
-not listed here are settings of all of them. When the minutes are over, runs are interrupted (SIGTERM, which `bcl` takes
-as Ctrl-C) and can be continued with `bcl resume`. What is kept, in OUT/agents, every minute: the best agent of a
+not listed here are settings of all of them. When the minutes are over, or with
+`--until-trained` when a run has an agent of its last step, runs are interrupted (SIGTERM, which `bcl` takes as Ctrl-C)
+and can be continued with `bcl resume`. What is kept, in OUT/agents, every minute: the best agent of a
 finished run, or of one that is not finished the agents that held a budget and that of its end or checkpoint (`last`),
-each in 16 bits, and the last row of metrics of every training run. OUT/WORD.log is what a run said.
+each in 16 bits or, as the zoo has them, in 8, and the last row of metrics of every training run. OUT/WORD.log is what a run said.
 """
 
 import argparse
@@ -25,13 +26,14 @@ from pathlib import Path
 import torch
 
 from bcl.policies import Policy
-from bcl.policies.files import load, to_bytes
+from bcl.policies.files import NumberFormat, load, to_bytes
 from bcl.runs import store
 from bcl.runs.directory import RunDirectory
 
 STARTS = Path(__file__).parent / "starts"
 GRACE = 120  # seconds in which an interrupted run may write its checkpoint
 KEEP_EVERY = 60.0  # seconds
+LOOK_EVERY = 5.0  # the same, at whether a run is trained
 LONGEST_NAME = 180
 
 
@@ -71,10 +73,12 @@ def start_of(game: str) -> Path | None:
     return file if file.exists() else None
 
 
-def wait(processes: Sequence[subprocess.Popen[bytes]], seconds: float, meanwhile: Callable[[], None]) -> None:
+def wait(
+    processes: Sequence[subprocess.Popen[bytes]], seconds: float, meanwhile: Callable[[], None], every: float
+) -> None:
     """Until all have ended; those that have not by then are interrupted, and killed if they do not listen."""
     deadline = time.monotonic() + seconds
-    while (left := deadline - time.monotonic()) > 0 and not ended(processes, min(left, KEEP_EVERY)):
+    while (left := deadline - time.monotonic()) > 0 and not ended(processes, min(left, every)):
         meanwhile()
     for process in processes:
         if process.poll() is None:
@@ -113,12 +117,20 @@ def agents(job: Job) -> Iterator[tuple[str, Policy]]:
             yield "last", policy
 
 
-def keep(job: Job, folder: Path) -> None:
-    """Write the agents of a training in 16 bits, and where its training runs stood."""
+def end_trained(job: Job) -> None:
+    """Interrupt a training that has nothing left but to choose its agent and to play its verdict."""
+    if job.process.poll() is None and job.run.exists:
+        last = job.run.stages()[-1]
+        if any(training.policy.exists() for training in job.run.trainings() if training.path.is_relative_to(last.path)):
+            job.process.terminate()
+
+
+def keep(job: Job, folder: Path, weights: NumberFormat) -> None:
+    """Write the agents of a training, and where its training runs stood."""
     if not job.run.exists:
         return
     for name, policy in agents(job):
-        store.write_bytes(folder / f"{job.name}-{name}.safetensors", to_bytes(policy, "float16"))
+        store.write_bytes(folder / f"{job.name}-{name}.safetensors", to_bytes(policy, weights))
     rows = {}
     for training in job.run.trainings():
         if metrics := training.metrics():
@@ -135,6 +147,8 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, required=True)
     parser.add_argument("--recipe", default="distilled")
     parser.add_argument("--out", type=Path, default=Path("runs/campaign"))
+    parser.add_argument("--until-trained", action="store_true", help="leave out choosing agents and verdicts")
+    parser.add_argument("--weights", choices=["float16", "int8"], default="float16", help="how agents are kept")
     options, settings = parser.parse_known_args()
     options.out.mkdir(parents=True, exist_ok=True)
     began = time.monotonic()
@@ -142,9 +156,17 @@ def main() -> None:
 
     def keep_all() -> None:
         for job in jobs:
-            keep(job, options.out / "agents")
+            keep(job, options.out / "agents", options.weights)
 
-    wait([job.process for job in jobs], 60 * options.minutes, keep_all)
+    def end_those_trained() -> None:
+        for job in jobs:
+            end_trained(job)
+
+    processes = [job.process for job in jobs]
+    if options.until_trained:
+        wait(processes, 60 * options.minutes, end_those_trained, LOOK_EVERY)
+    else:
+        wait(processes, 60 * options.minutes, keep_all, KEEP_EVERY)
     keep_all()
     for job in jobs:
         said = (options.out / f"{job.name}.log").read_text().splitlines()[-1:]

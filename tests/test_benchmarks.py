@@ -22,7 +22,7 @@ from bcl.attacks import CornerNoise
 from bcl.config import resolve
 from bcl.envs import atari as frames
 from bcl.policies import Policy, PolicySpec
-from bcl.policies.files import fingerprint, save
+from bcl.policies.files import fingerprint, save, to_bytes
 from bcl.runs.directory import RunDirectory, TrainingFolder
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -433,13 +433,42 @@ def test_a_campaign_keeps_what_held_a_budget_and_the_checkpoint_where_time_ran_o
     }
 
 
+def test_a_campaign_until_trained_leaves_choice_and_verdict_out(benchmark, monkeypatch, tmp_path, capsys):
+    campaign = benchmark("campaign")
+    monkeypatch.setattr(campaign, "STARTS", tmp_path / "none")
+    monkeypatch.setattr(campaign, "LOOK_EVERY", 0.05)
+    words = ["cartpole,recipe=vanilla", "--until-trained", "--weights", "int8", "--minutes", "5"]
+    words += [
+        "--out",
+        str(tmp_path),
+        "--device",
+        "cpu",
+        *small_options("cartpole", "dqn"),
+        "--evaluation.episodes=5000",
+    ]
+    monkeypatch.setattr(sys, "argv", ["campaign.py", *words])
+    campaign.main()
+    assert "cartpole-recipe-vanilla: not finished" in capsys.readouterr().out
+    file = tmp_path / "agents" / "cartpole-recipe-vanilla-last.safetensors"
+    agent = bcl.load(file)
+    assert fingerprint(agent) == fingerprint(bcl.load(save_as_int8(agent, tmp_path / "again.safetensors")))
+    facts = json.loads((tmp_path / "agents" / "cartpole-recipe-vanilla.json").read_text())
+    assert facts["last"]["stages/1-vanilla"]["step"] == 64
+    assert facts["scores"] == []
+
+
+def save_as_int8(agent, file):
+    file.write_bytes(to_bytes(agent, "int8"))
+    return file
+
+
 def test_a_campaign_interrupts_what_does_not_end_in_time(benchmark):
     campaign = benchmark("campaign")
     sleeps = "import time; print('begun', flush=True); time.sleep(600)"
     with subprocess.Popen([sys.executable, "-c", sleeps], stdout=subprocess.PIPE) as run:
         assert run.stdout is not None
         run.stdout.readline()
-        campaign.wait([run], 0.1, lambda: None)
+        campaign.wait([run], 0.1, lambda: None, 60.0)
     assert run.returncode == -signal.SIGTERM
 
 
