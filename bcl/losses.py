@@ -262,7 +262,8 @@ def ppo_radial(
     round. Gradient: `ppo`'s, and both bounds.
     """
     robust = _worst_surrogate(_wide(upper), _wide(lower), past, weights.clip)
-    return ppo(logits, values, past, weights, robust, kappa)
+    loss, info = ppo(logits, values, past, weights, robust, kappa)
+    return loss, info | _log(certified=_mean(proves_best(logits, lower, upper), past.weight))
 
 
 def _worst_surrogate(one: Tensor, other: Tensor, past: Past, clip: float) -> Tensor:

@@ -114,6 +114,13 @@ def test_radial_by_hand(kappa):
     loss, info = losses.ppo_radial(CLEAN, VALUES, LOWER, UPPER, PAST, WEIGHTS, kappa)
     assert loss.item() == pytest.approx(kappa * SURROGATE + (1 - kappa) * RADIAL + REST)
     assert info["robust"].item() == pytest.approx(RADIAL)
+    assert info["certified"].item() == 0  # 1 and 2 are the best: from 1 on, where others reach 2
+
+
+@pytest.mark.parametrize(("width", "proven"), [(0.34, 1.0), (0.35, 0.0)])  # the lead is log 2
+def test_radial_tells_the_share_of_actions_that_its_bounds_prove(width, proven):
+    _, info = losses.ppo_radial(CLEAN, VALUES, CLEAN - width, CLEAN + width, PAST, WEIGHTS, 0.5)
+    assert info["certified"].item() == pytest.approx(proven)
 
 
 def gradients(kappa, entropy=0.0):

@@ -10,7 +10,7 @@ from bcl import curriculum
 from bcl.attacks import PGD, CrossEntropy, Multi, OwnValue, attacks_named
 from bcl.config import Config, CurriculumConfig
 from bcl.curriculum_rules import INCUMBENT, Decision, Phase, Rules, budgets, refuse_weak_start
-from bcl.errors import TrainingError, counted
+from bcl.errors import ConfigError, TrainingError, counted
 from bcl.evaluation import Cell, cells, flags, worst
 from bcl.experiment import worker
 from bcl.experiment.verdict import SELECTION, choosing_attacks, final_score, plan_of, plans_of
@@ -342,7 +342,21 @@ def pace_of(config: Config, loss: Loss, start: float) -> Pace:
         certified_threshold=c.certified_threshold if loss in ("radial", "distill") else 0.0,
     )
     driven = round(in_play * learner.num_envs)
+    _refuse_no_copies(counts, config, loss, driven)
     return Pace(**vars(counts), first_episodes=learner.num_envs - driven)
+
+
+def _refuse_no_copies(c: CurriculumConfig, config: Config, loss: Loss, driven: int) -> None:
+    """Returns of copies that are not there would be waited for until the training ends."""
+    copies = config.learner(loss).num_envs
+    section = "distill" if loss == "distill" else "ppo" if config.algo == "ppo" else "attack"
+    share = f"{section}.in_play {config.in_play(loss):g} of {counted(copies, 'copy', 'copies')}"
+    if c.attacked_threshold is not None and not driven:
+        what = f"no copy plays under attack ({share}), so that curriculum.attacked_threshold cannot be checked"
+        raise ConfigError(what, "give more of them, or --curriculum.attacked_threshold none")
+    if driven == copies and (c.adaptive or c.nominal_threshold is not None):
+        what = f"every copy plays under attack ({share}), so that returns without attack cannot be checked"
+        raise ConfigError(what, "give less of them")
 
 
 def train_paced(

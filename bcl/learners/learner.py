@@ -131,6 +131,7 @@ class Learner(ABC):
             "optimizer": self.optimizer.state_dict(),
             "generators": {name: generator.get_state() for name, generator in self.generators.items()},
             "pacer": self.pacer.state() if self.pacer else None,
+            "meter": self.meter.state(),
         }
 
     def restore(self, state: State) -> None:
@@ -142,6 +143,8 @@ class Learner(ABC):
             generator.set_state(state["generators"][name].cpu())
         if self.pacer:
             self.pacer.restore(state["pacer"])
+        if "meter" in state:  # not in checkpoints of earlier versions
+            self.meter.restore(state["meter"])
         self.meter.start_at(self.step)
 
     def _refuse_divergence(self, means: Mapping[str, float]) -> None:

@@ -4,6 +4,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -42,6 +43,15 @@ class Meter:
     def restart(self) -> None:
         """Every copy was started anew: the episodes being played are not counted."""
         self._returns.zero_()
+
+    def state(self) -> dict[str, Any]:
+        """What the next row will tell beside what is to come. Not the episodes being played: they cannot be resumed."""
+        return {"finished": self._finished, "sums": self._sums, "updates": self.updates}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        self._finished.copy_(state["finished"])
+        self._sums = {name: value.to(self._finished.device) for name, value in state["sums"].items()}
+        self.updates = state["updates"]
 
     def count(self, step: Step) -> None:
         """The rewards and ends of one vector step."""

@@ -130,6 +130,13 @@ def test_a_pace_without_thresholds_is_refused(tmp_path: Path):
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize(("in_play", "found"), [(0.1, "no copy plays under attack"), (0.9, "every copy plays under")])
+def test_a_pace_that_waits_for_copies_that_are_not_there_is_refused(tmp_path: Path, in_play: float, found: str):
+    with pytest.raises(ConfigError, match=found):
+        bcl.train("cartpole", recipe="paced-at", out=tmp_path / "run", **TINY, attack={"in_play": in_play})
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_second_student_has_the_first_ones_teacher_and_begins_at_its_own_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

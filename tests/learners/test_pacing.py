@@ -255,8 +255,10 @@ def test_newly_held_budgets_are_told_once():
     assert pacer.newly_held() is None
 
 
+@pytest.mark.parametrize("between_rows", [False, True])
 @pytest.mark.parametrize("section", ["dqn", "ppo", "distill"])
-def test_a_resumed_run_is_the_uninterrupted_one(section):
+def test_a_resumed_run_is_the_uninterrupted_one(section, between_rows):
+    """Also from a checkpoint between two rows of metrics: episodes since the last one count in the next check."""
     algo = "ppo" if section == "ppo" else "dqn"
     config = resolve("cartpole", settings={"algo": algo})
     kind = "actor-critic-mlp" if algo == "ppo" else "dueling-mlp"
@@ -271,8 +273,9 @@ def test_a_resumed_run_is_the_uninterrupted_one(section):
             "checkpoint_replay": True,
         },
     }[section]
-    learner = replace(getattr(config, section), **small, log_steps=64, checkpoint_steps=640)
-    pace = replace(QUICK, nominal_threshold=5.0, pace_episodes=1, rise_steps=500, patience=200)
+    steps = {"log_steps": 200, "checkpoint_steps": 320} if between_rows else {"log_steps": 64, "checkpoint_steps": 640}
+    learner = replace(getattr(config, section), **small, **steps)
+    pace = replace(QUICK, nominal_threshold=5.0, pace_episodes=12 if between_rows else 1, rise_steps=500, patience=200)
     task = Task("at", 0.0, 0.1, 3, pace)
     train = {"dqn": dqn.train, "ppo": ppo.train, "distill": distill.train}[section]
     attack = () if section == "distill" else (config.attack,)
@@ -283,7 +286,8 @@ def test_a_resumed_run_is_the_uninterrupted_one(section):
         told = Told(log=rows.append, save=lambda state: states.append(copy.deepcopy(state)))
         with_env = make_env(config.game, 4)
         train(policy, with_env, learner, *attack, task, told, state)
-        return weights(policy), states, [(row["step"], row["eps"]) for row in rows]
+        told_by_rows = ("step", "eps", "episodes", "return", "loss")
+        return weights(policy), states, [[row.get(name) for name in told_by_rows] for row in rows]
 
     whole, states, rows = run()
     again, _, later = run(states[0])

@@ -348,7 +348,9 @@ def test_a_checkpoint_goes_on_bit_for_bit(make_ppo, loss, world):
 # --- speaking
 
 
-@pytest.mark.parametrize(("loss", "more"), [("standard", set()), ("radial", {"robust"}), ("at", {"robust", "fooled"})])
+@pytest.mark.parametrize(
+    ("loss", "more"), [("standard", set()), ("radial", {"robust", "certified"}), ("at", {"robust", "fooled"})]
+)
 def test_rows_of_metrics(make_ppo, loss, more):
     rows, progress = [], []
     run(make_ppo(loss, steps=200), log=rows.append, progress=lambda *given: progress.append(given))
