@@ -39,6 +39,8 @@ SCALED_STEPS = (
     "steps", "buffer_size", "replay_initial", "exploration_hold", "exploration_steps", "ramp_start", "ramp_steps",
 )  # fmt: skip
 """Of [dqn], in proportion where a run is short."""
+MOST_SHARE = 2.0
+"""Of the start's return, as an adaptive threshold; more is a return, given by mistake."""
 
 WRITTEN_BY_A_RUN = {"recipe", "algo", "game", "network", "dqn", "ppo", "attack", "curriculum", "evaluation"}
 """In every config.toml of a run, of any version. It also has what its run had no use for, as the defaults were then."""
@@ -360,7 +362,8 @@ class CurriculumConfig:
     attacked_threshold: float | None = None
     """Return under attack at the phase's budget that counts as robust (V_adv); none: no such condition."""
     adaptive: bool = False
-    """Read both thresholds as shares of the bootstrap's nominal return, counted from `floor`."""
+    """Read both thresholds as shares of the bootstrap's nominal return, counted from `floor`; paced: of what it gets in
+    play while it explores."""
     floor: float = 0.0
     """Return from which shares and normalised values count: 0, which on Pong is a draw; presets of games with
     negative returns have others, such as Acrobot's lowest, -500."""
@@ -390,8 +393,9 @@ class CurriculumConfig:
     """Stop after this many failing phases in a row (M); under the ratchet, without progress; 0: never."""
     weak_attack_share: Share = 0.0
     """Stop when the training attack leaves this share of the nominal return at the target; 0: never (PPO's rule)."""
-    rise_steps: Count = 400_000
-    """Paced: agent steps in which the budget rises by `increment` while the thresholds are met in play."""
+    rise_steps: Natural = 0
+    """Paced: agent steps in which the budget rises by `increment` while the thresholds are met in play; 0: as many as
+    bring it to its target after three quarters of the training, if it never waits."""
     gentle_below: Eps = 0.0
     """Paced: above the start by less than this, the budget rises in proportion to that distance."""
     gentle_from: Share = 0.01
@@ -418,6 +422,10 @@ class CurriculumConfig:
             raise ConfigError(what, "set both, min_runs at most runs")
         if self.increment == 0:
             raise ConfigError("curriculum.increment is 0", "write it like 1/255 or 0.02")
+        for name in ("nominal_threshold", "attacked_threshold") if self.adaptive else ():
+            if not 0 <= (getattr(self, name) or 0.0) <= MOST_SHARE:
+                what = f"curriculum.{name} {getattr(self, name):g} is no share of the start's return"
+                raise ConfigError(what, "give a share such as 0.8, or --curriculum.adaptive false for returns")
 
 
 @dataclass(frozen=True)
@@ -878,6 +886,12 @@ _USES = (
     ),
     _Use("dqn.ramp", lambda s, c: _made_robust(s, c) and not _paced(s, c), "{} paces its budget", _another("at")),
     _Use(
+        "dqn.exploration_start exploration_hold exploration_steps",
+        lambda s, c: not _paced(s, c),
+        "{} explores by dqn.exploration_end from its first step on",
+        "give --dqn.exploration_end",
+    ),
+    _Use(
         "dqn.exploration_hold exploration_steps exploration_repeat",
         lambda s, c: max(c.dqn.exploration_start, c.dqn.exploration_end) > 0,
         "dqn.exploration_start and dqn.exploration_end are 0",
@@ -886,6 +900,12 @@ _USES = (
     _Use("ppo.kappa ramp", _made_robust, "{} has no robust loss", _another("at")),
     _Use("ppo.ramp", lambda s, c: _made_robust(s, c) and not _paced(s, c), "{} paces its budget", _another("at")),
     _Use("ppo.in_play", lambda s, c: s.loss == "at", "{} is no adversarial training", _another("at")),
+    _Use(
+        "ppo.exploration_start exploration_steps exploration_repeat",
+        lambda s, c: not _paced(s, c),
+        "{} draws all of its actions",
+        _another("at"),
+    ),
     _Use(
         "ppo.exploration_steps exploration_repeat",
         lambda s, c: c.ppo.exploration_start > 0,

@@ -16,7 +16,7 @@ from bcl.experiment import worker
 from bcl.experiment.verdict import SELECTION, choosing_attacks, final_score, plan_of, plans_of
 from bcl.experiment.worker import Dispatcher, OrderedRuns, TrainingOrder, content
 from bcl.learners.learner import Task, derive, training_attack
-from bcl.learners.pacing import Pace
+from bcl.learners.pacing import Pace, rise_steps
 from bcl.policies.files import fingerprint, load
 from bcl.recipes import Loss, Strategy
 from bcl.runs import store
@@ -343,6 +343,7 @@ def pace_of(config: Config, loss: Loss, start: float) -> Pace:
     )
     driven = round(in_play * learner.num_envs)
     _refuse_no_copies(counts, config, loss, driven)
+    counts = replace(counts, rise_steps=rise_steps(counts, learner.steps))
     return Pace(**vars(counts), first_episodes=learner.num_envs - driven)
 
 
@@ -378,7 +379,7 @@ def train_paced(
     [_] = dispatcher.train([(run, order)])
     candidates = {"the start": (start, began)}
     for increments, file in run.snapshots().items():
-        eps = start + increments * pace.increment
+        eps = min(start + increments * pace.increment, pace.target)
         agent = Agent(file, run.results, fingerprint(load(file)))
         candidates[f"the agent that held {format_eps(eps)}"] = (eps, agent)
     reached = max(eps for eps, _ in candidates.values())

@@ -4,7 +4,7 @@ and for other processes."""
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from math import ceil, floor
+from math import ceil
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,6 +19,7 @@ from bcl.experiment.phases import budgets_of, phase_line, rules_of
 from bcl.experiment.verdict import NO_LEARNING, UNKNOWN_LEARNING, choosing_attacks, plans_of
 from bcl.experiment.worker import TRAINING
 from bcl.learners.metrics import Metrics
+from bcl.learners.pacing import increments_at, rise_steps
 from bcl.recipes import ONE_RUN
 from bcl.runs import store
 from bcl.runs.directory import Piece, RunDirectory, StageFolder, TrainingFolder
@@ -189,9 +190,9 @@ def _candidates(stage: StageFolder) -> int:
     if stage.paced_run.finished:
         return 2 + len(stage.paced_run.snapshots())
     c = stage.config.curriculum
-    first = c.gentle_from * c.gentle_below / c.increment  # increments above the start
-    risen = first + stage.config.learner(stage.loss).steps / c.rise_steps
-    return 2 + floor(min((c.target - c.start) / c.increment, risen) + 1e-9)
+    steps = stage.config.learner(stage.loss).steps
+    first = c.start + c.gentle_from * c.gentle_below
+    return 2 + increments_at(c, first + c.increment * steps / rise_steps(c, steps))
 
 
 def speeds(run: Path) -> tuple[float, float] | None:

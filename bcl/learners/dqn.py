@@ -233,8 +233,10 @@ class DqnLearner(ReplayLearner):
 
     @property
     def exploration(self) -> float:
-        """Share of copies that begin a random action."""
+        """Share of copies that begin a random action; of a paced run always the same, so that returns can be compared."""
         c = self.config
+        if self.pacer:
+            return c.exploration_end
         return schedules.exploration(
             self.step, c.exploration_start, c.exploration_end, c.exploration_hold, c.exploration_steps
         )

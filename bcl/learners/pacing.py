@@ -5,7 +5,7 @@ back to. Not in the paper, whose budget follows a fixed ramp inside each run.
 """
 
 from dataclasses import asdict, dataclass, replace
-from math import exp, floor, log
+from math import ceil, exp, floor, log
 from typing import Any
 
 import torch
@@ -13,6 +13,9 @@ import torch
 from bcl.config import CurriculumConfig
 from bcl.errors import ConfigError
 from bcl.policies import Policy
+
+
+ARRIVES = 0.75  # share of a training after which a budget that never waits is at its target, unless settings say else
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +40,20 @@ class Pace(CurriculumConfig):
     def first(self) -> float:
         """The smallest budget: a rise in proportion to itself never leaves 0."""
         return self.start + self.gentle_from * self.gentle_below
+
+
+def rise_steps(c: CurriculumConfig, steps: int) -> int:
+    """Agent steps for an increment in a training of so many."""
+    gentle = c.gentle_below * log(1 / c.gentle_from) if c.gentle_from else c.gentle_below
+    way = c.target - c.start - c.gentle_below + gentle  # as long as it takes to rise
+    return c.rise_steps or max(1, round(ARRIVES * steps * c.increment / max(way, c.increment)))
+
+
+def increments_at(c: CurriculumConfig, eps: float) -> int:
+    """How many increments above its start a budget has reached; at the target the last one, which may be smaller."""
+    if eps >= c.target - 1e-9 * c.increment:
+        return ceil((c.target - c.start) / c.increment - 1e-9)
+    return floor((eps - c.start) / c.increment + 1e-9)
 
 
 @dataclass(frozen=True)
@@ -194,7 +211,7 @@ class Pacer:
 
     def newly_held(self) -> int | None:
         """The largest number of increments above the start that was held, once each; none: nothing new."""
-        increments = floor(((self._at.held or 0.0) - self._pace.start) / self._pace.increment + 1e-9)
+        increments = increments_at(self._pace, self._at.held or 0.0)
         if increments <= self._told:
             return None
         self._told = increments

@@ -201,8 +201,10 @@ class PpoLearner(Learner):
 
     @property
     def exploration(self) -> float:
-        """Share of copies that begin a random action."""
+        """Share of copies that begin a random action; none in a paced run, so that returns can be compared."""
         c = self.config
+        if self.pacer:
+            return 0.0
         return schedules.exploration(self.step, c.exploration_start, 0.0, 0, c.exploration_steps)
 
     def scheduled(self) -> Metrics:
