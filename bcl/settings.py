@@ -167,9 +167,15 @@ def to_toml(config: Any, *, comments: bool = False, without: str = "") -> str:
     return "\n\n".join("\n".join(lines) for lines in blocks) + "\n"
 
 
+def flat(config: Any) -> dict[str, Any]:
+    """Every setting by its dotted name."""
+    return {name: value for name, value, *_ in _leaves(config)}
+
+
 def difference(old: Any, new: Any) -> list[str]:
     """Dotted names of the settings in which two configurations differ."""
-    a, b = ({name: value for name, value, *_ in _leaves(config)} for config in (old, new))
+    a = flat(old)
+    b = flat(new)
     return sorted(key for key in a.keys() | b.keys() if a.get(key) != b.get(key))
 
 

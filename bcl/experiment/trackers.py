@@ -15,7 +15,7 @@ from bcl.evaluation import Score
 from bcl.learners.metrics import Metrics
 from bcl.runs import store
 from bcl.runs.directory import RunDirectory, TrainingFolder
-from bcl.settings import format_eps, to_toml
+from bcl.settings import flat, format_eps, to_toml
 
 Tracker = Callable[[Metrics], None]
 
@@ -89,19 +89,10 @@ def _add_hparams(writer: Any, config: Config) -> None:
     and of several such lists TensorBoard shows one."""
     from torch.utils.tensorboard.summary import hparams
 
-    _, start, _ = hparams(_flat(dataclasses.asdict(config)), {})
+    kinds = bool | int | float | str
+    shown = {name: value if isinstance(value, kinds) else str(value) for name, value in flat(config).items()}
+    _, start, _ = hparams(shown, {})
     writer.file_writer.add_summary(start)
-
-
-def _flat(settings: dict[str, Any], where: str = "") -> dict[str, Any]:
-    """Settings by their dotted names, as numbers and words."""
-    flat: dict[str, Any] = {}
-    for name, value in settings.items():
-        if isinstance(value, dict):
-            flat |= _flat(value, f"{where}{name}.")
-        else:
-            flat[where + name] = value if isinstance(value, bool | int | float | str) else str(value)
-    return flat
 
 
 def _wandb_run(project: str, training: TrainingFolder, config: Config) -> Any:

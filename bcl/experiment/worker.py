@@ -8,7 +8,6 @@ import contextlib
 import copy
 import dataclasses
 import functools
-import hashlib
 import tempfile
 import time
 import zipfile
@@ -267,9 +266,10 @@ class _Identity(NamedTuple):
         return {"format": FORMAT, "settings": to_toml(self.config), "task": task, "parent": self.parent}
 
     def fits(self, kept: dict[str, Any]) -> bool:
-        """Whether a checkpoint is of it. Settings are read as those of a run: what came later has its default."""
-        if "identity" in kept:  # of earlier versions: a digest, which no setting may be added to
-            return bool(kept["identity"] == hashlib.sha256(repr((1, *self)).encode()).hexdigest()[:16])
+        """Whether a checkpoint is of it. Settings are read as those of a run: what came later has its default. Earlier
+        versions kept a digest of all settings, by names that some no longer have."""
+        if "settings" not in kept:
+            return False
         facts = self.facts()
         same = all(kept[name] == facts[name] for name in ("format", "task", "parent"))
         return same and config_from_toml(kept["settings"]) == self.config
@@ -306,8 +306,7 @@ class RecordInFolder(Record):
             if increments > held:
                 store.remove(path)
         self._began = kept.get("began", began)
-        # Work that was lost by a kill does not count; checkpoints of version 0.1 have no seconds.
-        self._before = kept.get("seconds", run.seconds())
+        self._before = kept.get("seconds", 0.0)  # work that was lost by a kill does not count
         self._here = time.monotonic()
 
     def log(self, row: Metrics) -> None:
@@ -439,7 +438,7 @@ def _read_checkpoint(path: Path, identity: _Identity, device: str) -> dict[str, 
         reason = " ".join(str(error).split())[:80]
         raise StoreError(f"'{path}' is damaged ({reason})", again) from None
     if not fits:
-        version = "by an earlier version of bcl, " if "identity" in found else ""
+        version = "" if "settings" in found else "by an earlier version of bcl, "
         raise StoreError(f"'{path}' was made {version}under other settings, or from another agent", again)
     if found["device"] != device:
         raise StoreError(f"'{path}' was made on {found['device']}", f"take --device {found['device']}, or {again}")

@@ -42,6 +42,7 @@ POLICY = "policy.safetensors"
 COPY_AGAIN = "copy the run again with all its files"
 # Files in the folders of stages that reports read.
 REPORTED = (RESULT, "metrics.jsonl", "decision.json", "clock*.json", "time-after*.json", UNUSED, UNUSED_BEFORE)
+_OF_STAGE = ("loss", "strategy", "shares_median", "same_teacher")  # what run.json holds of a stage
 # What a creation makes, of a run or of repeats.
 _MADE = re.compile(r"(seed\d+/)?(lock|run\.json|init/policy\.safetensors|(stages/[^/]+/)?config\.toml)")
 
@@ -445,14 +446,7 @@ class RunDirectory(WorkFolder):
         files[path / CONFIG] = to_toml(stages[-1][1]).encode()
         settings = {run.name_of(file): _digest(data) for file, data in files.items() if file.suffix == ".toml"}
         listed = [
-            {
-                "number": number,
-                "own": own,
-                "loss": stage.loss,
-                "strategy": stage.strategy,
-                "shares_median": stage.shares_median,
-                "same_teacher": stage.same_teacher,
-            }
+            {"number": number, "own": own} | {name: getattr(stage, name) for name in _OF_STAGE}
             for number, (stage, _), own in trained
         ]
         make_room(path)
