@@ -383,14 +383,18 @@ def train_paced(
         agent = Agent(file, run.results, fingerprint(load(file)))
         candidates[f"the agent that held {format_eps(eps)}"] = (eps, agent)
     reached = max(eps for eps, _ in candidates.values())
-    candidates["the last agent"] = (reached, run.agent())
+    steps = f"{config.learner(stage.loss).steps:,} steps were trained"
+    if run.diverged:
+        steps = "training diverged"
+        dispatcher.watch.say(f"{name}: training diverged; the agents that were kept before are judged")
+    else:
+        candidates["the last agent"] = (reached, run.agent())
     values = {label: _final_score(label, agent, config, dispatcher) for label, (_, agent) in candidates.items()}
     kept = max(candidates, key=lambda label: (values[label], candidates[label][0]))
     eps, agent = candidates[kept]
     store.write_bytes(stage.policy, content(agent))
     done = reached >= config.curriculum.target
-    stopped = "target reached" if done else f"{config.learner(stage.loss).steps:,} steps were trained"
-    return Outcome(agent.fingerprint, eps, stopped, kept)
+    return Outcome(agent.fingerprint, eps, "target reached" if done else steps, kept)
 
 
 def look_at_start(rules: CurriculumConfig, config: Config, start: Agent, dispatcher: Dispatcher) -> None:

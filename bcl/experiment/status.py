@@ -262,6 +262,15 @@ def incumbent(run: Path) -> str:
     return ""
 
 
+def _pace_in_words(row: Metrics) -> str:
+    """What the last check of a paced budget found; empty before the first."""
+    if (met := row.get("met")) is None:
+        return ""
+    names = {"nominal_threshold": "clean", "attacked_threshold": "attacked"}
+    needed = [f"{row[key]:.4g} {name}" for key, name in names.items() if row.get(key) is not None]
+    return f"; its last check {'met' if met else 'missed'} {' and '.join(needed)}"
+
+
 def _stage_lines(stage: StageFolder) -> Iterator[str]:
     if stage.strategy == "none":
         if stage.finished:
@@ -273,7 +282,7 @@ def _stage_lines(stage: StageFolder) -> Iterator[str]:
             yield f"{stage.name}: paced, it is {outcome.kept}, {outcome.stopped}"
         elif rows := stage.paced_run.metrics():
             largest = max(row["eps"] for row in rows)
-            yield f"{stage.name}: paced, eps {rows[-1]['eps']:.3g} now, {largest:.3g} at most"
+            yield f"{stage.name}: paced, eps {rows[-1]['eps']:.3g} now, {largest:.3g} at most{_pace_in_words(rows[-1])}"
     elif made := stage.decisions():
         eps = budgets_of(stage)
         before = 0.0

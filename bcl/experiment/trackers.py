@@ -73,7 +73,7 @@ class Trackers:
 NO_TRACKERS = Trackers()
 GROUPS = {  # of TensorBoard's tags; what is in none of them is a part of the loss
     "play": ("return", "return_sd", "return_attacked", "episodes"),
-    "schedule": ("eps", "kappa", "exploration", "learning_rate"),
+    "schedule": ("eps", "kappa", "exploration", "learning_rate", "met", "nominal_threshold", "attacked_threshold"),
     "speed": ("steps_per_second", "updates"),
 }
 

@@ -189,7 +189,7 @@ class ProgressFile:
 
 
 def train(folder: Path, order: TrainingOrder, stop: Stop) -> None:
-    """A job: the run, which may diverge where several are compared, and its scores."""
+    """A job: the run, which may diverge where there are other agents to choose from, and its scores."""
     run = TrainingFolder(folder)
     if run.diverged:
         return
@@ -204,7 +204,7 @@ def train(folder: Path, order: TrainingOrder, stop: Stop) -> None:
         if order.plan:
             _play(policy, order.plan, (*order.cells, *order.along), run.results.scores, progress)
     except TrainingError as error:
-        if not order.plan:
+        if not order.plan and not run.snapshots():  # of a paced run, agents that held a budget are left
             raise
         run.finish({"policy": "", "diverged": error.message, "began": began, "ended": time.time()})
     progress.remove()

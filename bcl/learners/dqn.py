@@ -233,7 +233,7 @@ class DqnLearner(ReplayLearner):
 
     @property
     def exploration(self) -> float:
-        """Share of copies that begin a random action; of a paced run always the same, so that returns can be compared."""
+        """Share of copies that begin a random action; in a paced run it stays, so that returns can be compared."""
         c = self.config
         if self.pacer:
             return c.exploration_end

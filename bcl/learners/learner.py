@@ -121,6 +121,7 @@ class Learner(ABC):
         row = self.meter.row(self.step, self.scheduled())
         if self.pacer:
             self._went_back = self.pacer.observe(self.step, *self.meter.played, row.get(self.held) or 0.0)
+            row |= self.pacer.facts()
         return row
 
     def state(self) -> State:

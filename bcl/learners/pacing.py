@@ -14,7 +14,6 @@ from bcl.config import CurriculumConfig
 from bcl.errors import ConfigError
 from bcl.policies import Policy
 
-
 ARRIVES = 0.75  # share of a training after which a budget that never waits is at its target, unless settings say else
 
 
@@ -208,6 +207,15 @@ class Pacer:
         if not self.knows_start:
             what = f"{section}.steps {steps:,} end before enough episodes ended to check the start"
             raise ConfigError(what, f"more steps, or a lower curriculum.pace_episodes or {section}.num_envs")
+
+    def facts(self) -> dict[str, float | None]:
+        """Whether the last check found the thresholds met, and these as returns; none before the first check."""
+        at = self._at
+        return {
+            "met": float(at.met) if at.checks else None,
+            "nominal_threshold": at.nominal,
+            "attacked_threshold": at.attacked,
+        }
 
     def newly_held(self) -> int | None:
         """The largest number of increments above the start that was held, once each; none: nothing new."""

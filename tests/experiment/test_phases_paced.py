@@ -10,18 +10,21 @@ import numpy as np
 import pytest
 
 import bcl
-from bcl.config import resolve
-from bcl.errors import BclError, ConfigError
+from bcl.config import resolve, resolve_stages
+from bcl.errors import BclError, ConfigError, TrainingError
 from bcl.evaluation import read_evaluations
 from bcl.experiment.phases import look_at_start, pace_of
 from bcl.experiment.status import status
 from bcl.experiment.verdict import SELECTION, plan_of
 from bcl.learners.distill import DistillLearner
+from bcl.learners.learner import Learner
+from bcl.learners.pacing import NONE_PLAYED, advance, begin
 from bcl.policies.files import fingerprint
 from bcl.reports import figures
 from bcl.reports.history import effort, read_timeline
 from bcl.runs.directory import RunDirectory
 
+SMALL_GAMES = ("cartpole", "acrobot", "lunar_lander")
 TINY = {
     "network": {"hidden": [16]},
     "dqn": {
@@ -87,7 +90,15 @@ def test_status_tells_the_budget_of_the_moment(run: Path, tmp_path: Path):
     metrics = stopped / "stages" / "2-at" / "run" / "metrics.jsonl"
     rows = [json.loads(line) for line in metrics.read_text().splitlines()]
     [line] = [line for line in status(stopped).lines if "paced" in line]
-    assert line == f"at: paced, eps {rows[-1]['eps']:.3g} now, {max(row['eps'] for row in rows):.3g} at most"
+    last = rows[-1]
+    found = f"at: paced, eps {last['eps']:.3g} now, {max(row['eps'] for row in rows):.3g} at most; its last check "
+    needed = f"{last['nominal_threshold']:.4g} clean and {last['attacked_threshold']:.4g} attacked"
+    assert line == f"{found}{'met' if last['met'] else 'missed'} {needed}"
+    assert rows[0]["met"] is None  # no whole episode yet, or none that was checked
+    begun = tmp_path / "begun"
+    shutil.copytree(stopped, begun)
+    (begun / "stages" / "2-at" / "run" / "metrics.jsonl").write_text(json.dumps(rows[0]) + "\n")
+    assert "at: paced, eps 0 now, 0 at most" in status(begun).lines
 
 
 def test_the_report_draws_the_budget(run: Path):
@@ -121,6 +132,57 @@ def test_the_pace_of_radial_does_not_wait_for_attacked_copies():
     assert pace_of(ppo, "radial", 0.0).attacked_threshold is None
     alone = dataclasses.replace(ppo, ppo=dataclasses.replace(ppo.ppo, in_play=0.0))
     assert pace_of(alone, "at", 0.0).attacked_threshold is None
+
+
+@pytest.mark.parametrize("algo", ["dqn", "ppo"])
+@pytest.mark.parametrize("game", ["pong", "freeway", "bank_heist", "road_runner", "fruitbot", "jumper", *SMALL_GAMES])
+@pytest.mark.parametrize("recipe", ["paced-at", "paced-radial", "paced-radial+at", "radial+paced-at"])
+def test_a_budget_that_never_waits_reaches_its_target_on_every_game(recipe: str, game: str, algo: str):
+    for stage, config in resolve_stages(game, recipe=recipe, settings={"algo": algo}):
+        if stage.strategy == "paced":
+            pace = pace_of(config, stage.loss, config.curriculum.start)
+            steps = config.learner(stage.loss).steps
+            at = dataclasses.replace(begin(pace), met=True, checks=1)
+            for step in range(steps // 100, steps + 1, steps // 100):
+                at = advance(pace, dataclasses.replace(at, checked_at=step), step, NONE_PLAYED)
+            assert at.eps == pace.target
+
+
+def test_agents_that_held_a_budget_are_judged_where_training_diverges_after(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    def exploding(learner, _means):
+        if learner.pacer and learner.pacer._told >= 1 and learner.step >= 900:
+            raise TrainingError("training diverged", "give a lower dqn.learning_rate")
+
+    monkeypatch.setattr(Learner, "_refuse_divergence", exploding)
+    bcl.train("cartpole", recipe="paced-at", out=tmp_path / "run", **TINY)
+    stage = RunDirectory(tmp_path / "run").stages()[-1]
+    outcome = stage.outcome()
+    assert outcome.stopped in ("training diverged", "target reached")
+    assert outcome.kept == "the start" or outcome.kept.startswith("the agent that held")
+    assert stage.paced_run.diverged
+    before = stage.result()
+    assert bcl.resume(tmp_path / "run")
+    assert stage.result() == before
+
+
+def test_a_training_that_diverges_before_a_budget_was_held_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def exploding(learner, _means):
+        if learner.pacer:
+            raise TrainingError("training diverged", "give a lower dqn.learning_rate")
+
+    monkeypatch.setattr(Learner, "_refuse_divergence", exploding)
+    with pytest.raises(TrainingError, match="diverged"):
+        bcl.train("cartpole", recipe="paced-at", out=tmp_path / "run", **TINY)
+
+
+def test_a_return_given_as_an_adaptive_threshold_is_refused(tmp_path: Path):
+    for value in (400, -3):
+        wrong = TINY | {"curriculum": TINY["curriculum"] | {"nominal_threshold": value}}
+        with pytest.raises(ConfigError, match="is no share of the start's return"):
+            bcl.train("cartpole", recipe="paced-at", out=tmp_path / "run", **wrong)
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_pace_without_thresholds_is_refused(tmp_path: Path):

@@ -2,6 +2,7 @@
 
 import copy
 from dataclasses import replace
+from math import log
 
 import pytest
 import torch
@@ -13,7 +14,17 @@ from bcl.envs import make_env
 from bcl.errors import ConfigError
 from bcl.learners import distill, dqn, ppo
 from bcl.learners.learner import Record, Task
-from bcl.learners.pacing import NONE_PLAYED, Pace, Paced, Pacer, Played, advance, begin
+from bcl.learners.pacing import (
+    NONE_PLAYED,
+    Pace,
+    Paced,
+    Pacer,
+    Played,
+    advance,
+    begin,
+    increments_at,
+    rise_steps,
+)
 from bcl.policies import Policy, PolicySpec
 from tests.learners.told import Told
 
@@ -43,6 +54,41 @@ def after(pace: Pace, *returns: float, every: int = 1_000) -> Paced:
 
 def test_rises_while_returns_hold():
     assert [after(PACE, *[120.0] * n).eps for n in (1, 2, 5)] == pytest.approx([0.01, 0.02, 0.05])
+
+
+def test_without_rise_steps_it_arrives_after_three_quarters_of_the_training():
+    even = replace(PACE, rise_steps=0)
+    assert rise_steps(even, 4_000) == 300  # 10 increments in 3,000 steps
+    # From a hundredth of 0.05 to 0.05 in proportion to itself, for which 0.05 log 100 is rising evenly, then 0.05 more.
+    gentle = replace(even, gentle_below=0.05, gentle_from=0.01)
+    assert rise_steps(gentle, 4_000) == round(3_000 * 0.01 / (0.05 * log(100) + 0.05))
+    assert rise_steps(replace(gentle, rise_steps=7), 4_000) == 7
+    for pace in (even, gentle):
+        at = begin(replace(pace, rise_steps=rise_steps(pace, 4_000)))
+        found = [at.eps]
+        for step in range(100, 3_101, 100):
+            at = advance(replace(pace, rise_steps=rise_steps(pace, 4_000)), at, step, episodes(120))
+            found.append(at.eps)
+        assert found[-3] < pace.target
+        assert found[-1] == pace.target
+
+
+def test_the_target_is_its_last_increment():
+    assert [increments_at(PACE, eps) for eps in (0.0, 0.0099, 0.01, 0.055, 0.1)] == [0, 0, 1, 5, 10]
+    uneven = replace(PACE, increment=0.03)  # 0.03, 0.06, 0.09, and 0.1
+    assert [increments_at(uneven, eps) for eps in (0.03, 0.095, 0.1)] == [1, 3, 4]
+    assert increments_at(replace(PACE, increment=0.3), 0.1) == 1
+
+
+def test_facts_tell_what_a_check_found():
+    policy = Policy(PolicySpec("dueling-mlp", (2,), 2, (0.0,), (1.0,), (4,)))
+    pacer = Pacer(replace(PACE, adaptive=True, nominal_threshold=0.5), policy, torch.optim.Adam(policy.parameters()))
+    nothing = {"met": None, "nominal_threshold": None, "attacked_threshold": None}
+    assert pacer.facts() == nothing
+    pacer.observe(100, episodes(80), NONE_PLAYED)
+    assert pacer.facts() == {"met": 1.0, "nominal_threshold": 40.0, "attacked_threshold": None}
+    pacer.observe(200, episodes(30), NONE_PLAYED)
+    assert pacer.facts()["met"] == 0.0
 
 
 def test_waits_before_the_first_check():
@@ -234,6 +280,8 @@ def test_nothing_is_learned_before_the_start_was_judged():
         assert unchanged == (episodes < 8)  # judged at the end of the row in which the eighth episode ended
         episodes += row["episodes"]
     assert not rows[-1][1]
+    assert config.exploration_start == 1.0
+    assert {row["exploration"] for row, _ in rows} == {config.exploration_end}  # else it would measure random play
 
 
 def test_a_run_too_short_to_judge_its_start_is_refused():
