@@ -79,7 +79,8 @@ def test_our_own_recipes_choose_by_varied_starts_where_thresholds_do_not_forbid_
 
     # Pong's thresholds are the paper's returns, which agents that are good enough miss from varied starts.
     assert starts("bcl-fast-at", SELECTION, game="pong") == "game"
-    assert starts("bcl-fast-at", SELECTION, "--curriculum.adaptive=true", game="pong") == "varied"
+    shares = ("--curriculum.adaptive=true", "--curriculum.nominal_threshold=0.9", "--curriculum.attacked_threshold=0.9")
+    assert starts("bcl-fast-at", SELECTION, *shares, game="pong") == "varied"
     assert starts("paced-at", SELECTION, game="acrobot") == "varied"  # its thresholds are compared with training's play
     assert starts("bcl-ratchet-at", SELECTION) == "varied"
     assert starts("bcl-ratchet-at", "evaluation") == "game"
