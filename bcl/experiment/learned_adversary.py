@@ -13,7 +13,7 @@ from torch import Tensor
 from bcl.attacks import Directed, Learned
 from bcl.attacks.suites import MYOPIC
 from bcl.attacks.threat import refuse_not_finite
-from bcl.config import Config, preset_for, resolve
+from bcl.config import Config, DqnConfig, NetworkConfig, preset_for, resolve
 from bcl.envs import Step, VariedStarts, VectorEnv
 from bcl.envs.vector import Seeds, WrappedEnv
 from bcl.errors import counted
@@ -35,6 +35,7 @@ from bcl.settings import format_eps
 MEANING = 1  # of a stored adversary: raised when the same facts come to mean another training or choice
 SEED = derive(0, "adversary")
 IMAGE_FACTOR = 10  # steps on images for each on vectors
+BOOKKEEPING = {"log_steps", "checkpoint_minutes", "checkpoint_replay", "accelerate"}  # settings
 EPISODES = 20  # by which the director is compared with myopic attacks: neither those of training nor those reported
 VECTORS: dict[str, Any] = {
     "num_envs": 16, "batch_size": 256, "samples_per_step": 32.0, "learning_rate": 1e-3, "buffer_size": 30_000,
@@ -116,13 +117,21 @@ def identity(victim: Policy, config: Config, starts: Starts, eps: float, device:
         "game": game_to_dict(config.game),
         "starts": starts,
         "eps": eps,
-        "dqn": dataclasses.asdict(config.dqn),
-        "network": dataclasses.asdict(config.network),
+        "dqn": _chosen(config.dqn),
+        "network": _chosen(config.network),
         "seed": SEED,
         "device": device,
         "meaning": MEANING,
     }
-    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:8]
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:8]
+
+
+def _chosen(section: DqnConfig | NetworkConfig) -> dict[str, object]:
+    """What differs from the defaults and decides about weights: a setting that comes later changes no name."""
+    usual = type(section)()
+    names = {field.name for field in dataclasses.fields(section)} - BOOKKEEPING
+    found = {name: getattr(section, name) for name in names}
+    return {name: value for name, value in found.items() if value != getattr(usual, name)}
 
 
 def director_config(victim: Policy, plan: Plan, attack: Learned) -> Config:

@@ -14,6 +14,7 @@ import bcl
 from bcl.api.measuring import untrained_policy
 from bcl.attacks import Directed, Learned, attack_by_name, perturb
 from bcl.attacks.learned import NO_TARGET
+from bcl.config import DqnConfig
 from bcl.envs import make_env
 from bcl.errors import BclError, ConfigError
 from bcl.evaluation import Cell, Plan, read_evaluations, run_suite
@@ -221,7 +222,13 @@ def test_an_adversary_is_found_by_what_decides_it_in_any_version(monkeypatch: py
     name = identity(victim, config, "game", 0.3, "cpu")
     monkeypatch.setattr(bcl, "__version__", "99.0")
     assert identity(victim, config, "game", 0.3, "cpu") == name
+    told_otherwise = dataclasses.replace(config.dqn, log_steps=7, checkpoint_minutes=3.0, accelerate="none")
+    assert identity(victim, dataclasses.replace(config, dqn=told_otherwise), "game", 0.3, "cpu") == name
+    new = dataclasses.make_dataclass("DqnConfig", [("added", int, 0)], bases=(DqnConfig,), frozen=True)
+    later = dataclasses.replace(config, dqn=new(**dataclasses.asdict(config.dqn)))
+    assert identity(victim, later, "game", 0.3, "cpu") == name
     shorter = director_config(victim, Plan(FORK, 2), Learned(training=1_000))
+    quicker = dataclasses.replace(config, dqn=dataclasses.replace(config.dqn, learning_rate=0.5))
     elsewhere = dataclasses.replace(config, game=GymnasiumGame("CartPole-v1"))
     other = walker()
     with torch.no_grad():
@@ -231,6 +238,7 @@ def test_an_adversary_is_found_by_what_decides_it_in_any_version(monkeypatch: py
         identity(victim, config, "game", 0.3, "cuda"),
         identity(victim, config, "varied", 0.3, "cpu"),
         identity(victim, shorter, "game", 0.3, "cpu"),
+        identity(victim, quicker, "game", 0.3, "cpu"),
         identity(victim, elsewhere, "game", 0.3, "cpu"),
         identity(other, config, "game", 0.3, "cpu"),
     }
@@ -239,7 +247,7 @@ def test_an_adversary_is_found_by_what_decides_it_in_any_version(monkeypatch: py
     monkeypatch.undo()
     monkeypatch.setattr(planning, "MEANING", planning.MEANING + 1)
     names.add(identity(victim, config, "game", 0.3, "cpu"))
-    assert len(names) == 8
+    assert len(names | {name}) == 10
     assert name not in names
 
 
