@@ -383,10 +383,10 @@ def train_paced(
         agent = Agent(file, run.results, fingerprint(load(file)))
         candidates[f"the agent that held {format_eps(eps)}"] = (eps, agent)
     reached = max(eps for eps, _ in candidates.values())
-    steps = f"{config.learner(stage.loss).steps:,} steps were trained"
+    ended = f"{config.learner(stage.loss).steps:,} steps were trained"
     if run.diverged:
-        steps = "training diverged"
-        dispatcher.watch.say(f"{name}: training diverged; the agents that were kept before are judged")
+        ended = str(run.result()["diverged"])
+        dispatcher.watch.say(f"{name}: {ended}; the agents that were kept before are judged")
     else:
         candidates["the last agent"] = (reached, run.agent())
     values = {label: _final_score(label, agent, config, dispatcher) for label, (_, agent) in candidates.items()}
@@ -394,7 +394,7 @@ def train_paced(
     eps, agent = candidates[kept]
     store.write_bytes(stage.policy, content(agent))
     done = reached >= config.curriculum.target
-    return Outcome(agent.fingerprint, eps, "target reached" if done else steps, kept)
+    return Outcome(agent.fingerprint, eps, "target reached" if done else ended, kept)
 
 
 def look_at_start(rules: CurriculumConfig, config: Config, start: Agent, dispatcher: Dispatcher) -> None:
