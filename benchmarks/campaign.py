@@ -5,11 +5,11 @@
 
 Each word is a training, `bcl train GAME --recipe R` with the options behind the game's name (`init=AGENT` and
 `recipe=R` too), from the vanilla agent in benchmarks/starts where there is one and no other is named; options that are
-not listed here are settings of all of them. When the minutes are over, or with
-`--until-trained` when a run has an agent of its last step, runs are interrupted (SIGTERM, which `bcl` takes as Ctrl-C)
-and can be continued with `bcl resume`. What is kept, in OUT/agents, every minute: the best agent of a
-finished run, or of one that is not finished the agents that held a budget and that of its end or checkpoint (`last`),
-each in 16 bits or, as the zoo has them, in 8, and the last row of metrics of every training run. OUT/WORD.log is what a run said.
+not listed here are settings of all of them. When the minutes are over, or with `--until-trained` when a run has an
+agent of its last step, runs are interrupted (SIGTERM, which `bcl` takes as Ctrl-C) and can be continued with
+`bcl resume`. What is kept, in OUT/agents, every minute (`--until-trained`: at the end): the best agent of a finished
+run, or of one that is not finished the agents that held a budget and that of its end or checkpoint (`last`), each in 16
+bits or, as the zoo has them, in 8, and the last row of metrics of every training run. OUT/WORD.log is what a run said.
 """
 
 import argparse

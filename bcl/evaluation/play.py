@@ -28,7 +28,7 @@ from bcl.policies.policy import CUSTOM
 
 Progress = Callable[[int, int], None]
 # Rows that go through a compiled network at once; it is compiled for these sizes alone, each when it is needed, which
-# takes 15 s. Fewer rows are not worth that.
+# takes about 15 s. Fewer rows go through eager code.
 SIZES = (128, 192, 256, 384, 512, 1024, 2048)
 PROBE_EVERY = 32  # steps between looks at gradients and certificates
 

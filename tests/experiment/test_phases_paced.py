@@ -149,7 +149,7 @@ def test_a_budget_that_never_waits_reaches_its_target_on_every_game(recipe: str,
 
 
 def test_agents_that_held_a_budget_are_judged_where_training_diverges_after(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     def exploding(learner, _means):
         if learner.pacer and learner.pacer._told >= 1 and learner.step >= 900:
