@@ -58,6 +58,11 @@ def format_eps(eps: float) -> str:
     return f"{levels}/255" if len(decimal) > 6 and eps == levels / 255 else decimal
 
 
+def format_return(value: float) -> str:
+    """Four digits, of large numbers all before the point: `20.55`, `46,935`."""
+    return f"{value:.4g}" if abs(value) < 10_000 else f"{value:,.0f}"
+
+
 def parse_settings(arguments: list[str]) -> dict[str, Any]:
     """Nested settings from `--section.key value` and `--section.key=value`; values stay text until they are typed."""
     settings: dict[str, Any] = {}

@@ -23,7 +23,7 @@ from pathlib import Path
 import torch
 
 from bcl import zoo
-from bcl.attacks import SUITES, suite
+from bcl.attacks import attacks_named
 from bcl.config import EvaluationConfig, config_from_dict
 from bcl.envs import make_env
 from bcl.errors import BclError, ConfigError, StoreError, WeightsError
@@ -85,7 +85,7 @@ def policy_in(data: bytes) -> Policy:
 
 def means(evaluation: Evaluation, attacks: str) -> dict[str, float]:
     """By budget, under the worst attack of a suite; budgets at which not all of it was played are left out."""
-    wanted = suite(attacks)
+    wanted = attacks_named(attacks)
     lowest = {
         format_eps(eps): min(evaluation.cells[attack, eps].mean for attack in wanted)
         for eps in sorted({eps for _, eps in evaluation.cells if eps > 0})
@@ -95,10 +95,14 @@ def means(evaluation: Evaluation, attacks: str) -> dict[str, float]:
 
 
 def tables_of_returns(evaluations: Sequence[Evaluation], attacks: str) -> list[str]:
-    """Lines of `agent.toml`, the last ones: returns from the game's own starts, then from varied ones if played."""
+    """Lines of `agent.toml`, the last ones: returns as the agent was trained, on unlimited levels, from varied starts."""
     lines = []
-    for table, starts in (("returns", "game"), ("varied", "varied")):
-        alike = [one for one in evaluations if one.starts == starts]
+    for table, starts, unlimited in (
+        ("returns", "game", False),
+        ("unlimited", "game", True),
+        ("varied", "varied", False),
+    ):
+        alike = [one for one in evaluations if one.starts == starts and (one.levels == "eval") == unlimited]
         if alike:
             best = max(alike, key=lambda one: len(one.scores))
             lines += ["", f"[{table}]"]
@@ -118,9 +122,9 @@ def publish(options: argparse.Namespace) -> Path:
     results, published_results = Results(options.results), Results(folder)
     identity, game = fingerprint(policy), policy.spec.game
     evaluations = read_evaluations(results.scores, identity)
-    usual = [one for one in evaluations if one.starts == "game"]
+    usual = [one for one in evaluations if one.starts == "game" and one.levels != "eval"]
     if not usual or game is None:
-        what = f"'{options.results}' has no scores of '{options.file}' from the game's own starts"
+        what = f"'{options.results}' has no scores of '{options.file}' from the game's own starts, on training levels"
         raise StoreError(what, "evaluate it with 'bcl attack' first")
     config = config_from_dict(read_toml(options.config))
     form, data, published = smallest(policy, options.episodes)
@@ -164,7 +168,7 @@ def main() -> None:
         parser.add_argument(option, required=True)
     parser.add_argument("--gpu-minutes", type=float, required=True)
     parser.add_argument("--notes", default="")
-    parser.add_argument("--suite", choices=SUITES, default="paper", help="whose worst attack the list of the zoo shows")
+    parser.add_argument("--suite", default="paper", help="or an attack: whose worst the list of the zoo shows")
     parser.add_argument("--episodes", type=int, default=4, help="nominal episodes on which actions are compared")
     try:
         print(f"agent: {publish(parser.parse_args())}")

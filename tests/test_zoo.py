@@ -105,8 +105,10 @@ def test_a_shipped_agent_is_what_it_says(name: str, publishing) -> None:
     config = config_from_dict(tomllib.loads((agent.folder / CONFIG).read_text()))
     assert (config.recipe, config.seed, config.game.id) == (agent.recipe, agent.seed, agent.game)
     found = read_evaluations(agent.results.scores, agent.judged)
-    [judged] = [one for one in found if one.starts == "game"]
+    [judged] = [one for one in found if one.starts == "game" and one.levels != "eval"]
     assert (publishing.means(judged, agent.suite), judged.episodes) == (agent.returns, agent.episodes)
+    unlimited = [publishing.means(one, agent.suite) for one in found if one.levels == "eval"]
+    assert unlimited == ([agent.unlimited] if agent.unlimited else [])
     varied = [publishing.means(one, agent.suite) for one in found if one.starts == "varied"]
     assert varied == ([agent.varied] if agent.varied else [])
 

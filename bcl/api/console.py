@@ -22,6 +22,7 @@ from rich.table import Column
 from bcl.api import INTERRUPTED
 from bcl.api.evaluating import ProgressListener
 from bcl.errors import StoreError
+from bcl.settings import format_return
 
 if TYPE_CHECKING:
     from bcl.experiment.status import Work
@@ -286,7 +287,7 @@ def _shown(piece: "Piece") -> Shown:
     words = [f"{piece.doing} {piece.done:,} of {piece.of:,}" if row else piece.doing]
     for name, label in (("return", "return"), ("return_attacked", "attacked"), ("eps", "eps")):
         if (value := row.get(name)) is not None and (value or name != "eps"):
-            words.append(f"{label} {value:.4g}")
+            words.append(f"{label} {format_return(value)}")
     if rate := row.get("steps_per_second"):
         words.append(f"{rate:,.0f} steps/s")
     return Shown(f"{piece.name} {piece.doing}", piece.name, piece.done / max(piece.of, 1), ", ".join(words))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from bcl.api import Attack, Budgets, Policy, Where, check
 from bcl.errors import ConfigError, counted
 from bcl.result import Result, Table
-from bcl.settings import Count, Natural, format_eps
+from bcl.settings import Count, Natural, format_eps, format_return
 
 if TYPE_CHECKING:
     from bcl.bounds import Method
@@ -62,7 +62,10 @@ class Certification(Result):
         first = self.certificates[0]
         title = f"{self.title}, {counted(first.episodes, 'episode')}, seed {first.seed}"
         header = ("eps", "actions proven (ACR)", "greedy worst case (GWC)", "nominal")
-        rows = [(format_eps(c.eps), f"{c.acr:.1%}", f"{c.at_worst:.4g}", f"{c.nominal:.4g}") for c in self.certificates]
+        rows = [
+            (format_eps(c.eps), f"{c.acr:.1%}", format_return(c.at_worst), format_return(c.nominal))
+            for c in self.certificates
+        ]
         return Table(title, header, tuple(rows), (self.note,) if self.note else ())
 
     def to_dict(self) -> dict[str, Any]:

@@ -10,12 +10,13 @@ from bcl.api import named_game, text
 from bcl.config import preset_names, resolve, resolve_stages
 from bcl.errors import ConfigError, WeightsError
 from bcl.result import Listing
-from bcl.settings import difference, setting_line, setting_rows, to_toml
+from bcl.settings import difference, format_return, setting_line, setting_rows, to_toml
 
 WITHIN = (
     "mean return by budget (0: no attack), the worst within each budget at which all attacks of a suite were played"
 )
 NAME = 21  # columns for names
+OTHERWISE = {zoo.Played("game", "eval"): "  unlimited levels", zoo.Played("varied", ""): "  varied starts"}
 GLUE = "\N{NO-BREAK SPACE}"
 
 
@@ -37,10 +38,10 @@ def zoo_agents(name: str | None = None) -> Listing:
     lines = [_wrapped(f"{WITHIN}:", 2)]
     for agent in map(zoo.named, names):
         about = {"name": agent.folder.name, "game": agent.game, "recipe": agent.recipe}
-        for starts, within in agent.within.items():
-            rows.append(about | {"suite": agent.suite, "starts": starts} | within)
-            returns = ", ".join(f"{eps}:{GLUE}{mean:.4g}" for eps, mean in within.items())
-            shown = agent.folder.name if starts == "game" else "  varied starts"
+        for played, within in agent.within.items():
+            rows.append(about | {"suite": agent.suite} | played._asdict() | within)
+            returns = ", ".join(f"{eps}:{GLUE}{format_return(mean)}" for eps, mean in within.items())
+            shown = OTHERWISE.get(played, agent.folder.name)
             lines.append(_wrapped(f"  {shown:<{NAME}}{returns}{GLUE}({agent.suite})", NAME + 2))
     return Listing("the zoo", rows, "\n".join(lines), {"agents": rows})
 

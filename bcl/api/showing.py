@@ -16,7 +16,7 @@ from bcl.errors import ConfigError, GameError, MissingExtra, counted
 from bcl.result import Listing, Result, Table
 from bcl.runs import store
 from bcl.runs.directory import Repeats, RunDirectory
-from bcl.settings import Natural, format_eps, parse_eps
+from bcl.settings import Natural, format_eps, format_return, parse_eps
 
 if TYPE_CHECKING:
     from bcl.evaluation import Moment
@@ -111,7 +111,7 @@ class Video(Result):
     def __str__(self) -> str:
         """A line per file, then what they show."""
         changed = f"{self.changed / self.steps:.0%} of actions changed"
-        about = f"return {self.total:.4g} after {counted(self.steps, 'step')}, {changed}"
+        about = f"return {format_return(self.total)} after {counted(self.steps, 'step')}, {changed}"
         return "\n".join([*(f"{file}  {_size(file)}" for file in (self.mp4, self.gif)), about])
 
 
@@ -171,7 +171,7 @@ def status(folder: Where) -> RunStatus:
     state: RunState = next((s for s in ("at work", "stopped") if s in states), "finished")
     data = {"state": state, "runs": [row | {"lines": some[1:]} for row, some in found]}
     if runs and state == "finished" and (summary := repeats.result()):
-        scores = ", ".join(f"{name} {score:.4g}" for name, score in summary.get("final_scores", {}).items())
+        scores = ", ".join(f"{name} {format_return(score)}" for name, score in summary.get("final_scores", {}).items())
         lines.append(f"final scores: {scores}; median {summary.get('median')}, IQM {summary.get('iqm')}")
         data |= summary
     return RunStatus(str(path), rows, "\n".join(lines), data, state)

@@ -19,7 +19,7 @@ from bcl.games import atari_name
 from bcl.result import Result, Table
 from bcl.runs import store
 from bcl.runs.directory import Repeats, RunDirectory, check_new, make_room, runs_of, take_recipes
-from bcl.settings import Count, format_eps
+from bcl.settings import Count, format_eps, format_return
 
 if TYPE_CHECKING:
     from bcl.evaluation import Evaluation
@@ -133,11 +133,11 @@ class RepeatedRun(Run):
     def _final_scores(self) -> list[str]:
         finals = self.summary["final_scores"]
         median = self.median.folder
-        scores = " ".join(f"{score:.4g}" for score in finals.values())
+        scores = " ".join(f"{format_return(score)}" for score in finals.values())
         return [
             f"final score: {self.summary['final_score_is']}",
-            f"final scores of {len(self.runs)} repeats: {scores}, IQM {self.summary['iqm']:.4g}",
-            f"the median is {median} with {finals[median.name]:.4g}",
+            f"final scores of {len(self.runs)} repeats: {scores}, IQM {format_return(self.summary['iqm'])}",
+            f"the median is {median} with {format_return(finals[median.name])}",
         ]
 
 

@@ -16,7 +16,7 @@ from bcl.policies.files import fingerprint
 from bcl.runs import store
 from bcl.runs.results import Results
 from bcl.runs.version_0_1 import attack_of
-from bcl.settings import typed_values
+from bcl.settings import format_return, typed_values
 
 FIRST_ROUND = tuple(2.0**-k for k in range(10, -1, -1))  # each twice the one before, up to a budget of 1
 ROUNDS = 2  # after the first
@@ -47,10 +47,10 @@ class Breaking:
     def __str__(self) -> str:
         """The one number of this agent, for people."""
         if self.smallest is None:
-            return f"no budget brings the return below {self.threshold:.4g}"
+            return f"no budget brings the return below {format_return(self.threshold)}"
         eps, attack = self.smallest
         least = f"{self.shown(eps)} under {attack_label(attack)}"
-        return f"smallest budget that brings the return below {self.threshold:.4g}: {least}"
+        return f"smallest budget that brings the return below {format_return(self.threshold)}: {least}"
 
     def shown(self, eps: float | None) -> str:
         """A budget for people, rounded."""
@@ -100,7 +100,7 @@ def find_breaking(
     else:
         fails_already = nominal < threshold
     if fails_already:
-        what = f"without attack the return is {nominal:.4g}, which is below the threshold already"
+        what = f"without attack the return is {format_return(nominal)}, which is below the threshold already"
         raise ConfigError(what, "give a --threshold below it")
     grids: list[tuple[float, ...]] = [(0.0, *FIRST_ROUND) for _ in attacks]
     for _ in range(ROUNDS + 1):

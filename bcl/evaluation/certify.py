@@ -16,7 +16,7 @@ from bcl.evaluation.slot import Decided, Episode, Slot
 from bcl.policies import Policy, as_float
 from bcl.runs.results import CertificatesFolder
 from bcl.runs.store import fitting
-from bcl.settings import format_eps, typed_values
+from bcl.settings import format_eps, format_return, typed_values
 
 FEW_NEURONS = 4096  # with which CROWN takes milliseconds for a batch of vectors (docs/certificates.md)
 USUAL_LENGTH = 1000  # steps an episode is taken to have before one is known
@@ -44,7 +44,7 @@ class Certificate:
         return min(self.gwc, self.nominal)
 
     def __str__(self) -> str:
-        return f"{self.method} at {format_eps(self.eps)}: ACR {self.acr:.1%}, GWC {self.at_worst:.4g}"
+        return f"{self.method} at {format_eps(self.eps)}: ACR {self.acr:.1%}, GWC {format_return(self.at_worst)}"
 
     def to_dict(self) -> dict[str, Any]:
         return {**vars(self)}

@@ -25,7 +25,7 @@ from bcl.games import AtariGame, Game, ProcgenGame, game_to_dict
 from bcl.result import Result, Table
 from bcl.runs.results import ScoresFolder
 from bcl.runs.store import fitting
-from bcl.settings import format_eps, typed_values
+from bcl.settings import format_eps, format_return, typed_values
 
 if TYPE_CHECKING:
     from bcl.evaluation.breaking import Breaking
@@ -94,8 +94,8 @@ class Score:
 
     def __str__(self) -> str:
         """The mean, with its standard error where there are enough episodes for one."""
-        error = f" ± {self.sem:.{2 if self.sem < 100 else 3}g}" if self.has_error else ""
-        return f"{self.mean:.4g}{error}"
+        error = f" ± {f'{self.sem:.2g}' if self.sem < 100 else f'{self.sem:,.0f}'}" if self.has_error else ""
+        return f"{format_return(self.mean)}{error}"
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, with a summary. `attack` is for people; `adversary` is what it is rebuilt from."""
@@ -389,8 +389,8 @@ class Evaluation(Result):
             at = f" at {format_eps(s.eps)}" if s.eps else ""
             lines.append(f"{self.labels[s.attack]}{at}: {s}")
         for eps, least in self.worst_within.items():
-            start = self.beside(eps, lambda score: f"{score.mean:.4g}")
-            lines.append(f"worst within {format_eps(eps)}: {least.mean:.4g}{start}")
+            start = self.beside(eps, lambda score: f"{format_return(score.mean)}")
+            lines.append(f"worst within {format_eps(eps)}: {format_return(least.mean)}{start}")
         lines += [str(self.breaking)] if self.breaking else []
         lines += self._notes
         return "\n".join([*lines, *(f"flag {flag}" for flag in self.flags)])

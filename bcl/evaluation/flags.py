@@ -8,7 +8,7 @@ from bcl.attacks import APGD, PGD, CornerNoise, Learned, Multi, MultiT, Square, 
 from bcl.errors import counted
 from bcl.evaluation.evaluation import Score, lowest
 from bcl.runs.results import Flag
-from bcl.settings import format_eps
+from bcl.settings import format_eps, format_return
 
 ZERO_GRADIENT_SHARE = 0.1
 SIGMAS = 2.0  # a difference counts above this many standard errors ...
@@ -73,7 +73,8 @@ def worse_than_start(scores: Sequence[Score], start: Sequence[Score], file: str)
         ours, theirs = (lowest(s for s in some if s.eps <= eps) for some in (scores, start))
         if stats.certainly_less(ours.returns, theirs.returns):
             where = f"within {format_eps(eps)}" if eps else "without attack"
-            found.setdefault((ours, theirs), f"{ours.mean:.4g} {where} instead of {theirs.mean:.4g}")
+            has, had = format_return(ours.mean), format_return(theirs.mean)
+            found.setdefault((ours, theirs), f"{has} {where} instead of {had}")
     what = f"it has {', '.join(found.values())}; there the agent it started from is the better choice: {file}"
     return [Flag(WORSE_THAN_START, what)] if found else []
 
@@ -132,7 +133,7 @@ def _bigger_budget(scores: Sequence[Score], nominal: Score | None) -> Iterator[F
         for small, big in pairwise(ladder):
             if clearly_lower(small, big, nominal):
                 what = f"{_label_and_mean(big)} hurts less at {format_eps(big.eps)} than at {format_eps(small.eps)}"
-                yield Flag("bigger-budget-weaker", f"{what} ({small.mean:.4g})")
+                yield Flag("bigger-budget-weaker", f"{what} ({format_return(small.mean)})")
 
 
 def _more_effort(scores: Sequence[Score], nominal: Score | None) -> Iterator[Flag]:
@@ -151,7 +152,7 @@ def _attack_helps(scores: Sequence[Score], nominal: Score) -> Iterator[Flag]:
         strongest = lowest(s for s in scores if s.eps == eps)
         if stats.certainly_less(nominal.returns, strongest.returns):
             what = f"{_label_and_mean(strongest)}, the worst attack at {format_eps(eps)}"
-            yield Flag("attack-helps", f"{what}, leaves more than no attack ({nominal.mean:.4g})")
+            yield Flag("attack-helps", f"{what}, leaves more than no attack ({format_return(nominal.mean)})")
 
 
 def _full_budget(scores: Sequence[Score], nominal: Score, floor: Score) -> Iterator[Flag]:
@@ -161,9 +162,10 @@ def _full_budget(scores: Sequence[Score], nominal: Score, floor: Score) -> Itera
     noise = SIGMAS * (worst.sem**2 + floor.sem**2) ** 0.5
     allowed = floor.mean + 0.1 * max(nominal.mean - floor.mean, 0) + noise
     if worst.mean > allowed:
-        what = f"a budget of 1 leaves a return of {worst.mean:.4g}; always playing the lowest-scored action gives"
-        yield Flag("full-budget-survived", f"{what} {floor.mean:.4g}")
+        what = f"a budget of 1 leaves a return of {format_return(worst.mean)}"
+        floor_play = f"always playing the lowest-scored action gives {format_return(floor.mean)}"
+        yield Flag("full-budget-survived", f"{what}; {floor_play}")
 
 
 def _label_and_mean(score: Score) -> str:
-    return f"{attack_label(score.attack)} ({score.mean:.4g})"
+    return f"{attack_label(score.attack)} ({format_return(score.mean)})"

@@ -23,7 +23,7 @@ from bcl.runs import store
 from bcl.runs.directory import Agent, Clock, Outcome, StageFolder, TrainingFolder
 from bcl.runs.executors import BackgroundJobs, Job
 from bcl.runs.results import Flag
-from bcl.settings import format_eps
+from bcl.settings import format_eps, format_return
 
 GPU_PASS = 8  # scores of 20 or 64 copies that a GPU plays side by side (`bcl.evaluation.suite`)
 LOWEST = -1e9  # the return of what diverged: below any game's, and JSON has no infinity
@@ -297,8 +297,8 @@ def phase_line(decision: Decision, eps: Sequence[float], seconds: float) -> str:
     if phase.index == 0:
         attacked = [tried for tried in decision.tried if tried.eps > 0]
         robust = [tried.eps for tried in attacked if tried.robust]
-        words = ["bootstrap", *(f"nominal {tried.score:.4g}" for tried in decision.tried if tried.eps == 0)]
-        words += [f"attacked {tried.score:.4g} at {format_eps(tried.eps)}" for tried in attacked[-1:]]
+        words = ["bootstrap", *(f"nominal {format_return(tried.score)}" for tried in decision.tried if tried.eps == 0)]
+        words += [f"attacked {format_return(tried.score)} at {format_eps(tried.eps)}" for tried in attacked[-1:]]
         words += [f"robust at {format_eps(max(robust))}"] if robust else []
     else:
         kept = "the old one" if decision.kept == INCUMBENT else decision.kept
@@ -324,7 +324,7 @@ def _returns(runs: Sequence[dict[float, float]], eps: float) -> Iterator[str]:
 
 
 def _shown(returns: Sequence[float | None]) -> str:
-    return " ".join("-" if r is None else "diverged" if r == LOWEST else f"{r:.4g}" for r in returns)
+    return " ".join("-" if r is None else "diverged" if r == LOWEST else format_return(r) for r in returns)
 
 
 def pace_of(config: Config, loss: Loss, start: float) -> Pace:
@@ -413,5 +413,6 @@ def _final_score(name: str, agent: Agent, config: Config, dispatcher: Dispatcher
     wanted = cells(choosing_attacks(config), config.evaluation.scored)
     scores = dispatcher.scores(f"choosing, {name}", agent, plan_of(config, SELECTION), wanted)
     returns = {0.0: scores[0].mean} | {eps: lowest.mean for eps, lowest in worst(scores).items()}
-    dispatcher.watch.say(f"{name}: " + ", ".join(f"{score:.4g} at {format_eps(eps)}" for eps, score in returns.items()))
+    words = ", ".join(f"{format_return(score)} at {format_eps(eps)}" for eps, score in returns.items())
+    dispatcher.watch.say(f"{name}: {words}")
     return final_score([scores], config)

@@ -24,7 +24,7 @@ from bcl.recipes import ONE_RUN
 from bcl.runs import store
 from bcl.runs.directory import Piece, RunDirectory, StageFolder, TrainingFolder
 from bcl.runs.results import Flag
-from bcl.settings import format_eps
+from bcl.settings import format_eps, format_return
 
 RunState = Literal["finished", "at work", "stopped"]
 ENOUGH = 100  # episodes: the first of many copies to end are its shortest, and say little about the others
@@ -255,9 +255,9 @@ def incumbent(run: Path) -> str:
             best = next(one.decision for one in made if one.decision.phase.index == best_phase)
             kept = best.candidate(best.kept)
             scores = kept.scores if kept else {}
-            words = [f"nominal {scores[0.0]:.4g}"] if 0.0 in scores else []
+            words = [f"nominal {format_return(scores[0.0])}"] if 0.0 in scores else []
             if (largest := max(scores, default=0.0)) > 0:
-                words.append(f"{min(scores.values()):.4g} within {format_eps(largest)}")
+                words.append(f"{format_return(min(scores.values()))} within {format_eps(largest)}")
             return ", ".join(words)
     return ""
 
@@ -267,7 +267,7 @@ def _pace_in_words(row: Metrics) -> str:
     if (met := row.get("met")) is None:
         return ""
     names = {"nominal_threshold": "clean", "attacked_threshold": "attacked"}
-    needed = [f"{row[key]:.4g} {name}" for key, name in names.items() if row.get(key) is not None]
+    needed = [f"{format_return(wanted)} {name}" for key, name in names.items() if (wanted := row.get(key)) is not None]
     return f"; its last check {'met' if met else 'missed'} {' and '.join(needed)}"
 
 
@@ -335,7 +335,9 @@ def learning_flag(run: TrainingFolder) -> Flag | None:
         return None
     (first, _, before), (last, _, after) = found
     start, end = (counted(int(number), "episode") for number in (before, after))
-    what = f"returns did not rise ({first:.4g} in its first {start}, {last:.4g} in its last {end})"
+    what = (
+        f"returns did not rise ({format_return(first)} in its first {start}, {format_return(last)} in its last {end})"
+    )
     return Flag(NO_LEARNING, what)
 
 

@@ -19,7 +19,7 @@ from bcl.runs.directory import Agent, RunDirectory
 from bcl.runs.results import Flag, Results
 from bcl.runs.store import Json, fitting
 from bcl.runs.version_0_1 import current_row
-from bcl.settings import format_eps, typed_values
+from bcl.settings import format_eps, format_return, typed_values
 
 SELECTION = "selection"
 """The purpose of episodes that agents are chosen by."""
@@ -77,7 +77,7 @@ class Verdict:
     def sentence(self, config: Config) -> str:
         """The verdict as people read it, within the budget reached or, where that was not played, the largest."""
         scores = self.evaluation.scores
-        words = [f"{config.recipe} on {config.game.id}: return {scores[0].mean:.4g} without attack"]
+        words = [f"{config.recipe} on {config.game.id}: return {format_return(scores[0].mean)} without attack"]
         played = {score.eps for score in scores if score.eps > 0}
         eps = self.reached if self.reached in played else max(played, default=0.0)
         if played:
@@ -86,8 +86,12 @@ class Verdict:
         for start in self.evaluation.began_from:
             first = start is self.evaluation.start and not self.kept.startswith(ITS_START)
             whose = ITS_START if first else "the one before it"
-            had = f" and {start.within[eps].mean:.4g} within {format_eps(eps)}" if eps in start.within and eps else ""
-            words.append(f"{whose} ({start.name}) has {start.scores[0].mean:.4g} without attack{had}")
+            had = (
+                f" and {format_return(start.within[eps].mean)} within {format_eps(eps)}"
+                if eps in start.within and eps
+                else ""
+            )
+            words.append(f"{whose} ({start.name}) has {format_return(start.scores[0].mean)} without attack{had}")
         if self.curriculum:
             nothing = "training gave nothing better, " if unchanged else ""
             if self.kept == BEFORE_LAST:
@@ -120,7 +124,8 @@ def under_attack(scores: Sequence[Score], eps: float) -> str:
     if lowest.eps == 0:
         return f"no less {tried}"
     with_less = f"{labels[lowest.attack]} at " if others else "at "
-    return f"{lowest.mean:.4g} {tried}" + (f" ({with_less}{format_eps(lowest.eps)})" if lowest.eps < eps else "")
+    where = f" ({with_less}{format_eps(lowest.eps)})" if lowest.eps < eps else ""
+    return f"{format_return(lowest.mean)} {tried}{where}"
 
 
 def evaluate_run(run: RunDirectory, agent: Agent, reached: float, dispatcher: Dispatcher) -> dict[str, Any]:

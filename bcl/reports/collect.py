@@ -28,7 +28,7 @@ from bcl.reports.history import Timeline, read_timeline
 from bcl.reports.published import PublishedRow, result_for
 from bcl.runs.directory import Agent, Repeats, RunDirectory
 from bcl.runs.results import Flag, Results
-from bcl.settings import difference, setting_line
+from bcl.settings import difference, format_return, setting_line
 
 if TYPE_CHECKING:
     from bcl.reports.frames import Frames
@@ -209,7 +209,7 @@ def _of_policy(file: Path) -> Collected:
     title = f"{file.name} on {game.id}"
     run = RunDirectory(file.parent.parent)
     if found and (nominal := found[0].nominal):
-        words = [f"{title}: return {nominal.mean:.4g} without attack"]
+        words = [f"{title}: return {format_return(nominal.mean)} without attack"]
         words += [under_attack(found[0].scores, max(found[0].budgets))] if found[0].attacks else []
         sentence = "; ".join(words) + _few_episodes(found[0], usual)
     elif file == run.best and run.finished:

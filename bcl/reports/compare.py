@@ -27,7 +27,7 @@ from bcl.reports.tables import as_markdown, tables
 from bcl.result import Result, Table
 from bcl.runs.directory import Repeats, RunDirectory, runs_of
 from bcl.runs.results import Flag, Results
-from bcl.settings import format_eps
+from bcl.settings import format_eps, format_return
 
 Attacks = dict[float, tuple[Attack | None, ...]]  # by budget
 CHEAPEST_FIRST = ("quick", "pgd-30", "paper", "strong", "learned")  # what agents can be evaluated by
@@ -485,7 +485,7 @@ class _Alike:
             if clearly_lower(own, lowest(s for s in counting if s.eps <= eps), evaluation.nominal):
                 found[own] = None
         for own in found:
-            what = f"{own.mean:.4g} at {format_eps(own.eps)} under {evaluation.labels[own.attack]}"
+            what = f"{format_return(own.mean)} at {format_eps(own.eps)} under {evaluation.labels[own.attack]}"
             yield f"{label} has {what}, which not all faced"
 
     def _missing(self) -> Missing | None:

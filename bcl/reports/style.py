@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from bcl.attacks import Attack, attack_labels, kind_of
-from bcl.settings import format_eps
+from bcl.settings import format_eps, format_return
 
 # Name -> colour on white, colour on the dark page. Figures are drawn in the first; the page replaces each by a
 # variable.
@@ -75,7 +75,7 @@ def styles(attacks: Sequence[Attack]) -> dict[Attack, dict[str, Any]]:
 
 def number(value: float) -> str:
     """Four digits and a true minus."""
-    text = f"{value:.4g}" if abs(value) < 10_000 else f"{value:,.0f}"
+    text = format_return(value)
     return ("0" if text == "-0" else text).replace("-", "\N{MINUS SIGN}")
 
 

@@ -10,6 +10,7 @@ import tomllib
 from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
+from typing import NamedTuple
 
 from bcl.errors import WeightsError, did_you_mean
 from bcl.runs.directory import POLICY
@@ -19,6 +20,15 @@ PREFIX = "zoo:"
 FOLDER = Path(__file__).parent
 ABOUT = "agent.toml"
 RESTORE = "install bcl again, or restore it with 'git checkout' in a clone"
+
+
+class Played(NamedTuple):
+    """What the episodes of scores are."""
+
+    starts: str
+    """`game`, or `varied`: they begin with random actions."""
+    levels: str
+    """Of Procgen's games: `train`, or `eval` for unlimited ones."""
 
 
 @dataclass(frozen=True)
@@ -47,18 +57,28 @@ class ZooAgent:
     episodes: int
     """Of each score."""
     suite: str
-    """The attacks behind `returns`."""
+    """The attacks behind `returns`, a suite or a single one."""
     returns: dict[str, float]
-    """Mean return by budget under the suite's worst attack, where all of it was played; at 0 without attack, first."""
+    """Mean return by budget under the suite's worst attack, where all of it was played; at 0 without attack, first. Of
+    Procgen's games on the training levels."""
+    unlimited: dict[str, float] = field(default_factory=dict)
+    """The same on Procgen's unlimited levels; empty: not played, or another game."""
     varied: dict[str, float] = field(default_factory=dict)
     """The same on episodes that begin with random actions; empty: not played."""
 
     @property
-    def within(self) -> dict[str, dict[str, float]]:
-        """By how episodes begin, `game` and where it was played `varied`: the lowest return up to each budget."""
-        columns = {"game": self.returns, "varied": self.varied}
-        lowest = {starts: accumulate(means.values(), min) for starts, means in columns.items() if means}
-        return {starts: dict(zip(columns[starts], values, strict=True)) for starts, values in lowest.items()}
+    def within(self) -> dict[Played, dict[str, float]]:
+        """The lowest return up to each budget, of every way in which it was played."""
+        columns = {
+            Played("game", "train" if self.unlimited else ""): self.returns,
+            Played("game", "eval"): self.unlimited,
+            Played("varied", ""): self.varied,
+        }
+        return {
+            played: dict(zip(means, accumulate(means.values(), min), strict=True))
+            for played, means in columns.items()
+            if means
+        }
 
     @property
     def file(self) -> Path:
