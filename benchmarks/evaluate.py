@@ -3,6 +3,7 @@
     python benchmarks/evaluate.py [--device cuda] [--steps 300] [--out benchmarks/results/evaluate-NAME.json]
     python benchmarks/evaluate.py --attacks --cells pgd-30 paper strong [--agent zoo:pong-distilled]
     python benchmarks/evaluate.py --attacks --cells levels --game fruitbot [--precision full]
+    python benchmarks/evaluate.py --attacks --decisions [--agent zoo:pong-distilled]
 
 The one-at-a-time loop is how the reference code evaluates: batch 1, a step at a time. Its own rates on a machine with
 an H200 and 16 cores were 15.6 (PGD-30), 177 (RI-FGSM) and 114 (Multi-T) agent steps/s.
@@ -13,28 +14,34 @@ budgets of the game's preset, `strong` at one of them, and for Procgen PGD-30 at
 all levels, there also all of them in one pass. Every pass is played for `--steps` steps of each copy, or `--seconds`,
 from the fifth step on (compiled: the 17th), when emulators are made and graphs captured. So it is the rate while all
 cells are played; what a whole evaluation takes goes by `--length`.
+
+`--decisions` times single decisions without the game, for every attack of `strong`: all copies at one budget, and at
+all budgets of the preset as rows of one batch. So it says which attack a GPU has room for.
 """
 
 import argparse
+import contextlib
 import dataclasses
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 from provenance import provenance
 
 import bcl
 from bcl.api.measuring import attack_speed, untrained_policy
-from bcl.attacks import PGD, RIFGSM, Attack, Multi, MultiT, perturb, suite
+from bcl.attacks import PGD, RIFGSM, Attack, Multi, MultiT, attack_label, perturb, suite
 from bcl.config import resolve
 from bcl.device import Accelerate, acceleration
 from bcl.envs import VectorEnv, make_env
 from bcl.evaluation import Cell, Plan, cells, evaluate_cells, game_for_evaluation
 from bcl.evaluation.plan import Precision
-from bcl.evaluation.play import SearchForm
+from bcl.evaluation.play import SearchForm, chooser_for
+from bcl.evaluation.slot import Slot
 from bcl.evaluation.suite import cells_at_once, make_envs
 from bcl.games import Game, ProcgenGame
 from bcl.policies import Policy, as_float
@@ -44,6 +51,8 @@ REFERENCE_H200 = {"PGD-30": 15.6, "RI-FGSM": 177.0, "Multi-T": 114.0}  # agent s
 EPS = 3 / 255
 WARM_UP = 4  # steps of a pass that are not measured: graphs are captured at the third
 COMPILED_WARM_UP = 16  # as observations are settled, batches of other sizes come
+SETTLING = 40  # steps before the state that is attacked again and again
+DECISIONS = 4
 ENDLESS = 10**6  # episodes: no cell is done before the time is up
 
 
@@ -182,6 +191,44 @@ def whole_evaluation(
     return found
 
 
+def decision_times(policy: Policy, game: Game, copies: int, budgets: Sequence[float]) -> Iterator[dict[str, Any]]:
+    """Milliseconds of one decision of all copies, at one budget and at all of them, for every attack of `strong`."""
+    device = next(policy.parameters()).device
+    plan = Plan(game_for_evaluation(game, None, 10_000), copies, num_envs=copies)
+    with contextlib.closing(make_env(plan.game, copies, device)) as env:
+        obs = env.reset(0)
+        for _ in range(SETTLING):
+            with torch.no_grad():
+                env.send(policy(as_float(obs)).argmax(dim=1))
+            obs = env.recv().obs
+    search = SearchForm(policy, plan.precision)
+    for attack in suite("strong"):
+        times = [seconds_of_a_decision(policy, search, attack, plan, obs, part) for part in ([10 / 255], budgets)]
+        one, together = (1000 * seconds for seconds in times)
+        gain = len(budgets) * one / together
+        yield {"attack": attack_label(attack), "one_budget_ms": one, "all_budgets_ms": together, "gain": gain}
+
+
+def seconds_of_a_decision(
+    policy: Policy, search: SearchForm, attack: Attack, plan: Plan, obs: torch.Tensor, budgets: Sequence[float]
+) -> float:
+    """Once it is captured as a graph, where it can be."""
+    slots = [Slot(Cell(attack, eps), plan, obs.device) for eps in budgets]
+    for slot in slots:
+        slot.obs = obs
+    choose = chooser_for(policy, search, slots)
+    rows = torch.cat([obs] * len(slots))
+    wait = torch.cuda.synchronize if obs.is_cuda else lambda: None
+    for _ in range(WARM_UP):
+        choose(rows)
+    wait()
+    start = time.perf_counter()
+    for _ in range(DECISIONS):
+        choose(rows)
+    wait()
+    return (time.perf_counter() - start) / DECISIONS
+
+
 def main() -> None:
     """Measure, print, store."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -193,6 +240,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=5.0, help="time per one-at-a-time row, and per pass at most")
     parser.add_argument("--attacks", nargs="*", default=list(ATTACKS))
     parser.add_argument("--cells", nargs="*", default=[], choices=["pgd-30", "paper", "strong", "levels"])
+    parser.add_argument("--decisions", action="store_true", help="single decisions under every attack of strong")
     parser.add_argument("--precision", choices=["fast", "full"], default="fast", help="of cells")
     parser.add_argument(
         "--length", type=float, default=400.0, help="agent steps per episode, for the minutes of all episodes"
@@ -231,13 +279,19 @@ def main() -> None:
         measured["minutes_of_all_episodes"] = measured["side_by_side_s"] * rounds * options.length / 60
         wholes.append({"evaluation": name} | measured)
         print({k: v if isinstance(v, str) else float(f"{v:.4g}") for k, v in wholes[-1].items()}, flush=True)
+    decisions = []
+    for row in decision_times(policy, game, copies, config.evaluation.eps) if options.decisions else ():
+        decisions.append(row)
+        print({k: v if isinstance(v, str) else float(f"{v:.4g}") for k, v in row.items()}, flush=True)
     if options.out:
         about = provenance(options.device) | {
             "game": options.game, "agent": options.agent, "eps": "3/255", "unit": "agent steps/s",
             "precision": options.precision, "length": options.length, "accelerate": accelerate,
         }  # fmt: skip
         options.out.parent.mkdir(parents=True, exist_ok=True)
-        options.out.write_text(json.dumps(about | {"rows": rows, "cells": wholes}, indent=2) + "\n")
+        options.out.write_text(
+            json.dumps(about | {"rows": rows, "cells": wholes, "decisions": decisions}, indent=2) + "\n"
+        )
 
 
 if __name__ == "__main__":

@@ -18,9 +18,10 @@ import torch
 
 import bcl
 from bcl import losses
-from bcl.attacks import CornerNoise
+from bcl.attacks import CornerNoise, suite
 from bcl.config import resolve
 from bcl.envs import atari as frames
+from bcl.evaluation import Plan
 from bcl.policies import Policy, PolicySpec
 from bcl.policies.files import fingerprint, save, to_bytes
 from bcl.runs.directory import RunDirectory, TrainingFolder
@@ -95,6 +96,38 @@ def test_evaluate_plays_both_sets_of_levels_also_in_one_pass(benchmark, monkeypa
     row = evaluated(benchmark, monkeypatch, tmp_path, "--cells levels --game fruitbot")
     assert (row["evaluation"], row["cells"], row["at_once"]) == ("levels", 8, 4)
     assert row["one_pass_steps_per_second"] * row["one_pass_s"] == pytest.approx(8)
+
+
+def test_evaluate_times_decisions_at_one_budget_and_at_all(benchmark, monkeypatch, tmp_path):
+    evaluate = benchmark("evaluate")
+    asked = []
+
+    def took(policy, search, attack, plan, obs, budgets):
+        asked.append((attack, len(obs), len(budgets)))
+        return 0.002 * len(budgets) ** 0.5
+
+    monkeypatch.setattr(evaluate, "seconds_of_a_decision", took)
+    monkeypatch.setattr(evaluate, "SETTLING", 1)
+    out = tmp_path / "evaluate.json"
+    words = ["--device", "cpu", "--copies", "2", "--attacks", "--decisions", "--out", str(out)]
+    monkeypatch.setattr(sys, "argv", ["evaluate.py", *words])
+    evaluate.main()
+    rows = json.loads(out.read_text())["decisions"]
+    assert asked == [(attack, 2, count) for attack in suite("strong") for count in (1, 6)]
+    assert [row["one_budget_ms"] for row in rows] == [2.0] * 12
+    assert rows[0]["gain"] == pytest.approx(6**0.5)
+
+
+def test_a_decision_is_timed_after_the_first_ones(benchmark, monkeypatch):
+    evaluate = benchmark("evaluate")
+    calls = []
+    monkeypatch.setattr(evaluate, "chooser_for", lambda policy, search, slots: lambda rows: calls.append(rows.shape))
+    now = iter([10.0, 14.0])
+    monkeypatch.setattr(evaluate.time, "perf_counter", lambda: next(now))
+    plan = Plan(resolve("cartpole").game, 3, num_envs=3)
+    seconds = evaluate.seconds_of_a_decision(None, None, CornerNoise(), plan, torch.zeros(3, 4), [0.1, 0.2])
+    assert seconds == 1.0  # four of them in four seconds
+    assert calls == [(6, 4)] * (evaluate.WARM_UP + evaluate.DECISIONS)
 
 
 def test_evaluate_does_not_measure_the_first_steps_and_ends_by_steps_or_time(benchmark, monkeypatch):
