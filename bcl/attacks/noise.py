@@ -7,7 +7,7 @@ from math import sqrt
 import torch
 from torch import Generator, Tensor
 
-from bcl.attacks.objectives import Margin
+from bcl.attacks.objectives import lead
 from bcl.attacks.threat import AttackedPolicy, Ball, Budget, Randomness, demand, per_sample
 
 SQUARE_HALVINGS = (10, 50, 200, 500, 1000, 2000, 4000, 6000, 8000)  # per 10,000 queries
@@ -41,26 +41,21 @@ class Square:
         demand("between 0 and 1", area=self.area)
 
     def __call__(self, policy: AttackedPolicy, obs: Tensor, eps: Budget, generator: Randomness, /) -> Tensor:
-        clean = policy(obs)
+        action = policy(obs).argmax(dim=1)
         ball = Ball.around(policy, obs, eps)
         columns = (len(obs), obs.shape[1], 1, obs.shape[3]) if obs.dim() == 4 else obs.shape
-        best = ball.project(obs + eps * signs(columns, obs, generator))  # stripes; of vectors, every element by itself
-        best_value = Margin()(policy(best), clean)
+        best = ball.corner(coins(columns, obs, generator))  # stripes; of vectors, every element by itself
+        least = lead(policy(best), action)
+        lengths = obs.shape[2:] if obs.dim() == 4 else (obs[0].numel(),)
+        places = [torch.arange(length, device=obs.device) for length in lengths]
         for query in range(1, self.queries):
             share = self.area / 2 ** sum(query * 10_000 > halving * self.queries for halving in SQUARE_HALVINGS)
-            inside, sign = _window(obs, share, generator)
-            tried = _tried(obs, eps, inside, sign, best, ball)
-            best, best_value = _better(best, best_value, tried, policy(tried), clean)
+            inside, up = _window(obs, share, places, generator)
+            tried = torch.where(inside, ball.corner(up), best)
+            behind = lead(policy(tried), action)
+            best = torch.where(per_sample(behind < least, best), tried, best)
+            least = torch.minimum(behind, least)
         return best
-
-
-def _tried(obs: Tensor, eps: Budget, inside: Tensor, sign: Tensor, best: Tensor, ball: Ball) -> Tensor:
-    return ball.project(torch.where(inside, obs + eps * sign, best))
-
-
-def _better(best: Tensor, best_value: Tensor, tried: Tensor, scores: Tensor, clean: Tensor) -> tuple[Tensor, Tensor]:
-    value = Margin()(scores, clean)
-    return torch.where(per_sample(value > best_value, best), tried, best), torch.maximum(value, best_value)
 
 
 def uniform(obs: Tensor, eps: Budget, generator: Randomness, copies: int = 1) -> Tensor:
@@ -77,7 +72,12 @@ def fill_uniform(out: Tensor, generator: Randomness) -> None:
 
 def signs(shape: Sequence[int], like: Tensor, generator: Randomness) -> Tensor:
     """Independent fair signs (B, ...)."""
-    return 2 * random_numbers(2, shape, like, generator).to(like.dtype) - 1
+    return 2 * coins(shape, like, generator).to(like.dtype) - 1
+
+
+def coins(shape: Sequence[int], like: Tensor, generator: Randomness) -> Tensor:
+    """Independent fair truth values (B, ...)."""
+    return random_numbers(2, shape, like, generator) > 0
 
 
 def random_numbers(below: int, shape: Sequence[int], like: Tensor, generator: Randomness) -> Tensor:
@@ -95,22 +95,20 @@ def _fill(out: Tensor, dim: int, generator: Randomness, fill: Callable[[Tensor, 
         part.copy_(fill(torch.empty_like(part), own))  # in the order in which it would be filled alone
 
 
-def _window(obs: Tensor, share: float, generator: Randomness) -> tuple[Tensor, Tensor]:
-    """Where and whither: a square with one sign per channel, or a run of a vector."""
+def _window(obs: Tensor, share: float, places: Sequence[Tensor], generator: Randomness) -> tuple[Tensor, Tensor]:
+    """Where, and whether up: a square with one direction per channel, or a run of a vector."""
     if obs.dim() != 4:
-        flat = obs.flatten(1)
-        inside = _run(flat, flat.shape[1], round(share * flat.shape[1]), generator)
-        return inside.view_as(obs), signs(obs.shape, obs, generator)
+        inside = _run(obs, places[0], round(share * len(places[0])), generator)
+        return inside.view_as(obs), coins(obs.shape, obs, generator)
     batch, channels, height, width = obs.shape
     side = round(sqrt(share * height * width))
-    rows, columns = (_run(obs, length, side, generator) for length in (height, width))
+    rows, columns = (_run(obs, place, side, generator) for place in places)
     inside = rows.view(batch, 1, height, 1) & columns.view(batch, 1, 1, width)
-    return inside, signs((batch, channels, 1, 1), obs, generator)
+    return inside, coins((batch, channels, 1, 1), obs, generator)
 
 
-def _run(obs: Tensor, length: int, wanted: int, generator: Randomness) -> Tensor:
-    """(B, length) true on a randomly placed run of `wanted` places, at least one and at most all."""
-    run = min(max(wanted, 1), length)
-    start = random_numbers(length - run + 1, (len(obs), 1), obs, generator)
-    place = torch.arange(length, device=obs.device)
+def _run(obs: Tensor, place: Tensor, wanted: int, generator: Randomness) -> Tensor:
+    """(B, places) true on a randomly placed run of `wanted` places, at least one and at most all."""
+    run = min(max(wanted, 1), len(place))
+    start = random_numbers(len(place) - run + 1, (len(obs), 1), obs, generator)
     return (place >= start) & (place < start + run)

@@ -41,7 +41,7 @@ class Margin:
     """Best other score minus the clean action's: positive is a flip, and nothing saturates."""
 
     def __call__(self, scores: Tensor, clean: Tensor, /) -> Tensor:
-        return -_lead(scores, clean.argmax(dim=1))
+        return -lead(scores, clean.argmax(dim=1))
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ class TowardActions:
     actions: Tensor = field(repr=False, compare=False)  # (B,)
 
     def __call__(self, scores: Tensor, _clean: Tensor, /) -> Tensor:
-        return _lead(scores, _stacked(self.actions, scores))
+        return lead(scores, _stacked(self.actions, scores))
 
 
 def clean_scores(objective: Objective, policy: AttackedPolicy, obs: Tensor) -> Tensor:
@@ -126,7 +126,8 @@ def flips(scores: Tensor, clean: Tensor) -> Tensor:
     return scores.argmax(dim=1) != clean.argmax(dim=1)
 
 
-def _lead(scores: Tensor, actions: Tensor) -> Tensor:
+def lead(scores: Tensor, actions: Tensor) -> Tensor:
+    """(B,) how far the score of an action is above the best other one."""
     index = actions.unsqueeze(1)
     others = scores.scatter(1, index, float("-inf"))
     return scores.gather(1, index).squeeze(1) - others.amax(dim=1)

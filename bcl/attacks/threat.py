@@ -59,6 +59,10 @@ class Ball(NamedTuple):
         lo, hi = (torch.clamp(bound.to(obs), below, above) for bound in (policy.low, policy.high))
         return cls(lo, hi)
 
+    def corner(self, up: Tensor) -> Tensor:
+        """Every element moved as far as it may be, up or down."""
+        return torch.where(up, self.hi, self.lo)
+
     def project(self, obs: Tensor) -> Tensor:
         """The nearest observation the adversary may show."""
         return torch.clamp(obs, self.lo, self.hi)
