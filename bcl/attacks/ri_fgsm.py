@@ -1,5 +1,6 @@
 """RI-FGSM and its forms with many starts, by what the policy really sees."""
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 
 import torch
@@ -27,7 +28,7 @@ class RIFGSM:
 
 
 @dataclass(frozen=True)
-class _ManyStarts:
+class _ManyStarts(ABC):
     starts: int = 1000
     chunk: int = field(default=0, repr=False, compare=False)
     """Images per forward pass, though never less than 64 whole batches; bounds memory, not the result. 0: by device."""
@@ -39,7 +40,15 @@ class _ManyStarts:
         demand("at least 1", starts=self.starts)
         demand("at least 0", chunk=self.chunk)
 
-    def _scan(
+    def __call__(self, policy: AttackedPolicy, obs: Tensor, eps: Budget, generator: Randomness, /) -> Tensor:
+        clean = policy(obs)
+        return self.scan(policy, obs, clean, self.rank(clean), eps, generator)
+
+    @abstractmethod
+    def rank(self, clean: Tensor) -> Tensor:
+        """(B, A) which actions are wanted, 0 most, by their clean scores."""
+
+    def scan(
         self, policy: AttackedPolicy, obs: Tensor, clean: Tensor, rank: Tensor, eps: Budget, generator: Randomness
     ) -> Tensor:
         """The earliest start among those reaching the lowest-ranked action; only the best so far is kept."""
@@ -90,20 +99,37 @@ class _ManyStarts:
 class Multi(_ManyStarts):
     """RI-FGSM from many starts: the first that changes the action, else the first."""
 
-    def __call__(self, policy: AttackedPolicy, obs: Tensor, eps: Budget, generator: Randomness, /) -> Tensor:
-        clean = policy(obs)
-        unwanted = torch.zeros_like(clean).scatter(1, clean.argmax(dim=1, keepdim=True), 1)
-        return self._scan(policy, obs, clean, unwanted.long(), eps, generator)
+    def rank(self, clean: Tensor) -> Tensor:
+        """1 for the clean action, which is not wanted."""
+        return torch.zeros_like(clean).scatter(1, clean.argmax(dim=1, keepdim=True), 1).long()
 
 
 @dataclass(frozen=True)
 class MultiT(_ManyStarts):
     """RI-FGSM from many starts: the first that reaches the action with the lowest clean score of all reached."""
 
+    def rank(self, clean: Tensor) -> Tensor:
+        """0 for the lowest score."""
+        return clean.argsort(dim=1, stable=True).argsort(dim=1)
+
+
+@dataclass(frozen=True)
+class StartsTogether:
+    """Multi and Multi-T with as many starts, whose rows are one batch: each finds what it would find alone."""
+
+    attacks: tuple[Multi | MultiT, ...]
+    """One for each generator, and of an equal share of the rows."""
+
+    @property
+    def leaves_settled(self) -> bool:
+        """As all of them do."""
+        return self.attacks[0].leaves_settled
+
     def __call__(self, policy: AttackedPolicy, obs: Tensor, eps: Budget, generator: Randomness, /) -> Tensor:
         clean = policy(obs)
-        rank = clean.argsort(dim=1, stable=True).argsort(dim=1)  # 0 for the lowest score
-        return self._scan(policy, obs, clean, rank, eps, generator)
+        parts = clean.split(len(obs) // len(self.attacks))
+        rank = torch.cat([attack.rank(part) for attack, part in zip(self.attacks, parts, strict=True)])
+        return self.attacks[0].scan(policy, obs, clean, rank, eps, generator)
 
 
 def _draw(obs: Tensor, rows: Tensor, count: int, generator: Randomness) -> Tensor:

@@ -11,9 +11,10 @@ import torch
 from torch import Generator, Tensor, nn
 from torch.nn import functional as F
 
-from bcl.attacks import PGD, Attack, Budget, CrossEntropy, LowestScored, Randomness, WorstAction, perturb
+from bcl.attacks import PGD, Attack, Budget, CrossEntropy, LowestScored, Multi, MultiT, Randomness, WorstAction, perturb
 from bcl.attacks.objectives import ascent
 from bcl.attacks.pgd import Together
+from bcl.attacks.ri_fgsm import StartsTogether
 from bcl.attacks.threat import per_sample, refuse_not_finite
 from bcl.bounds import Method, certified, full_precision, input_box, margins
 from bcl.device import Accelerate, Graphed, compiled, compiling, on_stream, quick_kernels
@@ -80,8 +81,7 @@ def evaluate_cells(
         by_attack.setdefault(attack if _takes_rows(attack) else number, []).append(slot)
     together: dict[object, list[Slot]] = {}
     for key, members in by_attack.items():
-        batch = ("climb", key.steps) if isinstance(key, PGD | WorstAction) else key
-        together.setdefault(batch, []).extend(members)
+        together.setdefault(_batch_of(key), []).extend(members)
     groups = [Group(members, decide, probe) for members in together.values()]
     groups.sort(key=lambda group: _waits(group.slots[0].cell.attack))  # others go on meanwhile
     left = [slot for group in groups for slot in group.slots]
@@ -168,6 +168,13 @@ def _takes_rows(attack: Attack | None) -> bool:
     return attack is None or type(attack).__module__.startswith("bcl.attacks.")
 
 
+def _batch_of(attack: object) -> object:
+    """What attacks have in common whose rows can be one batch."""
+    if isinstance(attack, PGD | WorstAction):
+        return "climb", attack.steps
+    return ("starts", attack.starts) if isinstance(attack, Multi | MultiT) else attack
+
+
 def _waits(attack: Attack | None) -> bool:
     """Whether an attack looks at what the device found, so that it cannot be a graph."""
     return getattr(attack, "leaves_settled", False)
@@ -207,7 +214,7 @@ class SharedEnv:
 
 
 class Group:
-    """Slots under the same attack, or under climbs of as many steps, whose copies are rows of one batch."""
+    """Slots under the same attack, or under attacks that go together, whose copies are rows of one batch."""
 
     decided: Decided
 
@@ -336,18 +343,23 @@ def _filled(rows: Tensor, sizes: Sequence[int]) -> Tensor:
 
 
 def chooser_for(policy: Policy, search: SearchForm, slots: Sequence[Slot]) -> "ActionChooser":
-    """For slots under one attack, or under climbs of as many steps: each row has its slot's budget and random draws."""
+    """For slots under one attack, or under some of one batch: each row has its slot's budget and random draws."""
     first = slots[0]
     attack = first.cell.attack
-    attacks = tuple(slot.cell.attack for slot in slots if isinstance(slot.cell.attack, PGD | WorstAction))
-    if any(other != attack for other in attacks):
-        attack = Together(attacks)
+    if any(slot.cell.attack != attack for slot in slots):
+        attack = _together([slot.cell.attack for slot in slots])
     if len(slots) == 1:
         return ActionChooser(policy, search, attack, first.cell.eps, first.generator)
     budgets = torch.tensor([slot.cell.eps for slot in slots], device=first.generator.device)
     rows = budgets.repeat_interleave(len(first.obs))
     generators = [slot.generator for slot in slots]
     return ActionChooser(policy, search, attack, rows, generators)
+
+
+def _together(attacks: Sequence[Attack | None]) -> Attack:
+    climbs = tuple(attack for attack in attacks if isinstance(attack, PGD | WorstAction))
+    scans = tuple(attack for attack in attacks if isinstance(attack, Multi | MultiT))
+    return Together(climbs) if climbs else StartsTogether(scans)
 
 
 class ActionChooser:

@@ -18,12 +18,15 @@ from bcl.attacks import (
     CornerNoise,
     Margin,
     MinBest,
+    Multi,
+    MultiT,
     Square,
     UniformNoise,
     WorstAction,
     perturb,
 )
 from bcl.attacks.pgd import Together
+from bcl.attacks.ri_fgsm import StartsTogether
 from bcl.config import resolve
 from bcl.envs import make_env
 from bcl.evaluation import Cell, Plan, evaluate, evaluate_cells, run_suite, suite
@@ -161,6 +164,41 @@ def test_climbs_together_find_what_each_finds_alone(shape):
     parts = zip(attacks, obs.split(2), budgets, generators(), strict=True)
     alone = torch.cat([perturb(attack, policy, part, budget, own) for attack, part, budget, own in parts])
     assert torch.allclose(together, alone, atol=1e-12)
+
+
+SCANS = (Multi(6), MultiT(6))
+
+
+def test_multi_and_multi_t_are_rows_of_one_batch_with_the_scores_they_have_alone(policy, monkeypatch):
+    batches = []
+    called = StartsTogether.__call__
+    monkeypatch.setattr(
+        StartsTogether, "__call__", lambda self, *given: (batches.append(self.attacks), called(self, *given))[1]
+    )
+    cells = [Cell(attack, eps) for eps in (0.3, 1.0) for attack in (*SCANS, Multi(3))]
+    together = play(policy, cells)
+    assert batches[0] == tuple(attack for attack in SCANS for _ in range(2))
+    assert together == {label: score for cell in cells for label, score in play(policy, [cell]).items()}
+    assert len({score.returns for score in together.values()}) > 3
+
+
+@pytest.mark.parametrize("leaves_settled", [True, False])
+def test_multi_and_multi_t_together_find_what_each_finds_alone(leaves_settled):
+    torch.manual_seed(1)
+    policy = Policy(PolicySpec("plain-cnn", (1, 36, 36), 3, (0.0,), (1.0,), ())).double().eval()
+    attacks = tuple(kind(80, leaves_settled=leaves_settled) for kind in (Multi, MultiT, Multi))
+    obs = torch.rand(2, 1, 36, 36, dtype=torch.float64).repeat(3, 1, 1, 1)
+    budgets = [0.05, 0.05, 0.3]
+
+    def generators() -> list[Generator]:
+        return [Generator().manual_seed(seed) for seed in (0, 0, 1)]
+
+    eps = torch.tensor(budgets, dtype=torch.float64).repeat_interleave(2)
+    together = perturb(StartsTogether(attacks), policy, obs, eps, generators())
+    parts = zip(attacks, obs.split(2), budgets, generators(), strict=True)
+    alone = [perturb(attack, policy, part, budget, own) for attack, part, budget, own in parts]
+    assert torch.allclose(together, torch.cat(alone), atol=1e-12)
+    assert StartsTogether(attacks).leaves_settled == leaves_settled
 
 
 def test_cells_come_when_they_are_done(policy):
