@@ -12,7 +12,7 @@ from bcl.settings import Count, Natural, format_eps, format_return
 
 if TYPE_CHECKING:
     from bcl.bounds import Method
-    from bcl.evaluation import Certificate, Evaluation
+    from bcl.evaluation import Certificate, Evaluation, Score
     from bcl.games import Game
 
 
@@ -104,7 +104,7 @@ def evaluate(
     eps: Budgets | None = None,
     episodes: int | None = None,
     seed: Natural = 0,
-    env_set: Literal["train", "eval"] | None = None,
+    env_set: Literal["train", "eval", "both"] | None = None,
     protocol: Literal["fixed", "first"] = "fixed",
     precision: Literal["fast", "full"] = "fast",
     num_envs: Natural = 0,
@@ -134,7 +134,7 @@ def evaluate(
             the game's preset.
         episodes: Episodes per score; by default as the run or the game's preset says.
         seed: Seed of games and attacks.
-        env_set: Procgen: the training levels, or the unlimited set.
+        env_set: Procgen: the training levels, the unlimited set, or both side by side, with a table and flags each.
         protocol: fixed: episodes per copy set beforehand; first: the first finished of 64 copies, as the reference on
             Procgen.
         precision: How attacks search on a GPU: fast is half precision for images; actions are always decided in full
@@ -150,7 +150,7 @@ def evaluate(
     """
     from bcl.api import playing
     from bcl.attacks import LowestScored, attack_by_name
-    from bcl.evaluation import Cell, Evaluation, Plan, cells, find_breaking, flags, run_suite, worse_than_start
+    from bcl.evaluation import Cell, Plan, cells, find_breaking, on_each, run_suite
     from bcl.evaluation.breaking import refuse_learned
 
     check(evaluate, locals())
@@ -160,33 +160,31 @@ def evaluate(
         raise ConfigError("a threshold was given but no search for a budget", "add --find-eps")
     if find_eps:
         refuse_learned(chosen)
+        if env_set == "both":
+            raise ConfigError("--find-eps searches on one set of levels", "give --env-set train or --env-set eval")
     with playing.evaluated(agent, device) as target:
         count = target.defaults.episodes if episodes is None else int(episodes)
         starts = target.defaults.starts if starts is None else starts
-        game = target.game_to_play(env_set, seed, count, num_envs, starts)
-        plan = Plan(game, count, int(seed), protocol, precision, int(num_envs), starts)
+        games = target.games_to_play(env_set, seed, count, num_envs, starts)
+        plan = Plan(games[0], count, int(seed), protocol, precision, int(num_envs), starts)
         compared = cells(chosen, budgets or (() if find_eps else target.defaults.eps))
         wanted = [*compared, Cell(attack_by_name("pgd-30"), 1.0)] if sanity else compared
-        listener.start(len(wanted) + len(compared) * len(target.began_from))
+        listener.start(len(games) * (len(wanted) + len(compared) * len(target.began_from)))
         folder = target.results.scores
         folder.check_writable()
         evaluator = playing.Evaluator(plan, listener, parallel, agents=1 + len(target.began_from))
-        scores = evaluator.scores(target.policy, wanted, folder)
-        began_from = evaluator.starts(target, compared)
-        floor = None
+        scores = evaluator.scores(target.policy, on_each(games, wanted), folder)
+        began_from = evaluator.starts(target, on_each(games, compared))
+        floors: list[Score] = []
         if sanity:
             progress = listener.begin("the lowest-scored action")
-            lowest = [Cell(LowestScored(), 0.0)]
-            floor = next(run_suite(target.policy, plan, lowest, folder, lambda label: progress))
-        raised = flags(scores, floor)
-        for start in began_from:
-            raised += worse_than_start(scores, start.scores, start.file)
+            lowest = on_each(games, [Cell(LowestScored(), 0.0)])
+            floors = [*run_suite(target.policy, plan, lowest, folder, lambda label: progress)]
         breaking = None
         if find_eps:
             least = None if threshold is None else float(threshold)
             breaking = find_breaking(target.policy, plan, chosen, target.results, least, listener.begin)
-    kept = folder.path if target.kept else None
-    return Evaluation(game, scores, target.name, raised, floor, kept, began_from, target.missing, breaking)
+    return playing.with_flags(target, games, scores, floors, began_from, breaking)
 
 
 def certify(

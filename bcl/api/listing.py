@@ -16,7 +16,7 @@ WITHIN = (
     "mean return by budget (0: no attack), the worst within each budget at which all attacks of a suite were played"
 )
 NAME = 21  # columns for names
-OTHERWISE = {zoo.Played("game", "eval"): "  unlimited levels", zoo.Played("varied", ""): "  varied starts"}
+OTHERWISE = {zoo.PlayedOn("game", "eval"): "  unlimited levels", zoo.PlayedOn("varied", ""): "  varied starts"}
 GLUE = "\N{NO-BREAK SPACE}"
 
 

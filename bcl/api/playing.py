@@ -18,7 +18,7 @@ from bcl.attacks.suites import with_name
 from bcl.bounds import Method
 from bcl.config import EvaluationConfig, evaluation_defaults
 from bcl.errors import ConfigError, StoreError, WeightsError, counted
-from bcl.evaluation import Cell, Plan, Score, Start
+from bcl.evaluation import Breaking, Cell, Evaluation, Plan, Score, Start, flags, worse_than_start
 from bcl.evaluation.plan import Conditions, Starts, game_for_evaluation
 from bcl.evaluation.play import Progress
 from bcl.evaluation.suite import PARTS, missing_cells, read_certified, run_suite
@@ -56,6 +56,17 @@ class Target:
         one_each = 0 < episodes <= len(REFERENCE_NOOPS) and num_envs in (0, episodes)
         noops = episodes if seed == 0 and one_each and starts == "game" else 0
         return game_for_evaluation(self.game, env_set, self.defaults.max_steps, noops)
+
+    def games_to_play(
+        self, env_set: str | None, seed: int, episodes: int, num_envs: int = 0, starts: Starts = "game"
+    ) -> list[Game]:
+        """The same, of `both` the training levels and then the unlimited ones."""
+        sets = ("train", "eval") if env_set == "both" else (env_set,)
+        games = [self.game_to_play(levels, seed, episodes, num_envs, starts) for levels in sets]
+        if len({*games}) < len(games):
+            what = f"'{self.name}' was trained on unlimited levels, so that there is no other set"
+            raise ConfigError(what, "leave out --env-set both")
+        return games
 
 
 @contextlib.contextmanager
@@ -137,9 +148,9 @@ class Evaluator:
             self._in_processes(folder, worker.evaluate, orders, begin(f"{len(missing)} scores"))
         scores = []
         trained = ready(policy, self.plan, folder, lambda label: self.listener.prepare(whose + label))
-        for score in run_suite(policy, self.plan, wanted, folder, begin, trained):
+        for cell, score in zip(wanted, run_suite(policy, self.plan, wanted, folder, begin, trained), strict=True):
             scores.append(score)
-            self.listener.finished(f"{whose}{score.label}: {score}")
+            self.listener.finished(f"{whose}{score.label}{cell.where}: {score}")
         return scores
 
     def starts(self, target: Target, wanted: Sequence[Cell]) -> list[Start]:
@@ -186,6 +197,30 @@ class Evaluator:
         for _ in Workers(parallel=self.parallel).make_executor().run(jobs, Watch(tick=tick)):
             pass
         folder.gather()
+
+
+def with_flags(
+    target: Target,
+    games: Sequence[Game],
+    scores: Sequence[Score],
+    floors: Sequence[Score],
+    began_from: Sequence[Start],
+    breaking: Breaking | None,
+) -> Evaluation:
+    """The first game's evaluation, which holds that of unlimited levels where these are the second; scores are in the
+    order of `on_each`, and there are no floors without `sanity`."""
+    kept = target.results.scores.path if target.kept else None
+    found = []
+    for number, game in enumerate(games):
+        own = slice(number, None, len(games))
+        ours = scores[own]
+        starts = [replace(start, scores=start.scores[own]) for start in began_from]
+        floor = floors[number] if floors else None
+        raised = flags(ours, floor)
+        for start in starts:
+            raised += worse_than_start(ours, start.scores, start.file)
+        found.append(Evaluation(game, ours, target.name, raised, floor, kept, starts, target.missing, breaking))
+    return replace(found[0], unlimited=found[1]) if len(found) > 1 else found[0]
 
 
 def budgets(eps: Budgets | None) -> list[float]:

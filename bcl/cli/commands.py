@@ -86,16 +86,19 @@ def attack(found: "Evaluation", call: Call, *, json: bool = False) -> None:
     if json:
         print(to_json.dumps(found.to_dict()))
         return
-    tables.print_table(found.table(), console.out)
-    if found.breaking:
-        console.out.print(str(found.breaking), highlight=False)
-    for flag in found.flags:
-        name = Text(f"flag {flag.name}", style=TERMINAL_FLAG)
-        console.out.print(name.append(f": {flag.message} (docs/flags.md)", style="not bold default"))
+    for one in found.evaluations:
+        tables.print_table(one.table(), console.out)
+        if one.breaking:
+            console.out.print(str(one.breaking), highlight=False)
+        for flag in one.flags:
+            name = Text(f"flag {flag.name}", style=TERMINAL_FLAG)
+            console.out.print(name.append(f": {flag.message} (docs/flags.md)", style="not bold default"))
     print(f"results: {found.folder}")
     if call.keywords.get("suite") not in ("strong", "learned"):
-        eps = call.keywords.get("eps")
-        _print_next("attack", call.args[0], "--suite", "strong", *(["--eps", *eps] if eps else []))
+        given = call.keywords
+        words = ["--eps", *given["eps"]] if given.get("eps") else []
+        words += ["--env-set", given["env_set"]] if given.get("env_set") else []
+        _print_next("attack", call.args[0], "--suite", "strong", *words)
 
 
 def certify(found: "Certification", call: Call, *, json: bool = False) -> None:

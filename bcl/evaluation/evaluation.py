@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from bcl import stats
 from bcl.attacks import (
@@ -20,8 +20,8 @@ from bcl.attacks import (
     rank,
 )
 from bcl.errors import counted
-from bcl.evaluation.plan import MEANING, Conditions, Starts
-from bcl.games import AtariGame, Game, ProcgenGame, game_to_dict
+from bcl.evaluation.plan import LEVELS, MEANING, Conditions, Levels, Starts, levels_of
+from bcl.games import AtariGame, Game, game_to_dict
 from bcl.result import Result, Table
 from bcl.runs.results import ScoresFolder
 from bcl.runs.store import fitting
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from bcl.evaluation.breaking import Breaking
     from bcl.runs.results import Flag
 
-Levels = Literal["train", "eval", ""]
 Key = tuple[Attack | None, float]
 """Attack and budget."""
 
@@ -218,6 +217,13 @@ class Evaluation(Result):
     """In a report: where the scores come from."""
     meaning: int = field(default=MEANING, compare=False)
     """Of the scores, see `bcl.evaluation.plan.MEANING`."""
+    unlimited: "Evaluation | None" = None
+    """With `env_set` both: the same on unlimited levels, with flags of its own."""
+
+    @property
+    def evaluations(self) -> "list[Evaluation]":
+        """This one, then that of unlimited levels where there is one."""
+        return [self, *([self.unlimited] if self.unlimited else [])]
 
     @property
     def episodes(self) -> int:
@@ -342,12 +348,16 @@ class Evaluation(Result):
             "flags": [dataclasses.asdict(flag) for flag in self.flags],
             "breaking": self.breaking and self.breaking.to_dict(),
             "began_from": [start.to_dict() for start in self.began_from],
+            "unlimited": self.unlimited and self.unlimited.to_dict(),
         }
 
     def _rows(self) -> Iterator[dict[str, Any]]:
-        """One per score."""
+        """One per score; of two sets of levels each says of which it is."""
         for s in self.scores:
-            yield {"attack": self.labels[s.attack], "eps": s.eps, "mean": s.mean, "sem": s.sem, "changed": s.changed}
+            row = {"attack": self.labels[s.attack], "eps": s.eps, "mean": s.mean, "sem": s.sem, "changed": s.changed}
+            yield ({"unlimited_levels": False} if self.unlimited else {}) | row
+        if self.unlimited:
+            yield from ({"unlimited_levels": True} | row for row in self.unlimited._rows())
 
     def __repr__(self) -> str:
         return f"Evaluation({self.agent} on {self.game.id}, {counted(len(self.scores), 'score')})"
@@ -357,7 +367,8 @@ class Evaluation(Result):
         """Of a table of the scores."""
         starts = " with varied starts" if self.starts == "varied" else ""
         played = f"{counted(self.episodes, 'episode')}{starts}, seed {self.seed}"
-        return f"{self.game.id}: mean return ± standard error, {played}"
+        where = f" {LEVELS[self.levels]}" if self.levels else ""
+        return f"{self.game.id}{where}: mean return ± standard error, {played}"
 
     def table(self) -> Table:
         """Attacks down, budgets across, below the worst case and that of what training began from."""
@@ -379,11 +390,11 @@ class Evaluation(Result):
         return [*self.adversaries, *(f"not compared with '{file}', which is missing" for file in self.missing)]
 
     def _tables(self) -> list[Table]:
-        table = self.table()
-        return [dataclasses.replace(table, notes=(*table.notes, *(f"flag {flag}" for flag in self.flags)))]
+        tables = [(one.table(), one.flags) for one in self.evaluations]
+        return [dataclasses.replace(t, notes=(*t.notes, *(f"flag {flag}" for flag in raised))) for t, raised in tables]
 
     def __str__(self) -> str:
-        """A line per score, then the worst case within each budget, then doubts."""
+        """A line per score, then the worst case within each budget, then doubts; then the same on unlimited levels."""
         lines = [self.title]
         for s in self.scores:
             at = f" at {format_eps(s.eps)}" if s.eps else ""
@@ -392,19 +403,14 @@ class Evaluation(Result):
             start = self.beside(eps, lambda score: f"{format_return(score.mean)}")
             lines.append(f"worst within {format_eps(eps)}: {format_return(least.mean)}{start}")
         lines += [str(self.breaking)] if self.breaking else []
-        lines += self._notes
-        return "\n".join([*lines, *(f"flag {flag}" for flag in self.flags)])
+        lines += [*self._notes, *(f"flag {flag}" for flag in self.flags)]
+        return "\n".join([*lines, *([str(self.unlimited)] if self.unlimited else [])])
 
 
 def _worst_within(scores: Sequence[Score], budgets: Iterable[float | None]) -> Iterator[str]:
     for eps in budgets:
         within = [s for s in scores if eps is not None and s.eps <= eps]
         yield str(lowest(within)) if within else ""
-
-
-def levels_of(game: Game) -> Levels:
-    """Which of Procgen's levels a game is played on; empty for other games."""
-    return ("train" if game.num_levels else "eval") if isinstance(game, ProcgenGame) else ""
 
 
 def read_evaluations(folder: ScoresFolder, agent: str) -> list[Evaluation]:

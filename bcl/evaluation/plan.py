@@ -19,6 +19,8 @@ from bcl.settings import format_eps, typed_values
 Protocol = Literal["fixed", "first"]
 Precision = Literal["fast", "full"]
 Starts = Literal["game", "varied"]
+Levels = Literal["train", "eval", ""]
+LEVELS = {"train": "on the training levels", "eval": "on unlimited levels"}
 MOST_COPIES = 65_536  # played at once; a number by mistake would fill the memory
 MEANING = 1  # of a stored score: raised when the same conditions, attack and budget come to mean other play
 
@@ -29,6 +31,8 @@ class Cell:
 
     attack: Attack | None
     eps: float
+    game: Game | None = None
+    """Of several that are played side by side, such as Procgen's sets of levels; none: that of the plan."""
 
     @property
     def key(self) -> tuple[Attack | None, float]:
@@ -38,7 +42,13 @@ class Cell:
     @property
     def label(self) -> str:
         """For progress lines."""
-        return f"{attack_label(self.attack)} at {format_eps(self.eps)}" if self.perturbs else "nominal"
+        return (f"{attack_label(self.attack)} at {format_eps(self.eps)}" if self.perturbs else "nominal") + self.where
+
+    @property
+    def where(self) -> str:
+        """On which levels, where the cell says it; for people."""
+        levels = levels_of(self.game) if self.game else ""
+        return f" {LEVELS[levels]}" if levels else ""
 
     @property
     def perturbs(self) -> bool:
@@ -49,6 +59,13 @@ class Cell:
 def cells(attacks: Sequence[Attack], budgets: Sequence[float]) -> list[Cell]:
     """Nominal play, then every attack at every budget above 0."""
     return [Cell(None, 0.0), *(Cell(attack, eps) for eps in sorted({*budgets}) if eps > 0 for attack in attacks)]
+
+
+def on_each(games: Sequence[Game], cells: Sequence[Cell]) -> list[Cell]:
+    """Every cell on every game, cell by cell: of N games each has every Nth. Those of one game are left as they are."""
+    if len(games) == 1:
+        return [*cells]
+    return [dataclasses.replace(cell, game=game) for cell in cells for game in games]
 
 
 @dataclass(frozen=True)
@@ -85,6 +102,10 @@ class Plan:
         """How many copies of the game are played at once."""
         return self.num_envs or (64 if self.protocol == "first" else min(self.episodes, 64))
 
+    def of(self, cell: Cell) -> "Plan":
+        """With the game of a cell."""
+        return dataclasses.replace(self, game=cell.game) if cell.game else self
+
     def conditions(self, agent: str, device: str) -> "Conditions":
         """Those of its scores, for an agent with this fingerprint on this kind of device."""
         precision = self.precision if device == "cuda" else "full"
@@ -102,6 +123,10 @@ class Conditions:
     plan: Plan
     """With its number of copies; on a CPU precision is full, whatever was asked for."""
     meaning: int = MEANING
+
+    def of(self, cell: Cell) -> "Conditions":
+        """With the game of a cell."""
+        return dataclasses.replace(self, plan=self.plan.of(cell))
 
     def to_dict(self) -> dict[str, Any]:
         """What is stored beside a score, which has its precision itself."""
@@ -130,6 +155,11 @@ class Conditions:
             asked["episodes"] = len(row["returns"]) if "returns" in row else row["episodes"]
             asked["precision"] = row["asked"]
             return cls(plan=Plan(**typed_values(Plan, asked)), **typed_values(cls, facts))
+
+
+def levels_of(game: Game) -> Levels:
+    """Which of Procgen's levels a game is played on; empty for other games."""
+    return ("train" if game.num_levels else "eval") if isinstance(game, ProcgenGame) else ""
 
 
 def game_for_evaluation(game: Game, env_set: str | None, max_steps: int, starts: int = 0) -> Game:

@@ -63,10 +63,11 @@ def evaluate_cells(
 ) -> Iterator[tuple[int, Score]]:
     """Greedy play under attack, all cells at once; each score, with the number of its cell, when it is done.
 
-    Every cell has an environment of its own, or `plan.copies()` of one that they share. Cells with the same attack are
-    rows of one batch, each with its budget and its own random draws: it has the score it would have alone, up to
-    rounding. `certificates`: budgets at which every step, and not every 32nd alone, is compared with this method.
-    `progress` is told the steps of each copy, and the episodes done. `accelerate`: `full` compiles what attacks see.
+    Every cell has an environment of its own, which may be of another game than the plan's, or `plan.copies()` of one
+    that they share. Cells with the same attack are rows of one batch, each with its budget and its own random draws: it
+    has the score it would have alone, up to rounding. `certificates`: budgets at which every step, and not every 32nd
+    alone, is compared with this method. `progress` is told the steps of each copy, and the episodes done. `accelerate`:
+    `full` compiles what attacks see.
     """
     search = SearchForm(policy, plan.precision, accelerate)
     slots = [Slot(cell, plan, policy.device) for cell in cells]

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import itertools
 import math
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 
@@ -21,6 +22,8 @@ from bcl.policies.files import fingerprint
 from bcl.runs.results import CertificatesFolder, ScoresFolder
 from bcl.settings import format_eps
 
+Address = tuple[Conditions, Key]
+"""Where the score of a cell is found."""
 Begin = Callable[[str], Progress]
 """Called with what begins; the function it returns is called with the work done and the work in all."""
 # Copies of a game that are played at once, over all cells of a pass.
@@ -37,8 +40,18 @@ def no_progress(label: str) -> Progress:
 
 def missing_cells(folder: ScoresFolder, conditions: Conditions, wanted: Sequence[Cell]) -> list[Cell]:
     """Those whose scores do not lie in a folder."""
-    stored = read_scores(folder, conditions)
-    return [cell for cell in wanted if cell.key not in stored]
+    stored = _stored(folder, conditions, wanted)
+    return [cell for cell in wanted if _address(conditions, cell) not in stored]
+
+
+def _address(conditions: Conditions, cell: Cell) -> Address:
+    return conditions.of(cell), cell.key
+
+
+def _stored(folder: ScoresFolder, conditions: Conditions, wanted: Sequence[Cell]) -> dict[Address, Score]:
+    """Scores of the games of these cells."""
+    games = {conditions.of(cell) for cell in wanted}
+    return {(of, key): score for of in games for key, score in read_scores(folder, of).items()}
 
 
 def run_suite(
@@ -50,28 +63,32 @@ def run_suite(
     ready: Callable[[Cell], Cell] = lambda cell: cell,
     part: int | None = None,
 ) -> Iterator[Score]:
-    """Every score: read from `folder`, or played and stored there. `ready` does what a cell needs first, such as
-    training its adversary; `part`: which of several processes that share the work."""
+    """Every score: read from `folder`, or played and stored there. Where cells have games of their own, these differ in
+    Procgen's levels alone. `ready` does what a cell needs first, such as training its adversary; `part`: which of
+    several processes that share the work."""
     conditions = plan.conditions(fingerprint(policy), policy.device.type)
-    keys = [cell.key for cell in wanted]
+    addresses = [_address(conditions, cell) for cell in wanted]
     again = {cell.key for cell in wanted if lacks_source(cell.attack)}  # it may be another attack by now
-    found = {key: score for key, score in read_scores(folder, conditions).items() if key not in again}
-    missing = {key: cell for key, cell in zip(keys, wanted, strict=True) if key not in found}
+    found = {
+        address: score for address, score in _stored(folder, conditions, wanted).items() if address[1] not in again
+    }
+    missing = {address: cell for address, cell in zip(addresses, wanted, strict=True) if address not in found}
     overall = SuiteProgress(
-        [missing[key] for key in _in_order(missing)], plan, progress, longest_episodes(folder, conditions.agent)
+        [missing[address] for address in _in_order(missing)], plan, progress, longest_episodes(folder, conditions.agent)
     )
     proofs = [proof for _, proof in read_certificates(folder.certificates, conditions.agent)]
     proofs.sort(key=lambda proof: -METHODS.index(proof.method))  # the quickest method of each budget comes last
     playing = _play(policy, plan, missing, overall, ready, {proof.eps: proof.method for proof in proofs})
     count = useful_threads(policy.spec.obs_shape, plan.copies())
     try:
-        for key in keys:
-            while key not in found:
+        for address in addresses:
+            while address not in found:
                 with threads(count):
                     done, score = next(playing)
-                found[done] = dataclasses.replace(score, attack=done[0])  # an attack may change as it is played
-                append_score(folder, conditions, found[done], part)
-            yield found[key]
+                of, (attack, _) = done
+                found[done] = dataclasses.replace(score, attack=attack)  # an attack may change as it is played
+                append_score(folder, of, found[done], part)
+            yield found[address]
     finally:
         playing.close()
 
@@ -132,32 +149,38 @@ def network_passes(attack: Attack | None, starts_at_once: int = 1) -> int:
 def _play(
     policy: Policy,
     plan: Plan,
-    missing: Mapping[Key, Cell],
+    missing: Mapping[Address, Cell],
     overall: SuiteProgress,
     ready: Callable[[Cell], Cell],
     certificates: Mapping[float, Method],
-) -> Generator[tuple[Key, Score], None, None]:
+) -> Generator[tuple[Address, Score], None, None]:
     """Scores as they are done; several cells at once, those of one attack together."""
     ordered = _in_order(missing)
     width = cells_at_once(policy, plan)
     images = sum(network_passes(cell.attack) for cell in missing.values()) * plan.episodes * USUAL_LENGTH
     accelerate = acceleration("auto", policy.device, images // IMAGES_PER_STEP)
+    passes = [ordered[first : first + width] for first in range(0, len(ordered), width)]
     with contextlib.ExitStack() as held:
-        made = make_envs(plan, min(width, len(ordered)), policy.device)
-        envs = [held.enter_context(contextlib.closing(env)) for env in made]
-        for first in range(0, len(ordered), width):
-            keys = ordered[first : first + width]  # an attack may change as it is played
-            cells = [ready(missing[key]) for key in keys]
+        made = dict[Conditions, list[VectorEnv]]()
+        for of in dict.fromkeys(of for of, _ in ordered):
+            most = max(sum(other == of for other, _ in addresses) for addresses in passes)
+            envs = make_envs(dataclasses.replace(plan, game=of.plan.game), most, policy.device)
+            made[of] = [held.enter_context(contextlib.closing(env)) for env in envs]
+        for addresses in passes:
+            cells = [ready(missing[address]) for address in addresses]
             told = overall.begin(cells)
+            free = {of: iter(envs) for of, envs in made.items()}
+            # In the order of the cells; one that all share is there once.
+            envs = [env for of, _ in addresses for env in itertools.islice(free[of], 1)]
             for number, score in evaluate_cells(policy, envs, cells, plan, certificates, told, accelerate):
                 overall.end(cells[number], score)
-                yield keys[number], score
+                yield addresses[number], score  # not by the cell, whose attack may change as it is played
 
 
-def _in_order(missing: Mapping[Key, Cell]) -> list[Key]:
+def _in_order(missing: Mapping[Address, Cell]) -> list[Address]:
     """As they are played: those of one attack together."""
-    attacks = [attack for attack, _ in missing]
-    return sorted(missing, key=lambda key: attacks.index(key[0]))
+    attacks = [attack for _, (attack, _) in missing]
+    return sorted(missing, key=lambda address: attacks.index(address[1][0]))
 
 
 def shares_environment(plan: Plan, device: torch.device) -> bool:

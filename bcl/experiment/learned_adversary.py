@@ -87,12 +87,13 @@ def ready(victim: Policy, plan: Plan, folder: ScoresFolder, progress: Begin) -> 
     def train(cell: Cell) -> Cell:
         if not isinstance(cell.attack, Learned) or cell.attack.found or cell.eps == 0:
             return cell
-        game = dataclasses.replace(plan.game, first_noops=()) if isinstance(plan.game, AtariGame) else plan.game
+        game = plan.of(cell).game
+        game = dataclasses.replace(game, first_noops=()) if isinstance(game, AtariGame) else game
         choosing = Plan(game, EPISODES, derive(0, "adversary", "choosing"), starts=plan.starts)
         device = victim.device.type
         config = director_config(victim, choosing, cell.attack)
         home = folder.adversary(cell.eps, identity(victim, config, plan.starts, cell.eps, device))
-        at = format_eps(cell.eps)
+        at = format_eps(cell.eps) + cell.where
         steps = counted(config.dqn.steps, "step")
         director = train_run(
             home.path, config, Task("standard", 0.0, 0.0, SEED), myopic_director(victim, config), device,
@@ -105,7 +106,7 @@ def ready(victim: Policy, plan: Plan, folder: ScoresFolder, progress: Begin) -> 
         rivals = [dataclasses.replace(cell.attack, found=attack) for attack in (planned, *MYOPIC)]
         cells = [Cell(attack, cell.eps) for attack in (rivals[0], *MYOPIC)]
         scores = [*run_suite(victim, choosing, cells, home, lambda label: progress(f"choosing the adversary at {at}"))]
-        return Cell(rivals[scores.index(lowest(scores))], cell.eps)
+        return dataclasses.replace(cell, attack=rivals[scores.index(lowest(scores))])
 
     return train
 

@@ -9,7 +9,18 @@ from bcl import stats
 from bcl.attacks import Attack, attack_from_dict, attack_labels, attack_to_dict, attacks_named, recorded
 from bcl.config import Config
 from bcl.errors import StoreError
-from bcl.evaluation import Cell, Conditions, Evaluation, Plan, Score, Start, cells, game_for_evaluation, read_scores
+from bcl.evaluation import (
+    Cell,
+    Conditions,
+    Evaluation,
+    Plan,
+    Score,
+    Start,
+    cells,
+    game_for_evaluation,
+    on_each,
+    read_scores,
+)
 from bcl.evaluation.evaluation import worst, worst_within
 from bcl.evaluation.flags import WORSE_THAN_START, flags, worse_than_start
 from bcl.experiment.worker import Dispatcher
@@ -139,7 +150,8 @@ def evaluate_run(run: RunDirectory, agent: Agent, reached: float, dispatcher: Di
     agents = [("verdict", Agent(run.best, run.results, agent.fingerprint))]
     begun = run.began_from(trained=agent.fingerprint)
     agents += [(f"verdict on its start ({name})", one) for name, one in begun]
-    dispatcher.play([(doing, one, plan, wanted) for plan in plans for doing, one in agents])
+    together = on_each([plan.game for plan in plans], wanted)
+    dispatcher.play([(doing, one, plans[0], together) for doing, one in agents])
     ours, *theirs = [[dispatcher.scores(doing, one, plan, wanted) for plan in plans] for doing, one in agents]
     dispatcher.trackers.show(run, config, ours[0])
     raised = flags(ours[0])

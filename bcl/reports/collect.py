@@ -16,8 +16,9 @@ from bcl.errors import WeightsError, counted
 from bcl.evaluation import Evaluation, Score, Start, lowest, read_evaluations
 from bcl.evaluation.breaking import Breaking, read_breaking
 from bcl.evaluation.certify import Certificate, read_certificates
-from bcl.evaluation.evaluation import levels_of, ordered
+from bcl.evaluation.evaluation import ordered
 from bcl.evaluation.flags import WORSE_THAN_START, flags, worse_than_start
+from bcl.evaluation.plan import levels_of
 from bcl.experiment.run import commit_here
 from bcl.experiment.status import incumbent, status
 from bcl.experiment.verdict import Verdict, under_attack

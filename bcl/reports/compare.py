@@ -13,16 +13,15 @@ from bcl.attacks.suites import SUITES, attacks_named
 from bcl.config import Config, evaluation_defaults
 from bcl.errors import ConfigError, StoreError
 from bcl.evaluation import Evaluation, Score, Worst, lowest, worst, worst_within
-from bcl.evaluation.evaluation import Levels, shown
+from bcl.evaluation.evaluation import shown
 from bcl.evaluation.flags import clearly_lower
-from bcl.evaluation.plan import Starts
+from bcl.evaluation.plan import LEVELS, Levels, Starts
 from bcl.experiment.verdict import Verdict
 from bcl.games import AtariGame, Game
 from bcl.policies.files import is_policy
 from bcl.reports.collect import LATER, beside_the_starts, flagged, load_with_game, read_results, results_of_policy
 from bcl.reports.history import Effort, effort
 from bcl.reports.published import PublishedRow, result_for
-from bcl.reports.style import LEVELS
 from bcl.reports.tables import as_markdown, tables
 from bcl.result import Result, Table
 from bcl.runs.directory import Repeats, RunDirectory, runs_of

@@ -22,12 +22,13 @@ from bcl import stats
 from bcl.attacks import attack_labels
 from bcl.errors import ConfigError, counted
 from bcl.evaluation import Evaluation
+from bcl.evaluation.plan import LEVELS
 from bcl.reports.collect import Proof
 from bcl.reports.compare import Block, Comparison, Row
 from bcl.reports.frames import Frame
 from bcl.reports.history import BarState, Timeline
 from bcl.reports.published import PublishedRow
-from bcl.reports.style import COLOURS, LEVELS, LIGHT, RC, number, styles
+from bcl.reports.style import COLOURS, LIGHT, RC, number, styles
 
 PIXELS_PER_INCH = 72  # of an SVG: its unit is a point, which the page shows as a pixel
 # up to these widths a figure is for phones, or stands beside a table

@@ -19,10 +19,11 @@ from bcl.attacks import attack_label
 from bcl.errors import StoreError, counted
 from bcl.evaluation import Evaluation, Score, Worst
 from bcl.evaluation.flags import EXPLAINED
+from bcl.evaluation.plan import LEVELS
 from bcl.reports import figures
 from bcl.reports.collect import Collected, collect, report_file
 from bcl.reports.frames import Frames
-from bcl.reports.style import DARK, LEVELS, LIGHT, aligned, number, pixels, short_eps
+from bcl.reports.style import DARK, LIGHT, aligned, number, pixels, short_eps
 from bcl.runs import store
 
 # pixels a figure is drawn for; the page shows the one that fits

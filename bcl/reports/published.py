@@ -8,7 +8,7 @@ from importlib import resources
 from typing import Any, TypeVar
 
 from bcl.config import Config
-from bcl.evaluation.evaluation import Levels
+from bcl.evaluation.plan import Levels
 from bcl.games import ProcgenGame
 
 

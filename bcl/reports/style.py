@@ -31,9 +31,6 @@ LIGHT = {name: light for name, (light, _) in COLOURS.items()}
 DARK = {name: dark for name, (_, dark) in COLOURS.items()}
 TERMINAL_FLAG = f"bold {LIGHT['vermilion']}"
 
-# Procgen's sets of levels.
-LEVELS = {"train": "on the training levels", "eval": "on unlimited levels"}
-
 # Kind of attack -> colour, marker.
 _KINDS = {
     "PGD": ("blue", "o"),

@@ -22,7 +22,7 @@ ABOUT = "agent.toml"
 RESTORE = "install bcl again, or restore it with 'git checkout' in a clone"
 
 
-class Played(NamedTuple):
+class PlayedOn(NamedTuple):
     """What the episodes of scores are."""
 
     starts: str
@@ -67,12 +67,12 @@ class ZooAgent:
     """The same on episodes that begin with random actions; empty: not played."""
 
     @property
-    def within(self) -> dict[Played, dict[str, float]]:
+    def within(self) -> dict[PlayedOn, dict[str, float]]:
         """The lowest return up to each budget, of every way in which it was played."""
         columns = {
-            Played("game", "train" if self.unlimited else ""): self.returns,
-            Played("game", "eval"): self.unlimited,
-            Played("varied", ""): self.varied,
+            PlayedOn("game", "train" if self.unlimited else ""): self.returns,
+            PlayedOn("game", "eval"): self.unlimited,
+            PlayedOn("varied", ""): self.varied,
         }
         return {
             played: dict(zip(means, accumulate(means.values(), min), strict=True))

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+import bcl
 from bcl import experiment
 from bcl.attacks import SUITES, UniformNoise
 from bcl.config import resolve, resolve_stages
@@ -66,9 +67,16 @@ def test_on_procgen_both_sets_of_levels_count(tmp_path: Path, monkeypatch: pytes
         *("--ppo.steps=32", "--ppo.num_envs=2", "--ppo.rollout=8", "--ppo.batch_size=16", "--ppo.epochs=1"),
         *("--evaluation.episodes=2", "--evaluation.eps=10/255", "--curriculum.target=1/255"),
     ]
-    stages = resolve_stages("fruitbot", recipe="radial", settings=parse_settings(flags))
+    stages = resolve_stages("fruitbot", recipe="at", settings=parse_settings(flags))
     experiment.create(tmp_path, stages, "cpu", None)
+    played_together = []
+    monkeypatch.setattr("bcl.evaluation.suite.cells_at_once", lambda policy, plan: 6)
+    monkeypatch.setattr(
+        "bcl.evaluation.suite.SuiteProgress.begin",
+        lambda self, cells: played_together.append([cell.where for cell in cells]) or (lambda steps, finished: None),
+    )
     verdict = experiment.finish(tmp_path, Dispatcher())
+    assert played_together == 2 * [3 * [" on the training levels", " on unlimited levels"]]  # of two agents
     at = {score.eps: score.mean for score in verdict.evaluation.scores}
     assert verdict.unlimited is not None
     assert (verdict.evaluation.levels, verdict.unlimited.levels) == ("train", "eval")
@@ -82,6 +90,14 @@ def test_on_procgen_both_sets_of_levels_count(tmp_path: Path, monkeypatch: pytes
     first, second = collect(tmp_path).evaluations
     assert (first.levels, second.levels) == ("train", "eval")
     assert first.note == second.note == "the run's own verdict"
+    seed = verdict.evaluation.seed
+    again = bcl.evaluate(tmp_path, attacks="noise", eps=["1/255", "10/255"], seed=seed, env_set="both", device="cpu")
+    assert len(played_together) == 2  # all of it was stored by the verdict
+    assert again.unlimited is not None
+    for one, judged in ((again, verdict.evaluation), (again.unlimited, verdict.unlimited)):
+        assert one.scores == judged.scores
+        assert [start.scores for start in one.began_from] == [start.scores for start in judged.began_from]
+        assert one.began_from
 
 
 # --- stages that go on from the median
