@@ -60,7 +60,12 @@ def format_eps(eps: float) -> str:
 
 def format_return(value: float) -> str:
     """Four digits, of large numbers all before the point: `20.55`, `46,935`."""
-    return f"{value:.4g}" if abs(value) < 10_000 else f"{value:,.0f}"
+    return f"{value:.4g}" if abs(value) < 9_999.5 else f"{value:,.0f}"
+
+
+def format_error(value: float) -> str:
+    """Two digits of a standard error, of large ones all before the point: `0.16`, `1,547`."""
+    return f"{value:.2g}" if value < 99.5 else f"{value:,.0f}"
 
 
 def parse_settings(arguments: list[str]) -> dict[str, Any]:

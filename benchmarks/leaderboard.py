@@ -77,9 +77,10 @@ def of_the_zoo(game: str) -> dict[str, tuple[list[Row], list[str]]]:
         for row in block.rows:
             exactly = {eps: cell.exactly.mean for eps, cell in row.cells.items()}
             rows.append(Row(f"`{row.label}`{varied}", "ours", exactly))
-        attacks = ", ".join(map(attack_label, block.usual_attacks))
+        *others, last = map(attack_label, block.usual_attacks)
+        attacks = f"the worst of {', '.join(others)} and {last}" if others else last
         notes = "".join(f"; {note}" for note in block.notes if not note.startswith("the score is"))  # none is shown
-        said.append(f"Ours{varied}: {block.episodes} episodes, the worst of {attacks}{notes}.")
+        said.append(f"Ours{varied}: {block.episodes} episodes under {attacks}{notes}.")
     return found
 
 
@@ -106,7 +107,7 @@ def section(game: str) -> Iterator[str]:
         yield "| agent | source | " + " | ".join(format_eps(eps) if eps else "0" for eps in budgets) + " |"
         yield "|---|---" + "|---" * len(budgets) + "|"
         for row in sorted(rows, key=lambda row: by_order(row, budgets)):
-            cells = ["not evaluated" if cell is None else f"{cell:,.10g}" for cell in row.within(budgets)]
+            cells = ["not evaluated" if cell is None else f"{round(cell, 2):,.10g}" for cell in row.within(budgets)]
             yield f"| {row.agent} | {row.source} | {' | '.join(cells)} |"
         yield "\n" + " ".join(said)
 

@@ -24,7 +24,7 @@ from bcl.config import (
 from bcl.errors import BclError, ConfigError, GameError, counted
 from bcl.games import AtariGame, GymnasiumGame, ProcgenGame
 from bcl.recipes import RECIPES, check_trainable
-from bcl.settings import difference, format_eps, merge, parse_eps, parse_settings, to_toml
+from bcl.settings import difference, format_eps, format_error, format_return, merge, parse_eps, parse_settings, to_toml
 
 PRESETS = Path(__file__).parents[1] / "bcl" / "presets"
 
@@ -801,3 +801,22 @@ def test_the_way_to_another_learner_is_the_one_that_decides_it() -> None:
         assert error.value.hint == way
     with pytest.raises(ConfigError, match="or give --init an agent of dqn"):
         resolve_stages("cartpole", recipe="at", settings={"attack": {"fresh": True}}, agent={"algo": "ppo"})
+
+
+@pytest.mark.parametrize(
+    ("value", "mean", "error"),
+    [
+        (20.55, "20.55", "21"),
+        (-0.123456, "-0.1235", "-0.12"),
+        (99.6, "99.6", "100"),
+        (1172.5, "1172", "1,172"),
+        (9999.4, "9999", "9,999"),
+        (9999.6, "10,000", "10,000"),
+        (46935.0, "46,935", "46,935"),
+        (-46935.0, "-46,935", None),
+    ],
+)
+def test_large_returns_and_errors_have_all_their_digits(value: float, mean: str, error: str | None) -> None:
+    assert format_return(value) == mean
+    if error is not None:
+        assert format_error(value) == error

@@ -26,7 +26,7 @@ from bcl.policies import Policy, PolicySpec
 from bcl.policies.files import fingerprint
 from bcl.runs import store
 from bcl.runs.directory import CONFIG, POLICY, RunDirectory
-from bcl.settings import difference, parse_settings, to_toml
+from bcl.settings import difference, parse_eps, parse_settings, to_toml
 
 Cli = Callable[..., tuple[int, str, str]]
 # The scores of two actions, from a unit that is 0 and one that is not; the second action is the better one in each.
@@ -151,7 +151,9 @@ def test_the_command_line_takes_a_shipped_agent(
     assert code == 0
     assert "results: runs/zoo-pong-radial.results/evals" in out
     assert "next: bcl attack zoo:pong-radial --suite strong\n" in out
-    assert len(store.read_metrics(tmp_path / "runs" / "zoo-pong-radial.results" / "evals" / "scores.jsonl")) == 2
+    rows = store.read_metrics(tmp_path / "runs" / "zoo-pong-radial.results" / "evals" / "scores.jsonl")
+    published = [float(parse_eps(eps)) for eps in zoo.named("pong-radial").returns]
+    assert sorted(row["eps"] for row in rows) == published  # of noise too, so that what was published is repeated
     assert sorted(zoo.FOLDER.rglob("*")) == before
 
 

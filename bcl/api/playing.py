@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from bcl import zoo
 from bcl.api import Budgets, Where, misfit, path_of, several, text
 from bcl.api.agents import load, pick_device
 from bcl.api.evaluating import ProgressListener
@@ -86,7 +87,8 @@ def _target_of_path(path: Path, device: str) -> Target:
     run = RunDirectory(path)
     results = run.results if path.is_dir() else files.results_of(path)
     if not run.exists:
-        return _target_of_policy(policy, results, str(path))
+        target = _target_of_policy(policy, results, str(path))
+        return _as_published(target, agent) if (agent := zoo.find(path)) else target
     began_from = run.began_from(trained=files.fingerprint(policy))
     known = [one for one in began_from if one[1].file.exists()]
     missing = [str(start.file) for _, start in began_from if not start.file.exists()]
@@ -95,6 +97,12 @@ def _target_of_path(path: Path, device: str) -> Target:
     if run.reached > 0:  # its verdict's budget, which may not be one of the game's
         defaults = replace(defaults, eps=tuple(sorted({*defaults.eps, run.reached})))
     return Target(policy, config.game, defaults, results, str(path), known, missing)
+
+
+def _as_published(target: Target, agent: zoo.ZooAgent) -> Target:
+    """With the budgets and episodes of an agent's published scores, so that they are repeated."""
+    budgets = tuple(parse_eps(eps) for eps in agent.returns if eps != "0")
+    return replace(target, defaults=replace(target.defaults, eps=budgets, episodes=agent.episodes))
 
 
 def _target_of_policy(policy: Policy, results: Results, name: str) -> Target:

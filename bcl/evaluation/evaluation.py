@@ -25,7 +25,7 @@ from bcl.games import AtariGame, Game, game_to_dict
 from bcl.result import Result, Table
 from bcl.runs.results import ScoresFolder
 from bcl.runs.store import fitting
-from bcl.settings import format_eps, format_return, typed_values
+from bcl.settings import format_eps, format_error, format_return, typed_values
 
 if TYPE_CHECKING:
     from bcl.evaluation.breaking import Breaking
@@ -93,7 +93,7 @@ class Score:
 
     def __str__(self) -> str:
         """The mean, with its standard error where there are enough episodes for one."""
-        error = f" ± {f'{self.sem:.2g}' if self.sem < 100 else f'{self.sem:,.0f}'}" if self.has_error else ""
+        error = f" ± {format_error(self.sem)}" if self.has_error else ""
         return f"{format_return(self.mean)}{error}"
 
     def to_dict(self) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from bcl.evaluation import Score
 from bcl.reports.published import row_for, run_counts
 from bcl.reports.style import number
 from bcl.result import Table
-from bcl.settings import format_eps
+from bcl.settings import format_eps, format_error
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -259,7 +259,7 @@ def _measured(score: Score) -> str:
 
 
 def _plus_minus(mean: float, sem: float) -> str:
-    return f"{number(mean)} ± {sem:.2g}" if sem < 100 else f"{number(mean)} ± {sem:.0f}"
+    return f"{number(mean)} ± {format_error(sem)}"
 
 
 def _interval(interval: stats.Interval | None, shown: Callable[[float], str] = number) -> str:

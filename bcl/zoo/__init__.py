@@ -45,6 +45,7 @@ class ZooAgent:
     """Of the code that trained it."""
     gpu: str
     gpu_minutes: float
+    """Of training, all stages, as far as the notes do not say otherwise."""
     notes: str
     weights: str
     """How they are stored: int8, float16, int16 or float32."""
