@@ -74,6 +74,26 @@ def one_at_a_time(policy: Policy, game: Game, attack: Attack, seconds: float) ->
     return steps / (time.perf_counter() - start)
 
 
+def episodes_together(
+    policy: Policy, game: Game, name: str, copies: int, options: argparse.Namespace
+) -> dict[str, Any]:
+    """Agent steps per second under an attack, all copies at once and one environment at a time."""
+    attack = ATTACKS[name]
+    attack_speed(policy, game, attack, EPS, copies=copies, steps=2)  # loads kernels; not measured
+    ours = attack_speed(policy, game, attack, EPS, copies=copies, steps=options.steps)
+    single = one_at_a_time(policy, game, attack, options.seconds)
+    row = {"attack": name, "together": ours, "one_at_a_time": single, "ratio": ours / single}
+    if options.device == "cuda":
+        row |= {"reference_h200": REFERENCE_H200[name], "times_reference": ours / REFERENCE_H200[name]}
+    return row
+
+
+def told(row: dict[str, Any]) -> dict[str, Any]:
+    """The same, once it is printed with four digits."""
+    print({k: v if isinstance(v, str) else float(f"{v:.4g}") for k, v in row.items()}, flush=True)
+    return row
+
+
 def cells_of(name: str, game: str) -> list[Cell]:
     """The cells of a whole evaluation."""
     budgets = resolve(game).evaluation.eps
@@ -259,15 +279,7 @@ def main() -> None:
         parser.error(f"'{options.game}' has no sets of levels")
     policy = bcl.load(options.agent, options.device) if options.agent else untrained_policy(game, options.device)
     copies = options.copies or (64 if isinstance(game, ProcgenGame) else 20)
-    rows = []
-    for name in options.attacks:
-        attack_speed(policy, game, ATTACKS[name], EPS, copies=copies, steps=2)  # loads kernels; not measured
-        ours = attack_speed(policy, game, ATTACKS[name], EPS, copies=copies, steps=options.steps)
-        single = one_at_a_time(policy, game, ATTACKS[name], options.seconds)
-        rows.append({"attack": name, "together": ours, "one_at_a_time": single, "ratio": ours / single})
-        if options.device == "cuda":
-            rows[-1] |= {"reference_h200": REFERENCE_H200[name], "times_reference": ours / REFERENCE_H200[name]}
-        print({k: v if isinstance(v, str) else round(v, 1) for k, v in rows[-1].items()}, flush=True)
+    rows = [told(episodes_together(policy, game, name, copies, options)) for name in options.attacks]
     wholes = []
     for name in options.cells:
         plans = plans_of(name, game, copies, options.precision)
@@ -277,12 +289,9 @@ def main() -> None:
         )
         rounds = config.evaluation.episodes / copies
         measured["minutes_of_all_episodes"] = measured["side_by_side_s"] * rounds * options.length / 60
-        wholes.append({"evaluation": name} | measured)
-        print({k: v if isinstance(v, str) else float(f"{v:.4g}") for k, v in wholes[-1].items()}, flush=True)
-    decisions = []
-    for row in decision_times(policy, game, copies, config.evaluation.eps) if options.decisions else ():
-        decisions.append(row)
-        print({k: v if isinstance(v, str) else float(f"{v:.4g}") for k, v in row.items()}, flush=True)
+        wholes.append(told({"evaluation": name} | measured))
+    timed = decision_times(policy, game, copies, config.evaluation.eps) if options.decisions else ()
+    decisions = [told(row) for row in timed]
     if options.out:
         about = provenance(options.device) | {
             "game": options.game, "agent": options.agent, "eps": "3/255", "unit": "agent steps/s",
