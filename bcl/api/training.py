@@ -133,7 +133,7 @@ class RepeatedRun(Run):
     def _final_scores(self) -> list[str]:
         finals = self.summary["final_scores"]
         median = self.median.folder
-        scores = " ".join(f"{format_return(score)}" for score in finals.values())
+        scores = " ".join(map(format_return, finals.values()))
         return [
             f"final score: {self.summary['final_score_is']}",
             f"final scores of {len(self.runs)} repeats: {scores}, IQM {format_return(self.summary['iqm'])}",

@@ -56,6 +56,8 @@ class _ManyStarts(ABC):
         looks = self.leaves_settled and not (obs.is_cuda and torch.cuda.is_current_stream_capturing())
         chunk = self.chunk or (20_480 if obs.is_cuda else 2_048)
         rows = torch.arange(batch, device=obs.device)  # for which a later start may be chosen
+        if looks and isinstance(eps, Tensor) and eps.dim():
+            rows = rows[eps.flatten() > 0]  # the others cannot move
         best = obs.clone()
         best_key = torch.full((batch,), self.starts * actions, device=obs.device)
         first = 0
@@ -69,10 +71,10 @@ class _ManyStarts(ABC):
                 better = key < best_key[rows]
                 best[rows] = torch.where(per_sample(better, obs), found, best[rows])
                 best_key[rows] = torch.minimum(key, best_key[rows])
-            if looks and first + count < self.starts:
+            if looks and len(rows) and first + count < self.starts:
                 open_rows = best_key[rows] >= self.starts  # no start comes before one that ranks lowest
                 if first == 0 and (proves := getattr(policy, "proves", None)):  # 64 starts look at every proof
-                    open_rows &= ~proves(obs, eps)
+                    open_rows &= ~proves(obs[rows], budgets)
                 rows = rows[open_rows]
             first += count
         return best

@@ -400,7 +400,7 @@ class Evaluation(Result):
             at = f" at {format_eps(s.eps)}" if s.eps else ""
             lines.append(f"{self.labels[s.attack]}{at}: {s}")
         for eps, least in self.worst_within.items():
-            start = self.beside(eps, lambda score: f"{format_return(score.mean)}")
+            start = self.beside(eps, lambda score: format_return(score.mean))
             lines.append(f"worst within {format_eps(eps)}: {format_return(least.mean)}{start}")
         lines += [str(self.breaking)] if self.breaking else []
         lines += [*self._notes, *(f"flag {flag}" for flag in self.flags)]

@@ -24,6 +24,7 @@ from bcl.errors import BclError
 from bcl.evaluation.evaluation import Score
 from bcl.evaluation.plan import Cell, Plan, Precision, Protocol
 from bcl.evaluation.slot import Decided, Slot
+from bcl.games import ProcgenGame
 from bcl.policies import Policy, as_float
 from bcl.policies.policy import CUSTOM
 
@@ -349,12 +350,19 @@ def chooser_for(policy: Policy, search: SearchForm, slots: Sequence[Slot]) -> "A
     attack = first.cell.attack
     if any(slot.cell.attack != attack for slot in slots):
         attack = _together([slot.cell.attack for slot in slots])
+    # A graph has all rows, and Procgen's engine draws for all copies: what one does may count for the others.
+    leaves_done = _waits(attack) and not isinstance(first.plan.game, ProcgenGame)
+    counting = functools.partial(_counting, slots) if leaves_done else None
     if len(slots) == 1:
-        return ActionChooser(policy, search, attack, first.cell.eps, first.generator)
+        return ActionChooser(policy, search, attack, first.cell.eps, first.generator, counting)
     budgets = torch.tensor([slot.cell.eps for slot in slots], device=first.generator.device)
     rows = budgets.repeat_interleave(len(first.obs))
     generators = [slot.generator for slot in slots]
-    return ActionChooser(policy, search, attack, rows, generators)
+    return ActionChooser(policy, search, attack, rows, generators, counting)
+
+
+def _counting(slots: Sequence[Slot]) -> Tensor:
+    return torch.cat([torch.from_numpy(slot.counting) for slot in slots])
 
 
 def _together(attacks: Sequence[Attack | None]) -> Attack:
@@ -367,11 +375,20 @@ class ActionChooser:
     """Observations in, actions out: on a GPU a captured graph, elsewhere and for attacks that wait run eagerly."""
 
     def __init__(
-        self, policy: Policy, searched: SearchForm, attack: Attack | None, eps: Budget, generator: Randomness
+        self,
+        policy: Policy,
+        searched: SearchForm,
+        attack: Attack | None,
+        eps: Budget,
+        generator: Randomness,
+        counting: Callable[[], Tensor] | None = None,
     ) -> None:
+        """`counting`: (N,) which copies have episodes left; the others are not attacked."""
         self._policy = policy
         self._searched = searched
+        self._budgets = eps
         self._eps = eps
+        self._counting = counting
         self._generator = generator
         self._choose = torch.argmin if isinstance(attack, LowestScored) else torch.argmax
         self._attack = None if isinstance(attack, LowestScored) else attack
@@ -379,6 +396,9 @@ class ActionChooser:
 
     def __call__(self, obs: Tensor) -> Decided:
         """What every copy does on these observations."""
+        if self._counting:
+            budgets = torch.as_tensor(self._budgets, dtype=obs.dtype if obs.is_floating_point() else torch.float32)
+            self._eps = torch.where(self._counting().to(obs.device), budgets.to(obs.device), 0)
         if obs.device.type != "cuda" or self._attack is None:
             self._input = obs
             return self._run()

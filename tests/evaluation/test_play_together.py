@@ -201,6 +201,36 @@ def test_multi_and_multi_t_together_find_what_each_finds_alone(leaves_settled):
     assert StartsTogether(attacks).leaves_settled == leaves_settled
 
 
+def test_copies_whose_episodes_are_done_are_not_attacked_any_more(policy, monkeypatch):
+    seen = []
+    called = Multi._try
+    monkeypatch.setattr(
+        Multi, "_try", lambda self, policy, obs, *more: (seen.append(len(obs)), called(self, policy, obs, *more))[1]
+    )
+    cell = Cell(Multi(6), 0.5)
+    [left_alone] = play(policy, [cell]).values()
+    counts = seen.copy()
+    [to_the_end] = play(policy, [Cell(Multi(6, leaves_settled=False), 0.5)]).values()
+    assert left_alone == to_the_end
+    first, second, *others = to_the_end.lengths
+    played = [first + second, *others]  # by each copy
+    assert len({*played}) > 1
+    assert counts == [sum(steps > step for steps in played) for step in range(max(played))]
+
+
+def test_rows_without_a_budget_stay_and_change_nothing_for_the_others():
+    torch.manual_seed(1)
+    policy = Policy(PolicySpec("plain-mlp", (4,), 3, (0.0,), (1.0,), (8,))).double().eval()
+    obs = torch.rand(4, 4, dtype=torch.float64)
+    eps = torch.tensor([0.2, 0.1, 0.2, 0.3], dtype=torch.float64)
+    whole = perturb(Multi(80), policy, obs, eps, Generator().manual_seed(0))
+    kept = torch.tensor([True, False, True, False])
+    part = perturb(Multi(80), policy, obs, eps * kept, Generator().manual_seed(0))
+    assert torch.allclose(part[kept], whole[kept], atol=1e-12)
+    assert torch.equal(part[~kept], obs[~kept])
+    assert torch.equal(perturb(MultiT(80), policy, obs, 0 * eps, Generator().manual_seed(0)), obs)
+
+
 def test_cells_come_when_they_are_done(policy):
     cells = [Cell(None, 0.0), Cell(PGD(3, 1.0), 1.0)]
     lengths = [max(score.lengths) for score in play(policy, cells).values()]
