@@ -352,12 +352,12 @@ def chooser_for(policy: Policy, search: SearchForm, slots: Sequence[Slot]) -> "A
         attack = _together([slot.cell.attack for slot in slots])
     # A graph has all rows, and Procgen's engine draws for all copies: what one does may count for the others.
     leaves_done = _waits(attack) and not isinstance(first.plan.game, ProcgenGame)
-    counting = functools.partial(_counting, slots) if leaves_done else None
-    if len(slots) == 1:
-        return ActionChooser(policy, search, attack, first.cell.eps, first.generator, counting)
+    if len(slots) == 1 and not leaves_done:
+        return ActionChooser(policy, search, attack, first.cell.eps, first.generator)
     budgets = torch.tensor([slot.cell.eps for slot in slots], device=first.generator.device)
     rows = budgets.repeat_interleave(len(first.obs))
     generators = [slot.generator for slot in slots]
+    counting = functools.partial(_counting, slots) if leaves_done else None
     return ActionChooser(policy, search, attack, rows, generators, counting)
 
 
@@ -383,7 +383,7 @@ class ActionChooser:
         generator: Randomness,
         counting: Callable[[], Tensor] | None = None,
     ) -> None:
-        """`counting`: (N,) which copies have episodes left; the others are not attacked."""
+        """`counting`: (N,) which copies have episodes left; the others are not attacked. It needs a budget per row."""
         self._policy = policy
         self._searched = searched
         self._budgets = eps
@@ -397,8 +397,7 @@ class ActionChooser:
     def __call__(self, obs: Tensor) -> Decided:
         """What every copy does on these observations."""
         if self._counting:
-            budgets = torch.as_tensor(self._budgets, dtype=obs.dtype if obs.is_floating_point() else torch.float32)
-            self._eps = torch.where(self._counting().to(obs.device), budgets.to(obs.device), 0)
+            self._eps = torch.where(self._counting().to(obs.device), self._budgets, 0)
         if obs.device.type != "cuda" or self._attack is None:
             self._input = obs
             return self._run()
