@@ -45,8 +45,13 @@ class PatchConv(nn.Conv2d):
         if not gains or x.shape[-1] % block or x.shape[-2] % block:
             return F.conv2d(x, weight, bias, self.stride)
         batch, channels, height, width = x.shape
-        kernel = weight.unflatten(3, (2, block)).unflatten(2, (2, block))  # (out, in, 2, block, 2, block)
-        kernel = kernel.permute(0, 1, 3, 5, 2, 4).flatten(1, 3)  # (out, in * block * block, 2, 2)
+        kernel = self.block_kernel(weight)
         blocks = x.view(batch, channels, height // block, block, width // block, block).permute(0, 2, 4, 1, 3, 5)
         blocks = blocks.reshape(batch, height // block, width // block, -1).permute(0, 3, 1, 2)  # channels last
         return F.conv2d(blocks, kernel.contiguous(memory_format=torch.channels_last), bias)
+
+    def block_kernel(self, weight: Tensor) -> Tensor:
+        """The kernel on blocks (out, in * block * block, 2, 2) that these weights are."""
+        block = self.stride[0]
+        kernel = weight.unflatten(3, (2, block)).unflatten(2, (2, block))  # (out, in, 2, block, 2, block)
+        return kernel.permute(0, 1, 3, 5, 2, 4).flatten(1, 3)

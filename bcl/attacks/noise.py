@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import sqrt
 
 import torch
 from torch import Generator, Tensor
@@ -46,11 +45,11 @@ class Square:
         columns = (len(obs), obs.shape[1], 1, obs.shape[3]) if obs.dim() == 4 else obs.shape
         best = ball.corner(coins(columns, obs, generator))  # stripes; of vectors, every element by itself
         least = lead(policy(best), action)
-        lengths = obs.shape[2:] if obs.dim() == 4 else (obs[0].numel(),)
-        places = [torch.arange(length, device=obs.device) for length in lengths]
-        for query in range(1, self.queries):
-            share = self.area / 2 ** sum(query * 10_000 > halving * self.queries for halving in SQUARE_HALVINGS)
-            inside, up = _window(obs, share, places, generator)
+        places = 10_000 * torch.arange(1, self.queries, device=obs.device)
+        halvings = sum((places > at * self.queries).double() for at in SQUARE_HALVINGS)
+        windows = Windows.draw(obs, self.area / 2**halvings, generator)
+        for query in range(self.queries - 1):
+            inside, up = windows[query]
             tried = torch.where(inside, ball.corner(up), best)
             behind = lead(policy(tried), action)
             best = torch.where(per_sample(behind < least, best), tried, best)
@@ -61,13 +60,9 @@ class Square:
 def uniform(obs: Tensor, eps: Budget, generator: Randomness, copies: int = 1) -> Tensor:
     """Independent U(-eps, eps) in the shape and memory layout of `obs`, which is `copies` of a batch."""
     noise = torch.empty_like(obs)
-    fill_uniform(noise.unflatten(0, (copies, -1)), generator)
+    shares = noise.unflatten(0, (copies, -1))  # of eps
+    _fill(shares, 1, generator, lambda part, own: part.uniform_(-1, 1, generator=own))
     return noise.mul_(eps)
-
-
-def fill_uniform(out: Tensor, generator: Randomness) -> None:
-    """Overwrite (copies, B, *shape) with independent U(-1, 1)."""
-    _fill(out, 1, generator, lambda part, own: part.uniform_(-1, 1, generator=own))
 
 
 def signs(shape: Sequence[int], like: Tensor, generator: Randomness) -> Tensor:
@@ -77,14 +72,9 @@ def signs(shape: Sequence[int], like: Tensor, generator: Randomness) -> Tensor:
 
 def coins(shape: Sequence[int], like: Tensor, generator: Randomness) -> Tensor:
     """Independent fair truth values (B, ...)."""
-    return random_numbers(2, shape, like, generator) > 0
-
-
-def random_numbers(below: int, shape: Sequence[int], like: Tensor, generator: Randomness) -> Tensor:
-    """Independent whole numbers (B, ...) from 0 to `below` - 1."""
     numbers = torch.empty(tuple(shape), dtype=torch.long, device=like.device)
-    _fill(numbers, 0, generator, lambda part, own: part.random_(below, generator=own))
-    return numbers
+    _fill(numbers, 0, generator, lambda part, own: part.random_(2, generator=own))
+    return numbers > 0
 
 
 def _fill(out: Tensor, dim: int, generator: Randomness, fill: Callable[[Tensor, Generator], Tensor]) -> None:
@@ -95,20 +85,46 @@ def _fill(out: Tensor, dim: int, generator: Randomness, fill: Callable[[Tensor, 
         part.copy_(fill(torch.empty_like(part), own))  # in the order in which it would be filled alone
 
 
-def _window(obs: Tensor, share: float, places: Sequence[Tensor], generator: Randomness) -> tuple[Tensor, Tensor]:
-    """Where, and whether up: a square with one direction per channel, or a run of a vector."""
-    if obs.dim() != 4:
-        inside = _run(obs, places[0], round(share * len(places[0])), generator)
-        return inside.view_as(obs), coins(obs.shape, obs, generator)
-    batch, channels, height, width = obs.shape
-    side = round(sqrt(share * height * width))
-    rows, columns = (_run(obs, place, side, generator) for place in places)
-    inside = rows.view(batch, 1, height, 1) & columns.view(batch, 1, 1, width)
-    return inside, coins((batch, channels, 1, 1), obs, generator)
+@dataclass(frozen=True)
+class Windows:
+    """Where observations are changed, and whether up, for all queries: squares with one direction per channel, or runs
+    of vectors. They are drawn at once: on a GPU single draws take longer than a query."""
+
+    rows: Tensor  # (queries, B, 1, height, 1); of vectors (queries, B, length)
+    columns: Tensor | None  # (queries, B, 1, 1, width)
+    up: Tensor  # (queries, B, C, 1, 1); of vectors one for each element
+
+    @classmethod
+    def draw(cls, obs: Tensor, shares: Tensor, generator: Randomness) -> "Windows":
+        """`shares` (queries,) of the observation."""
+        queries, batch = len(shares), len(obs)
+        if obs.dim() != 4:
+            length = obs[0].numel()
+            runs = _runs(obs, length, shares * length, generator)
+            ups = _each(obs, queries, length, generator) < 0.5
+            return cls(runs.view(queries, *obs.shape), None, ups.view(queries, *obs.shape))
+        channels, height, width = obs.shape[1:]
+        sides = (shares * height * width).sqrt()
+        rows = _runs(obs, height, sides, generator).view(queries, batch, 1, height, 1)
+        columns = _runs(obs, width, sides, generator).view(queries, batch, 1, 1, width)
+        ups = _each(obs, queries, channels, generator) < 0.5
+        return cls(rows, columns, ups.view(queries, batch, channels, 1, 1))
+
+    def __getitem__(self, query: int) -> tuple[Tensor, Tensor]:
+        rows = self.rows[query]
+        return rows if self.columns is None else rows & self.columns[query], self.up[query]
 
 
-def _run(obs: Tensor, place: Tensor, wanted: int, generator: Randomness) -> Tensor:
-    """(B, places) true on a randomly placed run of `wanted` places, at least one and at most all."""
-    run = min(max(wanted, 1), len(place))
-    start = random_numbers(len(place) - run + 1, (len(obs), 1), obs, generator)
-    return (place >= start) & (place < start + run)
+def _runs(obs: Tensor, places: int, wanted: Tensor, generator: Randomness) -> Tensor:
+    """(queries, B, places) true on randomly placed runs of `wanted` (queries,) places, at least one and at most all."""
+    lengths = wanted.round().clamp(1, places).view(-1, 1, 1)
+    start = (_each(obs, len(wanted), 1, generator) * (places - lengths + 1)).floor()
+    place = torch.arange(places, device=obs.device)
+    return (place >= start) & (place < start + lengths)
+
+
+def _each(obs: Tensor, queries: int, numbers: int, generator: Randomness) -> Tensor:
+    """(queries, B, numbers) U(0, 1)."""
+    drawn = torch.empty(queries, len(obs), numbers, device=obs.device)
+    _fill(drawn, 1, generator, lambda part, own: part.uniform_(0, 1, generator=own))
+    return drawn

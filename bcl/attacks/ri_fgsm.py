@@ -4,9 +4,9 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
-from bcl.attacks.noise import fill_uniform, uniform
+from bcl.attacks.noise import uniform
 from bcl.attacks.objectives import CrossEntropy, Objective, ascent, clean_scores
 from bcl.attacks.threat import AttackedPolicy, Ball, Budget, Randomness, demand, per_sample
 
@@ -55,8 +55,10 @@ class _ManyStarts(ABC):
         batch, actions = clean.shape
         looks = self.leaves_settled and not (obs.is_cuda and torch.cuda.is_current_stream_capturing())
         chunk = self.chunk or (20_480 if obs.is_cuda else 2_048)
-        rows = torch.arange(batch, device=obs.device)  # for which a later start may be chosen
-        if looks and isinstance(eps, Tensor) and eps.dim():
+        draws = Draws.of(generator, batch, looks)
+        eps = eps if isinstance(eps, Tensor) else obs.new_full((), eps)
+        rows = torch.arange(batch, device=obs.device)  # that are looked at
+        if looks and eps.dim():
             rows = rows[eps.flatten() > 0]  # the others cannot move
         best = obs.clone()
         best_key = torch.full((batch,), self.starts * actions, device=obs.device)
@@ -64,9 +66,9 @@ class _ManyStarts(ABC):
         while first < self.starts:
             per_pass = DRAW * max(1, chunk // (DRAW * max(1, len(rows))))
             count = min(DRAW if looks and first == 0 else per_pass, self.starts - first)
-            noise = _draw(obs, rows, count, generator)
+            noise = draws.next(count, obs, rows)
             if len(rows):
-                budgets = eps[rows] if isinstance(eps, Tensor) and eps.dim() else eps
+                budgets = eps[rows] if eps.dim() else eps
                 found, key = self._try(policy, obs[rows], clean[rows], rank[rows], budgets, noise, first)
                 better = key < best_key[rows]
                 best[rows] = torch.where(per_sample(better, obs), found, best[rows])
@@ -75,26 +77,31 @@ class _ManyStarts(ABC):
                 open_rows = best_key[rows] >= self.starts  # no start comes before one that ranks lowest
                 if first == 0 and (proves := getattr(policy, "proves", None)):  # 64 starts look at every proof
                     open_rows &= ~proves(obs[rows], budgets)
-                rows = rows[open_rows]
+                left = int(open_rows.sum())
+                rows = rows[(~open_rows).argsort(stable=True)[: min(few_sizes(left), len(rows))]]
             first += count
         return best
 
     def _try(
-        self, policy: AttackedPolicy, obs: Tensor, clean: Tensor, rank: Tensor, eps: Budget, noise: Tensor, first: int
+        self, policy: AttackedPolicy, obs: Tensor, clean: Tensor, rank: Tensor, eps: Tensor, noise: Tensor, first: int
     ) -> tuple[Tensor, Tensor]:
-        """Of the starts at `noise` (in shares of eps), the chosen ones (B, *shape) and by what they were chosen (B,):
-        the rank of the action reached, then the number of the start, counted from `first`."""
-        count, batch = noise.shape[:2]
-        ball = Ball.around(policy, obs, eps)
+        """Of the starts at `noise` (count, B or 1, *shape) in shares of eps, the chosen ones (B, *shape) and by what
+        they were chosen (B,): the rank of the action reached, then the number of the start, counted from `first`."""
+        count, batch = len(noise), len(obs)
+        # In the type in which the policy computes, half the memory where that is half precision: it sees the same.
+        images = obs.new_empty(count, *obs.shape, dtype=getattr(policy, "computes_in", obs.dtype))
         clean_copies = clean.expand(count, *clean.shape).flatten(0, 1)
-        points = _start(obs, noise, eps)
-        _, _, gradient = ascent(CrossEntropy(), policy, points.flatten(0, 1), clean_copies)
-        del points  # what follows is as large
-        found = _candidates(obs, noise, gradient, ball)
-        reached = policy(found.flatten(0, 1)).argmax(dim=1).view(count, batch)
+        torch.addcmul(obs, noise, eps, out=images)
+        _, _, gradient = ascent(CrossEntropy(), policy, images.flatten(0, 1), clean_copies)
+        # As in `_step`, written over the points at which the gradients were taken.
+        torch.addcmul(obs, noise, eps, value=-1, out=images)
+        images.add_(gradient.view_as(images).sign(), alpha=ALPHA)
+        lo, hi = (bound.to(images.dtype) for bound in Ball.around(policy, obs, eps))
+        images.clamp_(lo, hi)
+        reached = policy(images.flatten(0, 1)).argmax(dim=1).view(count, batch)
         order = torch.arange(first, first + count, device=obs.device).unsqueeze(1)
         key, which = (rank.gather(1, reached.T).T * self.starts + order).min(dim=0)
-        return found[which, torch.arange(batch, device=obs.device)], key
+        return images[which, torch.arange(batch, device=obs.device)].to(obs.dtype), key
 
 
 @dataclass(frozen=True)
@@ -134,26 +141,47 @@ class StartsTogether:
         return self.attacks[0].scan(policy, obs, clean, rank, eps, generator)
 
 
-def _draw(obs: Tensor, rows: Tensor, count: int, generator: Randomness) -> Tensor:
-    """(count, len(rows), *shape) U(-1, 1) of some rows, drawn for all of them: the result never depends on which."""
-    noise = obs.new_empty(count, len(rows), *obs.shape[1:])
+@dataclass(frozen=True)
+class Draws:
+    """Noise of starts, the same for all observations of a generator: each still sees independent ones."""
+
+    generators: tuple[Generator, ...]
+    rows: int
+    """Observations of each generator."""
+    alike: bool
+    """All generators are in the same state: what one of them draws the others would draw too."""
+
+    @classmethod
+    def of(cls, generator: Randomness, batch: int, looks: bool) -> "Draws":
+        """`looks`: at the state of generators, which a captured graph cannot."""
+        generators = (generator,) if isinstance(generator, Generator) else tuple(generator)
+        state = generators[0].get_state() if looks else None
+        alike = state is not None and all(torch.equal(state, one.get_state()) for one in generators[1:])
+        return cls(generators, batch // len(generators), len(generators) == 1 or alike)
+
+    def next(self, count: int, obs: Tensor, rows: Tensor) -> Tensor:
+        """(count, len(rows) or 1, *shape) U(-1, 1) for these rows; what comes next never depends on which they are."""
+        drawing = self.generators[:1] if self.alike else self.generators
+        noise = torch.stack([_uniform(count, obs, one) for one in drawing], dim=1)
+        if self.alike:
+            for one in self.generators[1:]:
+                one.set_state(self.generators[0].get_state())
+            return noise
+        return noise[:, rows // self.rows]
+
+
+def _uniform(count: int, obs: Tensor, generator: Generator) -> Tensor:
+    """(count, *shape) U(-1, 1), drawn in parts, whose sizes decide what a GPU draws."""
+    noise = obs.new_empty(count, *obs.shape[1:])
     for part in noise.split(DRAW):
-        if len(rows) == len(obs):
-            fill_uniform(part, generator)
-            continue
-        whole = obs.new_empty(len(part), *obs.shape)
-        fill_uniform(whole, generator)
-        part.copy_(whole[:, rows])
+        part.uniform_(-1, 1, generator=generator)
     return noise
 
 
-def _start(obs: Tensor, noise: Tensor, eps: Budget) -> Tensor:
-    """Where gradients are taken; `noise` in shares of eps becomes that noise."""
-    return obs + noise.mul_(eps)
-
-
-def _candidates(obs: Tensor, noise: Tensor, gradient: Tensor, ball: Ball) -> Tensor:
-    return ball.project(_step(obs, noise, gradient.view_as(noise)))
+def few_sizes(rows: int) -> int:
+    """At least so many, and one of few numbers: libraries choose kernels anew for every size of a batch."""
+    step = max(1, 1 << max(0, rows.bit_length() - 4))
+    return -(-rows // step) * step
 
 
 def _step(obs: Tensor, noise: Tensor, gradient: Tensor) -> Tensor:

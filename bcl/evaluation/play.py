@@ -1,6 +1,5 @@
 """One loop that plays episodes: for scores, for certificates, and to look at."""
 
-import copy
 import functools
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,6 +23,7 @@ from bcl.errors import BclError
 from bcl.evaluation.evaluation import Score
 from bcl.evaluation.plan import Cell, Plan, Precision, Protocol
 from bcl.evaluation.slot import Decided, Slot
+from bcl.frozen import ConvReLU, frozen
 from bcl.games import ProcgenGame
 from bcl.policies import Policy, as_float
 from bcl.policies.policy import CUSTOM
@@ -282,11 +282,10 @@ class SearchForm(nn.Module):
         ours = policy.spec.kind != CUSTOM
         self.is_half = on_gpu and precision == "fast"
         self._compiles = accelerate == "full" and policy.spec.kind == "impala"
-        self._dtype = torch.float16 if self.is_half else next(policy.parameters()).dtype
+        self.computes_in = torch.float16 if self.is_half else next(policy.parameters()).dtype
         self._chain = policy.chain()
         if self.is_half or (on_gpu and ours):
-            # Without gradients of weights, which compiled code would compute.
-            self._chain = copy.deepcopy(self._chain).requires_grad_(False).to(self._dtype)
+            self._chain = frozen(self._chain, self.computes_in)
             nn.utils.convert_conv2d_weight_memory_format(self._chain, torch.channels_last)
         self.low = policy.low
         self.high = policy.high
@@ -313,7 +312,7 @@ class SearchForm(nn.Module):
 
     def plain(self, obs: Tensor) -> Tensor:
         """The scores by eager code."""
-        return _scores(self._chain, self._dtype, obs)
+        return _scores(self._chain, self.computes_in, obs)
 
     def forward(self, obs: Tensor) -> Tensor:
         worth_it = self._compiles and obs.requires_grad and len(obs) >= SIZES[0]
@@ -324,7 +323,7 @@ class SearchForm(nn.Module):
         sizes = SIZES if len(obs) <= SIZES[-1] else SIZES[-1:]  # what is left over of many rows can be any number
         parts = [_filled(part, sizes) for part in obs.split(SIZES[-1])]
         scores = compiled(_scores)
-        return torch.cat([scores(self._chain, self._dtype, part) for part in parts])[: len(obs)]
+        return torch.cat([scores(self._chain, self.computes_in, part) for part in parts])[: len(obs)]
 
     def proves(self, obs: Tensor, eps: Budget) -> Tensor:
         """(N,) where no observation within the budget changes the action; nowhere, if a layer has no bounds."""
@@ -335,7 +334,8 @@ class SearchForm(nn.Module):
 
 
 def _scores(chain: nn.Sequential, dtype: torch.dtype, obs: Tensor) -> Tensor:
-    return chain(obs.to(dtype)).to(obs.dtype)
+    scores = chain(obs if isinstance(chain[0], ConvReLU) else obs.to(dtype))  # which brings its blocks to that type
+    return scores.to(torch.promote_types(obs.dtype, torch.float32))
 
 
 def _filled(rows: Tensor, sizes: Sequence[int]) -> Tensor:

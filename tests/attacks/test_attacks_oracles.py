@@ -150,10 +150,10 @@ def test_the_training_attack_descends_the_target_value(mlp, seeded):
 def numpy_candidates(policy, obs, eps, starts, generator):
     """Every RI-FGSM candidate of every sample, one at a time, with the action it reaches."""
     scores, _, gradient = numpy_mlp(policy)
-    noise = torch.stack([uniform64(obs.shape, eps, generator) for _ in range(starts)]).numpy()
-    for b, s in enumerate(obs.numpy()):
+    noise = uniform64((starts, *obs.shape[1:]), eps, generator).numpy()  # all samples have the same starts
+    for s in obs.numpy():
         label = scores(s).argmax()
-        images = [np.clip(s + eps * np.sign(gradient(s + d0[b], label)), 0, 1) for d0 in noise]
+        images = [np.clip(s + eps * np.sign(gradient(s + d0, label)), 0, 1) for d0 in noise]
         yield scores(s), images, [scores(x).argmax() for x in images]
 
 

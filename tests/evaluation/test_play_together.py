@@ -175,9 +175,9 @@ def test_multi_and_multi_t_are_rows_of_one_batch_with_the_scores_they_have_alone
     monkeypatch.setattr(
         StartsTogether, "__call__", lambda self, *given: (batches.append(self.attacks), called(self, *given))[1]
     )
-    cells = [Cell(attack, eps) for eps in (0.3, 1.0) for attack in (*SCANS, Multi(3))]
+    cells = [Cell(attack, eps) for eps in (0.3, 0.5, 1.0) for attack in (*SCANS, Multi(3))]
     together = play(policy, cells)
-    assert batches[0] == tuple(attack for attack in SCANS for _ in range(2))
+    assert batches[0] == tuple(attack for attack in SCANS for _ in range(3))
     assert together == {label: score for cell in cells for label, score in play(policy, [cell]).items()}
     assert len({score.returns for score in together.values()}) > 3
 

@@ -1,0 +1,133 @@
+"""Networks whose weights do not change any more, in the form that a GPU computes fastest: what attacks look at."""
+
+import copy
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.autograd import Function
+from torch.autograd.function import once_differentiable
+
+from bcl.layers import PatchConv
+
+Size = tuple[int, ...]
+
+
+def frozen(chain: nn.Sequential, dtype: torch.dtype) -> nn.Sequential:
+    """The same function of observations, as a copy: convolutions with their ReLU, images as channels last throughout,
+    no gradient of a weight. What it has no other form for is copied as it is."""
+    layers: list[Any] = [copy.deepcopy(layer).requires_grad_(False).to(dtype) for layer in chain]
+    found: list[nn.Module] = []
+    channels = 0  # of the image that reached here
+    while layers:
+        layer = layers.pop(0)
+        if _convolves(layer) and layers and type(layers[0]) is nn.ReLU:
+            layers.pop(0)
+            found.append(ConvReLU(layer))
+            channels = layer.out_channels
+        elif channels and _flattens(layer) and layers and type(layers[0]) is nn.Linear:
+            found += [FlattenPixels(), _by_pixels(layers.pop(0), channels)]
+        else:
+            found.append(layer)
+            channels = 0
+    return nn.Sequential(*found)
+
+
+def _convolves(layer: Any) -> bool:
+    """Whether it is a convolution that `ConvReLU` computes."""
+    if type(layer) not in (nn.Conv2d, PatchConv) or layer.bias is None:
+        return False
+    return (layer.padding, layer.dilation, layer.groups, layer.padding_mode) == ((0, 0), (1, 1), 1, "zeros")
+
+
+def _flattens(layer: Any) -> bool:
+    return type(layer) is nn.Flatten and (layer.start_dim, layer.end_dim) == (1, -1)
+
+
+def _by_pixels(layer: nn.Linear, channels: int) -> nn.Linear:
+    """With its inputs in the order of `FlattenPixels`."""
+    weight = layer.weight.unflatten(1, (channels, -1)).transpose(1, 2).flatten(1)
+    layer.weight = nn.Parameter(weight.contiguous(), requires_grad=False)
+    return layer
+
+
+class FlattenPixels(nn.Module):
+    """(B, C, H, W) with channels last to (B, H * W * C), without a copy."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.permute(0, 2, 3, 1).flatten(1)
+
+
+class ConvReLU(nn.Module):
+    """A convolution and the ReLU after it in one kernel; a `PatchConv` on blocks."""
+
+    weight: Tensor
+    bias: Tensor
+
+    def __init__(self, conv: nn.Conv2d) -> None:
+        super().__init__()
+        assert conv.bias is not None
+        self._block = conv.stride[0] if isinstance(conv, PatchConv) else 0
+        self._stride = (1, 1) if self._block else conv.stride
+        weight = conv.block_kernel(conv.weight) if isinstance(conv, PatchConv) else conv.weight
+        self.register_buffer("weight", weight.detach().contiguous(memory_format=torch.channels_last))
+        self.register_buffer("bias", conv.bias.detach())
+
+    def forward(self, x: Tensor) -> Tensor:
+        if block := self._block:
+            height, width = (size // block * block for size in x.shape[2:])
+            if (height, width) != x.shape[2:]:
+                x = x[:, :, :height, :width]  # kernels that are two blocks wide reach no further
+            x = _Blocks.apply(x, block, self.weight.dtype)
+        return _ConvReLU.apply(x.to(self.weight.dtype), self.weight, self.bias, self._stride)
+
+
+class _ConvReLU(Function):
+    """relu(conv(x)), with the gradient of x alone."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, stride: Size) -> Tensor:
+        one = (1, 1)
+        fused = x.is_cuda and torch.version.hip is None
+        y = (
+            torch.cudnn_convolution_relu(x, weight, bias, stride, (0, 0), one, 1)
+            if fused
+            else F.conv2d(x, weight, bias, stride).relu_()
+        )
+        ctx.save_for_backward(weight, y)
+        ctx.stride = stride
+        sizes = zip(x.shape[2:], weight.shape[2:], stride, strict=True)
+        ctx.rest = [(size - kernel) % step for size, kernel, step in sizes]  # rows and columns that no kernel reached
+        return y
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
+        weight, y = ctx.saved_tensors
+        at_conv = torch.ops.aten.threshold_backward(gradient, y, 0)
+        return F.conv_transpose2d(at_conv, weight, stride=ctx.stride, output_padding=ctx.rest), None, None, None
+
+
+class _Blocks(Function):
+    """(B, C, H, W) to (B, C * block * block, H / block, W / block), channels last, in the type of the network."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, block: int, dtype: torch.dtype) -> Tensor:
+        ctx.block = block
+        ctx.dtype = x.dtype
+        tiles = _tiles(x, block).permute(0, 2, 4, 1, 3, 5)  # (B, rows, columns, C, block, block)
+        return torch.empty(tiles.shape, dtype=dtype, device=x.device).copy_(tiles).flatten(3).permute(0, 3, 1, 2)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        block = ctx.block
+        tiles = gradient.permute(0, 2, 3, 1).unflatten(3, (-1, block, block)).permute(0, 3, 1, 4, 2, 5)
+        at_pixels = torch.empty(tiles.shape, dtype=ctx.dtype, device=gradient.device).copy_(tiles)
+        return at_pixels.flatten(4).flatten(2, 3), None, None
+
+
+def _tiles(x: Tensor, block: int) -> Tensor:
+    """(B, C, rows, block, columns, block), a view."""
+    return x.unflatten(3, (-1, block)).unflatten(2, (-1, block))
