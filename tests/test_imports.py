@@ -30,7 +30,8 @@ IMPORTS = {
     "runs": "config curriculum_rules errors processes recipes settings",
     "zoo": "errors runs",
     "policies": "__init__ envs errors games layers runs settings zoo",
-    "evaluation": "__init__ attacks bounds device envs errors games policies result runs settings stats",
+    "frozen": "layers",
+    "evaluation": "__init__ attacks bounds device envs errors frozen games policies result runs settings stats",
     "learners": "attacks bounds config device envs errors losses policies recipes schedules",
     "experiment": "__init__ attacks bounds config curriculum curriculum_rules device envs errors evaluation games learners "
     "policies recipes runs settings stats",

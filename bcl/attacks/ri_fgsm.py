@@ -55,8 +55,9 @@ class _ManyStarts(ABC):
         batch, actions = clean.shape
         looks = self.leaves_settled and not (obs.is_cuda and torch.cuda.is_current_stream_capturing())
         chunk = self.chunk or (20_480 if obs.is_cuda else 2_048)
-        draws = Draws.of(generator, batch, looks)
+        noise = Starts(generator, obs, looks)
         eps = eps if isinstance(eps, Tensor) else obs.new_full((), eps)
+        proven = self._proven(policy, obs, eps) if looks and self.starts > DRAW else None
         rows = torch.arange(batch, device=obs.device)  # that are looked at
         if looks and eps.dim():
             rows = rows[eps.flatten() > 0]  # the others cannot move
@@ -64,23 +65,29 @@ class _ManyStarts(ABC):
         best_key = torch.full((batch,), self.starts * actions, device=obs.device)
         first = 0
         while first < self.starts:
-            per_pass = DRAW * max(1, chunk // (DRAW * max(1, len(rows))))
-            count = min(DRAW if looks and first == 0 else per_pass, self.starts - first)
-            noise = draws.next(count, obs, rows)
+            count = DRAW * max(1, chunk // (DRAW * max(1, len(rows))))
+            if looks and first < DRAW < self.starts:
+                count = DRAW - 1 if first else 1  # of a proven action the first is the result; few change late
+            count = min(count, self.starts - first)
+            shares = noise.next(count, rows)
             if len(rows):
                 budgets = eps[rows] if eps.dim() else eps
-                found, key = self._try(policy, obs[rows], clean[rows], rank[rows], budgets, noise, first)
+                found, key = self._try(policy, obs[rows], clean[rows], rank[rows], budgets, shares, first)
                 better = key < best_key[rows]
                 best[rows] = torch.where(per_sample(better, obs), found, best[rows])
                 best_key[rows] = torch.minimum(key, best_key[rows])
             if looks and len(rows) and first + count < self.starts:
-                open_rows = best_key[rows] >= self.starts  # no start comes before one that ranks lowest
-                if first == 0 and (proves := getattr(policy, "proves", None)):  # 64 starts look at every proof
-                    open_rows &= ~proves(obs[rows], budgets)
-                left = int(open_rows.sum())
-                rows = rows[(~open_rows).argsort(stable=True)[: min(few_sizes(left), len(rows))]]
+                settled = best_key[rows] < self.starts  # no start comes before one that ranks lowest
+                settled = settled if proven is None else settled | proven[rows]
+                left = int((~settled).sum())
+                rows = rows[settled.argsort(stable=True)[: few_sizes(left)]]  # some settled ones fill it up
             first += count
         return best
+
+    def _proven(self, policy: AttackedPolicy, obs: Tensor, eps: Tensor) -> Tensor | None:
+        """(B,) where no start changes the action, where the policy knows."""
+        proves = getattr(policy, "proves", None)
+        return proves(obs, eps) if proves else None
 
     def _try(
         self, policy: AttackedPolicy, obs: Tensor, clean: Tensor, rank: Tensor, eps: Tensor, noise: Tensor, first: int
@@ -141,41 +148,35 @@ class StartsTogether:
         return self.attacks[0].scan(policy, obs, clean, rank, eps, generator)
 
 
-@dataclass(frozen=True)
-class Draws:
-    """Noise of starts, the same for all observations of a generator: each still sees independent ones."""
+class Starts:
+    """Random starts, the same for all observations of a generator: each still sees independent ones."""
 
-    generators: tuple[Generator, ...]
-    rows: int
-    """Observations of each generator."""
-    alike: bool
-    """All generators are in the same state: what one of them draws the others would draw too."""
+    def __init__(self, generator: Randomness, obs: Tensor, looks: bool) -> None:
+        """`looks`: at the states of generators, which a captured graph cannot. Alike, they would draw the same, and one
+        does it for all."""
+        self._generators = (generator,) if isinstance(generator, Generator) else tuple(generator)
+        self._obs = obs
+        first, *others = self._generators
+        self._alike = not others or (
+            looks and all(torch.equal(first.get_state(), other.get_state()) for other in others)
+        )
+        self._left = obs.new_empty(0)
 
-    @classmethod
-    def of(cls, generator: Randomness, batch: int, looks: bool) -> "Draws":
-        """`looks`: at the state of generators, which a captured graph cannot."""
-        generators = (generator,) if isinstance(generator, Generator) else tuple(generator)
-        state = generators[0].get_state() if looks else None
-        alike = state is not None and all(torch.equal(state, one.get_state()) for one in generators[1:])
-        return cls(generators, batch // len(generators), len(generators) == 1 or alike)
+    def next(self, count: int, rows: Tensor) -> Tensor:
+        """(count, len(rows) or 1, *shape) U(-1, 1) for these rows; which they are does not change what comes next."""
+        while len(self._left) < count:
+            self._left = torch.cat([self._left, self._draw()]) if len(self._left) else self._draw()
+        noise, self._left = self._left[:count], self._left[count:]
+        return noise if self._alike else noise[:, rows * len(self._generators) // len(self._obs)]
 
-    def next(self, count: int, obs: Tensor, rows: Tensor) -> Tensor:
-        """(count, len(rows) or 1, *shape) U(-1, 1) for these rows; what comes next never depends on which they are."""
-        drawing = self.generators[:1] if self.alike else self.generators
-        noise = torch.stack([_uniform(count, obs, one) for one in drawing], dim=1)
-        if self.alike:
-            for one in self.generators[1:]:
-                one.set_state(self.generators[0].get_state())
-            return noise
-        return noise[:, rows // self.rows]
-
-
-def _uniform(count: int, obs: Tensor, generator: Generator) -> Tensor:
-    """(count, *shape) U(-1, 1), drawn in parts, whose sizes decide what a GPU draws."""
-    noise = obs.new_empty(count, *obs.shape[1:])
-    for part in noise.split(DRAW):
-        part.uniform_(-1, 1, generator=generator)
-    return noise
+    def _draw(self) -> Tensor:
+        """(DRAW, generators or 1, *shape), always as many: on a GPU sizes decide what is drawn."""
+        first, *others = self._generators
+        drawing = (first,) if self._alike else self._generators
+        noise = [self._obs.new_empty(DRAW, *self._obs.shape[1:]).uniform_(-1, 1, generator=one) for one in drawing]
+        for other in others if self._alike else ():
+            other.set_state(first.get_state())
+        return torch.stack(noise, dim=1)
 
 
 def few_sizes(rows: int) -> int:
