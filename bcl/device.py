@@ -6,7 +6,6 @@ import importlib.util
 import os
 import shutil
 import time
-import warnings
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -23,8 +22,6 @@ WARM_UP = 2  # eager calls before capturing, in which libraries choose kernels a
 SHARE = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
 Accelerate = Literal["auto", "none", "graphs", "full"]
 WORTH_COMPILING = 1_000_000  # agent steps: compiling takes about a minute
-IMAGES_PER_STEP = 32  # that training looks at for an agent step, by which other work is counted in agent steps
-MOST_COMPILED = 64  # forms of one function
 FEW_IMAGES = 8  # a batch below it gains nothing from a second thread
 # of glibc's malloc.h
 M_TRIM_THRESHOLD = -1
@@ -92,26 +89,6 @@ def acceleration(asked: Accelerate, device: torch.device, steps: int) -> Acceler
     compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")  # Triton builds its launchers with it
     compiles = compiler and importlib.util.find_spec("triton") and steps >= WORTH_COMPILING
     return "full" if compiles else "graphs"
-
-
-@functools.cache
-def compiled(function: Callable[..., T]) -> Callable[..., T]:
-    """A function that all who call it share, inside `compiling`: for each size of its tensors by itself."""
-    return torch.compile(function, dynamic=False)
-
-
-@contextmanager
-def compiling(enabled: bool) -> Iterator[None]:
-    """Where `enabled`: PyTorch's settings that `compiled` needs; afterwards those of before."""
-    if not enabled:
-        yield
-        return
-    settings = torch._dynamo.config
-    # Beyond so many sizes, objectives and networks PyTorch would go on in eager code.
-    limit = max(settings.recompile_limit, MOST_COMPILED)
-    with settings.patch(recompile_limit=limit, suppress_errors=settings.suppress_errors), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "The .grad attribute of a Tensor")  # PyTorch's compiler looks at it itself
-        yield
 
 
 def uses_bf16(asked: str, device: torch.device, image: bool) -> bool:

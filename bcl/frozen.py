@@ -1,6 +1,7 @@
 """Networks whose weights do not change any more, in the form that a GPU computes fastest: what attacks look at."""
 
 import copy
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -9,25 +10,33 @@ from torch import Tensor, nn
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from bcl.layers import PatchConv
-
-Size = tuple[int, ...]
+from bcl import small_convs
+from bcl.layers import PatchConv, Residual
 
 
 def frozen(chain: nn.Sequential, dtype: torch.dtype) -> nn.Sequential:
-    """The same function of observations, as a copy: convolutions with their ReLU, images as channels last throughout,
-    no gradient of a weight. What it has no other form for is copied as it is."""
+    """The same function of observations, as a copy: layers that one kernel can compute are one, images have their
+    channels last throughout, and no weight has a gradient. What it has no other form for is copied as it is."""
     layers: list[Any] = [copy.deepcopy(layer).requires_grad_(False).to(dtype) for layer in chain]
+    small = dtype in small_convs.HALVES and small_convs.available(next(chain.parameters()))
     found: list[nn.Module] = []
-    channels = 0  # of the image that reached here
+    channels = 0  # of the image that reached here with its channels last
     while layers:
         layer = layers.pop(0)
         if _convolves(layer) and layers and type(layers[0]) is nn.ReLU:
             layers.pop(0)
             found.append(ConvReLU(layer))
             channels = layer.out_channels
-        elif channels and _flattens(layer) and layers and type(layers[0]) is nn.Linear:
-            found += [FlattenPixels(), _by_pixels(layers.pop(0), channels)]
+        elif small and layers and small_convs.pools(layer, layers[0]):
+            layers.pop(0)
+            found.append(FrozenConvPool(layer, dtype))
+            channels = layer.out_channels
+        elif small and type(layer) is Residual and layer.convs[0].in_channels in small_convs.WIDTHS:
+            found.append(FrozenResidual(layer, dtype))
+        elif channels and _flattens(layer) and (linear := _linear_of(layers)):
+            _by_pixels(linear, channels)
+            found.append(FlattenPixels())
+            channels = 0
         else:
             found.append(layer)
             channels = 0
@@ -45,11 +54,16 @@ def _flattens(layer: Any) -> bool:
     return type(layer) is nn.Flatten and (layer.start_dim, layer.end_dim) == (1, -1)
 
 
-def _by_pixels(layer: nn.Linear, channels: int) -> nn.Linear:
-    """With its inputs in the order of `FlattenPixels`."""
+def _linear_of(layers: Sequence[nn.Module]) -> nn.Linear | None:
+    """The next layer, but for activations of single numbers, if it is linear."""
+    layer = next((layer for layer in layers if type(layer) is not nn.ReLU), None)
+    return layer if type(layer) is nn.Linear else None
+
+
+def _by_pixels(layer: nn.Linear, channels: int) -> None:
+    """Its inputs in the order of `FlattenPixels`."""
     weight = layer.weight.unflatten(1, (channels, -1)).transpose(1, 2).flatten(1)
     layer.weight = nn.Parameter(weight.contiguous(), requires_grad=False)
-    return layer
 
 
 class FlattenPixels(nn.Module):
@@ -59,10 +73,42 @@ class FlattenPixels(nn.Module):
         return x.permute(0, 2, 3, 1).flatten(1)
 
 
+class FrozenConvPool(nn.Module):
+    """IMPALA's convolution and the pooling after it."""
+
+    weight: Tensor
+    bias: Tensor
+    converts = True
+
+    def __init__(self, conv: nn.Conv2d, dtype: torch.dtype) -> None:
+        super().__init__()
+        weight, bias = small_convs.prepare(conv, dtype)
+        self.register_buffer("weight", weight.detach())
+        self.register_buffer("bias", bias.detach())
+
+    def forward(self, x: Tensor) -> Tensor:
+        return small_convs.ConvPoolFunction.apply(x, self.weight, self.bias, self.weight.dtype)
+
+
+class FrozenResidual(nn.Module):
+    """IMPALA's `Residual`."""
+
+    def __init__(self, layer: Residual, dtype: torch.dtype) -> None:
+        super().__init__()
+        for number, conv in enumerate(layer.convs):
+            weight, bias = small_convs.prepare(conv, dtype)
+            self.register_buffer(f"weight_{number}", weight.detach())
+            self.register_buffer(f"bias_{number}", bias.detach())
+
+    def forward(self, x: Tensor) -> Tensor:
+        return small_convs.ResidualFunction.apply(x, *self.buffers())
+
+
 class ConvReLU(nn.Module):
     """A convolution and the ReLU after it in one kernel; a `PatchConv` on blocks."""
 
     weight: Tensor
+    converts = True  # observations to its own type
     bias: Tensor
 
     def __init__(self, conv: nn.Conv2d) -> None:
@@ -87,7 +133,7 @@ class _ConvReLU(Function):
     """relu(conv(x)), with the gradient of x alone."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, stride: Size) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, stride: tuple[int, ...]) -> Tensor:
         one = (1, 1)
         fused = x.is_cuda and torch.version.hip is None
         y = (

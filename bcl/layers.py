@@ -4,6 +4,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from bcl import small_convs
+
 
 class Residual(nn.Module):
     """x + conv(relu(conv(relu(x)))), as in IMPALA."""
@@ -18,7 +20,17 @@ class Residual(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
+        if small_convs.fits_residual(x):
+            return small_convs.residual(x, *self.convs)
         return x + self.path(x)
+
+    @property
+    def convs(self) -> tuple[nn.Conv2d, nn.Conv2d]:
+        """Both convolutions."""
+        _, first, _, second = self.path
+        assert isinstance(first, nn.Conv2d)
+        assert isinstance(second, nn.Conv2d)
+        return first, second
 
 
 class PatchConv(nn.Conv2d):

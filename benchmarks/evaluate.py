@@ -8,11 +8,10 @@
 The one-at-a-time loop is how the reference code evaluates: batch 1, a step at a time. Its own rates on a machine with
 an H200 and 16 cores were 15.6 (PGD-30), 177 (RI-FGSM) and 114 (Multi-T) agent steps/s.
 
-`--cells` compares whole evaluations, one cell after the other in eager code, in which no observation is left alone,
-against several side by side, compiled where a compiler is there (`--accelerate`): PGD-30 and the suite `paper` at the
-budgets of the game's preset, `strong` at one of them, and for Procgen PGD-30 at these budgets on training levels and on
+`--cells` compares whole evaluations, one cell after the other, in which no observation is left alone, against several
+side by side: PGD-30 and the suite `paper` at the budgets of the game's preset, `strong` at one of them, and for Procgen PGD-30 at these budgets on training levels and on
 all levels, there also all of them in one pass. Every pass is played for `--steps` steps of each copy, or `--seconds`,
-from the fifth step on (compiled: the 17th), when emulators are made and graphs captured. So it is the rate while all
+from the fifth step on, when emulators are made and graphs captured. So it is the rate while all
 cells are played; what a whole evaluation takes goes by `--length`.
 
 `--decisions` times single decisions without the game, for every attack of `strong`: all copies at one budget, and at
@@ -36,7 +35,6 @@ import bcl
 from bcl.api.measuring import attack_speed, untrained_policy
 from bcl.attacks import PGD, RIFGSM, Attack, Multi, MultiT, attack_label, perturb, suite
 from bcl.config import resolve
-from bcl.device import Accelerate, acceleration
 from bcl.envs import VectorEnv, make_env
 from bcl.evaluation import Cell, Plan, cells, evaluate_cells, game_for_evaluation
 from bcl.evaluation.plan import Precision
@@ -50,7 +48,6 @@ ATTACKS: dict[str, Attack] = {"PGD-30": PGD(steps=30, step=0.1), "RI-FGSM": RIFG
 REFERENCE_H200 = {"PGD-30": 15.6, "RI-FGSM": 177.0, "Multi-T": 114.0}  # agent steps/s of the public code
 EPS = 3 / 255
 WARM_UP = 4  # steps of a pass that are not measured: graphs are captured at the third
-COMPILED_WARM_UP = 16  # as observations are settled, batches of other sizes come
 SETTLING = 40  # steps before the state that is attacked again and again
 DECISIONS = 4
 ENDLESS = 10**6  # episodes: no cell is done before the time is up
@@ -122,25 +119,17 @@ class StepClock:
 
     steps: int
     seconds: float
-    compiles: bool = False
     times: list[float] = field(default_factory=list)
 
     def __call__(self, steps: int, episodes: int) -> None:
         self.times.append(time.perf_counter())
-        first = self.first
-        if len(self.times) > first and (
-            len(self.times) >= first + self.steps or self.times[-1] - self.times[first - 1] >= self.seconds
-        ):
+        measured = len(self.times) - WARM_UP
+        if measured > 0 and (measured >= self.steps or self.times[-1] - self.times[WARM_UP - 1] >= self.seconds):
             raise EnoughError
 
     @property
-    def first(self) -> int:
-        """Steps that are not measured."""
-        return COMPILED_WARM_UP if self.compiles else WARM_UP
-
-    @property
     def mean(self) -> float:
-        return (self.times[-1] - self.times[self.first - 1]) / (len(self.times) - self.first)
+        return (self.times[-1] - self.times[WARM_UP - 1]) / (len(self.times) - WARM_UP)
 
 
 def seconds_per_step(
@@ -149,11 +138,10 @@ def seconds_per_step(
     part: Sequence[Cell],
     plan: Plan,
     clock: StepClock,
-    accelerate: Accelerate = "none",
 ) -> float:
     """Of cells that are played together."""
     try:
-        for _ in evaluate_cells(policy, envs, part, plan, progress=clock, accelerate=accelerate):
+        for _ in evaluate_cells(policy, envs, part, plan, progress=clock):
             pass
     except EnoughError:
         return clock.mean
@@ -176,7 +164,6 @@ def whole_evaluation(
     wanted: Sequence[Cell],
     steps: int,
     seconds: float,
-    accelerate: Accelerate,
     cell_by_cell: bool,
 ) -> dict[str, float]:
     """Seconds for a step of every cell, one by one and side by side, and agent steps per second."""
@@ -191,8 +178,8 @@ def whole_evaluation(
         for first in range(0, len(wanted), width):
             part = wanted[first : first + width]
             envs = several if len(several) == 1 else several[: len(part)]
-            clock = StepClock(steps, seconds, accelerate == "full")
-            side_by_side += seconds_per_step(policy, envs, part, plan, clock, accelerate)
+            clock = StepClock(steps, seconds)
+            side_by_side += seconds_per_step(policy, envs, part, plan, clock)
         held += several
         for env in one:
             env.close()
@@ -203,8 +190,8 @@ def whole_evaluation(
         found |= {"one_by_one_s": one_by_one, "ratio": one_by_one / side_by_side}
         found["one_by_one_steps_per_second"] = count * copies / one_by_one
     if len(plans) > 1 and len(held) == count:  # environments of their own: cells of several games fit in one pass
-        clock = StepClock(steps, seconds, accelerate == "full")
-        together = seconds_per_step(policy, held, [*wanted] * len(plans), plans[0], clock, accelerate)
+        clock = StepClock(steps, seconds)
+        together = seconds_per_step(policy, held, [*wanted] * len(plans), plans[0], clock)
         found |= {"one_pass_s": together, "one_pass_steps_per_second": count * copies / together}
     for env in held:
         env.close()
@@ -265,13 +252,9 @@ def main() -> None:
     parser.add_argument(
         "--length", type=float, default=400.0, help="agent steps per episode, for the minutes of all episodes"
     )
-    parser.add_argument(
-        "--accelerate", choices=["auto", "none", "full"], default="auto", help="of cells side by side, on a GPU"
-    )
     parser.add_argument("--no-reference", action="store_true", help="not one cell after the other")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
-    accelerate = acceleration(options.accelerate, torch.device(options.device), ENDLESS)
 
     config = resolve(options.game)
     game = config.game
@@ -284,9 +267,7 @@ def main() -> None:
     for name in options.cells:
         plans = plans_of(name, game, copies, options.precision)
         wanted = cells_of(name, options.game)
-        measured = whole_evaluation(
-            policy, plans, wanted, options.steps, options.seconds, accelerate, not options.no_reference
-        )
+        measured = whole_evaluation(policy, plans, wanted, options.steps, options.seconds, not options.no_reference)
         rounds = config.evaluation.episodes / copies
         measured["minutes_of_all_episodes"] = measured["side_by_side_s"] * rounds * options.length / 60
         wholes.append(told({"evaluation": name} | measured))
@@ -295,7 +276,7 @@ def main() -> None:
     if options.out:
         about = provenance(options.device) | {
             "game": options.game, "agent": options.agent, "eps": "3/255", "unit": "agent steps/s",
-            "precision": options.precision, "length": options.length, "accelerate": accelerate,
+            "precision": options.precision, "length": options.length,
         }  # fmt: skip
         options.out.parent.mkdir(parents=True, exist_ok=True)
         options.out.write_text(

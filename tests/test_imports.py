@@ -11,7 +11,8 @@ PACKAGE = Path(__file__).parents[1] / "bcl"
 # What each room imports, all of it; docs/developing.md says what they hold.
 IMPORTS = {
     "errors": "",
-    "layers": "",
+    "small_convs": "",
+    "layers": "small_convs",
     "settings": "errors",
     "games": "errors settings",
     "processes": "",
@@ -29,10 +30,10 @@ IMPORTS = {
     "envs": "errors games processes",
     "runs": "config curriculum_rules errors processes recipes settings",
     "zoo": "errors runs",
-    "policies": "__init__ envs errors games layers runs settings zoo",
-    "frozen": "layers",
+    "policies": "__init__ envs errors games layers runs settings small_convs zoo",
+    "frozen": "layers small_convs",
     "evaluation": "__init__ attacks bounds device envs errors frozen games policies result runs settings stats",
-    "learners": "attacks bounds config device envs errors losses policies recipes schedules",
+    "learners": "attacks bounds config device envs errors losses policies recipes schedules small_convs",
     "experiment": "__init__ attacks bounds config curriculum curriculum_rules device envs errors evaluation games learners "
     "policies recipes runs settings stats",
     "reports": "__init__ attacks config curriculum_rules device envs errors evaluation experiment games policies result runs "

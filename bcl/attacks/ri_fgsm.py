@@ -55,7 +55,7 @@ class _ManyStarts(ABC):
         batch, actions = clean.shape
         looks = self.leaves_settled and not (obs.is_cuda and torch.cuda.is_current_stream_capturing())
         chunk = self.chunk or (20_480 if obs.is_cuda else 2_048)
-        noise = Starts(generator, obs, looks)
+        noise = StartNoise(generator, obs, looks)
         eps = eps if isinstance(eps, Tensor) else obs.new_full((), eps)
         proven = self._proven(policy, obs, eps) if looks and self.starts > DRAW else None
         rows = torch.arange(batch, device=obs.device)  # that are looked at
@@ -148,7 +148,7 @@ class StartsTogether:
         return self.attacks[0].scan(policy, obs, clean, rank, eps, generator)
 
 
-class Starts:
+class StartNoise:
     """Random starts, the same for all observations of a generator: each still sees independent ones."""
 
     def __init__(self, generator: Randomness, obs: Tensor, looks: bool) -> None:

@@ -1,14 +1,12 @@
 """One loop that plays episodes: for scores, for certificates, and to look at."""
 
 import functools
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Generator, Tensor, nn
-from torch.nn import functional as F
 
 from bcl.attacks import PGD, Attack, Budget, CrossEntropy, LowestScored, Multi, MultiT, Randomness, WorstAction, perturb
 from bcl.attacks.objectives import ascent
@@ -16,22 +14,19 @@ from bcl.attacks.pgd import Together
 from bcl.attacks.ri_fgsm import StartsTogether
 from bcl.attacks.threat import per_sample, refuse_not_finite
 from bcl.bounds import Method, certified, full_precision, input_box, margins
-from bcl.device import Accelerate, Graphed, compiled, compiling, on_stream, quick_kernels
+from bcl.device import Graphed, on_stream
 from bcl.envs import VariedStarts, VectorEnv
 from bcl.envs.vector import seed_list
 from bcl.errors import BclError
 from bcl.evaluation.evaluation import Score
 from bcl.evaluation.plan import Cell, Plan, Precision, Protocol
 from bcl.evaluation.slot import Decided, Slot
-from bcl.frozen import ConvReLU, frozen
+from bcl.frozen import frozen
 from bcl.games import ProcgenGame
 from bcl.policies import Policy, as_float
 from bcl.policies.policy import CUSTOM
 
 Progress = Callable[[int, int], None]
-# Rows that go through a compiled network at once; it is compiled for these sizes alone, each when it is needed, which
-# takes about 15 s. Fewer rows go through eager code.
-SIZES = (128, 192, 256, 384, 512, 1024, 2048)
 PROBE_EVERY = 32  # steps between looks at gradients and certificates
 
 
@@ -60,17 +55,15 @@ def evaluate_cells(
     plan: Plan,
     certificates: Mapping[float, Method] | None = None,
     progress: Progress = lambda steps, episodes: None,
-    accelerate: Accelerate = "none",
 ) -> Iterator[tuple[int, Score]]:
     """Greedy play under attack, all cells at once; each score, with the number of its cell, when it is done.
 
     Every cell has an environment of its own, which may be of another game than the plan's, or `plan.copies()` of one
     that they share. Cells with the same attack are rows of one batch, each with its budget and its own random draws: it
     has the score it would have alone, up to rounding. `certificates`: budgets at which every step, and not every 32nd
-    alone, is compared with this method. `progress` is told the steps of each copy, and the episodes done. `accelerate`:
-    `full` compiles what attacks see.
+    alone, is compared with this method. `progress` is told the steps of each copy, and the episodes done.
     """
-    search = SearchForm(policy, plan.precision, accelerate)
+    search = SearchForm(policy, plan.precision)
     slots = [Slot(cell, plan, policy.device) for cell in cells]
     per_env = envs[0].num_envs // plan.copies()
     shares = [slots[first : first + per_env] for first in range(0, len(slots), per_env)]
@@ -87,13 +80,12 @@ def evaluate_cells(
     groups = [Group(members, decide, probe) for members in together.values()]
     groups.sort(key=lambda group: _waits(group.slots[0].cell.attack))  # others go on meanwhile
     left = [slot for group in groups for slot in group.slots]
-    with compiling(accelerate == "full"):
-        for steps in play(groups, shared_envs):
-            progress(steps, sum(slot.finished for slot in slots))
-            for slot in left:
-                if slot.complete:
-                    yield slots.index(slot), slot.score(search.is_half)
-            left = [slot for slot in left if not slot.complete]
+    for steps in play(groups, shared_envs):
+        progress(steps, sum(slot.finished for slot in slots))
+        for slot in left:
+            if slot.complete:
+                yield slots.index(slot), slot.score(search.is_half)
+        left = [slot for slot in left if not slot.complete]
 
 
 @dataclass(frozen=True, eq=False)
@@ -272,16 +264,15 @@ class Group:
 
 
 class SearchForm(nn.Module):
-    """What attacks look at: the chain, without a dueling value stream. On a GPU images go through a copy with channels
-    last, in half precision if fast. IMPALA's gradients are compiled if asked for; the other networks gain little."""
+    """What attacks look at: the chain, without a dueling value stream. On a GPU images go through its frozen form, in
+    half precision if fast."""
 
-    def __init__(self, policy: Policy, precision: Precision, accelerate: Accelerate = "none") -> None:
+    def __init__(self, policy: Policy, precision: Precision) -> None:
         super().__init__()
         images = len(policy.spec.obs_shape) == 3  # in [0, 1]; half precision would be too coarse for larger numbers
         on_gpu = policy.device.type == "cuda" and images
         ours = policy.spec.kind != CUSTOM
         self.is_half = on_gpu and precision == "fast"
-        self._compiles = accelerate == "full" and policy.spec.kind == "impala"
         self.computes_in = torch.float16 if self.is_half else next(policy.parameters()).dtype
         self._chain = policy.chain()
         if self.is_half or (on_gpu and ours):
@@ -290,55 +281,26 @@ class SearchForm(nn.Module):
         self.low = policy.low
         self.high = policy.high
         self._policy = [policy]  # whose parameters are not this module's
-        self._proofs: dict[tuple[int, int], Proof] = {}  # by how many observations and budgets
-        self._tried = False
-
-    @property
-    def tries_kernels(self) -> bool:
-        """Whether so many gradients of one size are to come that the fastest kernels are worth looking for."""
-        return self._compiles and self.is_half
-
-    def _try_compiling(self, obs: Tensor) -> None:
-        """On what attacks look at first; what PyTorch's compiler cannot do on this machine, eager code can."""
-        self._tried = True
-        try:
-            ascent(CrossEntropy(), self, obs, self.plain(obs).detach())
-        except Exception as error:  # of many kinds, from Python's to the C compiler's
-            self._compiles = False
-            reason = str(error).strip().partition("\n")[0]
-            warnings.warn(f"attacks run uncompiled, which is slower: {reason}", stacklevel=2)
-        else:
-            # What fails later, of other sizes, goes on in eager code; `compiling` puts the setting back.
-            torch._dynamo.config.suppress_errors = True
-
-    def plain(self, obs: Tensor) -> Tensor:
-        """The scores by eager code."""
-        return _scores(self._chain, self.computes_in, obs)
+        self._proofs: dict[tuple[int, int], GraphedProof] = {}  # by how many observations and budgets
 
     def forward(self, obs: Tensor) -> Tensor:
-        worth_it = self._compiles and obs.requires_grad and len(obs) >= SIZES[0]
-        if worth_it and not self._tried:
-            self._try_compiling(obs.detach())
-        if not (worth_it and self._compiles):
-            return self.plain(obs)
-        sizes = SIZES if len(obs) <= SIZES[-1] else SIZES[-1:]  # what is left over of many rows can be any number
-        parts = [_filled(part, sizes) for part in obs.split(SIZES[-1])]
-        scores = compiled(_scores)
-        return torch.cat([scores(self._chain, self.computes_in, part) for part in parts])[: len(obs)]
+        chain = self._chain
+        scores = chain(obs if getattr(chain[0], "converts", False) else obs.to(self.computes_in))
+        return scores.to(torch.promote_types(obs.dtype, torch.float32))
 
     def proves(self, obs: Tensor, eps: Budget) -> Tensor:
         """(N,) where no observation within the budget changes the action; nowhere, if a layer has no bounds."""
         budgets = torch.as_tensor(eps, dtype=obs.dtype, device=obs.device)
         sizes = len(obs), budgets.numel()
         if sizes not in self._proofs:
-            self._proofs[sizes] = Proof(self._policy[0], obs, budgets)
+            self._proofs[sizes] = GraphedProof(self._policy[0], obs, budgets)
         try:
             return self._proofs[sizes](obs, budgets)
         except BclError:
             return torch.zeros(len(obs), dtype=torch.bool, device=obs.device)
 
 
-class Proof:
+class GraphedProof:
     """Where no observation within the budgets changes the action; on a GPU a captured graph of hundreds of kernels."""
 
     def __init__(self, policy: Policy, obs: Tensor, eps: Tensor) -> None:
@@ -354,17 +316,6 @@ class Proof:
 
     def _run(self) -> Tensor:
         return _proven(self._policy, self._obs, self._eps)
-
-
-def _scores(chain: nn.Sequential, dtype: torch.dtype, obs: Tensor) -> Tensor:
-    scores = chain(obs if isinstance(chain[0], ConvReLU) else obs.to(dtype))  # which brings its blocks to that type
-    return scores.to(torch.promote_types(obs.dtype, torch.float32))
-
-
-def _filled(rows: Tensor, sizes: Sequence[int]) -> Tensor:
-    """Rows, and zeros behind them up to the next of some sizes."""
-    missing = next(size for size in sizes if size >= len(rows)) - len(rows)
-    return F.pad(rows, (0, 0) * (rows.dim() - 1) + (0, missing)) if missing else rows
 
 
 def chooser_for(policy: Policy, search: SearchForm, slots: Sequence[Slot]) -> "ActionChooser":
@@ -437,8 +388,7 @@ class ActionChooser:
         if self._attack is None:
             return Decided(clean, clean, clean_obs, _moved(clean_obs, clean_obs), torch.zeros_like(clean) > 0)
         eager = clean_obs.device.type != "cuda"
-        with quick_kernels(self._searched.tries_kernels):
-            seen = perturb(self._attack, self._searched, clean_obs, self._eps, self._generator, check=eager)
+        seen = perturb(self._attack, self._searched, clean_obs, self._eps, self._generator, check=eager)
         actions = self._actions(seen)
         return Decided(actions, clean, seen, _moved(seen, clean_obs), actions != clean)
 
@@ -479,7 +429,7 @@ class Probe:
         with torch.no_grad():
             scores = self._policy(obs)
             again = self._policy(obs)
-            searched = self._searched.plain(obs)  # of other numbers of rows than attacks have
+            searched = self._searched(obs)
         refuse_broken_scores(scores)
         if not searched.isfinite().all():
             raise BclError("the policy's action scores overflow in half precision", "evaluate with precision full")

@@ -10,7 +10,7 @@ import torch
 
 from bcl.attacks import Attack, lacks_source
 from bcl.bounds import METHODS, Method
-from bcl.device import IMAGES_PER_STEP, acceleration, threads, useful_threads
+from bcl.device import threads, useful_threads
 from bcl.envs import VectorEnv
 from bcl.evaluation.certify import USUAL_LENGTH, Certificate, certify, read_certificates
 from bcl.evaluation.evaluation import Key, Score, append_score, longest_episodes, read_scores
@@ -157,8 +157,6 @@ def _play(
     """Scores as they are done; several cells at once, those of one attack together."""
     ordered = _in_order(missing)
     width = cells_at_once(policy, plan)
-    images = sum(network_passes(cell.attack) for cell in missing.values()) * plan.episodes * USUAL_LENGTH
-    accelerate = acceleration("auto", policy.device, images // IMAGES_PER_STEP)
     passes = [ordered[first : first + width] for first in range(0, len(ordered), width)]
     with contextlib.ExitStack() as held:
         made = dict[Conditions, list[VectorEnv]]()
@@ -172,7 +170,7 @@ def _play(
             free = {of: iter(envs) for of, envs in made.items()}
             # In the order of the cells; one that all share is there once.
             envs = [env for of, _ in addresses for env in itertools.islice(free[of], 1)]
-            for number, score in evaluate_cells(policy, envs, cells, plan, certificates, told, accelerate):
+            for number, score in evaluate_cells(policy, envs, cells, plan, certificates, told):
                 overall.end(cells[number], score)
                 yield addresses[number], score  # not by the cell, whose attack may change as it is played
 

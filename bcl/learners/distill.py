@@ -89,8 +89,8 @@ class DistillLearner(ReplayLearner):
             raise ConfigError("distillation needs a paced budget", 'give its stage strategy = "paced"')
         chosen = load_teacher(config.teacher, policy) or teacher or copy.deepcopy(policy)
         self.teacher = chosen.requires_grad_(False)
-        self._student = self._compiled(policy)
-        self._labels = self._compiled(self.teacher)
+        self._student = self._compiled_network(policy)
+        self._labels = self._compiled_network(self.teacher)
         self._margins = self._compiled(training_margins)
         self._scale = torch.zeros((), device=self.device)  # the teacher's usual lead
         self._show = self._graph(self._perturb_victims, "attack")

@@ -11,6 +11,7 @@ from typing import Any, ClassVar, TypeVar
 import torch
 from torch import Generator, Tensor, nn
 
+from bcl import small_convs
 from bcl.attacks import PGD, RIFGSM, Attack, CrossEntropy, Margin, MixedPGD, Objective, attack_by_name, perturb
 from bcl.config import AttackConfig, LearnerConfig
 from bcl.device import Graphed, acceleration, keep_freed_memory, uses_bf16
@@ -86,10 +87,13 @@ class Learner(ABC):
         accelerate = acceleration(config.accelerate, device, config.steps)
         self.graphed = accelerate != "none"
         self.compiles = accelerate == "full"
+        self._has_kernels = (
+            policy.spec.kind == "impala" and self.bf16 and small_convs.available(next(policy.parameters()))
+        )
         self.meter = Meter(env.num_envs, device, driven)
         self._driven = driven
         self._spread = spread
-        self._victim = self._compiled(self._twin())
+        self._victim = self._compiled_network(self._twin())
         # Fixed places that graphs read; schedules write into them without the host waiting.
         self._rate = torch.zeros((), device=device)
         self._eps = torch.zeros((), device=device)
@@ -162,6 +166,10 @@ class Learner(ABC):
 
     def _compiled(self, part: Any) -> Any:
         return torch.compile(part, dynamic=False) if self.compiles else part
+
+    def _compiled_network(self, part: Any) -> Any:
+        """A network, or a method of it, unless kernels of its own are faster than compiled ones."""
+        return part if self._has_kernels else self._compiled(part)
 
     def _twin(self) -> Policy:
         """The policy for attacks: the same weights without gradients, which compiled code would compute."""

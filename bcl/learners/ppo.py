@@ -104,7 +104,7 @@ class PpoLearner(Learner):
         self.adversary = attack
         self.updates = 0
         objective = {"standard": losses.ppo, "at": losses.ppo_adversarial, "radial": losses.ppo_radial}[task.loss]
-        self._network = self._compiled(network.logits_and_value)
+        self._network = self._compiled_network(network.logits_and_value)
         self._score_bounds = self._compiled(score_bounds)
         self._objective = self._compiled(objective)
         device = self.device

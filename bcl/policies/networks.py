@@ -13,6 +13,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from bcl import small_convs
 from bcl.layers import PatchConv, Residual
 
 Activation = Literal["relu", "tanh", "elu"]
@@ -128,14 +129,28 @@ class ActorCritic(nn.Module):
         return _in_full(self.logits, features), _in_full(self.value, features).squeeze(1)
 
     def _features(self, obs: Tensor) -> Tensor:
-        x = obs
         layers = [*self.body]
-        for layer in layers[: self._in_full]:
-            x = _in_full(layer, x)  # bf16 would round a perturbation of 1/255 away
-        if torch.is_autocast_enabled(kind := x.device.type):
-            x = x.to(torch.get_autocast_dtype(kind))  # the largest activations: pooling and adding in half the memory
-        for layer in layers[self._in_full :]:
-            x = layer(x)
+        if not torch.is_autocast_enabled(kind := obs.device.type):
+            return self.body(obs)
+        half = torch.get_autocast_dtype(kind)
+        # The first layers in full precision, since bf16 would round a perturbation of 1/255 away; what they give is the
+        # largest tensor of all, so the rest is in half the memory.
+        if len(layers) > 1 and small_convs.fits_pool(obs, *layers[:2]):
+            x = small_convs.conv_pool(obs, layers[0], half)
+            layers = layers[2:]
+        else:
+            x = obs
+            for layer in layers[: self._in_full]:
+                x = _in_full(layer, x)
+            x = x.to(half)
+            layers = layers[self._in_full :]
+        while layers:
+            layer = layers.pop(0)
+            if layers and small_convs.fits_pool(x, layer, layers[0]):
+                x = small_convs.conv_pool(x, layer)
+                layers.pop(0)
+            else:
+                x = layer(x)
         return x
 
     def chain(self) -> nn.Sequential:
