@@ -15,7 +15,6 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 try:
@@ -32,6 +31,12 @@ CONV = {"BLOCK": 128, "num_warps": 4}
 POOL = {"BLOCK": 64, "num_warps": 4}
 FIRST = {"BLOCK": 128, "num_warps": 4}
 FIRST_GRADIENT = {"BLOCK": 64, "num_warps": 4}
+# Gradients of weights: in one stage, as asynchronous copies would pass by the cache that shifted reads hit
+WEIGHTS = {"BLOCK": 128, "num_warps": 4, "num_stages": 1}
+FIRST_WEIGHTS = {"BLOCK": 128, "num_warps": 4, "num_stages": 1}
+# and programs, of three rows of taps each for all but the first convolution; a multiple of an H200's multiprocessors
+PROGRAMS = 132
+FIRST_PROGRAMS = 528
 
 _LARGEST = 2**31 - 2**20  # offsets are 32 bits; a last program reaches past the end before its mask applies
 
@@ -145,18 +150,13 @@ def _pool_kernel(
 
 
 @_jit
-def _unpool_kernel(
-    grad, taps, out, pixels,
+def _unpooled(
+    grad, taps, image, row, col, live,
     HEIGHT: tl.constexpr, WIDTH: tl.constexpr, CHANNELS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """The gradient of the pooling's input: each pixel sums over the windows, up to four, that it won."""
+    """Each pixel's sum over the windows, up to four, that it won."""
     OUT_HEIGHT: tl.constexpr = (HEIGHT + 1) // 2
     OUT_WIDTH: tl.constexpr = (WIDTH + 1) // 2
-    p = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    col = p % WIDTH
-    row = p // WIDTH % HEIGHT
-    image = p // (HEIGHT * WIDTH)
-    live = p < pixels
     c = tl.arange(0, CHANNELS)
     total = tl.zeros([BLOCK, CHANNELS], dtype=tl.float32)
     for a in tl.static_range(2):
@@ -169,20 +169,34 @@ def _unpool_kernel(
             winner = tl.load(taps + at, mask=inside[:, None], other=255)
             value = tl.load(grad + at, mask=inside[:, None], other=0.0).to(tl.float32)
             total += tl.where(winner.to(tl.int32) == tap[:, None], value, 0.0)
-    tl.store(out + p[:, None] * CHANNELS + c[None, :], total, mask=live[:, None])
+    return total
+
+
+@_jit
+def _unpool_kernel(
+    grad, taps, out, pixels,
+    HEIGHT: tl.constexpr, WIDTH: tl.constexpr, CHANNELS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """The gradient of the pooling's input."""
+    p = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    live = p < pixels
+    total = _unpooled(
+        grad, taps, p // (HEIGHT * WIDTH), p // WIDTH % HEIGHT, p % WIDTH, live, HEIGHT, WIDTH, CHANNELS, BLOCK
+    )
+    tl.store(out + p[:, None] * CHANNELS + tl.arange(0, CHANNELS)[None, :], total, mask=live[:, None])
 
 
 @_jit
 def _patches(
     x, image, row, col, live, image_stride, c_stride, row_stride,
     col_stride, HEIGHT: tl.constexpr, WIDTH: tl.constexpr, C_IN: tl.constexpr,
-    START: tl.constexpr, SIZE: tl.constexpr,
+    SIDE: tl.constexpr, START: tl.constexpr, SIZE: tl.constexpr,
 ):  # fmt: skip
-    """Entries START to START + SIZE of the 5x5 pixels from (row, col) on, counted by row, column and channel."""
+    """Entries START to START + SIZE of the SIDE x SIDE pixels from (row, col) on, by row, column and channel."""
     k = START + tl.arange(0, SIZE)
-    y = row[:, None] + (k // (5 * C_IN))[None, :]
-    z = col[:, None] + (k // C_IN % 5)[None, :]
-    inside = live[:, None] & (k < 25 * C_IN)[None, :] & (y >= 0) & (y < HEIGHT) & (z >= 0) & (z < WIDTH)
+    y = row[:, None] + (k // (SIDE * C_IN))[None, :]
+    z = col[:, None] + (k // C_IN % SIDE)[None, :]
+    inside = live[:, None] & (k < SIDE * SIDE * C_IN)[None, :] & (y >= 0) & (y < HEIGHT) & (z >= 0) & (z < WIDTH)
     at = image[:, None] * image_stride + (k % C_IN)[None, :] * c_stride + y * row_stride + z * col_stride
     return tl.load(x + at, mask=inside, other=0.0)
 
@@ -217,10 +231,10 @@ def _first_kernel(
     o = tl.arange(0, C_OUT)
     kind = weight.dtype.element_ty
     most = _patches(
-        x, image, row - 2, col - 2, live, image_stride, c_stride, row_stride, col_stride, HEIGHT, WIDTH, C_IN, 0, 64
+        x, image, row - 2, col - 2, live, image_stride, c_stride, row_stride, col_stride, HEIGHT, WIDTH, C_IN, 5, 0, 64
     ).to(kind)
     rest = _patches(
-        x, image, row - 2, col - 2, live, image_stride, c_stride, row_stride, col_stride, HEIGHT, WIDTH, C_IN, 64, 16
+        x, image, row - 2, col - 2, live, image_stride, c_stride, row_stride, col_stride, HEIGHT, WIDTH, C_IN, 5, 64, 16
     ).to(kind)
     best = tl.full([BLOCK, C_OUT], float("-inf"), dtype=tl.float32)
     winner = tl.full([BLOCK, C_OUT], 4, dtype=tl.int32)
@@ -283,6 +297,67 @@ def _first_gradient_kernel(
     tl.store(out + at, total, mask=inside)
 
 
+@_jit
+def _weights_kernel(
+    x, grad, out, pixels,
+    HEIGHT: tl.constexpr, WIDTH: tl.constexpr, C_IN: tl.constexpr, C_OUT: tl.constexpr, RELU_IN: tl.constexpr,
+    BLOCK: tl.constexpr,
+):  # fmt: skip
+    """A part of the sums over pixels that are the gradients of a row of taps, and of the bias for the last row."""
+    dy = tl.program_id(1) - 1
+    k = tl.arange(0, 4 * C_IN)  # the three taps, side by side in memory as in the result, then a one and zeros
+    o = tl.arange(0, C_OUT)
+    outside = tl.where(k == 3 * C_IN, 1.0, 0.0).to(x.dtype.element_ty)[None, :]
+    total = tl.zeros([4 * C_IN, C_OUT], dtype=tl.float32)
+    block = tl.program_id(0)
+    while block * BLOCK < pixels:  # the interpreter knows no `range` of what it has in tensors
+        p = block * BLOCK + tl.arange(0, BLOCK)
+        row = p // WIDTH % HEIGHT + dy
+        col = (p % WIDTH)[:, None] + (k // C_IN - 1)[None, :]
+        live = p < pixels
+        given = tl.load(grad + p[:, None] * C_OUT + o[None, :], mask=live[:, None], other=0.0)
+        inside = (live & (row >= 0) & (row < HEIGHT))[:, None] & (k < 3 * C_IN)[None, :] & (col >= 0) & (col < WIDTH)
+        seen = tl.load(x + (p + dy * WIDTH - 1)[:, None] * C_IN + k[None, :], mask=inside, other=outside)
+        if RELU_IN:
+            seen = tl.where(seen > 0, seen, tl.zeros_like(seen))
+            # the one once more: else the compiler moves the relu behind the transposition, with many more barriers
+            seen = tl.where((k == 3 * C_IN)[None, :], outside, seen)
+        total = tl.dot(tl.trans(seen), given, total)
+        block += tl.num_programs(0)
+    at = (dy + 1) * 3 * C_IN + k
+    mine = (k < 3 * C_IN) | (at == 9 * C_IN)
+    tl.store(out + (tl.program_id(0) * (9 * C_IN + 1) + at)[:, None] * C_OUT + o[None, :], total, mask=mine[:, None])
+
+
+@_jit
+def _first_weights_kernel(
+    x, grad, taps, out, pixels,
+    image_stride, c_stride, row_stride, col_stride,
+    HEIGHT: tl.constexpr, WIDTH: tl.constexpr, C_IN: tl.constexpr, C_OUT: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """The same for the first convolution, all taps together, from the pooled gradient."""
+    k = tl.arange(0, 32)
+    o = tl.arange(0, C_OUT)
+    total = tl.zeros([32, C_OUT], dtype=tl.float32)
+    block = tl.program_id(0)
+    while block * BLOCK < pixels:
+        p = block * BLOCK + tl.arange(0, BLOCK)
+        col = p % WIDTH
+        row = p // WIDTH % HEIGHT
+        image = p // (HEIGHT * WIDTH)
+        live = p < pixels
+        seen = _patches(
+            x, image, row - 1, col - 1, live, image_stride, c_stride, row_stride, col_stride, HEIGHT, WIDTH, C_IN,
+            3, 0, 32,
+        )  # fmt: skip
+        given = _unpooled(grad, taps, image, row, col, live, HEIGHT, WIDTH, C_OUT, BLOCK).to(seen.dtype)
+        seen = tl.where((k == 9 * C_IN)[None, :], 1.0, seen).to(given.dtype)
+        total = tl.dot(tl.trans(seen), given, total)
+        block += tl.num_programs(0)
+    at = (tl.program_id(0) * (9 * C_IN + 1) + k)[:, None] * C_OUT + o[None, :]
+    tl.store(out + at, total, mask=(k <= 9 * C_IN)[:, None])
+
+
 # Calls of the kernels
 
 
@@ -336,8 +411,7 @@ def _first(x: Tensor, weight: Tensor, bias: Tensor, dtype: torch.dtype) -> tuple
     """Convolution of an observation and pooling; computes in the dtype of the weights (float32: TF32)."""
     batch, c_in, height, width = x.shape
     c_out = weight.shape[3]
-    if sum((size - 1) * stride for size, stride in zip(x.shape, x.stride(), strict=True)) > _LARGEST:
-        x = x.contiguous()  # a view of something larger
+    x = _within_reach(x)
     out = _empty(x, (batch, c_out, (height + 1) // 2, (width + 1) // 2), dtype)
     taps = torch.empty_like(out, dtype=torch.uint8)
     pixels = out.numel() // c_out
@@ -367,14 +441,43 @@ def _empty(like: Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     return out
 
 
-def _weight_gradients(grad: Tensor, x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Of prepared weights and of the bias."""
-    usual = weight.permute(3, 2, 0, 1).to(x.dtype)
-    one = [1, 1]
-    _, of_weight, of_bias = torch.ops.aten.convolution_backward(
-        grad.to(x.dtype), x, usual, [usual.shape[0]], one, one, one, False, [0, 0], 1, [False, True, True]
+def _within_reach(x: Tensor) -> Tensor:
+    """A copy of what is a view of something too large for offsets of 32 bits."""
+    far = sum((size - 1) * stride for size, stride in zip(x.shape, x.stride(), strict=True)) > _LARGEST
+    return x.contiguous() if far else x
+
+
+def _weight_gradients(grad: Tensor, x: Tensor, weight: Tensor, relu_in: bool = False) -> tuple[Tensor, Tensor]:
+    """Of prepared weights and of the bias, for the convolution of x or relu(x)."""
+    height, width = x.shape[2:]
+    c_in, c_out = weight.shape[2:]
+    pixels = grad.numel() // c_out
+    programs = min(PROGRAMS, triton.cdiv(pixels, WEIGHTS["BLOCK"]))
+    parts = torch.empty((programs, 9 * c_in + 1, c_out), dtype=torch.float32, device=x.device)
+    _weights_kernel[(programs, 3)](
+        x, grad, parts, pixels, HEIGHT=height, WIDTH=width, C_IN=c_in, C_OUT=c_out, RELU_IN=relu_in, **WEIGHTS
     )
-    return of_weight.permute(2, 3, 1, 0).to(weight.dtype), of_bias.float()
+    return _sum_of(parts, weight)
+
+
+def _first_weight_gradients(grad: Tensor, taps: Tensor, x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    """The same for the first convolution, of the pooled gradient; computes in x's dtype (float32: TF32)."""
+    batch, c_in, height, width = x.shape
+    c_out = weight.shape[3]
+    x = _within_reach(x)
+    pixels = batch * height * width
+    programs = min(FIRST_PROGRAMS, triton.cdiv(pixels, FIRST_WEIGHTS["BLOCK"]))
+    parts = torch.empty((programs, 9 * c_in + 1, c_out), dtype=torch.float32, device=x.device)
+    _first_weights_kernel[(programs,)](
+        x, grad, taps, parts, pixels, *x.stride(), HEIGHT=height, WIDTH=width, C_IN=c_in, C_OUT=c_out, **FIRST_WEIGHTS
+    )
+    return _sum_of(parts, weight)
+
+
+def _sum_of(parts: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    """The gradients of weights and bias; always summed in the same order, unlike with atomic additions."""
+    total = parts.sum(0)
+    return total[:-1].view(weight.shape).to(weight.dtype), total[-1]
 
 
 class ResidualFunction(torch.autograd.Function):
@@ -396,7 +499,7 @@ class ResidualFunction(torch.autograd.Function):
         if ctx.needs_input_grad[0]:
             of_x = _convolve(of_between, first, flip=True, ref=x, add=grad)
         if any(ctx.needs_input_grad[1:]):
-            of_first, of_first_bias = _weight_gradients(of_between, F.relu(x), first)
+            of_first, of_first_bias = _weight_gradients(of_between, x, first, relu_in=True)
             of_second, of_second_bias = _weight_gradients(grad, between, second)
         return of_x, of_first, of_first_bias, of_second, of_second_bias
 
@@ -418,15 +521,18 @@ class ConvPoolFunction(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, taps = ctx.saved_tensors
         grad = _channels_last(grad)
-        first = x.shape[1] <= 3
+        of_weights = any(ctx.needs_input_grad[1:])
         of_x = of_weight = of_bias = None
-        if first and ctx.needs_input_grad[0]:
-            of_x = _first_gradient(grad, taps, weight, x)
-        if any(ctx.needs_input_grad[1:]) or not first:
-            unpooled = _unpool(grad, taps, *x.shape[2:])
-            if not first and ctx.needs_input_grad[0]:
-                of_x = _convolve(unpooled.to(x.dtype), weight, flip=True)
-            if any(ctx.needs_input_grad[1:]):
+        if x.shape[1] <= 3:
+            if ctx.needs_input_grad[0]:
+                of_x = _first_gradient(grad, taps, weight, x)
+            if of_weights:
+                of_weight, of_bias = _first_weight_gradients(grad, taps, x, weight)
+        else:
+            unpooled = _unpool(grad, taps, *x.shape[2:]).to(x.dtype)
+            if ctx.needs_input_grad[0]:
+                of_x = _convolve(unpooled, weight, flip=True)
+            if of_weights:
                 of_weight, of_bias = _weight_gradients(unpooled, x, weight)
         return of_x, of_weight, of_bias, None
 

@@ -35,6 +35,7 @@ NOT_RUN = {
     r"bcl train (bank_heist|road_runner) .*--recipe distilled": "the start must play the game, which few steps do not teach; tests/experiment/test_phases_paced.py has a short one",
     r"tensorboard ": "serves until it is stopped",
     r"python benchmarks/curriculum.py .*--recipe": "trains curricula; tests/test_benchmarks.py does so with few steps",
+    r"python benchmarks/impala.py": "needs a GPU with Triton",
     r"python benchmarks/evaluate.py .*--cells": "plays whole suites; tests/test_benchmarks.py does so with one attack",
     r"python benchmarks/(campaign|minutes).py": "trains for minutes, and reads what that left; tests/test_benchmarks.py has both in short",
     r"python benchmarks/publish.py": "needs an agent and its results, and writes into the package; tests/test_zoo.py publishes one",

@@ -144,6 +144,52 @@ def test_a_convolution_with_its_pooling(c_in, c_out, dtype, batch, size, layout)
     assert c_in > 3 or ours[1].stride() == x.stride()
 
 
+@pytest.fixture
+def few_programs(monkeypatch):
+    """So that small batches are several blocks of each program, which the last of them does not fill."""
+    monkeypatch.setattr(small_convs, "PROGRAMS", 2)
+    monkeypatch.setattr(small_convs, "FIRST_PROGRAMS", 2)
+    monkeypatch.setattr(small_convs, "WEIGHTS", {**small_convs.WEIGHTS, "BLOCK": 64})
+    monkeypatch.setattr(small_convs, "FIRST_WEIGHTS", {**small_convs.FIRST_WEIGHTS, "BLOCK": 32})
+
+
+@pytest.mark.parametrize(("c_in", "c_out"), [(16, 16), (16, 32), (32, 32), (32, 16)])
+@pytest.mark.parametrize("relu_in", [False, True])
+@pytest.mark.parametrize("batch", [1, 7])
+def test_the_gradients_of_weights(c_in, c_out, relu_in, batch, few_programs):
+    x, grad = (random(batch, c, 7, 9, layout=torch.channels_last).detach() for c in (c_in, c_out))
+    layer = conv(c_in, c_out)
+    weight, _ = small_convs.prepare(layer, HALF)
+    ours = small_convs._weight_gradients(grad, x, weight, relu_in)
+    y, a = doubles(x, layer)
+    theirs = torch.autograd.grad(a(F.relu(y) if relu_in else y), [*a.parameters()], grad.double())
+    check([ours[0].permute(3, 2, 0, 1), ours[1]], theirs)
+    assert [one.dtype for one in ours] == [HALF, torch.float32]
+    assert all(map(torch.equal, ours, small_convs._weight_gradients(grad, x, weight, relu_in)))
+
+
+@layouts
+@pytest.mark.parametrize(("c_in", "c_out", "dtype"), [(3, 16, HALF), (3, 16, torch.float32), (1, 32, torch.float32)])
+def test_the_gradients_of_the_first_weights(c_in, c_out, dtype, layout, few_programs):
+    x = random(5, c_in, 9, 8, dtype=dtype, layout=layout).detach()
+    weight, bias = small_convs.prepare(conv(c_in, c_out), dtype)
+    out, taps = small_convs._first(x, weight, bias, HALF)
+    grad = random(*out.shape, layout=torch.channels_last).detach()
+    ours = small_convs._first_weight_gradients(grad, taps, x, weight)
+    y, a = doubles(x, nn.Conv2d(c_in, c_out, 3))
+    unpooled = small_convs._unpool(grad.double(), taps, 9, 8)
+    check([ours[0].permute(3, 2, 0, 1), ours[1]], torch.autograd.grad(a(y), [*a.parameters()], unpooled))
+    assert [one.dtype for one in ours] == [dtype, torch.float32]
+    assert all(map(torch.equal, ours, small_convs._first_weight_gradients(grad, taps, x, weight)))
+
+
+def test_the_gradients_of_the_first_weights_for_a_view_of_observations():
+    x = torch.rand(2, 6, 7, 20, device=DEVICE)[:, ::2, :, 3:12]
+    layer = conv(3, 16)
+    ours, theirs = (gradients(small_convs.conv_pool(y, layer), [*layer.parameters()]) for y in (x, x.contiguous()))
+    check(ours, theirs, tolerance=1e-5)
+
+
 @pytest.mark.parametrize("size", [(8, 8), (5, 7), (1, 1), (2, 3)])
 @pytest.mark.parametrize("values", [1, 2, 1000])
 def test_pooling_and_its_ties(size, values):
@@ -240,6 +286,24 @@ def test_a_cuda_graph():
         (result,) = torch.autograd.grad(chain(x).float().sum(), x)
     graph.replay()
     assert torch.equal(result, expected)
+
+
+@needs_gpu
+def test_a_cuda_graph_of_training():
+    network = impala(dtype=torch.bfloat16)
+    x = torch.rand(5, 3, 64, 64, device=DEVICE)
+
+    def step():
+        with torch.autocast("cuda", torch.bfloat16, cache_enabled=False):
+            out = network(x)
+        return torch.autograd.grad(out.float().sum(), weights_of(network))
+
+    expected = step()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        results = step()
+    graph.replay()
+    check(results, expected, tolerance=1e-4)
 
 
 def test_other_convolutions_are_refused():

@@ -95,15 +95,16 @@ class _ManyStarts(ABC):
         """Of the starts at `noise` (count, B or 1, *shape) in shares of eps, the chosen ones (B, *shape) and by what
         they were chosen (B,): the rank of the action reached, then the number of the start, counted from `first`."""
         count, batch = len(noise), len(obs)
-        # In the type in which the policy computes, half the memory where that is half precision: it sees the same.
-        images = obs.new_empty(count, *obs.shape, dtype=getattr(policy, "computes_in", obs.dtype))
+        lo, hi = Ball.around(policy, obs, eps)
+        # In the type in which the policy computes, half the memory where that is half precision.
+        kind = getattr(policy, "computes_in", obs.dtype)
+        middle, lo, hi, noise, eps = (x.to(kind) for x in (obs, lo, hi, noise, eps))
         clean_copies = clean.expand(count, *clean.shape).flatten(0, 1)
-        torch.addcmul(obs, noise, eps, out=images)
+        images = torch.addcmul(middle, noise, eps)
         _, _, gradient = ascent(CrossEntropy(), policy, images.flatten(0, 1), clean_copies)
         # As in `_step`, written over the points at which the gradients were taken.
-        torch.addcmul(obs, noise, eps, value=-1, out=images)
+        torch.addcmul(middle, noise, eps, value=-1, out=images)
         images.add_(gradient.view_as(images).sign(), alpha=ALPHA)
-        lo, hi = (bound.to(images.dtype) for bound in Ball.around(policy, obs, eps))
         images.clamp_(lo, hi)
         reached = policy(images.flatten(0, 1)).argmax(dim=1).view(count, batch)
         order = torch.arange(first, first + count, device=obs.device).unsqueeze(1)
