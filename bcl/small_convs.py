@@ -102,7 +102,7 @@ def _conv_kernel(
         inside = live & (row + dy >= 0) & (row + dy < HEIGHT) & (col + dx >= 0) & (col + dx < WIDTH)
         seen = tl.load(x + (p + dy * WIDTH + dx)[:, None] * C_IN + c[None, :], mask=inside[:, None], other=0.0)
         if RELU_IN:
-            seen = tl.where(seen > 0, seen, tl.zeros_like(seen))
+            seen = tl.where(seen < 0, tl.zeros_like(seen), seen)  # NaN stays, as in PyTorch
         if FLIP:
             kernel = tl.load(weight + (8 - tap) * C_IN * C_OUT + o[None, :] * C_IN + c[:, None])
         else:
@@ -111,7 +111,7 @@ def _conv_kernel(
     if HAS_BIAS:
         total += tl.load(bias + o)[None, :]
     if RELU_OUT:
-        total = tl.maximum(total, 0.0)
+        total = tl.where(total < 0, 0.0, total)
     at = p[:, None] * C_OUT + o[None, :]
     if MASK:
         total = tl.where(tl.load(ref + at, mask=live[:, None], other=0.0) > 0, total, 0.0)
@@ -142,8 +142,9 @@ def _pool_kernel(
         inside = live & (row + dy >= 0) & (row + dy < HEIGHT) & (col + dx >= 0) & (col + dx < WIDTH)
         at = (centre + dy * WIDTH + dx)[:, None] * CHANNELS + c[None, :]
         value = tl.load(x + at, mask=inside[:, None], other=float("-inf")).to(tl.float32)
-        winner = tl.where(value > best, tap, winner)
-        best = tl.maximum(value, best)
+        wins = (value > best) | (value != value)
+        winner = tl.where(wins, tap, winner)
+        best = tl.where(wins, value, best)
     at = q[:, None] * CHANNELS + c[None, :]
     tl.store(out + at, best, mask=live[:, None])
     tl.store(taps + at, winner.to(tl.uint8), mask=live[:, None])
@@ -245,8 +246,9 @@ def _first_kernel(
         value = tl.dot(rest, _patch_weights(weight, tap, C_IN, C_OUT, 64, 16), value)
         inside = (row + dy >= 0) & (row + dy < HEIGHT) & (col + dx >= 0) & (col + dx < WIDTH)
         value = tl.where(inside[:, None], value, float("-inf"))
-        winner = tl.where(value > best, tap, winner)
-        best = tl.maximum(value, best)
+        wins = (value > best) | (value != value)
+        winner = tl.where(wins, tap, winner)
+        best = tl.where(wins, value, best)
     at = q[:, None] * C_OUT + o[None, :]
     tl.store(out + at, best + tl.load(bias + o)[None, :], mask=live[:, None])
     tl.store(taps + at, winner.to(tl.uint8), mask=live[:, None])
@@ -319,7 +321,7 @@ def _weights_kernel(
         inside = (live & (row >= 0) & (row < HEIGHT))[:, None] & (k < 3 * C_IN)[None, :] & (col >= 0) & (col < WIDTH)
         seen = tl.load(x + (p + dy * WIDTH - 1)[:, None] * C_IN + k[None, :], mask=inside, other=outside)
         if RELU_IN:
-            seen = tl.where(seen > 0, seen, tl.zeros_like(seen))
+            seen = tl.where(seen < 0, tl.zeros_like(seen), seen)
             # the one once more: else the compiler moves the relu behind the transposition, with many more barriers
             seen = tl.where((k == 3 * C_IN)[None, :], outside, seen)
         total = tl.dot(tl.trans(seen), given, total)

@@ -1,5 +1,7 @@
 """Frozen networks are the same function with the same gradients, whatever their sizes."""
 
+import copy
+
 import pytest
 import torch
 from torch import nn
@@ -69,10 +71,13 @@ def test_half_precision_on_a_gpu_is_close(name: str) -> None:
     torch.manual_seed(0)
     chain = CHAINS[name]().cuda()
     obs = torch.rand(64, *SHAPES[name], device="cuda", requires_grad=True)
-    quick = frozen(chain, torch.float16)
-    scores, expected = quick(obs if isinstance(quick[0], ConvReLU) else obs.half()), chain(obs)
-    assert (scores - expected).norm() < 5e-3 * expected.norm()
+    expected = chain(obs)
     weights = torch.randn_like(expected)
-    (gradient,) = torch.autograd.grad((scores * weights).sum(), obs)
     (wanted,) = torch.autograd.grad((expected * weights).sum(), obs)
-    assert (gradient - wanted).norm() < 2e-2 * wanted.norm()
+    errors = []
+    for network in (frozen(chain, torch.float16), copy.deepcopy(chain).half()):
+        scores = network(obs if getattr(network[0], "converts", False) else obs.half())
+        assert (scores - expected).norm() < 5e-3 * expected.norm()
+        (gradient,) = torch.autograd.grad((scores * weights).sum(), obs)
+        errors.append(float((gradient - wanted).norm() / wanted.norm()))
+    assert errors[0] < 1.3 * errors[1], "rounding turns as many ReLUs as in PyTorch's own layers"

@@ -205,6 +205,19 @@ def test_pooling_and_its_ties(size, values):
     )
 
 
+@pytest.mark.parametrize("channels", [3, 16])
+def test_what_is_no_number_stays_none(channels):
+    x = torch.rand(1, channels, 8, 8).half().to(DEVICE, memory_format=torch.channels_last)
+    x[0, 1, 3, 3] = float("nan")
+    pooled = small_convs.conv_pool(x, conv(channels, 16))
+    expected = F.max_pool2d(conv(channels, 16)(x.float()), 3, stride=2, padding=1)
+    assert torch.equal(pooled.isnan(), expected.isnan())
+    assert pooled.isnan().any()
+    assert not pooled.isnan().all()
+    after = small_convs.residual(pooled, conv(16, 16), conv(16, 16))
+    assert after[pooled.isnan()].isnan().all()
+
+
 def test_ties_of_the_first_convolution_go_to_the_first_pixel():
     x = torch.zeros(1, 3, 6, 6, dtype=HALF, device=DEVICE)
     _, ours = small_convs._first(x, *small_convs.prepare(conv(3, 16), HALF), HALF)
