@@ -214,8 +214,8 @@ class PpoConfig:
     """Of forward and backward passes; `auto`: bf16 for images on a whole GPU, else fp32. First and last layers stay
     fp32."""
     accelerate: Literal["auto", "none", "graphs", "full"] = "auto"
-    """On a GPU: `graphs` makes every step one CUDA graph, `full` also compiles network and loss; `auto`: compiled where
-    a C compiler is there and the run has a million steps or more, else graphs."""
+    """On a GPU: `graphs` makes every step one CUDA graph, `full` also compiles network (not IMPALA in bf16) and loss;
+    `auto`: compiled where a C compiler is there and the run has a million steps or more, else graphs."""
     log_steps: Count = 50_000
     """Agent steps between rows of metrics, at least one rollout."""
     checkpoint_minutes: Positive = 10.0
@@ -294,8 +294,8 @@ class DistillConfig:
     """Of forward and backward passes; `auto`: bf16 for images on a whole GPU, else fp32. First and last layers stay
     fp32."""
     accelerate: Literal["auto", "none", "graphs", "full"] = "auto"
-    """On a GPU: `graphs` makes every step one CUDA graph, `full` also compiles the networks; `auto`: compiled where a C
-    compiler is there and the run has a million steps or more, else graphs."""
+    """On a GPU: `graphs` makes every step one CUDA graph, `full` also compiles the networks (not IMPALA in bf16);
+    `auto`: compiled where a C compiler is there and the run has a million steps or more, else graphs."""
     log_steps: Count = 3_200
     """Agent steps between rows of metrics, at each of which the budget may rise."""
     checkpoint_minutes: Positive = 10.0

@@ -66,11 +66,12 @@ class Graphed(Generic[T]):
             torch.cuda.current_stream().wait_stream(self._stream)
             return result
         if self._graph is None:
-            self._graph = torch.cuda.CUDAGraph()
+            graph = torch.cuda.CUDAGraph()
             for generator in self._generators:
-                self._graph.register_generator_state(generator)
-            with torch.cuda.graph(self._graph, stream=self._stream):
+                graph.register_generator_state(generator)
+            with torch.cuda.graph(graph, stream=self._stream):
                 self._output = function()
+            self._graph = graph  # not before: what failed is no graph
         self._graph.replay()
         return self._output
 

@@ -18,6 +18,8 @@ def frozen(chain: nn.Sequential, dtype: torch.dtype) -> nn.Sequential:
     """The same function of observations, as a copy: layers that one kernel can compute are one, images have their
     channels last throughout, and no weight has a gradient. What it has no other form for is copied as it is."""
     layers: list[Any] = [copy.deepcopy(layer).requires_grad_(False).to(dtype) for layer in chain]
+    if any(module._forward_hooks or module._forward_pre_hooks for module in chain.modules()):
+        return nn.Sequential(*layers)  # which another form would not call
     small = dtype in small_convs.HALVES and small_convs.available(next(chain.parameters()))
     found: list[nn.Module] = []
     channels = 0  # of the image that reached here with its channels last
@@ -87,6 +89,8 @@ class FrozenConvPool(nn.Module):
         self.register_buffer("bias", bias.detach())
 
     def forward(self, x: Tensor) -> Tensor:
+        if x.shape[1] not in small_convs.FIRST_WIDTHS:  # else the kernel does it
+            x = x.to(self.weight.dtype)
         return small_convs.ConvPoolFunction.apply(x, self.weight, self.bias, self.weight.dtype)
 
 
@@ -162,7 +166,8 @@ class _Blocks(Function):
     def forward(ctx: Any, x: Tensor, block: int, dtype: torch.dtype) -> Tensor:
         ctx.block = block
         ctx.dtype = x.dtype
-        tiles = _tiles(x, block).permute(0, 2, 4, 1, 3, 5)  # (B, rows, columns, C, block, block)
+        tiles = x.unflatten(3, (-1, block)).unflatten(2, (-1, block))  # (B, C, rows, block, columns, block)
+        tiles = tiles.permute(0, 2, 4, 1, 3, 5)
         return torch.empty(tiles.shape, dtype=dtype, device=x.device).copy_(tiles).flatten(3).permute(0, 3, 1, 2)
 
     @staticmethod
@@ -172,8 +177,3 @@ class _Blocks(Function):
         tiles = gradient.permute(0, 2, 3, 1).unflatten(3, (-1, block, block)).permute(0, 3, 1, 4, 2, 5)
         at_pixels = torch.empty(tiles.shape, dtype=ctx.dtype, device=gradient.device).copy_(tiles)
         return at_pixels.flatten(4).flatten(2, 3), None, None
-
-
-def _tiles(x: Tensor, block: int) -> Tensor:
-    """(B, C, rows, block, columns, block), a view."""
-    return x.unflatten(3, (-1, block)).unflatten(2, (-1, block))

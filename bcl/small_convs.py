@@ -10,12 +10,15 @@ Weights come "prepared", as (3, 3, C_in, C_out); preparing is differentiable, so
 
 from __future__ import annotations  # triton's names in the signatures of kernels are not looked up where it is missing
 
+import functools
 import os
+import warnings
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 try:
     import triton  # type: ignore[import-not-found, unused-ignore]
@@ -46,8 +49,27 @@ def _jit(kernel: Callable[..., Any]) -> Any:
 
 
 def available(x: Tensor) -> bool:
-    """Whether the kernels run where x lies: on a GPU with Triton, or on a CPU that Triton imitates one on."""
-    return triton is not None and (x.is_cuda or os.environ.get("TRITON_INTERPRET") == "1")
+    """Whether the kernels run where x lies: on a GPU for which Triton can build, or on a CPU where it interprets."""
+    if triton is None:
+        return False
+    return _builds(x.device) if x.is_cuda else os.environ.get("TRITON_INTERPRET") == "1"
+
+
+@functools.cache
+def _builds(device: torch.device) -> bool:
+    """Tried once: Triton needs a C compiler and Python's headers, and does not know every GPU."""
+    try:
+        _pool(torch.zeros(1, WIDTHS[0], 2, 2, dtype=HALVES[0], device=device), HALVES[0])
+    except Exception as error:  # of many kinds, from Python's to the C compiler's
+        reason = str(error).strip().partition("\n")[0]
+        warnings.warn(f"IMPALA runs on PyTorch's layers, which is slower: {reason}", stacklevel=2)
+        return False
+    return True
+
+
+def most_rows(height: int, width: int) -> int:
+    """Observations of this size that fit into a batch, whatever the network."""
+    return _LARGEST // (WIDTHS[-1] * height * width)
 
 
 def fits_residual(x: Tensor) -> bool:
@@ -75,7 +97,8 @@ def _is_plain(conv: nn.Conv2d) -> bool:
 
 def _runs_on(x: Tensor, channels: int) -> bool:
     batch, _, height, width = x.shape
-    return batch * height * width * channels < _LARGEST and available(x) and not torch.compiler.is_compiling()
+    small = not torch.compiler.is_compiling() and batch * height * width * channels < _LARGEST
+    return small and available(x)
 
 
 # Kernels. A program works on BLOCK pixels, counted over the whole batch, and on all channels.
@@ -493,6 +516,7 @@ class ResidualFunction(torch.autograd.Function):
         return _convolve(between, second, second_bias, add=x)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, between, first, second = ctx.saved_tensors
         grad = _channels_last(grad)
@@ -520,6 +544,7 @@ class ConvPoolFunction(torch.autograd.Function):
         return out
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, taps = ctx.saved_tensors
         grad = _channels_last(grad)

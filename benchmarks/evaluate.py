@@ -9,10 +9,10 @@ The one-at-a-time loop is how the reference code evaluates: batch 1, a step at a
 an H200 and 16 cores were 15.6 (PGD-30), 177 (RI-FGSM) and 114 (Multi-T) agent steps/s.
 
 `--cells` compares whole evaluations, one cell after the other, in which no observation is left alone, against several
-side by side: PGD-30 and the suite `paper` at the budgets of the game's preset, `strong` at one of them, and for Procgen PGD-30 at these budgets on training levels and on
-all levels, there also all of them in one pass. Every pass is played for `--steps` steps of each copy, or `--seconds`,
-from the fifth step on, when emulators are made and graphs captured. So it is the rate while all
-cells are played; what a whole evaluation takes goes by `--length`.
+side by side: PGD-30 and the suite `paper` at the budgets of the game's preset, `strong` at one of them, and for Procgen
+PGD-30 at these budgets on training levels and on all levels, there also all of them in one pass. Every pass is played
+for `--steps` steps of each copy, or `--seconds`, from the fifth step on, when emulators are made, 0.15 s each, and
+graphs captured. So it is the rate while all cells are played; what a whole evaluation takes goes by `--length`.
 
 `--decisions` times single decisions without the game, for every attack of `strong`: all copies at one budget, and at
 all budgets of the preset as rows of one batch. So it says which attack a GPU has room for.

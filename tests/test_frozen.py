@@ -56,6 +56,13 @@ def test_the_papers_network_has_no_layer_left_as_it_was() -> None:
     assert isinstance(CHAINS["the paper's"]()[0], PatchConv)
 
 
+def test_layers_with_hooks_stay_as_they_are() -> None:
+    chain = nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(2 * 6 * 6, 3))
+    chain[0].register_forward_pre_hook(lambda layer, given: (2 * given[0] - 1,))
+    obs = torch.rand(2, 1, 8, 8)
+    torch.testing.assert_close(frozen(chain, torch.float32)(obs), chain(obs))
+
+
 def test_observations_are_brought_to_the_type_of_the_network() -> None:
     obs = torch.rand(2, 1, 84, 84, requires_grad=True)
     scores = frozen(CHAINS["the paper's"](), torch.float64)(obs)

@@ -32,7 +32,7 @@ IMPORTS = {
     "zoo": "errors runs",
     "policies": "__init__ envs errors games layers runs settings small_convs zoo",
     "frozen": "layers small_convs",
-    "evaluation": "__init__ attacks bounds device envs errors frozen games policies result runs settings stats",
+    "evaluation": "__init__ attacks bounds device envs errors frozen games policies result runs settings small_convs stats",
     "learners": "attacks bounds config device envs errors losses policies recipes schedules small_convs",
     "experiment": "__init__ attacks bounds config curriculum curriculum_rules device envs errors evaluation games learners "
     "policies recipes runs settings stats",

@@ -269,6 +269,15 @@ def test_all_of_impala_with_frozen_weights(dtype, layout):
     assert not any(parameter.requires_grad for parameter in chain.parameters())
 
 
+@pytest.mark.parametrize("dtype", [HALF, torch.float32])
+def test_a_frozen_network_that_begins_with_many_channels(dtype):
+    chain = nn.Sequential(conv(16, 32), nn.MaxPool2d(3, 2, 1), nn.Flatten(), nn.Linear(32 * 16, 3)).to(DEVICE)
+    x = torch.rand(2, 16, 8, 8).to(dtype).to(DEVICE).requires_grad_()
+    scores = frozen(chain, HALF)(x)
+    check([scores], [chain(x.float())], tolerance=5e-3)
+    assert torch.autograd.grad(scores.sum(), x)[0].dtype == dtype
+
+
 @needs_gpu
 def test_training_in_bfloat16_does_not_round_the_observations():
     network = impala(dtype=torch.bfloat16)

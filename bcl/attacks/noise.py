@@ -9,6 +9,7 @@ from torch import Generator, Tensor
 from bcl.attacks.objectives import lead
 from bcl.attacks.threat import AttackedPolicy, Ball, Budget, Randomness, demand, per_sample
 
+WINDOWS = 64  # queries whose windows are drawn at once
 SQUARE_HALVINGS = (10, 50, 200, 500, 1000, 2000, 4000, 6000, 8000)  # per 10,000 queries
 
 
@@ -47,13 +48,14 @@ class Square:
         least = lead(policy(best), action)
         places = 10_000 * torch.arange(1, self.queries, device=obs.device)
         halvings = sum((places > at * self.queries).double() for at in SQUARE_HALVINGS)
-        windows = Windows.draw(obs, self.area / 2**halvings, generator)
-        for query in range(self.queries - 1):
-            inside, up = windows[query]
-            tried = torch.where(inside, ball.corner(up), best)
-            behind = lead(policy(tried), action)
-            best = torch.where(per_sample(behind < least, best), tried, best)
-            least = torch.minimum(behind, least)
+        for shares in (self.area / 2**halvings).split(WINDOWS):
+            windows = Windows.draw(obs, shares, generator)
+            for query in range(len(shares)):
+                inside, up = windows[query]
+                tried = torch.where(inside, ball.corner(up), best)
+                behind = lead(policy(tried), action)
+                best = torch.where(per_sample(behind < least, best), tried, best)
+                least = torch.minimum(behind, least)
         return best
 
 
@@ -87,7 +89,7 @@ def _fill(out: Tensor, dim: int, generator: Randomness, fill: Callable[[Tensor, 
 
 @dataclass(frozen=True)
 class Windows:
-    """Where observations are changed, and whether up, for all queries: squares with one direction per channel, or runs
+    """Where observations are changed, and whether up, for some queries: squares with one direction per channel, or runs
     of vectors. They are drawn at once: on a GPU single draws take longer than a query."""
 
     rows: Tensor  # (queries, B, 1, height, 1); of vectors (queries, B, length)

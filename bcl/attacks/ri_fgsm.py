@@ -31,7 +31,8 @@ class RIFGSM:
 class _ManyStarts(ABC):
     starts: int = 1000
     chunk: int = field(default=0, repr=False, compare=False)
-    """Images per forward pass, though never less than 64 whole batches; bounds memory, not the result. 0: by device."""
+    """Images per forward pass, or 64 starts of a whole batch if that is more; bounds memory, not the result. 0: by
+    device."""
     leaves_settled: bool = field(default=True, repr=False, compare=False)
     """Observations for which no later start can be chosen are left alone, because of what was reached or because the
     policy `proves` that no other action can be; not inside a captured graph."""
@@ -57,10 +58,12 @@ class _ManyStarts(ABC):
         chunk = self.chunk or (20_480 if obs.is_cuda else 2_048)
         noise = StartNoise(generator, obs, looks)
         eps = eps if isinstance(eps, Tensor) else obs.new_full((), eps)
-        proven = self._proven(policy, obs, eps) if looks and self.starts > DRAW else None
+        proves = getattr(policy, "proves", None) if looks and self.starts > DRAW else None
+        proven = proves(obs, eps) if proves else None  # where no start changes the action
         rows = torch.arange(batch, device=obs.device)  # that are looked at
         if looks and eps.dim():
             rows = rows[eps.flatten() > 0]  # the others cannot move
+        left = len(rows)  # of these, for which a later start may be chosen; the others fill up the batch
         best = obs.clone()
         best_key = torch.full((batch,), self.starts * actions, device=obs.device)
         first = 0
@@ -74,20 +77,17 @@ class _ManyStarts(ABC):
                 budgets = eps[rows] if eps.dim() else eps
                 found, key = self._try(policy, obs[rows], clean[rows], rank[rows], budgets, shares, first)
                 better = key < best_key[rows]
+                better[left:] = False
                 best[rows] = torch.where(per_sample(better, obs), found, best[rows])
-                best_key[rows] = torch.minimum(key, best_key[rows])
+                best_key[rows] = torch.where(better, key, best_key[rows])
             if looks and len(rows) and first + count < self.starts:
                 settled = best_key[rows] < self.starts  # no start comes before one that ranks lowest
+                settled[left:] = True
                 settled = settled if proven is None else settled | proven[rows]
                 left = int((~settled).sum())
-                rows = rows[settled.argsort(stable=True)[: few_sizes(left)]]  # some settled ones fill it up
+                rows = rows[settled.argsort(stable=True)[: few_sizes(left)]]
             first += count
         return best
-
-    def _proven(self, policy: AttackedPolicy, obs: Tensor, eps: Tensor) -> Tensor | None:
-        """(B,) where no start changes the action, where the policy knows."""
-        proves = getattr(policy, "proves", None)
-        return proves(obs, eps) if proves else None
 
     def _try(
         self, policy: AttackedPolicy, obs: Tensor, clean: Tensor, rank: Tensor, eps: Tensor, noise: Tensor, first: int
@@ -165,9 +165,10 @@ class StartNoise:
 
     def next(self, count: int, rows: Tensor) -> Tensor:
         """(count, len(rows) or 1, *shape) U(-1, 1) for these rows; which they are does not change what comes next."""
-        while len(self._left) < count:
-            self._left = torch.cat([self._left, self._draw()]) if len(self._left) else self._draw()
-        noise, self._left = self._left[:count], self._left[count:]
+        missing = max(0, count - len(self._left))
+        drawn = [self._draw() for _ in range(-(-missing // DRAW))]
+        noise = torch.cat([self._left, *drawn]) if len(self._left) else torch.cat(drawn)
+        noise, self._left = noise[:count], noise[count:]
         return noise if self._alike else noise[:, rows * len(self._generators) // len(self._obs)]
 
     def _draw(self) -> Tensor:

@@ -86,7 +86,7 @@ def certified(margin: Tensor, actions: Tensor, scores: Tensor) -> Tensor:
 
     `scores` (B, A) are the policy's own: a large value stream, which margins do not see, rounds its argmax.
     """
-    others = F.one_hot(actions, margin.shape[1]) == 0
+    others = torch.arange(margin.shape[1], device=margin.device) != actions.unsqueeze(1)
     return ((margin > _rounding(margin, scores)) | ~others).all(dim=1)
 
 

@@ -1,6 +1,7 @@
 """One loop that plays episodes: for scores, for certificates, and to look at."""
 
 import functools
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -8,6 +9,7 @@ import numpy as np
 import torch
 from torch import Generator, Tensor, nn
 
+from bcl import small_convs
 from bcl.attacks import PGD, Attack, Budget, CrossEntropy, LowestScored, Multi, MultiT, Randomness, WorstAction, perturb
 from bcl.attacks.objectives import ascent
 from bcl.attacks.pgd import Together
@@ -21,7 +23,7 @@ from bcl.errors import BclError
 from bcl.evaluation.evaluation import Score
 from bcl.evaluation.plan import Cell, Plan, Precision, Protocol
 from bcl.evaluation.slot import Decided, Slot
-from bcl.frozen import frozen
+from bcl.frozen import FrozenConvPool, FrozenResidual, frozen
 from bcl.games import ProcgenGame
 from bcl.policies import Policy, as_float
 from bcl.policies.policy import CUSTOM
@@ -281,37 +283,41 @@ class SearchForm(nn.Module):
         self.low = policy.low
         self.high = policy.high
         self._policy = [policy]  # whose parameters are not this module's
-        self._proofs: dict[tuple[int, int], GraphedProof] = {}  # by how many observations and budgets
+        self._proofs: dict[int, GraphedProof] | None = {}  # by how many observations; none: a layer has no bounds
+        own_kernels = any(isinstance(layer, FrozenConvPool | FrozenResidual) for layer in self._chain)
+        self._at_once = small_convs.most_rows(*policy.spec.obs_shape[1:]) if own_kernels else sys.maxsize
 
     def forward(self, obs: Tensor) -> Tensor:
+        if len(obs) > self._at_once:
+            return torch.cat([self(part) for part in obs.split(self._at_once)])
         chain = self._chain
         scores = chain(obs if getattr(chain[0], "converts", False) else obs.to(self.computes_in))
         return scores.to(torch.promote_types(obs.dtype, torch.float32))
 
     def proves(self, obs: Tensor, eps: Budget) -> Tensor:
         """(N,) where no observation within the budget changes the action; nowhere, if a layer has no bounds."""
-        budgets = torch.as_tensor(eps, dtype=obs.dtype, device=obs.device)
-        sizes = len(obs), budgets.numel()
-        if sizes not in self._proofs:
-            self._proofs[sizes] = GraphedProof(self._policy[0], obs, budgets)
-        try:
-            return self._proofs[sizes](obs, budgets)
-        except BclError:
-            return torch.zeros(len(obs), dtype=torch.bool, device=obs.device)
+        if self._proofs is not None:
+            if len(obs) not in self._proofs:
+                self._proofs[len(obs)] = GraphedProof(self._policy[0], obs)
+            try:
+                return self._proofs[len(obs)](obs, eps)
+            except BclError:
+                self._proofs = None
+        return torch.zeros(len(obs), dtype=torch.bool, device=obs.device)
 
 
 class GraphedProof:
     """Where no observation within the budgets changes the action; on a GPU a captured graph of hundreds of kernels."""
 
-    def __init__(self, policy: Policy, obs: Tensor, eps: Tensor) -> None:
+    def __init__(self, policy: Policy, obs: Tensor) -> None:
         self._policy = policy
         self._obs = torch.empty_like(obs)  # fixed places, from which the graph reads
-        self._eps = torch.empty_like(eps)
+        self._eps = per_sample(obs.new_empty(len(obs)), obs)
         self._graph = Graphed(self._run, enabled=obs.is_cuda)
 
-    def __call__(self, obs: Tensor, eps: Tensor) -> Tensor:
+    def __call__(self, obs: Tensor, eps: Budget) -> Tensor:
         self._obs.copy_(obs)
-        self._eps.copy_(eps)
+        self._eps.copy_(torch.as_tensor(eps))
         return self._graph()
 
     def _run(self) -> Tensor:

@@ -131,7 +131,7 @@ class ActorCritic(nn.Module):
     def _features(self, obs: Tensor) -> Tensor:
         layers = [*self.body]
         if not torch.is_autocast_enabled(kind := obs.device.type):
-            return self.body(obs)
+            return self.body(obs.to(self.logits.weight.dtype))
         half = torch.get_autocast_dtype(kind)
         # The first layers in full precision, since bf16 would round a perturbation of 1/255 away; what they give is the
         # largest tensor of all, so the rest is in half the memory.

@@ -43,4 +43,13 @@ def test_starts_end_where_the_action_is_proven_and_the_result_stays(policy: Poli
 def test_nothing_is_proven_of_a_layer_without_bounds():
     network = nn.Sequential(nn.Flatten(), nn.Linear(4, 8), nn.ELU(), nn.Linear(8, 2))
     policy = Policy(PolicySpec("custom", (4,), 2, (0.0,), (1.0,)), network)
-    assert SearchForm(policy, "full").proves(torch.rand(3, 4), 0.0).tolist() == [False] * 3
+    search = SearchForm(policy, "full")
+    for _ in range(4):  # on a GPU the third call would be captured
+        assert search.proves(torch.rand(3, 4), 0.0).tolist() == [False] * 3
+
+
+def test_budgets_may_be_one_for_all_or_one_each(policy: Policy):
+    obs = torch.rand(1, 1, 84, 84)
+    search = SearchForm(policy, "full")
+    proven = [search.proves(obs, eps).tolist() for eps in (1e-6, torch.tensor(1e-6), torch.tensor([[[[1e-6]]]]))]
+    assert proven == [[True]] * 3
