@@ -66,10 +66,9 @@ def test_dueling_is_value_plus_centred_advantage() -> None:
 
 @pytest.mark.parametrize("kind", ["impala", "actor-critic-mlp"])
 def test_actor_critics_take_any_float_type(kind: str) -> None:
-    shape = (3, 64, 64) if kind == "impala" else (4,)
-    network = networks.build(kind, shape, 5, hidden=(8,))
-    obs = torch.rand(2, *shape)
-    torch.testing.assert_close(network(obs.double()), network(obs))
+    policy = Policy(SPECS[kind])
+    obs = observations(policy.spec)
+    torch.testing.assert_close(policy(obs.double()), policy(obs))
 
 
 def test_actor_critic_starts_almost_uniform() -> None:
