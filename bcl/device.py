@@ -47,7 +47,7 @@ class Graphed(Generic[T]):
         self._generators = generators
         self._calls = 0
         # Not PyTorch's common capture stream: cuBLAS has one workspace per stream, which graphs captured on one would
-        # share. Its small kernels go before the large ones of eager code on other streams, which fill the GPU.
+        # share. Of a higher priority, so that its small kernels need not wait for large ones of eager code.
         self._stream = torch.cuda.Stream(priority=-1) if enabled else None
         self._graph: torch.cuda.CUDAGraph | None = None
         self._output: T

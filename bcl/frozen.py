@@ -78,9 +78,9 @@ class FlattenPixels(nn.Module):
 class FrozenConvPool(nn.Module):
     """IMPALA's convolution and the pooling after it."""
 
+    converts = True  # as that of `ConvReLU`
     weight: Tensor
     bias: Tensor
-    converts = True
 
     def __init__(self, conv: nn.Conv2d, dtype: torch.dtype) -> None:
         super().__init__()
@@ -111,8 +111,8 @@ class FrozenResidual(nn.Module):
 class ConvReLU(nn.Module):
     """A convolution and the ReLU after it in one kernel; a `PatchConv` on blocks."""
 
+    converts = True  # it takes observations of any float type
     weight: Tensor
-    converts = True  # observations to its own type
     bias: Tensor
 
     def __init__(self, conv: nn.Conv2d) -> None:
@@ -138,13 +138,10 @@ class _ConvReLU(Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, stride: tuple[int, ...]) -> Tensor:
-        one = (1, 1)
-        fused = x.is_cuda and torch.version.hip is None
-        y = (
-            torch.cudnn_convolution_relu(x, weight, bias, stride, (0, 0), one, 1)
-            if fused
-            else F.conv2d(x, weight, bias, stride).relu_()
-        )
+        if x.is_cuda and torch.version.hip is None:
+            y = torch.cudnn_convolution_relu(x, weight, bias, stride, padding=(0, 0), dilation=(1, 1), groups=1)
+        else:
+            y = F.conv2d(x, weight, bias, stride).relu_()
         ctx.save_for_backward(weight, y)
         ctx.stride = stride
         sizes = zip(x.shape[2:], weight.shape[2:], stride, strict=True)

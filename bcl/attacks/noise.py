@@ -103,13 +103,13 @@ class Windows:
         if obs.dim() != 4:
             length = obs[0].numel()
             runs = _runs(obs, length, shares * length, generator)
-            ups = _each(obs, queries, length, generator) < 0.5
+            ups = _uniform_numbers(obs, queries, length, generator) < 0.5
             return cls(runs.view(queries, *obs.shape), None, ups.view(queries, *obs.shape))
         channels, height, width = obs.shape[1:]
         sides = (shares * height * width).sqrt()
         rows = _runs(obs, height, sides, generator).view(queries, batch, 1, height, 1)
         columns = _runs(obs, width, sides, generator).view(queries, batch, 1, 1, width)
-        ups = _each(obs, queries, channels, generator) < 0.5
+        ups = _uniform_numbers(obs, queries, channels, generator) < 0.5
         return cls(rows, columns, ups.view(queries, batch, channels, 1, 1))
 
     def __getitem__(self, query: int) -> tuple[Tensor, Tensor]:
@@ -120,12 +120,12 @@ class Windows:
 def _runs(obs: Tensor, places: int, wanted: Tensor, generator: Randomness) -> Tensor:
     """(queries, B, places) true on randomly placed runs of `wanted` (queries,) places, at least one and at most all."""
     lengths = wanted.round().clamp(1, places).view(-1, 1, 1)
-    start = (_each(obs, len(wanted), 1, generator) * (places - lengths + 1)).floor()
+    start = (_uniform_numbers(obs, len(wanted), 1, generator) * (places - lengths + 1)).floor()
     place = torch.arange(places, device=obs.device)
     return (place >= start) & (place < start + lengths)
 
 
-def _each(obs: Tensor, queries: int, numbers: int, generator: Randomness) -> Tensor:
+def _uniform_numbers(obs: Tensor, queries: int, numbers: int, generator: Randomness) -> Tensor:
     """(queries, B, numbers) U(0, 1)."""
     drawn = torch.empty(queries, len(obs), numbers, device=obs.device)
     _fill(drawn, 1, generator, lambda part, own: part.uniform_(0, 1, generator=own))

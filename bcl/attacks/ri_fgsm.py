@@ -85,7 +85,7 @@ class _ManyStarts(ABC):
                 settled[left:] = True
                 settled = settled if proven is None else settled | proven[rows]
                 left = int((~settled).sum())
-                rows = rows[settled.argsort(stable=True)[: few_sizes(left)]]
+                rows = rows[settled.argsort(stable=True)[: rounded_up(left)]]
             first += count
         return best
 
@@ -181,7 +181,7 @@ class StartNoise:
         return torch.stack(noise, dim=1)
 
 
-def few_sizes(rows: int) -> int:
+def rounded_up(rows: int) -> int:
     """At least so many, and one of few numbers: libraries choose kernels anew for every size of a batch."""
     step = max(1, 1 << max(0, rows.bit_length() - 4))
     return -(-rows // step) * step

@@ -282,7 +282,7 @@ class SearchForm(nn.Module):
             nn.utils.convert_conv2d_weight_memory_format(self._chain, torch.channels_last)
         self.low = policy.low
         self.high = policy.high
-        self._policy = [policy]  # whose parameters are not this module's
+        self._make_proof = functools.partial(GraphedProof, policy)  # an attribute would make it a part of this module
         self._proofs: dict[int, GraphedProof] | None = {}  # by how many observations; none: a layer has no bounds
         own_kernels = any(isinstance(layer, FrozenConvPool | FrozenResidual) for layer in self._chain)
         self._at_once = small_convs.most_rows(*policy.spec.obs_shape[1:]) if own_kernels else sys.maxsize
@@ -298,7 +298,7 @@ class SearchForm(nn.Module):
         """(N,) where no observation within the budget changes the action; nowhere, if a layer has no bounds."""
         if self._proofs is not None:
             if len(obs) not in self._proofs:
-                self._proofs[len(obs)] = GraphedProof(self._policy[0], obs)
+                self._proofs[len(obs)] = self._make_proof(obs)
             try:
                 return self._proofs[len(obs)](obs, eps)
             except BclError:
