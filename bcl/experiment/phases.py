@@ -174,10 +174,11 @@ class Curriculum:
         )
 
     def _along(self, wanted: Sequence[Cell], eps: float) -> list[Cell]:
-        """Scores above a budget, for which skipping may ask next, as many as can be played in about the same time."""
+        """Scores at the next budgets above, for which skipping may ask, as many whole budgets as can be played in about
+        the same time."""
         above = [more for more in self._rules.eps[1:] if more > eps] if self._rules.skip else []
         idle = -len(wanted) % GPU_PASS if self._dispatcher.device == "cuda" else self._dispatcher.executor.width - 1
-        return [cell for more in above for cell in self._cells(more)][:idle]
+        return [cell for more in above[: idle // len(self._attacks)] for cell in self._cells(more)]
 
     def _cells(self, eps: float) -> list[Cell]:
         return [Cell(attack, eps) for attack in self._attacks] if eps > 0 else [Cell(None, 0.0)]
@@ -266,6 +267,7 @@ class OverlappedRuns:
         """No more of its runs are wanted: one that was begun is not used."""
         if self._guessed and not self._guessed.began_ahead():
             self.background.cancel(self._guessed.path)
+            store.remove(self._guessed.checkpoint)
             self._say_unused(self._guessed, self._guessed.seconds())
             self._guessed = None
 

@@ -30,6 +30,7 @@ JobsDone = Generator[None, None, None]
 Stop = Callable[[], bool]  # whether to stop
 POLL = 0.1  # seconds between looks at running jobs
 PATIENCE = 120.0  # seconds in which jobs that were told to stop have to write their checkpoints
+GENTLE = 5.0  # the same, of a job that nobody needs any more; then its process is killed
 
 
 @dataclass(frozen=True)
@@ -165,17 +166,24 @@ def _interrupt(begun: Sequence[Begun], watch: Watch) -> None:
 class BackgroundJobs:
     """Jobs beside each other, each in a process of its own, begun one by one, where the next depends on what has ended.
 
-    As a context: KeyboardInterrupt lets jobs keep checkpoints, and what is still under way at its end is cancelled."""
+    A process that is done with a job takes the next one of its kind, since it still has its games and its GPU ready. As
+    a context: KeyboardInterrupt lets jobs keep checkpoints, and what is still under way at its end is cancelled."""
 
     def __init__(self, watch: Watch, preload: Sequence[str] = ()) -> None:
         self._watch = watch
         self._preload = preload
         self._begun: dict[Path, Child] = {}
+        self._idle: list[Child] = []
 
     def begin(self, job: Job) -> None:
         """One job to a folder; where one is under way, it is that one."""
-        if job.folder not in self._begun:
-            self._begun[job.folder] = Child(job, self._preload)
+        if job.folder in self._begun:
+            return
+        child = next((idle for idle in self._idle if idle.does(job) and idle.takes_jobs), None)
+        if child:
+            self._idle.remove(child)
+            child.begin(job)
+        self._begun[job.folder] = child or Child(job, self._preload, reusable=True)
 
     def wait(self, folder: Path) -> None:
         """Until a folder's job, if any, has ended; raises its error, or KeyboardInterrupt where it has to stop."""
@@ -188,13 +196,28 @@ class BackgroundJobs:
             self._watch.tick()
             time.sleep(POLL)
         error = child.error()
-        self.cancel(folder)
+        self._release(folder)
         if error:
             raise error
 
     def cancel(self, folder: Path) -> None:
-        """End the job of a folder, if there is one; what it has written stays."""
-        if child := self._begun.pop(folder, None):
+        """End the job of a folder, if there is one; what it has written stays. Its process is not killed if it listens:
+        it may be of use, and a GPU that processes share by MPS fails in all of them where one is killed."""
+        child = self._begun.get(folder)
+        if child is None:
+            return
+        child.interrupt()
+        deadline = time.monotonic() + GENTLE
+        while not child.ended() and time.monotonic() < deadline:
+            self._watch.tick()
+            time.sleep(POLL)
+        self._release(folder)
+
+    def _release(self, folder: Path) -> None:
+        child = self._begun.pop(folder)
+        if child.takes_jobs:
+            self._idle.append(child)
+        else:
             child.cancel()
             child.join()
 
@@ -204,24 +227,31 @@ class BackgroundJobs:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is KeyboardInterrupt:
             _interrupt([*self._begun.values()], self._watch)
-        for folder in [*self._begun]:
-            self.cancel(folder)
+        everyone = [*self._begun.values(), *self._idle]
+        for child in everyone:
+            child.cancel()
+        for child in everyone:
+            child.join()
+        self._begun.clear()
+        self._idle.clear()
 
 
 class Child:
-    """A job in a process of its own, which dies with this one however this one dies."""
+    """A job in a process of its own, which dies with this one however this one dies; a reusable one takes another job
+    after that."""
 
-    def __init__(self, job: Job, preload: Sequence[str] = (), threads: int = 0) -> None:
+    def __init__(self, job: Job, preload: Sequence[str] = (), threads: int = 0, *, reusable: bool = False) -> None:
         # A fork of this process would inherit threads and CUDA in unknown states, and a fresh one may import for
         # seconds: with modules to preload, it is forked from a server that has imported them and done nothing else.
         context = multiprocessing.get_context("forkserver") if preload else multiprocessing.get_context("spawn")
         if preload:
             context.set_forkserver_preload([*preload])  # counts when the server starts, with the first job
-        self._folder = job.folder
+        self._job = job
+        self._reusable = reusable
         self._said: list[BaseException | None] = []
-        self._outcome, theirs = context.Pipe(duplex=False)
+        self._pipe, theirs = context.Pipe()
         # No daemon: those may have no children, and a game may run in processes of its own.
-        self._process = context.Process(target=_work, args=(job, theirs))
+        self._process = context.Process(target=_work, args=(job, theirs, reusable))
         atexit.register(self.cancel)  # else this process would wait for it before it ends
         with environment_of_children(threads):
             resource_tracker.ensure_running()  # unblocks signals when it begins
@@ -236,19 +266,37 @@ class Child:
                 signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         theirs.close()
 
+    def does(self, job: Job) -> bool:
+        """Whether its last job was of the same kind."""
+        return self._job.work is job.work
+
+    @property
+    def takes_jobs(self) -> bool:
+        """Whether it is done with its job, or was interrupted, and waits for another; not after an error, which may
+        have left a GPU in any state."""
+        well = bool(self._said) and isinstance(self._said[0], KeyboardInterrupt | None)
+        return self._reusable and well and self._process.is_alive()
+
+    def begin(self, job: Job) -> None:
+        """Another job, where it `takes_jobs`."""
+        self._job = job
+        self._said.clear()
+        with contextlib.suppress(OSError):  # killed by somebody meanwhile, which `error` tells
+            self._pipe.send(job)
+
     def ended(self) -> bool:
         works = self._process.is_alive()
         # Read while it works too: it cannot exit before a long traceback has left the pipe.
         with contextlib.suppress(EOFError, OSError):
-            if not self._said and self._outcome.poll():
-                self._said.append(self._outcome.recv())
-        return not works
+            if not self._said and self._pipe.poll():
+                self._said.append(self._pipe.recv())
+        return not works or (self._reusable and bool(self._said))
 
     def error(self) -> BaseException | None:
         if self._said:
             return self._said[0]
         how = how_it_ended(self._process.exitcode)
-        return JobKilled(f"the process working in '{self._folder}' {how}", "often that is a lack of memory")
+        return JobKilled(f"the process working in '{self._job.folder}' {how}", "often that is a lack of memory")
 
     def interrupt(self) -> None:
         if self._process.is_alive():
@@ -260,7 +308,7 @@ class Child:
 
     def join(self) -> None:
         self._process.join()
-        self._outcome.close()
+        self._pipe.close()
         atexit.unregister(self.cancel)
 
     def wait(self, seconds: float) -> None:
@@ -268,20 +316,28 @@ class Child:
         self._process.join(seconds)
 
 
-def _work(job: Job, outcome: Connection) -> None:
+def _work(job: Job, pipe: Connection, reusable: bool) -> None:
     """What the process of a `Child` runs."""
     signals: list[int] = []  # no Event: a second signal inside its `set` would wait for itself
     signal.signal(signal.SIGTERM, lambda number, _: signals.append(number))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes: the first decides
     die_with_parent()
-    error: BaseException | None = None
+    with contextlib.suppress(EOFError, OSError):
+        pipe.send(_outcome(job, signals))
+        while reusable:
+            following = pipe.recv()
+            signals.clear()  # those were for the job before
+            pipe.send(_outcome(following, signals))
+
+
+def _outcome(job: Job, signals: list[int]) -> BaseException | None:
+    """Does the job; what went wrong, as it can travel."""
     try:
         job.work(job.folder, *job.args, lambda: bool(signals))
     except BclError as caught:
-        error = caught
+        return caught
     except KeyboardInterrupt:
-        error = KeyboardInterrupt()
+        return KeyboardInterrupt()
     except BaseException:  # as text: not every exception can be pickled
-        error = JobFailed(f"the work in '{job.folder}' failed\n\n{traceback.format_exc()}")
-    with contextlib.suppress(OSError):
-        outcome.send(error)
+        return JobFailed(f"the work in '{job.folder}' failed\n\n{traceback.format_exc()}")
+    return None

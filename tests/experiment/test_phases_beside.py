@@ -13,13 +13,15 @@ from bcl.cli.main import main
 from bcl.config import resolve_stages
 from bcl.curriculum_rules import Decision
 from bcl.errors import ConfigError
+from bcl.evaluation import Cell
 from bcl.experiment import Dispatcher
+from bcl.experiment.phases import Curriculum
 from bcl.experiment.status import Times, status, times_of
 from bcl.experiment.worker import MODULES
 from bcl.games import AtariGame, GymnasiumGame
 from bcl.policies.files import fingerprint, load
 from bcl.runs import store
-from bcl.runs.directory import RunDirectory, StageFolder
+from bcl.runs.directory import Agent, RunDirectory, StageFolder
 from bcl.runs.executors import JudgeBeside, Processes, Watch
 from bcl.settings import parse_settings
 
@@ -185,3 +187,13 @@ def test_times_by_hand(tmp_path: Path) -> None:
     assert (times.judging, times.judging_share) == (25.0, 0.25)
     assert str(times) == "100 s, 25% of them judging while nothing trained, 1 run trained but not used (12 s)"
     assert str(Times(0.0, 0.0, 0, 0.0)) == "0 s, 0% of them judging while nothing trained"
+
+
+@pytest.mark.parametrize(("wanted", "above"), [(1, [0.05, 0.1, 0.15]), (5, [0.05]), (7, [])])
+def test_scores_are_asked_for_ahead_by_whole_budgets(wanted: int, above: list[float], tmp_path: Path) -> None:
+    run = make(tmp_path / "run", "--curriculum.target=0.5", "--curriculum.judged_by=pgd-30,apgd-20")
+    stage = curriculum(run)
+    began = Agent(run, stage.results, "")
+    phases = Curriculum(stage, 0.0, began, Dispatcher(device="cuda"))
+    asked = [cell.eps for cell in phases._along([Cell(None, 0.0)] * wanted, 0.0)]
+    assert asked == pytest.approx([eps for eps in above for _ in range(2)])

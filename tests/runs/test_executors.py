@@ -220,6 +220,44 @@ def test_a_crew_works_on_several_jobs_and_waits_for_the_one_that_is_asked_for(tm
     assert ticks
 
 
+def process_of(job: Job) -> int:
+    return int((job.folder / "begun-at-0").read_text())
+
+
+def test_a_crews_process_takes_the_next_job_of_its_kind(tmp_path: Path) -> None:
+    first, second, third = counting(tmp_path, 2, 2000, 2)
+    threads = Job(tmp_path / "other kind", work.note_threads, ())
+    with BackgroundJobs(Watch()) as background:
+        background.begin(first)
+        background.wait(first.folder)
+        background.begin(threads)
+        background.begin(second)
+        wait_for((second.folder / "checkpoint").exists)
+        background.cancel(second.folder)  # it listens
+        assert process_of(second) == process_of(first)
+        assert not (second.folder / "result.json").exists()
+        background.begin(third)
+        background.wait(third.folder)
+        background.wait(threads.folder)
+        assert steps_of(third) == [1, 2]
+        assert process_of(third) == process_of(first)
+        assert alive(process_of(first))
+    assert not alive(process_of(first))
+
+
+def test_a_process_that_was_killed_while_it_waited_is_replaced(tmp_path: Path) -> None:
+    first, second = counting(tmp_path, 2, 2)
+    with BackgroundJobs(Watch()) as background:
+        background.begin(first)
+        background.wait(first.folder)
+        os.kill(process_of(first), signal.SIGKILL)
+        wait_for(lambda: not alive(process_of(first)))
+        background.begin(second)
+        background.wait(second.folder)
+    assert steps_of(second) == [1, 2]
+    assert process_of(second) != process_of(first)
+
+
 def test_the_error_of_a_crews_job_is_raised_where_it_is_waited_for_and_ends_the_others(tmp_path: Path) -> None:
     slow = Job(tmp_path / "slow", work.deaf, (60.0,))
     wrong = Job(tmp_path / "wrong", work.mistake, ())
