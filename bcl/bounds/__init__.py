@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bcl.bounds import crown
-from bcl.bounds.interval import intervals, middle_and_radius, propagate
+from bcl.bounds.interval import box_intervals, propagate
 from bcl.errors import BclError, ConfigError, did_you_mean
 
 Method = Literal["ibp", "crown-ibp", "crown"]
@@ -38,7 +38,7 @@ def score_bounds(
     """Bounds (B, A) and (B, A) of the scores; `centred`: of the scores less their mean over actions, as in RADIAL."""
     head = _head(chain)
     if method == "ibp":  # the same rows for every sample: two matrix products
-        middle, radius = intervals(list(chain)[:-1], *middle_and_radius(lower, upper))
+        middle, radius = box_intervals(list(chain)[:-1], lower, upper)
         with torch.autocast(lower.device.type, enabled=False):
             weight: Tensor = head.weight
             bias: Tensor | None = head.bias
@@ -65,7 +65,7 @@ def margins(chain: nn.Sequential, lower: Tensor, upper: Tensor, actions: Tensor,
 def training_margins(chain: nn.Sequential, lower: Tensor, upper: Tensor, actions: Tensor) -> Tensor:
     """`margins` by intervals, as losses take them: in autocast's precision and without a tape, so no proof."""
     head = _head(chain)
-    middle, radius = intervals(list(chain)[:-1], *middle_and_radius(lower, upper))
+    middle, radius = box_intervals(list(chain)[:-1], lower, upper)
     with torch.autocast(lower.device.type, enabled=False):
         middle = middle.to(head.weight.dtype)
         radius = radius.to(head.weight.dtype)
