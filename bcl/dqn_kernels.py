@@ -1,6 +1,7 @@
-"""Triton kernels for training the paper's DQN: its first convolution with the ReLU, and what intervals need of a ReLU.
+"""Triton kernels for training the paper's DQN: its first convolution with the ReLU, and for bounds the box of
+observations and the ReLU of intervals.
 
-PyTorch computes both in many passes over the largest tensors of the network. The convolution reads observations as they
+PyTorch computes each in many passes over the largest tensors of the network. The convolution reads observations as they
 are (B, C, H, W) and in float32, in TF32 on tensor cores, since bf16 would round a perturbation of 1/255 away; or the
 two corners of a box of them, for bounds. What leaves it is in half precision, (B, 32, H/4 - 1, W/4 - 1) with
 channels-last memory; of a box its centre and half-width. Sums are in float32, and in a fixed order.
@@ -29,10 +30,10 @@ except ImportError:
 
 FLOATS = (*HALVES, torch.float32)
 CHANNELS = 32  # that leave the convolution
-# pixels of one program, or numbers of an interval ReLU, and its warps
+# pixels or numbers of one program, and its warps
 CONV = {"BLOCK": 128, "num_warps": 8}
 WEIGHTS = {"BLOCK": 64, "num_warps": 4, "num_stages": 1}
-RELU = {"BLOCK": 1024, "num_warps": 4}
+POINTWISE = {"BLOCK": 1024, "num_warps": 4}
 PROGRAMS = 264  # for gradients of weights: a multiple of an H200's multiprocessors
 
 
@@ -68,7 +69,33 @@ def fits_relu(middle: Tensor, radius: Tensor) -> bool:
     return small and middle.dtype == radius.dtype and middle.dtype in FLOATS and available(middle)
 
 
+def fits_box(obs: Tensor, eps: Tensor, low: Tensor, high: Tensor) -> bool:
+    """Whether `input_box` can compute on these: one budget and one valid range for all numbers, on the device."""
+    if torch.compiler.is_compiling() or obs.requires_grad:
+        return False
+    numbers = (eps, low, high)
+    single = all(number.numel() == 1 and number.device == obs.device for number in numbers)
+    wide = {obs.dtype, *(number.dtype for number in numbers)} == {torch.float32}
+    return single and wide and obs.numel() < LARGEST and available(obs)
+
+
 # Kernels
+
+
+@_jit
+def _clamp(x, low, high):
+    x = tl.where(x >= low, x, low)  # where an end is NaN the result is, as in PyTorch
+    return tl.where(x <= high, x, high)
+
+
+@_jit
+def _box_kernel(obs, eps, low, high, lower, upper, size, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    live = at < size
+    x = tl.load(obs + at, mask=live)
+    budget = tl.load(eps)
+    tl.store(lower + at, _clamp(tl.load(low), x - budget, x + budget), mask=live)
+    tl.store(upper + at, _clamp(tl.load(high), x - budget, x + budget), mask=live)
 
 
 @_jit
@@ -255,7 +282,7 @@ class _IntervalRelu(torch.autograd.Function):
         results = torch.empty_like(middle), torch.empty_like(middle)
         given = [_laid_out_as(results[0], x) for x in (middle, radius)]
         size = middle.numel()
-        _relu_kernel[(triton.cdiv(size, RELU["BLOCK"]),)](*given, *results, size, **RELU)
+        _relu_kernel[(triton.cdiv(size, POINTWISE["BLOCK"]),)](*given, *results, size, **POINTWISE)
         ctx.save_for_backward(*results)
         return results
 
@@ -266,7 +293,7 @@ class _IntervalRelu(torch.autograd.Function):
         given = [_laid_out_as(results[0], gradient) for gradient in gradients]
         out = torch.empty_like(results[0]), torch.empty_like(results[0])
         size = out[0].numel()
-        _relu_gradient_kernel[(triton.cdiv(size, RELU["BLOCK"]),)](*results, *given, *out, size, **RELU)
+        _relu_gradient_kernel[(triton.cdiv(size, POINTWISE["BLOCK"]),)](*results, *given, *out, size, **POINTWISE)
         return out
 
 
@@ -276,6 +303,15 @@ def _laid_out_as(like: Tensor, x: Tensor) -> Tensor:
 
 
 # Layers
+
+
+def input_box(obs: Tensor, eps: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
+    """As `bounds.input_box`."""
+    obs = obs.contiguous()
+    corners = torch.empty_like(obs), torch.empty_like(obs)
+    size = obs.numel()
+    _box_kernel[(triton.cdiv(size, POINTWISE["BLOCK"]),)](obs, eps, low, high, *corners, size, **POINTWISE)
+    return corners
 
 
 def conv_relu(layers: Sequence[nn.Module], *corners: Tensor) -> tuple[Tensor, ...]:

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from bcl import dqn_kernels
-from bcl.bounds import score_bounds, training_margins
+from bcl.bounds import input_box, score_bounds, training_margins
 from bcl.bounds.interval import _Relu, box_intervals, intervals, middle_and_radius
 from bcl.config import AttackConfig, DqnConfig
 from bcl.games import GymnasiumGame
@@ -178,6 +178,20 @@ def test_elsewhere_layers_are_pytorchs(other, calls):
     if other == "gradient":
         for y in (sum(bounds), plain):
             assert torch.autograd.grad(y.sum(), upper)[0].any()
+
+
+def test_the_box_of_observations_is_pytorchs(monkeypatch):
+    obs = torch.rand(3, 1, 7, 11, device=DEVICE).round(decimals=1)
+    obs[0, 0, 0, :4] = torch.tensor(
+        [-0.5, 1.5, float("nan"), 0.0]
+    )  # outside of the valid range, no number, at its edge
+    eps, low, high = (torch.tensor(x, device=DEVICE) for x in (0.1, [0.0], [1.0]))
+    assert dqn_kernels.fits_box(obs, eps, low, high)
+    assert not dqn_kernels.fits_box(obs, eps.expand(3, 1, 1, 1), low, high)
+    ours = input_box(obs, eps, low, high)
+    monkeypatch.setattr(dqn_kernels, "available", never)
+    for one, other in zip(ours, input_box(obs, eps, low, high), strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=0, equal_nan=True)
 
 
 # --- the ReLU of intervals

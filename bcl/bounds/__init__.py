@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from bcl import dqn_kernels
 from bcl.bounds import crown
 from bcl.bounds.interval import box_intervals, propagate
 from bcl.errors import BclError, ConfigError, did_you_mean
@@ -27,6 +28,8 @@ def input_box(obs: Tensor, eps: float | Tensor, low: Tensor, high: Tensor) -> tu
 
     Where an environment leaves its own box and the two do not meet, the ball's nearest point is left, as for attacks.
     """
+    if isinstance(eps, Tensor) and dqn_kernels.fits_box(obs, eps, low, high):
+        return dqn_kernels.input_box(obs, eps, low, high)
     below = obs - eps
     above = obs + eps
     return torch.clamp(low.to(obs), below, above), torch.clamp(high.to(obs), below, above)
