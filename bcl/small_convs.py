@@ -41,7 +41,7 @@ FIRST_WEIGHTS = {"BLOCK": 128, "num_warps": 4, "num_stages": 1}
 PROGRAMS = 132
 FIRST_PROGRAMS = 528
 
-_LARGEST = 2**31 - 2**20  # offsets are 32 bits; a last program reaches past the end before its mask applies
+LARGEST = 2**31 - 2**20  # offsets are 32 bits; a last program reaches past the end before its mask applies
 
 
 def _jit(kernel: Callable[..., Any]) -> Any:
@@ -62,14 +62,14 @@ def _builds(device: torch.device) -> bool:
         _pool(torch.zeros(1, WIDTHS[0], 2, 2, dtype=HALVES[0], device=device), HALVES[0])
     except Exception as error:  # of many kinds, from Python's to the C compiler's
         reason = str(error).strip().partition("\n")[0]
-        warnings.warn(f"IMPALA runs on PyTorch's layers, which is slower: {reason}", stacklevel=2)
+        warnings.warn(f"networks run on PyTorch's layers, which is slower: {reason}", stacklevel=2)
         return False
     return True
 
 
 def most_rows(height: int, width: int) -> int:
     """Observations of this size that fit into a batch, whatever the network."""
-    return _LARGEST // (WIDTHS[-1] * height * width)
+    return LARGEST // (WIDTHS[-1] * height * width)
 
 
 def fits_residual(x: Tensor) -> bool:
@@ -97,7 +97,7 @@ def _is_plain(conv: nn.Conv2d) -> bool:
 
 def _runs_on(x: Tensor, channels: int) -> bool:
     batch, _, height, width = x.shape
-    small = not torch.compiler.is_compiling() and batch * height * width * channels < _LARGEST
+    small = not torch.compiler.is_compiling() and batch * height * width * channels < LARGEST
     return small and available(x)
 
 
@@ -461,14 +461,14 @@ def _first_gradient(grad: Tensor, taps: Tensor, weight: Tensor, x: Tensor) -> Te
 
 def _empty(like: Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     out = torch.empty(shape, dtype=dtype, device=like.device, memory_format=torch.channels_last)
-    if max(out.numel(), like.numel()) > _LARGEST:
+    if max(out.numel(), like.numel()) > LARGEST:
         raise ValueError(f"a batch of {shape[0]} is too large for offsets of 32 bits: split it")
     return out
 
 
 def _within_reach(x: Tensor) -> Tensor:
     """A copy of what is a view of something too large for offsets of 32 bits."""
-    far = sum((size - 1) * stride for size, stride in zip(x.shape, x.stride(), strict=True)) > _LARGEST
+    far = sum((size - 1) * stride for size, stride in zip(x.shape, x.stride(), strict=True)) > LARGEST
     return x.contiguous() if far else x
 
 

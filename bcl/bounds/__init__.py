@@ -12,8 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from bcl import dqn_kernels
 from bcl.bounds import crown
-from bcl.bounds.interval import intervals, middle_and_radius, propagate
+from bcl.bounds.interval import box_intervals, propagate
 from bcl.errors import BclError, ConfigError, did_you_mean
 
 Method = Literal["ibp", "crown-ibp", "crown"]
@@ -27,6 +28,8 @@ def input_box(obs: Tensor, eps: float | Tensor, low: Tensor, high: Tensor) -> tu
 
     Where an environment leaves its own box and the two do not meet, the ball's nearest point is left, as for attacks.
     """
+    if isinstance(eps, Tensor) and dqn_kernels.fits_box(obs, eps, low, high):
+        return dqn_kernels.input_box(obs, eps, low, high)
     below = obs - eps
     above = obs + eps
     return torch.clamp(low.to(obs), below, above), torch.clamp(high.to(obs), below, above)
@@ -38,7 +41,7 @@ def score_bounds(
     """Bounds (B, A) and (B, A) of the scores; `centred`: of the scores less their mean over actions, as in RADIAL."""
     head = _head(chain)
     if method == "ibp":  # the same rows for every sample: two matrix products
-        middle, radius = intervals(list(chain)[:-1], *middle_and_radius(lower, upper))
+        middle, radius = box_intervals(list(chain)[:-1], lower, upper)
         with torch.autocast(lower.device.type, enabled=False):
             weight: Tensor = head.weight
             bias: Tensor | None = head.bias
@@ -65,7 +68,7 @@ def margins(chain: nn.Sequential, lower: Tensor, upper: Tensor, actions: Tensor,
 def training_margins(chain: nn.Sequential, lower: Tensor, upper: Tensor, actions: Tensor) -> Tensor:
     """`margins` by intervals, as losses take them: in autocast's precision and without a tape, so no proof."""
     head = _head(chain)
-    middle, radius = intervals(list(chain)[:-1], *middle_and_radius(lower, upper))
+    middle, radius = box_intervals(list(chain)[:-1], lower, upper)
     with torch.autocast(lower.device.type, enabled=False):
         middle = middle.to(head.weight.dtype)
         radius = radius.to(head.weight.dtype)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from bcl import dqn_kernels
 from bcl.errors import BclError
 from bcl.layers import PatchConv, Residual
 
@@ -71,6 +72,14 @@ def middle_and_radius(lower: Tensor, upper: Tensor) -> Pair:
     return (upper + lower) / 2, (upper - lower) / 2
 
 
+def box_intervals(layers: Sequence[nn.Module], lower: Tensor, upper: Tensor) -> Pair:
+    """Centre and half-width of what leaves the last of `layers`; as `intervals`, from the corners of a box."""
+    if dqn_kernels.fits(layers, lower, upper):
+        middle, radius = dqn_kernels.conv_relu(layers, lower, upper)
+        return intervals(layers[2:], middle, radius)
+    return intervals(layers, *middle_and_radius(lower, upper))
+
+
 def intervals(layers: Iterable[nn.Module], middle: Tensor, radius: Tensor) -> Pair:
     """Centre and half-width of what leaves the last of `layers`; no tape is kept. Under autocast they are rounded apart
     from each other, so that a small box does not vanish in the rounding of its centre."""
@@ -103,6 +112,8 @@ def _relu(middle: Tensor, radius: Tensor) -> Pair:
     if torch.compiler.is_compiling():  # which makes few kernels of what is written down
         half = ((middle + radius) / 2).relu()
         return torch.maximum(middle, half), torch.minimum(radius, half)
+    if dqn_kernels.fits_relu(middle, radius):
+        return dqn_kernels.interval_relu(middle, radius)
     return _Relu.apply(middle, radius)
 
 
@@ -112,29 +123,35 @@ class _Relu(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, middle: Tensor, radius: Tensor) -> Pair:
         half = torch.lerp(middle, radius, 0.5).relu_()  # of the upper corner
-        above = torch.maximum(middle, half)
-        ctx.save_for_backward(middle, radius, above)
-        return above, torch.minimum(radius, half)
+        results = torch.maximum(middle, half), torch.minimum(radius, half)
+        ctx.save_for_backward(*results)
+        return results
 
     @staticmethod
     def backward(ctx: Any, *rises: Tensor) -> Pair:
-        middle, radius, above = ctx.saved_tensors
-        whole = middle >= radius
+        middle, radius = ctx.saved_tensors
+        whole = middle > radius  # else both are the upper half, or 0
         half = torch.lerp(rises[0], rises[1], 0.5)
         of_middle, of_radius = (
-            torch.ops.aten.threshold_backward(torch.where(whole, rise, half), above, 0) for rise in rises
+            torch.ops.aten.threshold_backward(torch.where(whole, rise, half), middle, 0) for rise in rises
         )
         return of_middle, of_radius
 
 
 def _linear(layer: nn.Linear, middle: Tensor, radius: Tensor) -> Pair:
-    return layer(middle), F.linear(radius, layer.weight.abs())
+    weight = _rounded(layer.weight)
+    return F.linear(middle, weight, layer.bias), F.linear(radius, weight.abs())
 
 
 def _conv(layer: nn.Conv2d, middle: Tensor, radius: Tensor) -> Pair:
-    weight = layer.weight.abs()
-    radius = F.conv2d(radius, weight, None, layer.stride, layer.padding, layer.dilation, layer.groups)
-    return layer(middle), radius
+    weight = _rounded(layer.weight)
+    return layer._conv_forward(middle, weight, layer.bias), layer._conv_forward(radius, weight.abs(), None)
+
+
+def _rounded(weight: Tensor) -> Tensor:
+    """As autocast takes it, but once for centre and half-width, and before |weight| and its gradient."""
+    kind = weight.device.type
+    return weight.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else weight
 
 
 def _patch_conv(layer: PatchConv, middle: Tensor, radius: Tensor) -> Pair:

@@ -64,7 +64,9 @@ class Meter:
     def add(self, info: Mapping[str, Tensor]) -> None:
         """Add the losses of one gradient step; may be part of a captured graph."""
         for name, value in info.items():
-            self._sums.setdefault(name, torch.zeros_like(value)).add_(value)
+            if name not in self._sums:  # else every update would fill one with zeros
+                self._sums[name] = torch.zeros_like(value)
+            self._sums[name].add_(value)
 
     def means(self) -> dict[str, float]:
         return {name: (value / max(self.updates, 1)).item() for name, value in self._sums.items()}

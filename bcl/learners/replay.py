@@ -107,12 +107,13 @@ class Replay:
         discounts = torch.ones(size, device=device)
         going = torch.ones(size, dtype=torch.bool, device=device)
         row = last = first
-        for _ in range(self._n_step):
+        for step in range(self._n_step):
+            if step:
+                going = going & ~self._ended[row, env]
+                row = (row + 1) % self._rows
             rewards = rewards + going * discounts * self._rewards[row, env]
             discounts = torch.where(going, discounts * self._gamma, discounts)
             last = torch.where(going, row, last)
-            going = going & ~self._ended[row, env]
-            row = (row + 1) % self._rows
         playing = self._playing[first, env].float()
         index = first * copies + env  # for index_select, which moves whole images
         obs = as_float(self._obs.flatten(0, 1).index_select(0, index))

@@ -6,14 +6,14 @@ those of the output, in a dueling network the body and the advantage head: the r
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from bcl import small_convs
+from bcl import dqn_kernels, small_convs
 from bcl.layers import PatchConv, Residual
 
 Activation = Literal["relu", "tanh", "elu"]
@@ -30,7 +30,7 @@ class Dueling(nn.Module):
         self.value = mlp(features, hidden, 1)
 
     def forward(self, obs: Tensor) -> Tensor:
-        features = self.cnn(obs)
+        features = _through(self.cnn, obs)
         advantage = _last_in_full(self.advantage, features)  # (B, A)
         return _last_in_full(self.value, features) + advantage - advantage.mean(dim=1, keepdim=True)
 
@@ -211,9 +211,17 @@ def _impala(shape: Sequence[int], actions: int) -> ActorCritic:
 def _last_in_full(layers: nn.Sequential, x: Tensor) -> Tensor:
     """All layers, the last in full precision even under autocast: half would round differences between actions away."""
     *body, head = layers
-    for layer in body:
+    return _in_full(head, _through(body, x))
+
+
+def _through(layers: Iterable[nn.Module], x: Tensor) -> Tensor:
+    layers = [*layers]
+    if dqn_kernels.fits(layers, x):
+        (x,) = dqn_kernels.conv_relu(layers, x)
+        layers = layers[2:]
+    for layer in layers:
         x = layer(x)
-    return _in_full(head, x)
+    return x
 
 
 def _in_full(layer: nn.Module, x: Tensor) -> Tensor:
