@@ -3,7 +3,8 @@
 Running one again over the same folder makes the same decisions from what is stored there, and goes on where nothing is.
 """
 
-from collections.abc import Generator, Iterator, Sequence
+import functools
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import replace
 
 from bcl import curriculum
@@ -11,7 +12,7 @@ from bcl.attacks import PGD, CrossEntropy, Multi, OwnValue, attacks_named
 from bcl.config import Config, CurriculumConfig
 from bcl.curriculum_rules import INCUMBENT, Decision, Phase, Rules, budgets, refuse_weak_start
 from bcl.errors import ConfigError, TrainingError, counted
-from bcl.evaluation import Cell, cells, flags, worst
+from bcl.evaluation import Cell, Plan, cells, flags, read_scores, worst
 from bcl.experiment import worker
 from bcl.experiment.verdict import SELECTION, choosing_attacks, final_score, plan_of, plans_of
 from bcl.experiment.worker import Dispatcher, OrderedRuns, TrainingOrder, content
@@ -55,6 +56,7 @@ class Curriculum:
         self._overlapped = OverlappedRuns(stage, dispatcher)
         self._judges_beside = dispatcher.judges_beside(self._config.game)
         self._succeeds = True  # whether the run that was judged last met the thresholds
+        self._thresholds: tuple[float | None, float | None] = (None, None)  # as returns, once the bootstrap is judged
         self._clock = Clock(stage)
         self._runs_done = 0
         self._diverged = 0  # runs of the phase at work
@@ -127,13 +129,29 @@ class Curriculum:
         for k, (run, order) in enumerate(orders, 1):
             self._overlapped.train(run, order)
             if self._overlapped.begin_to_judge(run, order):
-                self._begin_ahead(phase, k, run.agent(phase.index), orders)
+                agent = run.agent(phase.index)
+                self._begin_ahead(phase, k, agent, orders)
+                # One score can settle that it misses a threshold, long before the others are played.
+                if self._overlapped.wait_until_judged(run, functools.partial(self._misses, agent, phase)):
+                    self._succeeds = False
+                    self._overlapped.discard_guesses()
+                    self._begin_ahead(phase, k, agent, orders)
             self._overlapped.wait_until_judged(run)
             try:
                 yield run
             except GeneratorExit:
                 self._overlapped.end_phase()
                 raise
+
+    def _misses(self, agent: Agent, phase: Phase) -> bool:
+        """Whether a stored score is below a threshold; other scores cannot change that."""
+        found = read_scores(agent.results.scores, self._plan.conditions(agent.fingerprint, self._dispatcher.device))
+        return any(
+            cell.key in found and found[cell.key].mean < threshold
+            for eps, threshold in zip((0.0, phase.eps), self._thresholds, strict=True)
+            for cell in self._cells(eps)
+            if threshold is not None
+        )
 
     def _begin_ahead(self, phase: Phase, k: int, agent: Agent, orders: OrderedRuns = ()) -> None:
         """While run k is judged, train the one that probably comes next; none where it could not be used."""
@@ -187,7 +205,10 @@ class Curriculum:
         if not agent.fingerprint:
             return LOWEST
         cells = self._cells(eps)
-        scores = self._dispatcher.scores("choosing", agent, self._plan, cells, self._along(cells, eps))
+        along = self._along(cells, eps)
+        if self._judges_beside and self._dispatcher.missing(agent, self._plan, cells):
+            self._overlapped.play("choosing", agent, self._plan, (*cells, *along))
+        scores = self._dispatcher.scores("choosing", agent, self._plan, cells, along)
         return min(score.mean for score in scores)
 
     def _training_score(self, agent: Agent, eps: float) -> float:
@@ -213,6 +234,7 @@ class Curriculum:
     def _decided(self, decision: Decision) -> None:
         seconds = self._stage.phase(decision.phase.index).keep(decision, self._clock.keep)
         self._succeeds = decision.candidates[-1].met is not False
+        self._thresholds = decision.thresholds
         self._dispatcher.watch.say(phase_line(decision, self._rules.eps, seconds - self._decided_at))
         self._decided_at = seconds
 
@@ -243,14 +265,25 @@ class OverlappedRuns:
         if not self._dispatcher.missing_of(run, order):
             return False
         assert order.plan
-        wanted = (*order.cells, *order.along)
-        for job in self._dispatcher.evaluation_jobs(order.name, run.agent(), order.plan, wanted):
-            self.background.begin(job)
+        self._begin_to_play(order.name, run.agent(), order.plan, (*order.cells, *order.along))
         return True
 
-    def wait_until_judged(self, run: TrainingFolder) -> None:
-        self.background.wait(run.results.scores.path)
+    def wait_until_judged(self, run: TrainingFolder, enough: Callable[[], bool] = lambda: False) -> bool:
+        """Or until what is known so far is enough; whether that was so before the end."""
+        if self.background.wait(run.results.scores.path, enough):
+            return True
         run.results.scores.gather()
+        return False
+
+    def play(self, name: str, agent: Agent, plan: Plan, wanted: Sequence[Cell]) -> None:
+        """Have missing scores made by the process that judges, which has its games ready."""
+        self._begin_to_play(name, agent, plan, wanted)
+        self.background.wait(agent.results.scores.path)
+        agent.results.scores.gather()
+
+    def _begin_to_play(self, name: str, agent: Agent, plan: Plan, wanted: Sequence[Cell]) -> None:
+        for job in self._dispatcher.evaluation_jobs(name, agent, plan, wanted):
+            self.background.begin(job)
 
     def begin_ahead(self, run: TrainingFolder, order: TrainingOrder, parent: str = "") -> None:
         """Train a run before it is asked for, if it is not there yet; `parent`: the fingerprint of the agent that it

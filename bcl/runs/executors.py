@@ -31,6 +31,7 @@ Stop = Callable[[], bool]  # whether to stop
 POLL = 0.1  # seconds between looks at running jobs
 PATIENCE = 120.0  # seconds in which jobs that were told to stop have to write their checkpoints
 GENTLE = 5.0  # the same, of a job that nobody needs any more; then its process is killed
+LOOK = 1.0  # seconds between looks at what a job has stored so far
 
 
 @dataclass(frozen=True)
@@ -185,20 +186,27 @@ class BackgroundJobs:
             child.begin(job)
         self._begun[job.folder] = child or Child(job, self._preload, reusable=True)
 
-    def wait(self, folder: Path) -> None:
-        """Until a folder's job, if any, has ended; raises its error, or KeyboardInterrupt where it has to stop."""
+    def wait(self, folder: Path, enough: Callable[[], bool] = lambda: False) -> bool:
+        """Until a folder's job, if any, has ended, or what it has stored is `enough`: then true, and it goes on. Raises
+        its error, or KeyboardInterrupt where it has to stop."""
         child = self._begun.get(folder)
         if child is None:
-            return
+            return False
+        looked = time.monotonic()
         while not child.ended():
             if self._watch.stop():
                 raise KeyboardInterrupt
             self._watch.tick()
             time.sleep(POLL)
+            if time.monotonic() - looked >= LOOK:
+                if enough():
+                    return True
+                looked = time.monotonic()
         error = child.error()
         self._release(folder)
         if error:
             raise error
+        return False
 
     def cancel(self, folder: Path) -> None:
         """End the job of a folder, if there is one; what it has written stays. Its process is not killed if it listens:

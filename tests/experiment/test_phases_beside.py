@@ -15,13 +15,13 @@ from bcl.curriculum_rules import Decision
 from bcl.errors import ConfigError
 from bcl.evaluation import Cell
 from bcl.experiment import Dispatcher
-from bcl.experiment.phases import Curriculum
+from bcl.experiment.phases import Curriculum, OverlappedRuns
 from bcl.experiment.status import Times, status, times_of
 from bcl.experiment.worker import MODULES
 from bcl.games import AtariGame, GymnasiumGame
 from bcl.policies.files import fingerprint, load
 from bcl.runs import store
-from bcl.runs.directory import Agent, RunDirectory, StageFolder
+from bcl.runs.directory import Agent, RunDirectory, StageFolder, TrainingFolder
 from bcl.runs.executors import JudgeBeside, Processes, Watch
 from bcl.settings import parse_settings
 
@@ -100,6 +100,38 @@ def test_decisions_scores_and_agents_are_the_same(plain: Path, tmp_path: Path) -
     assert 0 < times.training < times.wall
     assert str(times) in status(run).lines[-1]
     assert "2 runs trained but not used" in status(run).lines[-1]
+
+
+def test_one_score_below_a_threshold_settles_that_a_run_misses(plain: Path) -> None:
+    stage = curriculum(plain)
+    phases = Curriculum(stage, 0.0, Agent(plain, stage.results, ""), Dispatcher())
+    phase = decided(plain)[1].phase
+    first, second = (stage.phase(1).run(k).agent(1) for k in (1, 2))
+    assert not phases._misses(first, phase), "before the bootstrap is judged there are no thresholds"
+    phases._thresholds = (60.0, 60.0)
+    assert phases._misses(first, phase)
+    assert not phases._misses(second, phase)
+
+
+def test_a_guess_is_corrected_by_the_first_score_that_settles_it(
+    plain: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    judged = OverlappedRuns.wait_until_judged
+    corrected: list[str] = []
+
+    def wait_until_judged(self: OverlappedRuns, run: TrainingFolder, enough: Callable[[], bool] | None = None) -> bool:
+        judged(self, run)  # as if the last score had been the first
+        if not enough or not enough():
+            return False
+        corrected.append(run.path.name)
+        return True
+
+    monkeypatch.setattr(OverlappedRuns, "wait_until_judged", wait_until_judged)
+    run = make(tmp_path / "run", *SECOND_RUN)
+    experiment.finish(run, Dispatcher(judge_beside="on"))
+    assert corrected == ["run1", "run1"], "of both phases"
+    assert_same(run, plain)
+    assert "phases/002/run1" in [folder for folder, _ in curriculum(run).unused_training()]
 
 
 def kill_when(run: Path, happens: Callable[[], bool]) -> None:

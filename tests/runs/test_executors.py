@@ -245,6 +245,17 @@ def test_a_crews_process_takes_the_next_job_of_its_kind(tmp_path: Path) -> None:
     assert not alive(process_of(first))
 
 
+def test_waiting_can_end_before_the_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(executors, "LOOK", 0.0)
+    [slow] = counting(tmp_path, 2000)
+    with BackgroundJobs(Watch()) as background:
+        background.begin(slow)
+        assert background.wait(slow.folder, (slow.folder / "checkpoint").exists)
+        assert alive(process_of(slow))
+        assert not (slow.folder / "result.json").exists()
+        assert not background.wait(tmp_path / "nothing was begun here", lambda: True)
+
+
 def test_a_process_that_was_killed_while_it_waited_is_replaced(tmp_path: Path) -> None:
     first, second = counting(tmp_path, 2, 2)
     with BackgroundJobs(Watch()) as background:
