@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
 
 Key = tuple[Attack | None, float]
 """Attack and budget."""
+# Rows of tables.
+AT_EXACTLY = "worst at exactly"
+WITHIN = "worst within"
 
 
 @dataclass(frozen=True)
@@ -371,7 +375,8 @@ class Evaluation(Result):
         return f"{self.game.id}{where}: mean return ± standard error, {played}"
 
     def table(self) -> Table:
-        """Attacks down, budgets across, below the worst case and that of what training began from."""
+        """Attacks down, budgets across; below the worst at exactly each budget, the worst case within it, and that of
+        what training began from."""
         columns: dict[float | None, str] = {eps: format_eps(eps) if eps else "0" for eps in self.budgets}
         shown: dict[tuple[Attack | None, float | None], str] = {(s.attack, s.eps): str(s) for s in self.scores}
         if self.breaking:
@@ -380,10 +385,13 @@ class Evaluation(Result):
             shown |= {(attack, None): self.breaking.shown(eps) for attack, eps in found}
         labels = attack_labels(attack for attack, _ in shown)
         rows = [(label, *(shown.get((attack, at), "") for at in columns)) for attack, label in labels.items()]
-        attacked = max(self.budgets) > 0
-        totals = [("worst within", *_worst_within(self.scores, columns))] if attacked else []
-        totals += [(f"start ({one.name})", *_worst_within(one.scores, columns)) for one in self.began_from]
-        return Table(self.title, ("attack", *columns.values()), tuple(rows), tuple(self._notes), tuple(totals))
+        totals = []
+        if max(self.budgets) > 0:
+            totals.append((AT_EXACTLY, *_lowest(self.scores, columns, operator.eq)))
+            totals.append((WITHIN, *_lowest(self.scores, columns, operator.le)))
+        totals += [(f"start ({one.name})", *_lowest(one.scores, columns, operator.le)) for one in self.began_from]
+        header = ("attack", *columns.values())
+        return Table(self.title, header, tuple(rows), tuple(self._notes), tuple(totals), bold=WITHIN)
 
     @property
     def _notes(self) -> list[str]:
@@ -394,23 +402,28 @@ class Evaluation(Result):
         return [dataclasses.replace(t, notes=(*t.notes, *(f"flag {flag}" for flag in raised))) for t, raised in tables]
 
     def __str__(self) -> str:
-        """A line per score, then the worst case within each budget, then doubts; then the same on unlimited levels."""
+        """A line per score, then the worst at exactly each budget and within it, then doubts; then the same on
+        unlimited levels."""
         lines = [self.title]
         for s in self.scores:
             at = f" at {format_eps(s.eps)}" if s.eps else ""
             lines.append(f"{self.labels[s.attack]}{at}: {s}")
         for eps, least in self.worst_within.items():
             start = self.beside(eps, lambda score: format_return(score.mean))
-            lines.append(f"worst within {format_eps(eps)}: {format_return(least.mean)}{start}")
+            lines.append(f"{AT_EXACTLY} {format_eps(eps)}: {format_return(self.worst[eps].mean)}")
+            lines.append(f"{WITHIN} {format_eps(eps)}: {format_return(least.mean)}{start}")
         lines += [str(self.breaking)] if self.breaking else []
         lines += [*self._notes, *(f"flag {flag}" for flag in self.flags)]
         return "\n".join([*lines, *([str(self.unlimited)] if self.unlimited else [])])
 
 
-def _worst_within(scores: Sequence[Score], budgets: Iterable[float | None]) -> Iterator[str]:
+def _lowest(
+    scores: Sequence[Score], budgets: Iterable[float | None], counts: Callable[[float, float], bool]
+) -> Iterator[str]:
+    """Of the scores whose budget counts at each of these."""
     for eps in budgets:
-        within = [s for s in scores if eps is not None and s.eps <= eps]
-        yield str(lowest(within)) if within else ""
+        counting = [s for s in scores if eps is not None and counts(s.eps, eps)]
+        yield str(lowest(counting)) if counting else ""
 
 
 def read_evaluations(folder: ScoresFolder, agent: str) -> list[Evaluation]:
