@@ -80,8 +80,8 @@ class Collected:
     """Of several whole runs: name, final score (none: not finished), whether it is the one shown."""
     started_with: str = ""
     """The version that the run was started with, where this one is another."""
-    breaking: Breaking | None = None
-    """The smallest budget that breaks the agent, where it was searched for."""
+    breaking: tuple[Breaking, ...] = ()
+    """What searches for the smallest budget that breaks the agent found, the latest first."""
 
     @property
     def further_flags(self) -> list[Flag]:
@@ -197,7 +197,7 @@ def _of_run(run: RunDirectory, source: Path) -> Collected:
         provenance=tuple(_provenance(run)),
         repeats=tuple(_repeats(source, run)),
         started_with=_started_with(run),
-        breaking=read_breaking(run.results, policy) if verdict else None,
+        breaking=_searches(run.results, policy) if verdict else (),
     )
 
 
@@ -231,7 +231,7 @@ def _of_policy(file: Path) -> Collected:
         evaluations=tuple(found),
         proofs=tuple(proof for one in results for proof in _proofs(*one)),
         provenance=(*((k, v) for k, v in about.items() if v), MADE_BY),
-        breaking=read_breaking(files.results_of(file), identity),
+        breaking=_searches(files.results_of(file), identity),
     )
 
 
@@ -348,6 +348,10 @@ def _proofs(results: Results, policy: str, whose: str = "") -> list[Proof]:
         facts = proof.to_dict() | {"gwc": proof.at_worst}
         proofs.append(Proof(**facts, levels=levels_of(conditions.plan.game), whose=whose))
     return sorted(proofs, key=lambda p: (p.levels, p.method, p.seed, p.episodes, p.eps))
+
+
+def _searches(results: Results, policy: str) -> tuple[Breaking, ...]:
+    return tuple(reversed(read_breaking(results, policy)))
 
 
 def _settings(run: RunDirectory, config: Config) -> Iterator[tuple[str, str, str, str]]:
