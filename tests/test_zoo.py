@@ -285,6 +285,23 @@ def test_scores_from_varied_starts_are_a_column_of_their_own(
     assert (zoo.named("mine").returns, zoo.named("mine").varied) == (before, added)
 
 
+def test_attacks_are_held_against_the_certificates_an_agent_was_published_with(
+    publish, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    save_with_head(HEADS["int16"], tmp_path / "p.safetensors")
+    bcl.certify(tmp_path / "p.safetensors", eps=[0.2], method="ibp", episodes=1)
+    publish(HEADS["int16"])
+    looks = list[str]()
+    module = sys.modules["bcl.evaluation.play"]
+    monkeypatch.setattr(module, "_refuse_broken_certificate", lambda *facts: looks.append(facts[-1]))
+    found = bcl.evaluate("zoo:mine", attacks="fgsm", eps=[0.1, 0.3], episodes=2, device="cpu")
+    assert looks.count("ibp") == max(found.scores[1].lengths)  # at 0.1, which 0.2 covers
+    looks.clear()
+    bcl.evaluate("zoo:mine", attacks="fgsm", episodes=2, device="cpu", find_eps=True)
+    assert "ibp" in looks
+
+
 def test_a_budget_without_the_whole_suite_has_no_worst_case(publish, tmp_path: Path) -> None:
     save_with_head(HEADS["int16"], tmp_path / "p.safetensors")
     bcl.evaluate(tmp_path / "p.safetensors", attacks=["noise", "corner-noise"], eps=[0.1, 0.2], episodes=2)

@@ -19,7 +19,18 @@ from bcl.attacks.suites import with_name
 from bcl.bounds import Method
 from bcl.config import EvaluationConfig, evaluation_defaults
 from bcl.errors import ConfigError, StoreError, WeightsError, counted
-from bcl.evaluation import Breaking, Cell, Evaluation, Plan, Score, Start, flags, worse_than_start
+from bcl.evaluation import (
+    Breaking,
+    Cell,
+    Certificate,
+    Evaluation,
+    Plan,
+    Score,
+    Start,
+    flags,
+    read_certificates,
+    worse_than_start,
+)
 from bcl.evaluation.plan import Conditions, Starts, game_for_evaluation
 from bcl.evaluation.play import Progress
 from bcl.evaluation.suite import PARTS, missing_cells, read_certified, run_suite
@@ -49,6 +60,8 @@ class Target:
     """Files of those that are not there."""
     kept: bool = True
     """Whether `results` stay; those of an agent in memory do not."""
+    published: tuple[Certificate, ...] = ()
+    """Of an agent of the zoo: those it was published with."""
 
     def game_to_play(
         self, env_set: str | None, seed: int, episodes: int, num_envs: int = 0, starts: Starts = "game"
@@ -100,9 +113,11 @@ def _target_of_path(path: Path, device: str) -> Target:
 
 
 def _as_published(target: Target, agent: zoo.ZooAgent) -> Target:
-    """With the budgets and episodes of an agent's published scores, so that they are repeated."""
+    """With the budgets and episodes of an agent's published scores, so that they are repeated, and its certificates."""
     budgets = tuple(parse_eps(eps) for eps in agent.returns if eps != "0")
-    return replace(target, defaults=replace(target.defaults, eps=budgets, episodes=agent.episodes))
+    proofs = tuple(proof for _, proof in read_certificates(agent.results.certificates, agent.judged))
+    defaults = replace(target.defaults, eps=budgets, episodes=agent.episodes)
+    return replace(target, defaults=defaults, published=proofs)
 
 
 def _target_of_policy(policy: Policy, results: Results, name: str) -> Target:
@@ -139,9 +154,16 @@ class Evaluator:
     """How many are played one after the other."""
 
     def scores(
-        self, policy: Policy, wanted: Sequence[Cell], folder: ScoresFolder, number: int = 0, whose: str = ""
+        self,
+        policy: Policy,
+        wanted: Sequence[Cell],
+        folder: ScoresFolder,
+        number: int = 0,
+        whose: str = "",
+        published: tuple[Certificate, ...] = (),
     ) -> list[Score]:
-        """The scores of an agent; `number`: how many agents were played before it, `whose`: what they are called."""
+        """The scores of an agent; `number`: how many agents were played before it, `whose`: what they are called,
+        `published`: certificates beside those of the folder."""
 
         def begin(label: str) -> Progress:
             report = self.listener.begin(whose + label)
@@ -152,11 +174,12 @@ class Evaluator:
         if self.parallel > 1 and len(missing) > 1:
             content = files.to_bytes(policy)
             shares = [missing[i :: self.parallel] for i in range(min(self.parallel, len(missing)))]
-            orders = [("attack", content, self.plan, tuple(share), device) for share in shares]
+            orders = [("attack", content, self.plan, tuple(share), device, published) for share in shares]
             self._in_processes(folder, worker.evaluate, orders, begin(f"{len(missing)} scores"))
         scores = []
         trained = ready(policy, self.plan, folder, lambda label: self.listener.prepare(whose + label))
-        for cell, score in zip(wanted, run_suite(policy, self.plan, wanted, folder, begin, trained), strict=True):
+        found = run_suite(policy, self.plan, wanted, folder, begin, trained, published=published)
+        for cell, score in zip(wanted, found, strict=True):
             scores.append(score)
             self.listener.finished(f"{whose}{score.label}{cell.where}: {score}")
         return scores

@@ -8,6 +8,7 @@ import numpy as np
 
 from bcl.attacks import Attack, Learned, attack_from_dict, attack_label, attack_to_dict, recorded
 from bcl.errors import ConfigError, counted
+from bcl.evaluation.certify import Certificate
 from bcl.evaluation.plan import LEVELS, Cell, Conditions, Plan, levels_of
 from bcl.evaluation.suite import Begin, no_progress, run_suite
 from bcl.games import LOWEST_RETURNS
@@ -126,9 +127,10 @@ def find_breaking(
     results: Results,
     threshold: float | None = None,
     progress: Begin = no_progress,
+    published: Sequence[Certificate] = (),
 ) -> Breaking:
     """Bisection, a round's budgets at once; by default the threshold is halfway from the lowest return to nominal. With
-    what earlier searches under the same conditions found."""
+    what earlier searches under the same conditions found. `published`: certificates beside those of the results."""
     refuse_learned(attacks)
     conditions = plan.conditions(fingerprint(policy), policy.device.type)
     known = read_breaking(results, conditions.agent)
@@ -145,7 +147,8 @@ def find_breaking(
     grids: list[tuple[float, ...]] = [(0.0, *FIRST_ROUND) for _ in attacks]
     for _ in range(ROUNDS + 1):
         cells = [Cell(attack, eps) for attack, grid in zip(attacks, grids, strict=True) for eps in grid[1:]]
-        means = {(s.attack, s.eps): s.mean for s in run_suite(policy, plan, cells, results.search, progress)}
+        scores = run_suite(policy, plan, cells, results.search, progress, published=published)
+        means = {(s.attack, s.eps): s.mean for s in scores}
         for number, (attack, grid) in enumerate(zip(attacks, grids, strict=True)):
             broken = (i for i, eps in enumerate(grid[1:], 1) if means[recorded(attack), eps] < threshold)
             first = next(broken, 0)
