@@ -22,7 +22,7 @@ from bcl.evaluation.plan import levels_of
 from bcl.experiment.run import commit_here
 from bcl.experiment.status import incumbent, status
 from bcl.experiment.verdict import Verdict, under_attack
-from bcl.games import Game
+from bcl.games import AtariGame, Game
 from bcl.policies import Policy, files
 from bcl.policies.files import fingerprint, is_policy, load
 from bcl.reports.history import Timeline, read_timeline
@@ -329,8 +329,16 @@ def _so_far(run: RunDirectory) -> list[Evaluation]:
     for stage in reversed(run.stages()):
         if stage.strategy != "none" and (made := stage.decisions()):
             best = stage.kept_by(made[-1].decision.best_phase)
-            return [flagged(played, CHOOSING) for played in read_evaluations(best.results.scores, "")][:1]
+            most = stage.config.evaluation.max_steps
+            return [flagged(one, _choosing(one.game, most)) for one in read_evaluations(best.results.scores, "")][:1]
     return []
+
+
+def _choosing(game: Game, most: int) -> str:
+    """Where scores come from by which agents are chosen; `most`: agent steps of episodes that are reported."""
+    if isinstance(game, AtariGame) and game.max_steps < most:
+        return f"{CHOOSING}, cut off at {game.max_steps:,} agent steps"
+    return CHOOSING
 
 
 def _proofs_of_run(run: RunDirectory, policy: str) -> tuple[Proof, ...]:
