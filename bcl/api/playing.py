@@ -29,6 +29,7 @@ from bcl.evaluation import (
     Start,
     flags,
     read_certificates,
+    read_evaluations,
     worse_than_start,
 )
 from bcl.evaluation.plan import Conditions, Starts, game_for_evaluation
@@ -60,8 +61,22 @@ class Target:
     """Files of those that are not there."""
     kept: bool = True
     """Whether `results` stay; those of an agent in memory do not."""
-    published: tuple[Certificate, ...] = ()
-    """Of an agent of the zoo: those it was published with."""
+    published: tuple[Results, str] | None = None
+    """Of an agent of the zoo: the results it was published with, and the fingerprint of who played them."""
+
+    @property
+    def published_proofs(self) -> tuple[Certificate, ...]:
+        """Certificates that it was published with."""
+        if not self.published:
+            return ()
+        results, player = self.published
+        return tuple(proof for _, proof in read_certificates(results.certificates, player))
+
+    @property
+    def stored(self) -> list[Evaluation]:
+        """All evaluations of it that are stored."""
+        results = [(self.results, files.fingerprint(self.policy)), *([self.published] if self.published else [])]
+        return [one for found, player in results for one in read_evaluations(found.scores, player)]
 
     def game_to_play(
         self, env_set: str | None, seed: int, episodes: int, num_envs: int = 0, starts: Starts = "game"
@@ -113,11 +128,10 @@ def _target_of_path(path: Path, device: str) -> Target:
 
 
 def _as_published(target: Target, agent: zoo.ZooAgent) -> Target:
-    """With the budgets and episodes of an agent's published scores, so that they are repeated, and its certificates."""
+    """With an agent's published results, and by default their budgets and episodes, so that they are repeated."""
     budgets = tuple(parse_eps(eps) for eps in agent.returns if eps != "0")
-    proofs = tuple(proof for _, proof in read_certificates(agent.results.certificates, agent.judged))
     defaults = replace(target.defaults, eps=budgets, episodes=agent.episodes)
-    return replace(target, defaults=defaults, published=proofs)
+    return replace(target, defaults=defaults, published=(agent.results, agent.judged))
 
 
 def _target_of_policy(policy: Policy, results: Results, name: str) -> Target:
@@ -241,6 +255,7 @@ def with_flags(
     """The first game's evaluation, which holds that of unlimited levels where these are the second; scores are in the
     order of `on_each`, and there are no floors without `sanity`."""
     kept = target.results.scores.path if target.kept else None
+    stored = target.stored
     found = []
     for number, game in enumerate(games):
         own = slice(number, None, len(games))
@@ -250,7 +265,8 @@ def with_flags(
         raised = flags(ours, floor)
         for start in starts:
             raised += worse_than_start(ours, start.scores, start.file)
-        found.append(Evaluation(game, ours, target.name, raised, floor, kept, starts, target.missing, breaking))
+        one = Evaluation(game, ours, target.name, raised, floor, kept, starts, target.missing, breaking)
+        found.append(replace(one, lower=one.lower_elsewhere(stored)))
     return replace(found[0], unlimited=found[1]) if len(found) > 1 else found[0]
 
 

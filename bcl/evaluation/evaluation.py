@@ -217,6 +217,8 @@ class Evaluation(Result):
     """Files of such agents that are not there, so that these are not compared."""
     breaking: "Breaking | None" = None
     """With `find_eps`: the smallest budget of each attack that breaks the agent."""
+    lower: Sequence[str] = field(default=(), compare=False)
+    """What other evaluations that are stored have below the worst within a budget."""
     note: str = ""
     """In a report: where the scores come from."""
     meaning: int = field(default=MEANING, compare=False)
@@ -329,6 +331,26 @@ class Evaluation(Result):
                 found |= dict.fromkeys(flag.name for flag in new)
         return further
 
+    def lower_elsewhere(self, others: "Iterable[Evaluation]") -> list[str]:
+        """The lowest within each budget of other evaluations of this agent on the same levels, where below this one's;
+        for people."""
+        scores = [s for other in others if other.levels == self.levels for s in other.scores if s.eps > 0]
+        found = dict[Score, None]()  # in the order of their budgets
+        for eps, known in self.worst_within.items():
+            within = [s for s in scores if s.eps <= eps]
+            if within and lowest(within).mean < known.mean:
+                found[lowest(within)] = None
+        return [f"{format_return(s.mean)} under {s.label}{self._otherwise(s)}" for s in found]
+
+    def _otherwise(self, score: Score) -> str:
+        """How a score of another evaluation was played, where that matters for what it says of this one."""
+        fewer = len(score.returns) < self.episodes
+        varied = bool(score.prefixes)
+        words = [counted(len(score.returns), "episode")] if fewer else []
+        if varied != (self.starts == "varied"):
+            words.append("varied starts" if varied else "the game's own starts")
+        return f" ({', '.join(words)})" if words else ""
+
     @cached_property
     def conditions(self) -> str:
         """What must be equal in one table. Atari agents may have different pipelines, each with its `life_reset`."""
@@ -348,6 +370,7 @@ class Evaluation(Result):
             "scores": [score.to_dict() for score in self.scores],
             "worst": {format_eps(eps): lowest.to_dict() for eps, lowest in self.worst.items()},
             "worst_within": {format_eps(eps): lowest.to_dict() for eps, lowest in self.worst_within.items()},
+            "lower": [*self.lower],
             "floor": self.floor and self.floor.to_dict(),
             "flags": [dataclasses.asdict(flag) for flag in self.flags],
             "breaking": self.breaking and self.breaking.to_dict(),
@@ -395,7 +418,8 @@ class Evaluation(Result):
 
     @property
     def _notes(self) -> list[str]:
-        return [*self.adversaries, *(f"not compared with '{file}', which is missing" for file in self.missing)]
+        notes = [*self.adversaries, *(f"not compared with '{file}', which is missing" for file in self.missing)]
+        return [*notes, f"other evaluations gave less: {', '.join(self.lower)}"] if self.lower else notes
 
     def _tables(self) -> list[Table]:
         tables = [(one.table(), one.flags) for one in self.evaluations]

@@ -13,7 +13,7 @@ from bcl.attacks import Attack
 from bcl.attacks.suites import SUITES, suite
 from bcl.config import Config, evaluation_defaults, preset_for, resolve_stages
 from bcl.errors import WeightsError, counted
-from bcl.evaluation import Evaluation, Score, Start, lowest, read_evaluations
+from bcl.evaluation import Evaluation, Score, Start, read_evaluations
 from bcl.evaluation.breaking import Breaking, read_breaking
 from bcl.evaluation.certify import Certificate, read_certificates
 from bcl.evaluation.evaluation import ordered
@@ -89,18 +89,9 @@ class Collected:
         return self.evaluations[0].further_flags(self.evaluations[1:]) if self.evaluations else []
 
     @property
-    def lower_elsewhere(self) -> tuple[Score, ...]:
-        """The lowest of other evaluations within each budget, where below the first's."""
-        if not self.evaluations:
-            return ()
-        first, *others = self.evaluations
-        scores = [s for other in others if other.levels == first.levels for s in other.scores if s.eps > 0]
-        found = dict[Score, None]()  # in the order of their budgets
-        for eps, known in first.worst_within.items():
-            within = [s for s in scores if s.eps <= eps]
-            if within and lowest(within).mean < known.mean:
-                found[lowest(within)] = None
-        return tuple(found)
+    def lower_elsewhere(self) -> list[str]:
+        """See `Evaluation.lower_elsewhere`, of the first one."""
+        return self.evaluations[0].lower_elsewhere(self.evaluations[1:]) if self.evaluations else []
 
 
 def collect(path: Path) -> Collected:

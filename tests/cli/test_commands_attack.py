@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from bcl.api import console
 from bcl.attacks import PGD, Attack, UniformNoise
@@ -67,6 +68,26 @@ def test_the_table_ends_with_the_worst_at_exactly_each_budget_and_within_it(caps
     assert rows["worst at exactly"] == ["500", "124", "326"]  # the paper's number
     assert rows["worst within"] == ["500", "124", "124"]
     assert "worst at exactly 0.06: 326\nworst within 0.06: 124" in str(found)
+
+
+def test_a_lower_score_that_is_stored_is_named_below_the_table(bcl) -> None:
+    policy = load("p.safetensors")
+    balancing = Policy(dataclasses.replace(policy.spec, kind="plain-mlp", hidden=()))
+    with torch.no_grad():
+        balancing.network.model[1].weight.copy_(torch.tensor([[0.0] * 4, [0.0, 0.0, 1.0, 1.0]]))  # where the pole leans
+        balancing.network.model[1].bias.zero_()
+    save(balancing, "p.safetensors")
+    where = ("attack", "p.safetensors", "--eps", "0.2", "--episodes", "4")
+    strong, weak = (json.loads(bcl(*where, "--attack", name, "--json")[1]) for name in ("fgsm", "noise"))
+    lowest, known = (data["worst_within"]["0.2"]["mean"] for data in (strong, weak))
+    assert lowest < known
+    said = f"{lowest:.4g} under FGSM at 0.2"
+    assert (strong["lower"], weak["lower"]) == ([], [said])
+    note = f"other evaluations gave less: {said}"
+    assert note in bcl(*where, "--attack", "noise")[1]
+    assert note not in bcl(*where, "--attack", "noise", "fgsm")[1]
+    others = bcl(*where[:-1], "5", "--attack", "noise", "--starts", "varied")[1]
+    assert f"{note} (4 episodes, the game's own starts)" in others
 
 
 def test_sanity_attacks_with_everything(bcl) -> None:

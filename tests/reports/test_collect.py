@@ -171,7 +171,7 @@ def test_a_lower_return_in_another_evaluation_is_named_beside_the_table(pong_run
 
 
 def test_without_a_lower_return_elsewhere_nothing_is_said(pong_run: Path) -> None:
-    assert collect(pong_run).lower_elsewhere == ()
+    assert collect(pong_run).lower_elsewhere == []
     assert "Other evaluations gave less" not in page(collect(pong_run))
 
 
