@@ -16,6 +16,7 @@ import torch
 import bcl
 from bcl import zoo
 from bcl.api import playing
+from bcl.attacks import FGSM, attack_to_dict
 from bcl.cli.main import functions_of
 from bcl.cli.options import parse
 from bcl.config import EvaluationConfig, config_from_dict, config_from_toml, resolve
@@ -300,6 +301,19 @@ def test_attacks_are_held_against_the_certificates_an_agent_was_published_with(
     looks.clear()
     bcl.evaluate("zoo:mine", attacks="fgsm", episodes=2, device="cpu", find_eps=True)
     assert "ibp" in looks
+
+
+def test_a_lower_score_that_an_agent_was_published_with_is_named(
+    publish, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    publish(HEADS["int16"])
+    scores = zoo.named("mine").results.scores
+    *_, (_, row) = scores.read("")
+    scores.append(row | {"returns": [1.0, 1.0], "adversary": attack_to_dict(FGSM())})
+    assert bcl.evaluate("zoo:mine", attacks="noise", eps=[0.1], episodes=2, device="cpu").lower == [
+        "1 under FGSM at 0.1"
+    ]
 
 
 def test_a_budget_without_the_whole_suite_has_no_worst_case(publish, tmp_path: Path) -> None:

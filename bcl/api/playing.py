@@ -61,22 +61,20 @@ class Target:
     """Files of those that are not there."""
     kept: bool = True
     """Whether `results` stay; those of an agent in memory do not."""
-    published: tuple[Results, str] | None = None
+    published: Sequence[tuple[Results, str]] = ()
     """Of an agent of the zoo: the results it was published with, and the fingerprint of who played them."""
 
     @property
     def published_proofs(self) -> tuple[Certificate, ...]:
         """Certificates that it was published with."""
-        if not self.published:
-            return ()
-        results, player = self.published
-        return tuple(proof for _, proof in read_certificates(results.certificates, player))
+        found = [read_certificates(results.certificates, player) for results, player in self.published]
+        return tuple(proof for proofs in found for _, proof in proofs)
 
     @property
     def stored(self) -> list[Evaluation]:
         """All evaluations of it that are stored."""
-        results = [(self.results, files.fingerprint(self.policy)), *([self.published] if self.published else [])]
-        return [one for found, player in results for one in read_evaluations(found.scores, player)]
+        own = self.results, files.fingerprint(self.policy)
+        return [one for results, player in (own, *self.published) for one in read_evaluations(results.scores, player)]
 
     def game_to_play(
         self, env_set: str | None, seed: int, episodes: int, num_envs: int = 0, starts: Starts = "game"
@@ -131,7 +129,7 @@ def _as_published(target: Target, agent: zoo.ZooAgent) -> Target:
     """With an agent's published results, and by default their budgets and episodes, so that they are repeated."""
     budgets = tuple(parse_eps(eps) for eps in agent.returns if eps != "0")
     defaults = replace(target.defaults, eps=budgets, episodes=agent.episodes)
-    return replace(target, defaults=defaults, published=(agent.results, agent.judged))
+    return replace(target, defaults=defaults, published=[(agent.results, agent.judged)])
 
 
 def _target_of_policy(policy: Policy, results: Results, name: str) -> Target:
