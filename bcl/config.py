@@ -375,7 +375,7 @@ class CurriculumConfig:
     same with each return as a share of its threshold; or R_nominal alone."""
     judged_by: tuple[str, ...] = ("pgd-30",)
     """Attacks and suites by name, whose worst attack is behind R_adv inside the curriculum; `evaluation`:
-    `evaluation.suite`."""
+    `evaluation.suite`; `learned`: that suite (the attack alone is `learned-60000`)."""
     judged_steps: Natural = 0
     """Atari: agent steps after which an episode that agents are chosen by is cut off, where that is less than
     `evaluation.max_steps`: everything waits for an agent that is stuck; 0: not cut off, as in the paper."""

@@ -18,7 +18,9 @@ class Table:
     rows: tuple[tuple[str, ...], ...]
     notes: tuple[str, ...] = ()
     totals: tuple[tuple[str, ...], ...] = ()
-    """Rows below a rule, of which the first is bold."""
+    """Rows below a rule."""
+    bold: str = ""
+    """The name of the row to quote."""
 
     def to_html(self) -> str:
         """For notebooks."""

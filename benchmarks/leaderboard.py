@@ -17,6 +17,7 @@ from pathlib import Path
 import bcl
 from bcl import zoo
 from bcl.attacks import attack_label
+from bcl.reports.compare import Block
 from bcl.reports.published import results
 from bcl.settings import format_eps
 
@@ -68,10 +69,16 @@ def by_order(row: Row, budgets: Iterable[float]) -> tuple[bool, float]:
 
 
 def of_the_zoo(game: str) -> dict[str, tuple[list[Row], list[str]]]:
-    """By levels, our agents and what `bcl compare` says of their attacks."""
-    names = [f"{zoo.PREFIX}{name}" for name in zoo.names() if zoo.named(name).game == game]
+    """By levels, our agents and what `bcl compare` says of their attacks; those with varied starts once more."""
+    agents = [agent for agent in map(zoo.named, zoo.names()) if agent.game == game]
+    blocks = list[Block]()
+    for starts in ("game", "varied"):  # an agent need not have both
+        played = [agent for agent in agents if any(way.starts == starts for way in agent.within)]
+        if played:
+            compared = bcl.compare(*(f"{zoo.PREFIX}{agent.folder.name}" for agent in played))
+            blocks += [block for block in compared.blocks if block.starts == starts]
     found: dict[str, tuple[list[Row], list[str]]] = {}
-    for block in bcl.compare(*names).blocks if names else ():
+    for block in blocks:
         rows, said = found.setdefault(block.levels, ([], []))
         varied = ", varied starts" if block.starts == "varied" else ""
         for row in block.rows:

@@ -17,14 +17,16 @@ import pytest
 import torch
 
 import bcl
-from bcl import losses
+from bcl import losses, zoo
 from bcl.attacks import CornerNoise, suite
 from bcl.config import resolve
 from bcl.envs import atari as frames
+from bcl.envs import make_env
 from bcl.evaluation import Plan
 from bcl.policies import Policy, PolicySpec
 from bcl.policies.files import fingerprint, save, to_bytes
 from bcl.runs.directory import RunDirectory, TrainingFolder
+from bcl.settings import to_toml
 
 sys.path.insert(0, str(Path(__file__).parent))
 from docs_commands import small_options
@@ -375,19 +377,36 @@ def test_the_leaderboard_has_the_lowest_return_up_to_each_budget(benchmark):
     assert best_first == [row, whole, half]
 
 
-def test_the_leaderboard_has_a_row_for_each_kind_of_starts(benchmark, monkeypatch):
+def publish_cartpole(benchmark, monkeypatch, folder, name, seed, starts):
+    """An agent of CartPole in the zoo, evaluated with each of these starts."""
+    game = resolve("cartpole").game
+    env = make_env(game, 1)
+    torch.manual_seed(seed)
+    file = folder / f"{name}.safetensors"
+    save(Policy(PolicySpec("plain-mlp", (4,), 2, env.low, env.high, (8,), game=game)), file)
+    for kind in starts:
+        bcl.evaluate(file, suite="quick", eps=[0.1], episodes=2, starts=kind)
+    (folder / "config.toml").write_text(to_toml(resolve("cartpole")))
+    words = [name, str(file), "--results", str(file.with_suffix(".results")), "--config", str(folder / "config.toml")]
+    words += ["--command", "bcl train cartpole", "--commit", "abc", "--gpu", "H200", "--gpu-minutes", "1"]
+    monkeypatch.setattr(sys, "argv", ["publish.py", *words, "--suite", "quick"])
+    benchmark("publish").main()
+
+
+def test_the_leaderboard_has_varied_starts_of_the_agents_that_have_them(benchmark, monkeypatch, tmp_path):
     leaderboard = benchmark("leaderboard")
-    game, varied = (
-        SimpleNamespace(
-            levels="", starts=starts, episodes=20, usual_attacks=[CornerNoise()], notes=(),
-            rows=[SimpleNamespace(label="zoo:a", cells={0.0: SimpleNamespace(exactly=SimpleNamespace(mean=mean))})],
-        )
-        for starts, mean in (("game", 21.0), ("varied", 12.0))
-    )  # fmt: skip
-    monkeypatch.setattr(leaderboard.bcl, "compare", lambda *names: SimpleNamespace(blocks=(game, varied)))
-    rows, said = leaderboard.of_the_zoo("pong")[""]
-    assert [(row.agent, row.returns[0.0]) for row in rows] == [("`zoo:a`", 21.0), ("`zoo:a`, varied starts", 12.0)]
+    monkeypatch.setattr(zoo, "FOLDER", tmp_path / "zoo")
+    monkeypatch.chdir(tmp_path)
+    publish_cartpole(benchmark, monkeypatch, tmp_path, "one", 0, ("game", "varied"))
+    publish_cartpole(benchmark, monkeypatch, tmp_path, "two", 1, ("game",))
+    rows, said = leaderboard.of_the_zoo("CartPole-v1")[""]
+    assert [row.agent for row in rows] == ["`zoo:one`", "`zoo:two`", "`zoo:one`, varied starts"]
+    one = zoo.named("one")
+    assert [[*row.returns.values()] for row in (rows[0], rows[2])] == [[*one.returns.values()], [*one.varied.values()]]
     assert [text.partition(":")[0] for text in said] == ["Ours", "Ours, varied starts"]
+    publish_cartpole(benchmark, monkeypatch, tmp_path, "two", 1, ("varied",))  # beside what it has
+    rows, _ = leaderboard.of_the_zoo("CartPole-v1")[""]
+    assert len([row for row in rows if row.agent.endswith("varied starts")]) == 2
 
 
 def test_a_campaign_trains_side_by_side_and_keeps_the_agents(benchmark, monkeypatch, tmp_path, capsys):

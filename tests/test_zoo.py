@@ -16,6 +16,7 @@ import torch
 import bcl
 from bcl import zoo
 from bcl.api import playing
+from bcl.attacks import FGSM, attack_to_dict
 from bcl.cli.main import functions_of
 from bcl.cli.options import parse
 from bcl.config import EvaluationConfig, config_from_dict, config_from_toml, resolve
@@ -283,6 +284,36 @@ def test_scores_from_varied_starts_are_a_column_of_their_own(
     bcl.evaluate(tmp_path / "p.safetensors", suite="quick", eps=[0.1], episodes=2, starts="varied")
     publish(HEADS["int8"])  # with both kinds at once
     assert (zoo.named("mine").returns, zoo.named("mine").varied) == (before, added)
+
+
+def test_attacks_are_held_against_the_certificates_an_agent_was_published_with(
+    publish, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    save_with_head(HEADS["int16"], tmp_path / "p.safetensors")
+    bcl.certify(tmp_path / "p.safetensors", eps=[0.2], method="ibp", episodes=1)
+    publish(HEADS["int16"])
+    looks = list[str]()
+    module = sys.modules["bcl.evaluation.play"]
+    monkeypatch.setattr(module, "_refuse_broken_certificate", lambda *facts: looks.append(facts[-1]))
+    found = bcl.evaluate("zoo:mine", attacks="fgsm", eps=[0.1, 0.3], episodes=2, device="cpu")
+    assert looks.count("ibp") == max(found.scores[1].lengths)  # at 0.1, which 0.2 covers
+    looks.clear()
+    bcl.evaluate("zoo:mine", attacks="fgsm", episodes=2, device="cpu", find_eps=True)
+    assert "ibp" in looks
+
+
+def test_a_lower_score_that_an_agent_was_published_with_is_named(
+    publish, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    publish(HEADS["int16"])
+    scores = zoo.named("mine").results.scores
+    *_, (_, row) = scores.read("")
+    scores.append(row | {"returns": [1.0, 1.0], "adversary": attack_to_dict(FGSM())})
+    assert bcl.evaluate("zoo:mine", attacks="noise", eps=[0.1], episodes=2, device="cpu").lower == [
+        "1 under FGSM at 0.1"
+    ]
 
 
 def test_a_budget_without_the_whole_suite_has_no_worst_case(publish, tmp_path: Path) -> None:

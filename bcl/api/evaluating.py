@@ -173,7 +173,7 @@ def evaluate(
         folder = target.results.scores
         folder.check_writable()
         evaluator = playing.Evaluator(plan, listener, parallel, agents=1 + len(target.began_from))
-        scores = evaluator.scores(target.policy, on_each(games, wanted), folder)
+        scores = evaluator.scores(target.policy, on_each(games, wanted), folder, published=target.published_proofs)
         began_from = evaluator.starts(target, on_each(games, compared))
         floors: list[Score] = []
         if sanity:
@@ -183,7 +183,8 @@ def evaluate(
         breaking = None
         if find_eps:
             least = None if threshold is None else float(threshold)
-            breaking = find_breaking(target.policy, plan, chosen, target.results, least, listener.begin)
+            proofs = target.published_proofs
+            breaking = find_breaking(target.policy, plan, chosen, target.results, least, listener.begin, proofs)
     return playing.with_flags(target, games, scores, floors, began_from, breaking)
 
 

@@ -19,7 +19,19 @@ from bcl.attacks.suites import with_name
 from bcl.bounds import Method
 from bcl.config import EvaluationConfig, evaluation_defaults
 from bcl.errors import ConfigError, StoreError, WeightsError, counted
-from bcl.evaluation import Breaking, Cell, Evaluation, Plan, Score, Start, flags, worse_than_start
+from bcl.evaluation import (
+    Breaking,
+    Cell,
+    Certificate,
+    Evaluation,
+    Plan,
+    Score,
+    Start,
+    flags,
+    read_certificates,
+    read_evaluations,
+    worse_than_start,
+)
 from bcl.evaluation.plan import Conditions, Starts, game_for_evaluation
 from bcl.evaluation.play import Progress
 from bcl.evaluation.suite import PARTS, missing_cells, read_certified, run_suite
@@ -49,6 +61,20 @@ class Target:
     """Files of those that are not there."""
     kept: bool = True
     """Whether `results` stay; those of an agent in memory do not."""
+    published: Sequence[tuple[Results, str]] = ()
+    """Of an agent of the zoo: the results it was published with, and the fingerprint of who played them."""
+
+    @property
+    def published_proofs(self) -> tuple[Certificate, ...]:
+        """Certificates that it was published with."""
+        found = [read_certificates(results.certificates, player) for results, player in self.published]
+        return tuple(proof for proofs in found for _, proof in proofs)
+
+    @property
+    def stored(self) -> list[Evaluation]:
+        """All evaluations of it that are stored."""
+        own = self.results, files.fingerprint(self.policy)
+        return [one for results, player in (own, *self.published) for one in read_evaluations(results.scores, player)]
 
     def game_to_play(
         self, env_set: str | None, seed: int, episodes: int, num_envs: int = 0, starts: Starts = "game"
@@ -100,9 +126,10 @@ def _target_of_path(path: Path, device: str) -> Target:
 
 
 def _as_published(target: Target, agent: zoo.ZooAgent) -> Target:
-    """With the budgets and episodes of an agent's published scores, so that they are repeated."""
+    """With an agent's published results, and by default their budgets and episodes, so that they are repeated."""
     budgets = tuple(parse_eps(eps) for eps in agent.returns if eps != "0")
-    return replace(target, defaults=replace(target.defaults, eps=budgets, episodes=agent.episodes))
+    defaults = replace(target.defaults, eps=budgets, episodes=agent.episodes)
+    return replace(target, defaults=defaults, published=[(agent.results, agent.judged)])
 
 
 def _target_of_policy(policy: Policy, results: Results, name: str) -> Target:
@@ -139,9 +166,16 @@ class Evaluator:
     """How many are played one after the other."""
 
     def scores(
-        self, policy: Policy, wanted: Sequence[Cell], folder: ScoresFolder, number: int = 0, whose: str = ""
+        self,
+        policy: Policy,
+        wanted: Sequence[Cell],
+        folder: ScoresFolder,
+        number: int = 0,
+        whose: str = "",
+        published: tuple[Certificate, ...] = (),
     ) -> list[Score]:
-        """The scores of an agent; `number`: how many agents were played before it, `whose`: what they are called."""
+        """The scores of an agent; `number`: how many agents were played before it, `whose`: what they are called,
+        `published`: certificates beside those of the folder."""
 
         def begin(label: str) -> Progress:
             report = self.listener.begin(whose + label)
@@ -152,11 +186,12 @@ class Evaluator:
         if self.parallel > 1 and len(missing) > 1:
             content = files.to_bytes(policy)
             shares = [missing[i :: self.parallel] for i in range(min(self.parallel, len(missing)))]
-            orders = [("attack", content, self.plan, tuple(share), device) for share in shares]
+            orders = [("attack", content, self.plan, tuple(share), device, published) for share in shares]
             self._in_processes(folder, worker.evaluate, orders, begin(f"{len(missing)} scores"))
         scores = []
         trained = ready(policy, self.plan, folder, lambda label: self.listener.prepare(whose + label))
-        for cell, score in zip(wanted, run_suite(policy, self.plan, wanted, folder, begin, trained), strict=True):
+        found = run_suite(policy, self.plan, wanted, folder, begin, trained, published=published)
+        for cell, score in zip(wanted, found, strict=True):
             scores.append(score)
             self.listener.finished(f"{whose}{score.label}{cell.where}: {score}")
         return scores
@@ -218,6 +253,7 @@ def with_flags(
     """The first game's evaluation, which holds that of unlimited levels where these are the second; scores are in the
     order of `on_each`, and there are no floors without `sanity`."""
     kept = target.results.scores.path if target.kept else None
+    stored = target.stored
     found = []
     for number, game in enumerate(games):
         own = slice(number, None, len(games))
@@ -227,7 +263,8 @@ def with_flags(
         raised = flags(ours, floor)
         for start in starts:
             raised += worse_than_start(ours, start.scores, start.file)
-        found.append(Evaluation(game, ours, target.name, raised, floor, kept, starts, target.missing, breaking))
+        one = Evaluation(game, ours, target.name, raised, floor, kept, starts, target.missing, breaking)
+        found.append(replace(one, lower=one.lower_elsewhere(stored)))
     return replace(found[0], unlimited=found[1]) if len(found) > 1 else found[0]
 
 

@@ -1,6 +1,6 @@
 """Certificates along play: ACR and GWC."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from bcl import stats
-from bcl.bounds import Method, certified, full_precision, impossible, input_box, margins, pair_margins
+from bcl.bounds import METHODS, Method, certified, full_precision, impossible, input_box, margins, pair_margins
 from bcl.envs import VectorEnv
 from bcl.evaluation.plan import Cell, Conditions, Plan
 from bcl.evaluation.play import Group, SharedEnv, play, refuse_broken_scores
@@ -139,3 +139,11 @@ def read_certificates(folder: CertificatesFolder, agent: str) -> list[tuple[Cond
                 raise ValueError(f"its budget is {proof.eps:g}")
         found.append((Conditions.from_row(row, source), proof))
     return found
+
+
+def method_for(eps: float, proofs: Iterable[Certificate]) -> Method | None:
+    """By which an attack at this budget is held against what was proven: the quickest at the nearest budget that is no
+    smaller, since what holds within a budget holds within smaller ones."""
+    covering = [proof for proof in proofs if proof.eps >= eps]
+    nearest = min(covering, key=lambda proof: (proof.eps, METHODS.index(proof.method)), default=None)
+    return nearest.method if nearest else None

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
 
 Key = tuple[Attack | None, float]
 """Attack and budget."""
+# Rows of tables.
+AT_EXACTLY = "worst at exactly"
+WITHIN = "worst within"
 
 
 @dataclass(frozen=True)
@@ -213,6 +217,8 @@ class Evaluation(Result):
     """Files of such agents that are not there, so that these are not compared."""
     breaking: "Breaking | None" = None
     """With `find_eps`: the smallest budget of each attack that breaks the agent."""
+    lower: Sequence[str] = field(default=(), compare=False)
+    """What other evaluations that are stored have below the worst within a budget."""
     note: str = ""
     """In a report: where the scores come from."""
     meaning: int = field(default=MEANING, compare=False)
@@ -325,6 +331,26 @@ class Evaluation(Result):
                 found |= dict.fromkeys(flag.name for flag in new)
         return further
 
+    def lower_elsewhere(self, others: "Iterable[Evaluation]") -> list[str]:
+        """The lowest within each budget of other evaluations of this agent on the same levels, where below this one's;
+        for people."""
+        scores = [s for other in others if other.levels == self.levels for s in other.scores if s.eps > 0]
+        found = dict[Score, None]()  # in the order of their budgets
+        for eps, known in self.worst_within.items():
+            within = [s for s in scores if s.eps <= eps]
+            if within and lowest(within).mean < known.mean:
+                found[lowest(within)] = None
+        return [f"{format_return(s.mean)} under {s.label}{self._otherwise(s)}" for s in found]
+
+    def _otherwise(self, score: Score) -> str:
+        """How a score of another evaluation was played, where that matters for what it says of this one."""
+        fewer = len(score.returns) < self.episodes
+        varied = bool(score.prefixes)
+        words = [counted(len(score.returns), "episode")] if fewer else []
+        if varied != (self.starts == "varied"):
+            words.append("varied starts" if varied else "the game's own starts")
+        return f" ({', '.join(words)})" if words else ""
+
     @cached_property
     def conditions(self) -> str:
         """What must be equal in one table. Atari agents may have different pipelines, each with its `life_reset`."""
@@ -344,6 +370,7 @@ class Evaluation(Result):
             "scores": [score.to_dict() for score in self.scores],
             "worst": {format_eps(eps): lowest.to_dict() for eps, lowest in self.worst.items()},
             "worst_within": {format_eps(eps): lowest.to_dict() for eps, lowest in self.worst_within.items()},
+            "lower": [*self.lower],
             "floor": self.floor and self.floor.to_dict(),
             "flags": [dataclasses.asdict(flag) for flag in self.flags],
             "breaking": self.breaking and self.breaking.to_dict(),
@@ -371,7 +398,8 @@ class Evaluation(Result):
         return f"{self.game.id}{where}: mean return ± standard error, {played}"
 
     def table(self) -> Table:
-        """Attacks down, budgets across, below the worst case and that of what training began from."""
+        """Attacks down, budgets across; below the worst at exactly each budget, the worst case within it, and that of
+        what training began from."""
         columns: dict[float | None, str] = {eps: format_eps(eps) if eps else "0" for eps in self.budgets}
         shown: dict[tuple[Attack | None, float | None], str] = {(s.attack, s.eps): str(s) for s in self.scores}
         if self.breaking:
@@ -380,37 +408,46 @@ class Evaluation(Result):
             shown |= {(attack, None): self.breaking.shown(eps) for attack, eps in found}
         labels = attack_labels(attack for attack, _ in shown)
         rows = [(label, *(shown.get((attack, at), "") for at in columns)) for attack, label in labels.items()]
-        attacked = max(self.budgets) > 0
-        totals = [("worst within", *_worst_within(self.scores, columns))] if attacked else []
-        totals += [(f"start ({one.name})", *_worst_within(one.scores, columns)) for one in self.began_from]
-        return Table(self.title, ("attack", *columns.values()), tuple(rows), tuple(self._notes), tuple(totals))
+        totals = []
+        if max(self.budgets) > 0:
+            totals.append((AT_EXACTLY, *_lowest(self.scores, columns, operator.eq)))
+            totals.append((WITHIN, *_lowest(self.scores, columns, operator.le)))
+        totals += [(f"start ({one.name})", *_lowest(one.scores, columns, operator.le)) for one in self.began_from]
+        header = ("attack", *columns.values())
+        return Table(self.title, header, tuple(rows), tuple(self._notes), tuple(totals), bold=WITHIN)
 
     @property
     def _notes(self) -> list[str]:
-        return [*self.adversaries, *(f"not compared with '{file}', which is missing" for file in self.missing)]
+        notes = [*self.adversaries, *(f"not compared with '{file}', which is missing" for file in self.missing)]
+        return [*notes, f"other evaluations gave less: {', '.join(self.lower)}"] if self.lower else notes
 
     def _tables(self) -> list[Table]:
         tables = [(one.table(), one.flags) for one in self.evaluations]
         return [dataclasses.replace(t, notes=(*t.notes, *(f"flag {flag}" for flag in raised))) for t, raised in tables]
 
     def __str__(self) -> str:
-        """A line per score, then the worst case within each budget, then doubts; then the same on unlimited levels."""
+        """A line per score, then the worst at exactly each budget and within it, then doubts; then the same on
+        unlimited levels."""
         lines = [self.title]
         for s in self.scores:
             at = f" at {format_eps(s.eps)}" if s.eps else ""
             lines.append(f"{self.labels[s.attack]}{at}: {s}")
         for eps, least in self.worst_within.items():
             start = self.beside(eps, lambda score: format_return(score.mean))
-            lines.append(f"worst within {format_eps(eps)}: {format_return(least.mean)}{start}")
+            lines.append(f"{AT_EXACTLY} {format_eps(eps)}: {format_return(self.worst[eps].mean)}")
+            lines.append(f"{WITHIN} {format_eps(eps)}: {format_return(least.mean)}{start}")
         lines += [str(self.breaking)] if self.breaking else []
         lines += [*self._notes, *(f"flag {flag}" for flag in self.flags)]
         return "\n".join([*lines, *([str(self.unlimited)] if self.unlimited else [])])
 
 
-def _worst_within(scores: Sequence[Score], budgets: Iterable[float | None]) -> Iterator[str]:
+def _lowest(
+    scores: Sequence[Score], budgets: Iterable[float | None], counts: Callable[[float, float], bool]
+) -> Iterator[str]:
+    """Of the scores whose budget counts at each of these."""
     for eps in budgets:
-        within = [s for s in scores if eps is not None and s.eps <= eps]
-        yield str(lowest(within)) if within else ""
+        counting = [s for s in scores if eps is not None and counts(s.eps, eps)]
+        yield str(lowest(counting)) if counting else ""
 
 
 def read_evaluations(folder: ScoresFolder, agent: str) -> list[Evaluation]:

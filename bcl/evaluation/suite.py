@@ -9,10 +9,10 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 import torch
 
 from bcl.attacks import Attack, lacks_source
-from bcl.bounds import METHODS, Method
+from bcl.bounds import Method
 from bcl.device import threads, useful_threads
 from bcl.envs import VectorEnv
-from bcl.evaluation.certify import USUAL_LENGTH, Certificate, certify, read_certificates
+from bcl.evaluation.certify import USUAL_LENGTH, Certificate, certify, method_for, read_certificates
 from bcl.evaluation.evaluation import Key, Score, append_score, longest_episodes, read_scores
 from bcl.evaluation.plan import Cell, Conditions, Plan
 from bcl.evaluation.play import Progress, evaluate_cells
@@ -62,10 +62,11 @@ def run_suite(
     progress: Begin = no_progress,
     ready: Callable[[Cell], Cell] = lambda cell: cell,
     part: int | None = None,
+    published: Sequence[Certificate] = (),
 ) -> Iterator[Score]:
     """Every score: read from `folder`, or played and stored there. Where cells have games of their own, these differ in
     Procgen's levels alone. `ready` does what a cell needs first, such as training its adversary; `part`: which of
-    several processes that share the work."""
+    several processes that share the work; `published`: certificates of the agent beside those of the folder."""
     conditions = plan.conditions(fingerprint(policy), policy.device.type)
     addresses = [_address(conditions, cell) for cell in wanted]
     again = {cell.key for cell in wanted if lacks_source(cell.attack)}  # it may be another attack by now
@@ -76,9 +77,9 @@ def run_suite(
     overall = SuiteProgress(
         [missing[address] for address in _in_order(missing)], plan, progress, longest_episodes(folder, conditions.agent)
     )
-    proofs = [proof for _, proof in read_certificates(folder.certificates, conditions.agent)]
-    proofs.sort(key=lambda proof: -METHODS.index(proof.method))  # the quickest method of each budget comes last
-    playing = _play(policy, plan, missing, overall, ready, {proof.eps: proof.method for proof in proofs})
+    proofs = [*published, *(proof for _, proof in read_certificates(folder.certificates, conditions.agent))]
+    methods = {cell.eps: method for cell in wanted if (method := method_for(cell.eps, proofs))}
+    playing = _play(policy, plan, missing, overall, ready, methods)
     count = useful_threads(policy.spec.obs_shape, plan.copies())
     try:
         for address in addresses:

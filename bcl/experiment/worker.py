@@ -24,7 +24,7 @@ from bcl.config import Config, PpoConfig, config_from_toml
 from bcl.device import threads
 from bcl.envs import VectorEnv, make_env
 from bcl.errors import ConfigError, StoreError, TrainingError, WeightsError, counted
-from bcl.evaluation import Cell, Plan, Score, missing_cells, read_scores, run_certificates, run_suite
+from bcl.evaluation import Cell, Certificate, Plan, Score, missing_cells, read_scores, run_certificates, run_suite
 from bcl.experiment.trackers import NO_TRACKERS, Tracker, Trackers
 from bcl.games import Game, GymnasiumGame
 from bcl.learners import distill, dqn, ppo
@@ -138,7 +138,7 @@ class Dispatcher:
         missing = self.missing(agent, plan, cells)
         policy = content(agent) if missing else b""
         shares = min(self.executor.width, len(missing))
-        orders = [(name, policy, plan, tuple(missing[n::shares]), self.device) for n in range(shares)]
+        orders = [(name, policy, plan, tuple(missing[n::shares]), self.device, ()) for n in range(shares)]
         # In the folder of scores alone: on a cluster all of a job's folder travels.
         folder = agent.results.scores.path
         return [Job(folder, evaluate, (part + n, *order)) for n, order in enumerate(orders)]
@@ -225,12 +225,20 @@ def train(folder: Path, order: TrainingOrder, stop: Stop) -> None:
 
 @_memory_given_back()
 def evaluate(
-    folder: Path, part: int, name: str, policy: bytes, plan: Plan, cells: tuple[Cell, ...], device: str, stop: Stop
+    folder: Path,
+    part: int,
+    name: str,
+    policy: bytes,
+    plan: Plan,
+    cells: tuple[Cell, ...],
+    device: str,
+    published: tuple[Certificate, ...],
+    stop: Stop,
 ) -> None:
     """A job: scores of a policy by its file's content; `part`: which of several jobs in this folder."""
     scores = ScoresFolder(folder)
     progress = ProgressFile(scores.progress(part), name, stop)
-    _play(_unpack(policy, device), plan, cells, scores, progress, part)
+    _play(_unpack(policy, device), plan, cells, scores, progress, part, published)
     progress.remove()
 
 
@@ -252,11 +260,12 @@ def _play(
     folder: ScoresFolder,
     progress: ProgressFile,
     part: int | None = None,
+    published: tuple[Certificate, ...] = (),
 ) -> None:
     from bcl.experiment.learned_adversary import ready  # which trains by `train_run`
 
     trained = ready(policy, plan, folder, progress.begin)
-    for _ in run_suite(policy, plan, cells, folder, progress.begin, trained, part):
+    for _ in run_suite(policy, plan, cells, folder, progress.begin, trained, part, published):
         pass
 
 

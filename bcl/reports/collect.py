@@ -13,7 +13,7 @@ from bcl.attacks import Attack
 from bcl.attacks.suites import SUITES, suite
 from bcl.config import Config, evaluation_defaults, preset_for, resolve_stages
 from bcl.errors import WeightsError, counted
-from bcl.evaluation import Evaluation, Score, Start, lowest, read_evaluations
+from bcl.evaluation import Evaluation, Score, Start, read_evaluations
 from bcl.evaluation.breaking import Breaking, read_breaking
 from bcl.evaluation.certify import Certificate, read_certificates
 from bcl.evaluation.evaluation import ordered
@@ -22,7 +22,7 @@ from bcl.evaluation.plan import levels_of
 from bcl.experiment.run import commit_here
 from bcl.experiment.status import incumbent, status
 from bcl.experiment.verdict import Verdict, under_attack
-from bcl.games import Game
+from bcl.games import AtariGame, Game
 from bcl.policies import Policy, files
 from bcl.policies.files import fingerprint, is_policy, load
 from bcl.reports.history import Timeline, read_timeline
@@ -80,8 +80,8 @@ class Collected:
     """Of several whole runs: name, final score (none: not finished), whether it is the one shown."""
     started_with: str = ""
     """The version that the run was started with, where this one is another."""
-    breaking: Breaking | None = None
-    """The smallest budget that breaks the agent, where it was searched for."""
+    breaking: tuple[Breaking, ...] = ()
+    """What searches for the smallest budget that breaks the agent found, the latest first."""
 
     @property
     def further_flags(self) -> list[Flag]:
@@ -89,18 +89,9 @@ class Collected:
         return self.evaluations[0].further_flags(self.evaluations[1:]) if self.evaluations else []
 
     @property
-    def lower_elsewhere(self) -> tuple[Score, ...]:
-        """The lowest of other evaluations within each budget, where below the first's."""
-        if not self.evaluations:
-            return ()
-        first, *others = self.evaluations
-        scores = [s for other in others if other.levels == first.levels for s in other.scores if s.eps > 0]
-        found = dict[Score, None]()  # in the order of their budgets
-        for eps, known in first.worst_within.items():
-            within = [s for s in scores if s.eps <= eps]
-            if within and lowest(within).mean < known.mean:
-                found[lowest(within)] = None
-        return tuple(found)
+    def lower_elsewhere(self) -> list[str]:
+        """See `Evaluation.lower_elsewhere`, of the first one."""
+        return self.evaluations[0].lower_elsewhere(self.evaluations[1:]) if self.evaluations else []
 
 
 def collect(path: Path) -> Collected:
@@ -197,7 +188,7 @@ def _of_run(run: RunDirectory, source: Path) -> Collected:
         provenance=tuple(_provenance(run)),
         repeats=tuple(_repeats(source, run)),
         started_with=_started_with(run),
-        breaking=read_breaking(run.results, policy) if verdict else None,
+        breaking=_searches(run.results, policy) if verdict else (),
     )
 
 
@@ -231,7 +222,7 @@ def _of_policy(file: Path) -> Collected:
         evaluations=tuple(found),
         proofs=tuple(proof for one in results for proof in _proofs(*one)),
         provenance=(*((k, v) for k, v in about.items() if v), MADE_BY),
-        breaking=read_breaking(files.results_of(file), identity),
+        breaking=_searches(files.results_of(file), identity),
     )
 
 
@@ -329,8 +320,16 @@ def _so_far(run: RunDirectory) -> list[Evaluation]:
     for stage in reversed(run.stages()):
         if stage.strategy != "none" and (made := stage.decisions()):
             best = stage.kept_by(made[-1].decision.best_phase)
-            return [flagged(played, CHOOSING) for played in read_evaluations(best.results.scores, "")][:1]
+            most = stage.config.evaluation.max_steps
+            return [flagged(one, _choosing(one.game, most)) for one in read_evaluations(best.results.scores, "")][:1]
     return []
+
+
+def _choosing(game: Game, most: int) -> str:
+    """Where scores come from by which agents are chosen; `most`: agent steps of episodes that are reported."""
+    if isinstance(game, AtariGame) and game.max_steps < most:
+        return f"{CHOOSING}, cut off at {game.max_steps:,} agent steps"
+    return CHOOSING
 
 
 def _proofs_of_run(run: RunDirectory, policy: str) -> tuple[Proof, ...]:
@@ -348,6 +347,10 @@ def _proofs(results: Results, policy: str, whose: str = "") -> list[Proof]:
         facts = proof.to_dict() | {"gwc": proof.at_worst}
         proofs.append(Proof(**facts, levels=levels_of(conditions.plan.game), whose=whose))
     return sorted(proofs, key=lambda p: (p.levels, p.method, p.seed, p.episodes, p.eps))
+
+
+def _searches(results: Results, policy: str) -> tuple[Breaking, ...]:
+    return tuple(reversed(read_breaking(results, policy)))
 
 
 def _settings(run: RunDirectory, config: Config) -> Iterator[tuple[str, str, str, str]]:

@@ -51,7 +51,7 @@ def print_table(table: Table, console: "Console") -> None:
     console.print(table.title, markup=False, highlight=False)
     lines = [table.header, *table.rows, *table.totals]
     for part, turned in _parts(lines, console.width):
-        console.print(_drawn(part, console.width, 0 if turned else len(table.totals)))
+        console.print(_drawn(part, console.width, 0 if turned else len(table.totals), table.bold))
     for note in table.notes:
         console.print(note, markup=False, highlight=False)
 
@@ -87,7 +87,7 @@ def _with_owners(lines: Lines) -> Iterator[tuple[str, ...]]:
             yield name, *cells
 
 
-def _drawn(lines: Lines, width: int, totals: int) -> "RichTable":
+def _drawn(lines: Lines, width: int, totals: int, bold: str) -> "RichTable":
     from rich.table import Table as RichTable
     from rich.text import Text
 
@@ -107,7 +107,7 @@ def _drawn(lines: Lines, width: int, totals: int) -> "RichTable":
         if place == 0 and totals:
             shown.add_section()
         cells = [_broken(cell, at) for cell, at in zip(row[1:], widths, strict=True)]
-        style = "bold" if place == 0 and totals else "dim" if row[0].startswith(BELONGS) else None
+        style = "bold" if row[0] == bold else "dim" if row[0].startswith(BELONGS) else None
         shown.add_row(*map(Text, (row[0], *cells)), style=style)
     return shown
 

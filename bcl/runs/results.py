@@ -2,7 +2,7 @@
 
 evals/scores.jsonl          scores; evals/learned-at-*/ are adversaries that were trained against the agent
 certs/certificates.jsonl    certificates
-breaking/                   scores of the search for the smallest budget that breaks the agent, and what it found
+breaking/searches.jsonl     the smallest budget that breaks the agent; beside it the scores of the search
 videos/  frames.npz  report.html
 """
 
@@ -106,6 +106,13 @@ class ScoresFolder(RowsFolder):
         return ScoresFolder(self.path / f"learned-at-{format_eps(eps).replace('/', '-')}-{identity}")
 
 
+class SearchesFolder(RowsFolder):
+    """What searches for the smallest budget that breaks the agent found."""
+
+    _name = "searches"
+    _of_old = RESULT
+
+
 class Results:
     """All results of one agent; `path` may hold none yet."""
 
@@ -114,7 +121,7 @@ class Results:
         self.scores = ScoresFolder(path / "evals")
         self.certificates = self.scores.certificates
         self.search = ScoresFolder(path / "breaking")  # for the smallest budget that breaks the agent
-        self.breaking_file = self.search.path / RESULT
+        self.searches = SearchesFolder(self.search.path)
         self.videos = path / "videos"
         self.frames_file = path / "frames.npz"  # sample frames of a report
         self.report = path / "report.html"

@@ -110,7 +110,7 @@ def test_results_show_themselves_in_notebooks(policy: Policy, monkeypatch: pytes
     assert "<tr><th>attack</th><th>0</th><th>0.1</th><th>0.2</th></tr>" in html
     assert f"<tr><td>no attack</td><td>{judged.nominal}</td><td></td><td></td></tr>" in html
     lowest = judged.worst_within[0.2].mean
-    assert html.count("<tr>") == 5  # header, nominal, two attacks, worst within
+    assert html.count("<tr>") == 6  # header, nominal, two attacks, worst at exactly, worst within
     assert f"<td>{lowest:.4g}</td></tr></table>" in html
     assert f"<td>{proven.certificates[0].acr:.1%}</td>" in proven._repr_html_()
 

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from bcl.api import console
 from bcl.attacks import PGD, Attack, UniformNoise
@@ -28,6 +29,7 @@ def test_attack_prints_a_table_and_keeps_the_cells(bcl, tmp_path: Path) -> None:
         "PGD-10",
         "0.05",
         "0.2",
+        "worst at exactly",
         "worst within",
         "next: bcl attack",
     ):
@@ -52,17 +54,40 @@ def test_attack_as_json(bcl) -> None:
     assert data["worst_within"]["0.1"]["mean"] == min(score["mean"] for score in data["scores"])
 
 
-def test_the_table_shows_one_worst_case_a_budget(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_table_ends_with_the_worst_at_exactly_each_budget_and_within_it(capsys: pytest.CaptureFixture[str]) -> None:
     def score(attack: Attack | None, eps: float, *returns: float) -> Score:
         return Score(attack, eps, returns, (1,) * len(returns), 0.5, eps, 0.0, 0, "fixed")
 
     pgd, noise = PGD(steps=30, step=0.1), UniformNoise()
     scores = [score(None, 0.0, 500, 500), score(pgd, 0.03, 120, 128), score(pgd, 0.06, 320, 332)]
-    print_table(Evaluation(GymnasiumGame("CartPole-v1"), [*scores, score(noise, 0.06, 310, 430)]).table(), console.out)
+    found = Evaluation(GymnasiumGame("CartPole-v1"), [*scores, score(noise, 0.06, 310, 430)])
+    print_table(found.table(), console.out)
     lines = [re.split(r"\s*[│┃]\s*", line)[1:-1] for line in capsys.readouterr().out.splitlines()]
     rows = {line[0]: line[1:] for line in lines if line}
-    assert [*rows][-1] == "worst within"  # one worst case a budget
+    assert [*rows][-2:] == ["worst at exactly", "worst within"]
+    assert rows["worst at exactly"] == ["500", "124", "326"]  # the paper's number
     assert rows["worst within"] == ["500", "124", "124"]
+    assert "worst at exactly 0.06: 326\nworst within 0.06: 124" in str(found)
+
+
+def test_a_lower_score_that_is_stored_is_named_below_the_table(bcl) -> None:
+    policy = load("p.safetensors")
+    balancing = Policy(dataclasses.replace(policy.spec, kind="plain-mlp", hidden=()))
+    with torch.no_grad():
+        balancing.network.model[1].weight.copy_(torch.tensor([[0.0] * 4, [0.0, 0.0, 1.0, 1.0]]))  # where the pole leans
+        balancing.network.model[1].bias.zero_()
+    save(balancing, "p.safetensors")
+    where = ("attack", "p.safetensors", "--eps", "0.2", "--episodes", "4")
+    strong, weak = (json.loads(bcl(*where, "--attack", name, "--json")[1]) for name in ("fgsm", "noise"))
+    lowest, known = (data["worst_within"]["0.2"]["mean"] for data in (strong, weak))
+    assert lowest < known
+    said = f"{lowest:.4g} under FGSM at 0.2"
+    assert (strong["lower"], weak["lower"]) == ([], [said])
+    note = f"other evaluations gave less: {said}"
+    assert note in bcl(*where, "--attack", "noise")[1]
+    assert note not in bcl(*where, "--attack", "noise", "fgsm")[1]
+    others = bcl(*where[:-1], "5", "--attack", "noise", "--starts", "varied")[1]
+    assert f"{note} (4 episodes, the game's own starts)" in others
 
 
 def test_sanity_attacks_with_everything(bcl) -> None:

@@ -161,6 +161,14 @@ def test_a_table_that_fits_neither_way_stands_in_parts_in_which_no_number_is_bro
     assert len(re.findall(r"\b\d+ ± 0.12", text)) == 63 + 14
 
 
+def test_only_the_row_to_quote_is_bold() -> None:
+    totals = (("worst at exactly", "9"), ("worst within", "8"))
+    console = Console(file=io.StringIO(), force_terminal=True, width=80)
+    print_table(Table("t", ("attack", "0.1"), (("Noise", "9"),), (), totals, bold="worst within"), console)
+    bold = {line for line in console.file.getvalue().splitlines() if "\x1b[1m" in line}
+    assert [name for name in ("Noise", *dict(totals)) if any(name in line for line in bold)] == ["worst within"]
+
+
 def test_a_turned_table_says_whose_a_column_is() -> None:
     rows = []
     for agent in ("first", "second"):
@@ -191,4 +199,4 @@ def test_the_table_of_a_run_with_its_start_fits_80_columns() -> None:
     table = Evaluation(resolve("pong").game, scores, began_from=[Start("vanilla", "p", scores)]).table()
     lines = printed(table, 80)
     assert max(map(len, lines)) <= 80
-    assert len([line for line in lines if line.startswith("│")]) == 2 + 2  # none is broken
+    assert len([line for line in lines if line.startswith("│")]) == 2 + 3  # none is broken

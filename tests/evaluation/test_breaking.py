@@ -9,8 +9,9 @@ import torch
 
 import bcl
 from bcl.attacks import FGSM, Learned, UniformNoise
+from bcl.config import resolve
 from bcl.errors import ConfigError, StoreError
-from bcl.evaluation import Plan, find_breaking, read_breaking
+from bcl.evaluation import Breaking, Plan, find_breaking, read_breaking
 from bcl.games import GymnasiumGame
 from bcl.policies import Policy, PolicySpec
 from bcl.policies.files import fingerprint, save
@@ -58,9 +59,10 @@ def test_the_budget_is_found_within_a_64th(tmp_path: Path) -> None:
     assert 0.3 <= fgsm <= 0.3 * (1 + 1 / 64)
     assert noise is None or noise > fgsm
     assert found.smallest == (fgsm, FGSM())
-    assert str(found) == f"smallest budget that brings the return below 2: {fgsm:.3g} under FGSM"
-    assert read_breaking(Results(tmp_path), fingerprint(policy)) == found
-    assert read_breaking(Results(tmp_path), "somebody else") is None
+    played = "(4 without attack; 2 episodes, evaluation seed 0)"
+    assert str(found) == f"smallest budget that brings the return below 2: {fgsm:.3g} under FGSM {played}"
+    assert read_breaking(Results(tmp_path), fingerprint(policy)) == [found]
+    assert read_breaking(Results(tmp_path), "somebody else") == []
     played = [
         row
         for row in store.read_metrics(Results(tmp_path).search.path / "scores.jsonl")
@@ -75,7 +77,7 @@ def test_an_agent_that_nothing_breaks(tmp_path: Path) -> None:
         policy.network.model[1].bias[1] = 9.0
     found = find_breaking(policy, Plan(GAME, 2), [FGSM()], Results(tmp_path))
     assert (found.budgets, found.smallest) == ((None,), None)
-    assert str(found) == "no budget brings the return below 2"
+    assert str(found) == "no budget brings the return below 2 (4 without attack; 2 episodes, evaluation seed 0)"
 
 
 def test_what_cannot_be_searched_is_refused(tmp_path: Path) -> None:
@@ -96,10 +98,56 @@ def test_what_cannot_be_searched_is_refused(tmp_path: Path) -> None:
 
 def test_a_stored_search_without_a_threshold_is_told(tmp_path: Path) -> None:
     find_breaking(keeper(), Plan(GAME, 2), [FGSM()], Results(tmp_path))
-    stored = store.read_json(Results(tmp_path).breaking_file)
-    store.write_json(Results(tmp_path).breaking_file, stored | {"threshold": None})
+    file = Results(tmp_path).searches.path / "searches.jsonl"
+    [stored] = store.read_metrics(file)
+    file.unlink()
+    store.append_row(file, stored | {"threshold": None})
     with pytest.raises(StoreError, match="find the budget again"):
         read_breaking(Results(tmp_path), fingerprint(keeper()))
+
+
+def test_a_weaker_attack_that_is_searched_with_later_leaves_the_number(tmp_path: Path) -> None:
+    policy, results = keeper(), Results(tmp_path)
+    first = find_breaking(policy, Plan(GAME, 2), [FGSM()], results)
+    later = find_breaking(policy, Plan(GAME, 2), [UniformNoise()], results)
+    assert (later.attacks, later.smallest) == ((FGSM(), UniformNoise()), first.smallest)
+    # Under other conditions, or with another threshold, it is another number.
+    others = [
+        find_breaking(policy, Plan(GAME, 2, seed=1), [UniformNoise()], results),
+        find_breaking(policy, Plan(GAME, 2, starts="varied"), [UniformNoise()], results),
+        find_breaking(policy, Plan(GAME, 2, protocol="first"), [UniformNoise()], results),
+        find_breaking(policy, Plan(GAME, 2), [UniformNoise()], results, threshold=3.5),
+    ]
+    assert all(one.attacks == (UniformNoise(),) for one in others)
+    assert read_breaking(results, fingerprint(policy)) == [later, *others]
+    rows = (results.searches.path / "searches.jsonl").read_text()
+    assert find_breaking(policy, Plan(GAME, 2), [FGSM()], results) == later
+    assert (results.searches.path / "searches.jsonl").read_text() == rows  # nothing new
+
+
+def test_a_search_says_which_episodes_it_played(tmp_path: Path) -> None:
+    played = [
+        find_breaking(keeper(), Plan(GAME, 2, protocol=protocol, starts=starts), [FGSM()], Results(tmp_path)).played
+        for protocol, starts in (("fixed", "varied"), ("first", "game"))
+    ]
+    assert played == [
+        "2 episodes with varied starts, evaluation seed 0",
+        "2 episodes (the first finished of 64 copies), evaluation seed 0",
+    ]
+    conditions = Plan(resolve("fruitbot").game, 2).conditions("f00d", "cpu")
+    found = Breaking(2.0, 4.0, 2, 0, (), True, (), conditions)
+    assert found.played == "2 episodes on the training levels, evaluation seed 0"
+
+
+def test_the_search_of_an_earlier_version_is_shown_beside_later_ones(tmp_path: Path) -> None:
+    file = tmp_path / "keeper.safetensors"
+    save(keeper(), file)
+    results = Results.beside(file)
+    old = Breaking(2.0, 4.0, 3, 7, (FGSM(),), False, (0.25,))
+    store.write_json(results.searches.path / "result.json", old.to_dict() | {"policy": fingerprint(keeper())})
+    found = bcl.evaluate(file, attacks="noise", episodes=2, device="cpu", find_eps=True)
+    assert collect(file).breaking == (found.breaking, old)
+    assert "0.25 under FGSM (4 without attack; 3 episodes, evaluation seed 7)." in page(collect(file))
 
 
 def test_the_lowest_return_counts_where_it_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,8 +32,7 @@ def read_proofs(results: Results) -> object:
 
 
 def read_search(results: Results) -> object:
-    found = read_breaking(results, AGENT)
-    return str(found), found and [*map(found.shown, found.budgets)]
+    return [(str(found), [*map(found.shown, found.budgets)]) for found in read_breaking(results, AGENT)]
 
 
 @dataclass(frozen=True)
@@ -48,6 +47,8 @@ class Kind:
     which the row is one that could have been stored, some of them by older versions."""
 
 
+SEARCH = Breaking(10.0, 20.0, 3, 1, (PGD(10, 0.1),), False, (0.1,))
+NO_ADVERSARIES = {f"adversaries-{edit}" for edit in ("removed", "null", "empty")}
 OLDER = {f"{name}-removed" for name in ("asked", "starts", "num_envs", "meaning")}
 KINDS = {
     "score": Kind(
@@ -66,11 +67,17 @@ KINDS = {
         {"bcl", "torch", "agent-text", "device-text", "protocol-removed", "acr_per_episode-empty", "gwc_returns-empty"}
         | OLDER,
     ),
-    "breaking": Kind(
-        "breaking/result.json",
-        Breaking(10.0, 20.0, 3, 1, (PGD(10, 0.1),), False, (0.1,)).to_dict() | {"policy": AGENT},
+    "search": Kind(
+        "breaking/searches.jsonl",
+        SEARCH.to_dict() | CONDITIONS,
         read_search,
-        {"attacks", "policy", "adversaries-removed", "adversaries-null", "adversaries-empty"},
+        {"attacks", "bcl", "torch", "agent-text", "device-text", "protocol-removed", *NO_ADVERSARIES} | OLDER,
+    ),
+    "older search": Kind(
+        "breaking/result.json",
+        SEARCH.to_dict() | {"policy": AGENT},
+        read_search,
+        {"attacks", "policy", *NO_ADVERSARIES},
     ),
 }  # fmt: skip
 CASES = [(kind, name, edit) for kind, of in KINDS.items() for name in of.row for edit in EDITS]
@@ -107,10 +114,9 @@ def test_a_budget_that_cannot_be_is_refused(kind: str, eps: float, tmp_path: Pat
 
 def test_rows_are_read_where_nothing_was_edited(tmp_path: Path) -> None:
     for of in KINDS.values():
-        (tmp_path / of.file).parent.mkdir()
+        (tmp_path / of.file).parent.mkdir(exist_ok=True)
         (tmp_path / of.file).write_text(json.dumps(of.row))
         assert of.read(Results(tmp_path))
-    assert read_search(Results(tmp_path)) == (
-        "smallest budget that brings the return below 10: 0.1 under PGD-10",
-        ["0.1"],
-    )
+    played = "(20 without attack; 3 episodes, evaluation seed 1)"
+    search = (f"smallest budget that brings the return below 10: 0.1 under PGD-10 {played}", ["0.1"])
+    assert read_search(Results(tmp_path)) == [search, search]

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from bcl.attacks import FGSM, PGD, Attack, CornerNoise, CrossEntropy, LowestScored, UniformNoise, perturb
 from bcl.attacks.objectives import ascent
+from bcl.bounds import Method
 from bcl.config import resolve
 from bcl.envs import Step, make_env
 from bcl.errors import BclError
@@ -245,6 +246,27 @@ def test_where_certificates_are_at_hand_every_step_is_held_against_them(
     assert [*run_suite(policy, plan, [Cell(ATTACK, 0.05)], Results(tmp_path / "with").scores)] == [before]
     assert looks.count("ibp") == steps
     assert looks.count("crown-ibp") == math.ceil(steps / 32)
+
+
+@pytest.mark.parametrize(
+    ("eps", "method"), [(0.02, "ibp"), (0.03, "ibp"), (0.04, "crown"), (0.05, "crown"), (0.06, None)]
+)
+def test_a_certificate_covers_attacks_at_smaller_budgets(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, eps: float, method: Method | None
+) -> None:
+    module, looks = sys.modules["bcl.evaluation.play"], list[str]()
+    monkeypatch.setattr(module, "_refuse_broken_certificate", lambda *facts: looks.append(facts[-1]))
+    policy, plan = cartpole_policy(), Plan(resolve("cartpole").game, episodes=2)
+    results = Results(tmp_path)
+    proofs = [
+        proof
+        for budget, used in ((0.03, "ibp"), (0.03, "crown"), (0.05, "crown"))
+        for proof in run_certificates(policy, plan, [budget], used, results.certificates)
+    ]
+    assert len(proofs) == 3
+    [score] = run_suite(policy, plan, [Cell(ATTACK, eps)], results.scores)
+    counts = {name: looks.count(name) for name in ("ibp", "crown")}
+    assert counts == {name: max(score.lengths) if name == method else 0 for name in counts}
 
 
 def test_no_episodes_are_refused() -> None:

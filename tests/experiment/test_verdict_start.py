@@ -246,7 +246,8 @@ def test_both_starts_are_in_the_table_the_page_and_the_terminal(
     after_radial: Path, in_folder: Callable[..., tuple[int, str, str]]
 ) -> None:
     evaluation = Verdict.read(RunDirectory(after_radial)).evaluation
-    assert [row[0] for row in evaluation.table().totals] == ["worst within", "start (radial)", "start (vanilla)"]
+    named = [row[0] for row in evaluation.table().totals]
+    assert named == ["worst at exactly", "worst within", "start (radial)", "start (vanilla)"]
     markup = page(collect(after_radial))
     for name in ("radial", "vanilla"):
         assert f'<th scope="col">start ({name}), worst within</th>' in markup

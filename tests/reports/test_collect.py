@@ -171,7 +171,7 @@ def test_a_lower_return_in_another_evaluation_is_named_beside_the_table(pong_run
 
 
 def test_without_a_lower_return_elsewhere_nothing_is_said(pong_run: Path) -> None:
-    assert collect(pong_run).lower_elsewhere == ()
+    assert collect(pong_run).lower_elsewhere == []
     assert "Other evaluations gave less" not in page(collect(pong_run))
 
 
@@ -284,10 +284,21 @@ def test_an_unfinished_run_shows_what_there_is(tmp_path: Path, make_pong_run: Ca
     [so_far] = c.evaluations  # of phase 3, run 2
     assert so_far.worst[6 / 255].mean == 19.5
     assert "chosen by" in so_far.note
+    assert "cut off" not in so_far.note
     assert c.timeline is not None
     assert [(bar.phase, bar.state) for bar in c.timeline.bars][-1] == (4, "unfinished")
     assert (c.timeline.bars[-1].start, c.timeline.bars[-1].end) == (140.0, 170.0)
     assert c.proofs == ()
+
+
+def test_an_unfinished_run_says_where_episodes_that_choose_are_cut_off(
+    tmp_path: Path, make_pong_run: Callable[..., Path]
+) -> None:
+    run = make_pong_run(tmp_path / "cut", finished=False)
+    evals = run / "stages/3-at/phases/003/run2/evals"
+    for limit, said in ((4_000, True), (10_000, False)):  # the second is that of reported episodes
+        rewritten(evals, lambda row, limit=limit: row | {"game": row["game"] | {"max_steps": limit}})
+        assert collect(run).evaluations[0].note.endswith("cut off at 4,000 agent steps") == said
 
 
 def test_a_run_that_has_only_been_made(tmp_path: Path, make_pong_run: Callable[..., Path]) -> None:

@@ -18,7 +18,6 @@ def test_results_lie_in_the_run_or_beside_the_policy_file(tmp_path: Path) -> Non
         beside.scores.path: "evals",
         beside.certificates.path: "certs",
         beside.search.path: "breaking",
-        beside.breaking_file: "breaking/result.json",
         beside.videos: "videos",
         beside.frames_file: "frames.npz",
         beside.report: "report.html",
@@ -27,12 +26,13 @@ def test_results_lie_in_the_run_or_beside_the_policy_file(tmp_path: Path) -> Non
     assert {path.relative_to(beside.path).as_posix(): name for path, name in inside.items()} == {
         name: name for name in inside.values()
     }
+    assert beside.searches.path == beside.search.path
     assert beside.search.certificates == beside.scores.certificates == beside.certificates
 
 
-@pytest.mark.parametrize(("rows", "name"), [("scores", "scores"), ("certificates", "certificates")])
-def test_rows_of_all_processes_are_read_and_joined(tmp_path: Path, rows: str, name: str) -> None:
-    folder: RowsFolder = getattr(Results(tmp_path), rows)
+@pytest.mark.parametrize("name", ["scores", "certificates", "searches"])
+def test_rows_of_all_processes_are_read_and_joined(tmp_path: Path, name: str) -> None:
+    folder: RowsFolder = getattr(Results(tmp_path), name)
     folder.append({"agent": "a", "n": 0})
     folder.append({"agent": "b", "n": 1}, part=0)
     folder.append({"agent": "a", "n": 2}, part=1)
