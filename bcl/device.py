@@ -9,6 +9,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
 from typing import Generic, Literal, TypeVar
 
 import torch
@@ -20,6 +21,7 @@ T = TypeVar("T")
 WARM_UP = 2  # eager calls before capturing, in which libraries choose kernels and allocate
 # Of a GPU, which MPS lends to a process; a default of its daemon is not seen here.
 SHARE = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
+MPS = "nvidia-cuda-mps-control"
 Accelerate = Literal["auto", "none", "graphs", "full"]
 WORTH_COMPILING = 1_000_000  # agent steps: compiling takes about a minute
 FEW_IMAGES = 8  # a batch below it gains nothing from a second thread
@@ -74,6 +76,12 @@ class Graphed(Generic[T]):
             self._graph = graph  # not before: what failed is no graph
         self._graph.replay()
         return self._output
+
+
+def takes_turns() -> bool:
+    """Whether processes use this machine's GPU by turns, though NVIDIA's MPS is there to let them use it at once."""
+    pipes = Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY") or "/tmp/nvidia-mps")
+    return shutil.which(MPS) is not None and not (pipes / "control").exists()
 
 
 def on_stream(stream: torch.cuda.Stream | None) -> AbstractContextManager[object]:

@@ -4,13 +4,14 @@ can be trusted, and other people's settings are left as they were."""
 import gc
 import os
 import weakref
+from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
 import torch
 
 from bcl import device as machine
-from bcl.device import SHARE, Graphed, acceleration, enough_memory, quick_kernels, uses_bf16
+from bcl.device import SHARE, Graphed, acceleration, enough_memory, quick_kernels, takes_turns, uses_bf16
 from bcl.errors import ConfigError, TrainingError
 
 
@@ -173,3 +174,15 @@ def test_running_out_of_memory_names_the_settings():
         raise torch.OutOfMemoryError("CUDA")
     with pytest.raises(RuntimeError, match="shape"), enough_memory("a"):
         raise RuntimeError("shape")
+
+
+def test_processes_take_turns_where_mps_is_there_but_not_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", str(tmp_path))
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    assert not takes_turns()
+    monkeypatch.setattr("shutil.which", {"nvidia-cuda-mps-control": "/usr/bin/nvidia-cuda-mps-control"}.get)
+    assert takes_turns()
+    (tmp_path / "control").touch()
+    assert not takes_turns()

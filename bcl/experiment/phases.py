@@ -11,6 +11,7 @@ from bcl import curriculum
 from bcl.attacks import PGD, CrossEntropy, Multi, OwnValue, attacks_named
 from bcl.config import Config, CurriculumConfig
 from bcl.curriculum_rules import INCUMBENT, Decision, Phase, Rules, budgets, refuse_weak_start
+from bcl.device import MPS, takes_turns
 from bcl.errors import ConfigError, TrainingError, counted
 from bcl.evaluation import Cell, Plan, cells, flags, read_scores, worst
 from bcl.experiment import worker
@@ -66,6 +67,8 @@ class Curriculum:
         """What it hands on; trains what is left of it."""
         self._stage.clear_discarded()
         look_at_start(self._rules, self._config, self._bootstrap, self._dispatcher)
+        if self._judges_beside and self._dispatcher.device == "cuda" and takes_turns():
+            self._dispatcher.watch.say(f"training and judging use the GPU by turns; after '{MPS} -d', at once")
         with self._overlapped.background:
             if self._judges_beside and not self._stage.decisions():
                 self._begin_ahead(Phase(0, 0.0, self._rules.eps[0], 0), 0, self._bootstrap)
