@@ -479,9 +479,9 @@ class Config:
     bootstrap: Literal["auto", "vanilla", "radial"] = "auto"
     """What the BCL-AT recipes start from; `auto` is the paper's: radial for DQN, vanilla for PPO."""
     tempo: Literal["auto", "fast", "paper"] = "auto"
-    """Of Atari and Procgen games: `paper` has the paper's numbers, `fast` ours: larger batches, shorter runs, a falling
-    step size, n-step returns. `auto`: the paper's but for vanilla DQN on its four games; our own recipes are fast
-    already."""
+    """Of Atari and Procgen games: `paper` has the paper's numbers, `fast` ours: shorter runs, a falling step size,
+    n-step returns, larger batches (not RADIAL-DQN). `auto`: the paper's but for vanilla DQN on its four games; our own
+    recipes but `bcl-ratchet-at` are fast already."""
     seed: Natural = 0
     """Root of every random draw of the run."""
     size: Literal["full", "small"] = "full"
