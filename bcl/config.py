@@ -449,7 +449,7 @@ class EvaluationConfig:
 
     starts: Literal["game", "varied"] = "game"
     """How episodes begin: as the game has it (the paper; on Atari 1 to 30 no-ops), or with a few random actions more,
-    so that no two are the same. Our own recipes choose agents by varied starts, unless the
+    so that no two are the same. Our own recipes choose agents by varied starts whatever is given here, unless the
     thresholds of phases are returns."""
 
     def __post_init__(self) -> None:
