@@ -582,6 +582,13 @@ def test_a_quick_look_of_a_vector_game_is_of_the_same_game_with_every_recipe() -
     assert games == {resolve("cartpole").game}
 
 
+@pytest.mark.parametrize("recipe", ["paced-at", "paced-radial"])
+def test_a_quick_look_has_steps_for_the_first_check_of_a_paced_budget(recipe: str) -> None:
+    for game in ("fruitbot", "jumper"):
+        ppo = resolve(game, recipe=recipe, settings={"size": "small"}).ppo
+        assert ppo.steps / ppo.num_envs >= 500  # of each copy: an episode and more
+
+
 def test_a_quick_look_keeps_a_limit_of_runs_that_is_smaller_than_its_own(tmp_path: Path) -> None:
     file = tmp_path / "own.toml"
     file.write_text('[[stages]]\nloss = "at"\nstrategy = "next"\ncurriculum = { target = 0.06, max_runs = 3 }\n')
