@@ -449,7 +449,7 @@ class EvaluationConfig:
 
     starts: Literal["game", "varied"] = "game"
     """How episodes begin: as the game has it (the paper; on Atari 1 to 30 no-ops), or with a few random actions more,
-    so that no two are the same. Our own recipes choose agents by varied starts, unless the
+    so that no two are the same. Our own recipes choose agents by varied starts whatever is given here, unless the
     thresholds of phases are returns."""
 
     def __post_init__(self) -> None:
@@ -479,9 +479,9 @@ class Config:
     bootstrap: Literal["auto", "vanilla", "radial"] = "auto"
     """What the BCL-AT recipes start from; `auto` is the paper's: radial for DQN, vanilla for PPO."""
     tempo: Literal["auto", "fast", "paper"] = "auto"
-    """Of Atari and Procgen games: `paper` has the paper's numbers, `fast` ours: larger batches, shorter runs, a falling
-    step size, n-step returns. `auto`: the paper's but for vanilla DQN on its four games; our own recipes are fast
-    already."""
+    """Of Atari and Procgen games: `paper` has the paper's numbers, `fast` ours: shorter runs, a falling step size,
+    n-step returns, larger batches (not RADIAL-DQN). `auto`: the paper's but for vanilla DQN on its four games; our own
+    recipes but `bcl-ratchet-at` are fast already."""
     seed: Natural = 0
     """Root of every random draw of the run."""
     size: Literal["full", "small"] = "full"
@@ -691,7 +691,7 @@ def small(config: Config, *, paced: bool = False) -> Config:
         size="small",
         game=game,
         dqn=_at_most(d, **steps, num_envs=copies, log_steps=1_000),
-        ppo=_at_most(config.ppo, steps=40_000),
+        ppo=_at_most(config.ppo, steps=40_000, num_envs=64 if paced else config.ppo.num_envs),
         distill=_at_most(config.distill, steps=10_000, num_envs=copies, batch_size=128, samples_per_step=4.0),
         curriculum=replace(
             _at_most(c, runs=2, min_runs=2, pace_episodes=copies // 2),

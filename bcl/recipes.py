@@ -168,10 +168,12 @@ def stages_of(
     for stage in (*(_STAGES[key] for key in before), *recipe.stages):
         row = dict(stage.games.get(game, {}))
         of_learner = row.pop("only", {}).get(algo, {})
-        rows = [merge(row, of_learner) or stage.games.get("*", {}), recipe.games.get(game, {}).get(stage.loss, {})]
+        of_recipe = recipe.games.get(game, {}).get(stage.loss, {})
+        rows = [merge(row, of_learner) or stage.games.get("*", {}), of_recipe]
         if recipe.bootstrap == "choice" and kind == "vanilla" and game in stage.games and stage.strategy != "none":
             rows.append({"curriculum": {"start": _DATA["vanilla_starts"].get(game, 0.0)}})
-        rows.append(stage.at_tempo(tempo, algo, game))
+        if "steps" not in of_recipe.get(algo, {}):  # else the recipe itself says how long this stage takes on this game
+            rows.append(stage.at_tempo(tempo, algo, game))
         found.append((stage, rows))
     return found
 

@@ -231,6 +231,27 @@ def test_the_fast_tempo_by_hand() -> None:
     assert resolve("fruitbot", recipe="at", settings={"tempo": "fast", "ppo": {"steps": 9}}).ppo.steps == 9
 
 
+@pytest.mark.parametrize("game", [*ATARI, "fruitbot", "jumper"])
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_no_stage_has_the_papers_steps_at_the_fast_tempo(recipe: str, game: str) -> None:
+    for algo in RECIPES[recipe].algos:
+        for stage, config in resolve_stages(game, recipe=recipe, settings={"algo": algo, "tempo": "fast"}):
+            if stage.loss != "distill":  # not the paper's
+                assert config.learner(stage.loss).steps not in (DqnConfig.steps, PpoConfig.steps)
+
+
+@pytest.mark.parametrize("tempo", ["auto", "fast", "paper"])
+@pytest.mark.parametrize("game", ["fruitbot", "jumper"])
+def test_the_tempo_leaves_our_own_stages_of_ppo_as_they_are(game: str, tempo: str) -> None:
+    for recipe in ("paced-at", "paced-radial", "paced-radial+at", "radial+paced-at"):
+        stages = resolve_stages(game, recipe=recipe, settings={"tempo": tempo})
+        paced = [config.ppo for stage, config in stages if stage.strategy == "paced"]
+        assert {(ppo.steps, ppo.num_envs, ppo.rollout, ppo.batch_size) for ppo in paced} == {(8_000_000, 256, 64, 2048)}
+    for recipe in ("distilled", "distilled+bounds"):
+        teacher = resolve_stages(game, recipe=recipe, settings={"tempo": tempo})[0][1].ppo
+        assert (teacher.steps, teacher.learning_rate_end, teacher.batch_size) == (17_000_000, 0.02, 2048)
+
+
 def test_small_games_have_one_tempo() -> None:
     with pytest.raises(ConfigError, match="'cartpole' has no other tempo; leave out --tempo"):
         resolve("cartpole", recipe="at", settings={"tempo": "fast"})
@@ -559,6 +580,13 @@ def test_a_recipe_of_ones_own_without_stages_is_told_as_that(tmp_path: Path, tex
 def test_a_quick_look_of_a_vector_game_is_of_the_same_game_with_every_recipe() -> None:
     games = {resolve("cartpole", recipe=name, settings={"size": "small"}).game for name in ("at", "paced-radial")}
     assert games == {resolve("cartpole").game}
+
+
+@pytest.mark.parametrize("recipe", ["paced-at", "paced-radial"])
+def test_a_quick_look_has_steps_for_the_first_check_of_a_paced_budget(recipe: str) -> None:
+    for game in ("fruitbot", "jumper"):
+        ppo = resolve(game, recipe=recipe, settings={"size": "small"}).ppo
+        assert ppo.steps / ppo.num_envs >= 500  # of each copy: an episode and more
 
 
 def test_a_quick_look_keeps_a_limit_of_runs_that_is_smaller_than_its_own(tmp_path: Path) -> None:

@@ -5,9 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from bcl.config import config_from_toml, resolve, resolve_stages
+from bcl.attacks.pgd import APGD
+from bcl.config import config_from_toml, preset_names, resolve, resolve_stages
 from bcl.errors import ConfigError
 from bcl.experiment.phases import rules_of
+from bcl.experiment.verdict import choosing_attacks
+from bcl.recipes import RECIPES
 from bcl.settings import parse_settings, to_toml
 
 
@@ -24,6 +27,17 @@ def test_the_best_agent_on_the_path_is_kept_where_the_paper_reports_it(game: str
     stage, config = next((stage, config) for stage, config in stages if stage.strategy != "none")
     assert (config.curriculum.keep, config.curriculum.judged_by) == ("best", ("evaluation",))
     assert rules_of(config, stage.strategy, config.curriculum.start).scored_at == config.evaluation.scored
+
+
+@pytest.mark.parametrize("game", preset_names())
+@pytest.mark.parametrize("recipe", [name for name, recipe in RECIPES.items() if recipe.ours])
+def test_our_own_recipes_choose_by_an_attack_that_small_steps_cannot_mislead(recipe: str, game: str) -> None:
+    for algo in RECIPES[recipe].algos:
+        stages = resolve_stages(game, recipe=recipe, settings={"algo": algo})
+        choosing = [config for stage, config in stages if stage.strategy != "none"]
+        assert choosing
+        for config in choosing:
+            assert any(isinstance(attack, APGD) for attack in choosing_attacks(config))
 
 
 def test_agents_are_judged_as_in_the_papers_tables() -> None:
