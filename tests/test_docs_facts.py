@@ -112,8 +112,7 @@ def times_to_expect() -> dict[str, list[float]]:
         recipe = {"SA-DQN": "sa"}.get(kind, kind.lower())
         stage, whole = resolve_stages(preset, recipe=recipe)[-1]
         config = whole.learner(stage.loss)
-        copies = 16 if "CPU" in game else config.num_envs
-        assert (config.steps, f"{copies}, {config.batch_size}") == (agent_steps, sizes), what
+        assert (config.steps, f"{config.num_envs}, {config.batch_size}") == (agent_steps, sizes), what
     return found
 
 

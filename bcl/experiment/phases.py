@@ -132,19 +132,26 @@ class Curriculum:
         for k, (run, order) in enumerate(orders, 1):
             self._overlapped.train(run, order)
             if self._overlapped.begin_to_judge(run, order):
-                agent = run.agent(phase.index)
-                self._begin_ahead(phase, k, agent, orders)
-                # One score can settle that it misses a threshold, long before the others are played.
-                if self._overlapped.wait_until_judged(run, functools.partial(self._misses, agent, phase)):
-                    self._succeeds = False
-                    self._overlapped.discard_guesses()
-                    self._begin_ahead(phase, k, agent, orders)
+                self._begin_ahead(phase, k, run.agent(phase.index), orders)
+                self._look_for_a_miss(phase, k, orders)
             self._overlapped.wait_until_judged(run)
             try:
                 yield run
             except GeneratorExit:
                 self._overlapped.end_phase()
                 raise
+
+    def _look_for_a_miss(self, phase: Phase, k: int, orders: OrderedRuns) -> None:
+        """While run k is judged: one score can settle that it misses a threshold, long before the others are played.
+        Then the guess is corrected, and scores ahead, for which nobody will ask, are given up."""
+        run, order = orders[k - 1]
+        agent = run.agent(phase.index)
+        if self._overlapped.wait_until_judged(run, functools.partial(self._misses, agent, phase)):
+            self._succeeds = False
+            self._overlapped.discard_guesses()
+            self._begin_ahead(phase, k, agent, orders)
+            if self._overlapped.wait_until_judged(run, lambda: not self._dispatcher.missing_of(run, order)):
+                self._overlapped.stop_judging(run)
 
     def _misses(self, agent: Agent, phase: Phase) -> bool:
         """Whether a stored score is below a threshold; other scores cannot change that."""
@@ -277,6 +284,11 @@ class OverlappedRuns:
             return True
         run.results.scores.gather()
         return False
+
+    def stop_judging(self, run: TrainingFolder) -> None:
+        """What is not played yet is not needed."""
+        self.background.cancel(run.results.scores.path)
+        run.results.scores.gather()
 
     def play(self, name: str, agent: Agent, plan: Plan, wanted: Sequence[Cell]) -> None:
         """Have missing scores made by the process that judges, which has its games ready."""
