@@ -21,8 +21,8 @@ HEIGHT = 210
 WIDTH = 160
 MARGIN = (HEIGHT - 168) // 2  # rows above and below v2's crop window
 SKIP = 4  # raw frames per agent step
-SPARES = 2  # a curriculum alternates between training and evaluation
-_spare: dict[str, Any] = {}  # closed emulators by their settings: ale-py makes them one after the other, 0.15 s each
+SPARES = 3  # a curriculum alternates between training and evaluation, which has two
+_spare: list[tuple[str, Any]] = []  # settings and closed emulators: ale-py makes them one after the other, 0.15 s each
 
 
 class AtariEnvs(VectorEnv):
@@ -133,12 +133,11 @@ class AtariEnvs(VectorEnv):
             self.recv()
         if self._twin:
             self._twin.close()
-        if older := _spare.pop(self._settings, None):
-            older.close()
-        _spare[self._settings] = self._ale
+        _spare.append((self._settings, self._ale))
         self._ale = None
         while len(_spare) > SPARES:
-            _spare.pop(next(iter(_spare))).close()
+            _, oldest = _spare.pop(0)
+            oldest.close()
 
     def _recv_v2(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         screens, reward, terminated, _, info = self._ale.recv()
@@ -248,4 +247,9 @@ def _emulators(game: AtariGame, num_envs: int, threads: int) -> tuple[Any, str]:
         "max_num_frames_per_episode": 2**31 - 1,
         "autoreset_mode": "NextStep",
     }
-    return _spare.pop(repr(settings), None) or AtariVectorEnv(**settings), repr(settings)
+    name = repr(settings)
+    for place, (spare, emulators) in enumerate(_spare):
+        if spare == name:
+            del _spare[place]
+            return emulators, name
+    return AtariVectorEnv(**settings), name

@@ -142,21 +142,55 @@ def watch(
 
 
 def play(groups: "list[Group]", shared_envs: "list[SharedEnv]") -> Iterator[int]:
-    """A step of every copy at a time, until all is played; yields the steps so far."""
+    """A step of every copy at a time, until all is played; yields the steps so far.
+
+    Where there are several environments, one steps while the GPU decides for another.
+    """
     steps = 0
+    order: Order | None = None
     while groups:
+        shared_envs = [shared_env for shared_env in shared_envs if shared_env.playing]
+        if order is None or (order.groups, order.shared_envs) != (groups, shared_envs):
+            order = Order.of(groups, shared_envs)
         for group in groups:
             group.decide()
         for group in groups:
             group.act(probing=steps % PROBE_EVERY == 0)
+            for shared_env in order.sent_after[group]:
+                shared_env.send()
         steps += 1
-        shared_envs = [shared_env for shared_env in shared_envs if shared_env.playing]
-        for shared_env in shared_envs:
-            shared_env.send()
         for shared_env in shared_envs:
             shared_env.receive()
+            for group in order.decided_after[shared_env]:
+                if group.goes_on_alike:
+                    group.decide()
         yield steps
         groups = [group.without_finished() for group in groups if group.playing]
+
+
+@dataclass(frozen=True)
+class Order:
+    """Who waits for whom."""
+
+    groups: "list[Group]"
+    shared_envs: "list[SharedEnv]"
+    sent_after: "dict[Group, list[SharedEnv]]"
+    """Environments that have all their actions once a group has acted."""
+    decided_after: "dict[SharedEnv, list[Group]]"
+    """Groups that have all their observations once an environment was received, while later ones may still step."""
+
+    @staticmethod
+    def of(groups: "list[Group]", shared_envs: "list[SharedEnv]") -> "Order":
+        sent_after: dict[Group, list[SharedEnv]] = {group: [] for group in groups}
+        decided_after: dict[SharedEnv, list[Group]] = {shared_env: [] for shared_env in shared_envs}
+        for shared_env in shared_envs:
+            *_, last = (group for group in groups if group.plays_in(shared_env))
+            sent_after[last].append(shared_env)
+        for group in groups:
+            *_, latest = (shared_env for shared_env in shared_envs if group.plays_in(shared_env))
+            if latest is not shared_envs[-1]:
+                decided_after[latest].append(group)
+        return Order(groups, shared_envs, sent_after, decided_after)
 
 
 def _takes_rows(attack: Attack | None) -> bool:
@@ -221,6 +255,7 @@ class Group:
         probe: "Probe | None" = None,
     ) -> None:
         self.slots = slots
+        self._decides = False
         self._make_chooser = make_chooser
         self._choose_actions = make_chooser(slots)
         self._probe = probe if slots[0].cell.perturbs else None
@@ -232,8 +267,20 @@ class Group:
         """Slots whose episodes are not all done."""
         return [slot for slot in self.slots if not slot.complete]
 
+    def plays_in(self, shared_env: SharedEnv) -> bool:
+        """Whether some of its copies do."""
+        return not set(self.slots).isdisjoint(shared_env.slots)
+
+    @property
+    def goes_on_alike(self) -> bool:
+        """Whether the next step is of the same rows, and the host need not wait for its decision."""
+        return bool(self.playing) and not self._shrinks and not _waits(self.slots[0].cell.attack)
+
     def decide(self) -> None:
-        """What every copy does next; on a GPU the host goes on meanwhile."""
+        """What every copy does next, unless it was begun before; on a GPU the host goes on meanwhile."""
+        if self._decides:
+            return
+        self._decides = True
         if self._stream:
             self._stream.wait_stream(torch.cuda.current_stream())
         with on_stream(self._stream):
@@ -241,6 +288,7 @@ class Group:
 
     def act(self, probing: bool) -> None:
         """Hand every slot that is playing its actions."""
+        self._decides = False
         if self._stream:
             torch.cuda.current_stream().wait_stream(self._stream)
         d = self.decided
@@ -258,11 +306,15 @@ class Group:
         if self._probe:
             self._probe.certificates_hold(self.playing)
 
+    @property
+    def _shrinks(self) -> bool:
+        """Whether so many slots are done that it is worth deciding anew: on a GPU a graph has to be captured."""
+        left = len(self.playing)
+        return 2 * left <= len(self.slots) if self._stream else left < len(self.slots)
+
     def without_finished(self) -> "Group":
-        """The same with fewer rows, once that is worth deciding anew: on a GPU a graph has to be captured."""
-        playing = self.playing
-        few = 2 * len(playing) <= len(self.slots) if self._stream else len(playing) < len(self.slots)
-        return Group(playing, self._make_chooser, self._probe) if few else self
+        """The same with fewer rows, once that is worth it."""
+        return Group(self.playing, self._make_chooser, self._probe) if self._shrinks else self
 
 
 class SearchForm(nn.Module):

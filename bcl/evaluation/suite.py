@@ -169,7 +169,7 @@ def _play(
             cells = [ready(missing[address]) for address in addresses]
             told = overall.begin(cells)
             free = {of: iter(envs) for of, envs in made.items()}
-            # In the order of the cells; one that all share is there once.
+            # In the order of the cells; one that several share is there once.
             envs = [env for of, _ in addresses for env in itertools.islice(free[of], 1)]
             for number, score in evaluate_cells(policy, envs, cells, plan, certificates, told):
                 overall.end(cells[number], score)
@@ -183,19 +183,24 @@ def _in_order(missing: Mapping[Address, Cell]) -> list[Address]:
 
 
 def shares_environment(plan: Plan, device: torch.device) -> bool:
-    """Whether all cells of a pass play on copies of one environment. Not on a CPU, where nothing is gained and cells
-    that are done would go on playing, nor on Procgen, whose engine draws for all of its copies."""
+    """Whether several cells of a pass play on copies of one environment. Not on a CPU, where nothing is gained and
+    cells that are done would go on playing, nor on Procgen, whose engine draws for all of its copies."""
     return device.type == "cuda" and not isinstance(plan.game, ProcgenGame)
 
 
 def make_envs(plan: Plan, count: int, device: torch.device) -> list[VectorEnv]:
-    """Environments for so many cells."""
+    """Environments for so many cells; where they share, two, of which one steps while the other's cells decide."""
     if count == 0 or not shares_environment(plan, device):
         return [plan.make_env(plan.copies(), device) for _ in range(count)]
+    return [_make_shared(plan, part, device) for part in (-(-count // 2), count // 2) if part]
+
+
+def _make_shared(plan: Plan, count: int, device: torch.device) -> VectorEnv:
+    """One environment for so many cells."""
     game = plan.game
     if isinstance(game, AtariGame):
         game = dataclasses.replace(game, first_noops=game.first_noops * count)
-    return [dataclasses.replace(plan, game=game).make_env(plan.copies() * count, device)]
+    return dataclasses.replace(plan, game=game).make_env(plan.copies() * count, device)
 
 
 def cells_at_once(policy: Policy, plan: Plan) -> int:

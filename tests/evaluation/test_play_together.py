@@ -30,6 +30,7 @@ from bcl.attacks.ri_fgsm import StartsTogether
 from bcl.config import resolve
 from bcl.envs import make_env
 from bcl.evaluation import Cell, Plan, evaluate, evaluate_cells, run_suite, suite
+from bcl.evaluation.play import ActionChooser, SharedEnv
 from bcl.evaluation.suite import cells_at_once
 from bcl.policies import Policy, PolicySpec
 from bcl.runs.results import ScoresFolder
@@ -107,15 +108,43 @@ def test_atari_cells_share_an_environment_with_the_starts_they_would_have_alone(
     game = dataclasses.replace(resolve("pong").game, max_steps=12, first_noops=(7, 30))
     policy = untrained_policy(resolve("pong").game, "cpu")
     plan = Plan(game, episodes=2)
-    cells = [Cell(None, 0.0), Cell(UniformNoise(), 0.5), Cell(CornerNoise(), 0.5)]
+    cells = [Cell(None, 0.0), *(Cell(attack, eps) for attack in (UniformNoise(), CornerNoise()) for eps in (0.2, 0.5))]
     alone = list(run_suite(policy, plan, cells, ScoresFolder(tmp_path / "alone")))
     monkeypatch.setattr(suite, "shares_environment", lambda plan, device: True)
-    monkeypatch.setattr(suite, "cells_at_once", lambda policy, plan: 2)
+    monkeypatch.setattr(suite, "cells_at_once", lambda policy, plan: 3)
     assert list(run_suite(policy, plan, cells, ScoresFolder(tmp_path / "shared"))) == alone
-    [env] = suite.make_envs(plan, 2, torch.device("cpu"))
-    assert env.num_envs == 4
-    assert env.game.first_noops == (7, 30) * 2
-    env.close()
+    envs = suite.make_envs(plan, 3, torch.device("cpu"))
+    assert [env.num_envs for env in envs] == [4, 2]
+    assert [env.game.first_noops for env in envs] == [(7, 30) * 2, (7, 30)]
+    for env in envs:
+        env.close()
+
+
+def test_one_environment_steps_while_the_cells_of_another_decide(policy, monkeypatch):
+    events = []
+
+    def noted(kind, name, number_of):
+        do = getattr(kind, name)
+        monkeypatch.setattr(kind, name, lambda self: (events.append(f"{name} {number_of(self)}"), do(self))[1])
+
+    attacks = [PGD(2, 0.5), UniformNoise(), CornerNoise()]
+    noted(SharedEnv, "send", lambda one: [attacks.index(slot.cell.attack) for slot in one.slots])
+    noted(SharedEnv, "receive", lambda one: [attacks.index(slot.cell.attack) for slot in one.slots])
+    noted(ActionChooser, "_run", lambda one: attacks.index(one._attack))
+    # The first environment has two cells, the second two of which one is decided together with one of the first.
+    cells = [Cell(attacks[0], 0.1), Cell(attacks[1], 0.1), Cell(attacks[1], 0.2), Cell(attacks[2], 0.1)]
+    envs = [make_env(GAME, 4), make_env(GAME, 4)]
+    next(evaluate_cells(policy, envs, cells, Plan(GAME, 2, 0, num_envs=2)))
+    begin = [
+        *("_run 0", "_run 1", "_run 2"),
+        "send [0, 1]",
+        "send [1, 2]",
+        "receive [0, 1]",
+        "_run 0",
+        "receive [1, 2]",
+    ]
+    then = ["_run 1", "_run 2", *begin[3:]]
+    assert events[: len(begin + then)] == begin + then
 
 
 def test_several_attacks_at_once(policy):
