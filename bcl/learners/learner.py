@@ -87,6 +87,8 @@ class Learner(ABC):
         accelerate = acceleration(config.accelerate, device, config.steps)
         self.graphed = accelerate != "none"
         self.compiles = accelerate == "full"
+        if self.compiles:
+            torch._dynamo.reset()  # a process may train many runs, and compiles a function only so many times
         self._has_kernels = (
             policy.spec.kind == "impala" and self.bf16 and small_convs.available(next(policy.parameters()))
         )
