@@ -80,8 +80,8 @@ class Graphed(Generic[T]):
 
 def takes_turns() -> bool:
     """Whether processes use this machine's GPU by turns, though NVIDIA's MPS is there to let them use it at once."""
-    pipes = Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY") or "/tmp/nvidia-mps")
-    return shutil.which(MPS) is not None and not (pipes / "control").exists()
+    pipe = Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY") or "/tmp/nvidia-mps", "control")
+    return shutil.which(MPS) is not None and not pipe.exists()
 
 
 def on_stream(stream: torch.cuda.Stream | None) -> AbstractContextManager[object]:
