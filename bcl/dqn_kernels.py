@@ -12,6 +12,8 @@ channels-last memory; of a box its centre and half-width. Sums are in float32, a
 
 from __future__ import annotations  # triton's names in the signatures of kernels are not looked up where it is missing
 
+import functools
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -19,8 +21,9 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from bcl import small_convs
 from bcl.layers import PatchConv
-from bcl.small_convs import HALVES, LARGEST, available
+from bcl.small_convs import HALVES, LARGEST
 
 try:
     import triton  # type: ignore[import-not-found, unused-ignore]
@@ -39,6 +42,28 @@ PROGRAMS = 264  # for gradients of weights: a multiple of an H200's multiprocess
 
 def _jit(kernel: Callable[..., Any]) -> Any:
     return kernel if triton is None else triton.jit(kernel)
+
+
+def available(x: Tensor) -> bool:
+    """Whether the kernels run where x lies."""
+    return small_convs.available(x) and (not x.is_cuda or _builds(x.device))
+
+
+@functools.cache
+def _builds(device: torch.device) -> bool:
+    """Tried once on one pixel, its gradients too: a GPU may have too little of what these kernels need."""
+    corner = torch.zeros(1, 1, 8, 8, device=device)
+    weight = torch.zeros(CHANNELS, 1, 8, 8, device=device, requires_grad=True)
+    bias = torch.zeros(CHANNELS, device=device)
+    try:
+        with torch.enable_grad():
+            results = _FirstConv.apply(weight, bias, torch.bfloat16, corner, corner)
+            torch.autograd.grad(interval_relu(*results), weight, results)
+    except Exception as error:  # of many kinds, from Python's to the C compiler's
+        reason = str(error).strip().partition("\n")[0]
+        warnings.warn(f"DQN runs on PyTorch's layers, which is slower: {reason}", stacklevel=2)
+        return False
+    return True
 
 
 def fits(layers: Sequence[nn.Module], *corners: Tensor) -> bool:

@@ -332,9 +332,10 @@ class Evaluation(Result):
         return further
 
     def lower_elsewhere(self, others: "Iterable[Evaluation]") -> list[str]:
-        """The lowest within each budget of other evaluations of this agent on the same levels, where below this one's;
-        for people."""
-        scores = [s for other in others if other.levels == self.levels for s in other.scores if s.eps > 0]
+        """The lowest within each budget of other evaluations of this agent on the same levels, of episodes that may be
+        as long, where below this one's; for people."""
+        alike = [other for other in others if (other.levels, other._longest) == (self.levels, self._longest)]
+        scores = [score for other in alike for score in other.scores if score.eps > 0]
         found = dict[Score, None]()  # in the order of their budgets
         for eps, known in self.worst_within.items():
             within = [s for s in scores if s.eps <= eps]
@@ -342,11 +343,18 @@ class Evaluation(Result):
                 found[lowest(within)] = None
         return [f"{format_return(s.mean)} under {s.label}{self._otherwise(s)}" for s in found]
 
+    @property
+    def _longest(self) -> int | None:
+        """Steps at which episodes are cut off; none: by the game itself."""
+        return getattr(self.game, "max_steps", None)
+
     def _otherwise(self, score: Score) -> str:
         """How a score of another evaluation was played, where that matters for what it says of this one."""
         fewer = len(score.returns) < self.episodes
         varied = bool(score.prefixes)
         words = [counted(len(score.returns), "episode")] if fewer else []
+        if score.seed != self.scores[0].seed:
+            words.append("other episodes")
         if varied != (self.starts == "varied"):
             words.append("varied starts" if varied else "the game's own starts")
         return f" ({', '.join(words)})" if words else ""

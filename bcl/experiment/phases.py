@@ -114,6 +114,8 @@ class Curriculum:
         self._diverged = 0
         try:
             for run in working:
+                if not run.finished:
+                    raise TrainingError(f"'{run.path}' was not trained to its end", "resume the run")
                 agent = run.agent(phase.index)
                 self._runs_done += 1
                 self._diverged += not agent.fingerprint
@@ -143,15 +145,22 @@ class Curriculum:
 
     def _look_for_a_miss(self, phase: Phase, k: int, orders: OrderedRuns) -> None:
         """While run k is judged: one score can settle that it misses a threshold, long before the others are played.
-        Then the guess is corrected, and scores ahead, for which nobody will ask, are given up."""
+        Then the guess is corrected, and where other runs follow, of which one may do better, scores ahead are given
+        up."""
         run, order = orders[k - 1]
         agent = run.agent(phase.index)
-        if self._overlapped.wait_until_judged(run, functools.partial(self._misses, agent, phase)):
-            self._succeeds = False
+        if not self._overlapped.wait_until_judged(run, functools.partial(self._misses, agent, phase)):
+            return
+        guessed = curriculum.likely_next(phase, k, self._rules, self._succeeds)
+        self._succeeds = False
+        if curriculum.likely_next(phase, k, self._rules, succeeds=False) != guessed:
             self._overlapped.discard_guesses()
             self._begin_ahead(phase, k, agent, orders)
-            if self._overlapped.wait_until_judged(run, lambda: not self._dispatcher.missing_of(run, order)):
-                self._overlapped.stop_judging(run)
+        others_follow = k < phase.runs
+        if others_follow and self._overlapped.wait_until_judged(
+            run, lambda: not self._dispatcher.missing_of(run, order)
+        ):
+            self._overlapped.stop_judging(run)
 
     def _misses(self, agent: Agent, phase: Phase) -> bool:
         """Whether a stored score is below a threshold; other scores cannot change that."""
@@ -259,7 +268,7 @@ class OverlappedRuns:
     def __init__(self, stage: StageFolder, dispatcher: Dispatcher) -> None:
         self._stage = stage
         self._dispatcher = dispatcher
-        self.background = BackgroundJobs(dispatcher.watch, worker.MODULES)
+        self.background = BackgroundJobs(dispatcher.watch, worker.MODULES, worker.give_memory_back)
         self._guessed: TrainingFolder | None = None
 
     def train(self, run: TrainingFolder, order: TrainingOrder) -> None:
@@ -324,6 +333,8 @@ class OverlappedRuns:
         for run in self._stage.begun_ahead():
             if run != right or run.began_ahead() != parent:
                 self.background.cancel(run.path)
+                if run == self._guessed:
+                    self._guessed = None  # another one may come to lie in its folder
                 self._say_unused(run, self._stage.discard(run))
 
     def _say_unused(self, run: TrainingFolder, seconds: float) -> None:

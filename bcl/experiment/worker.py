@@ -12,7 +12,7 @@ import gc
 import tempfile
 import time
 import zipfile
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -189,18 +189,13 @@ class ProgressFile:
         store.remove(self._path)
 
 
-@contextlib.contextmanager
-def _memory_given_back() -> Iterator[None]:
-    """After a job, since its process may wait for the next one beside others that need the GPU."""
-    try:
-        yield
-    finally:
-        gc.collect()  # a learner and its graphs refer to each other
-        if torch.cuda.is_initialized():
-            torch.cuda.empty_cache()
+def give_memory_back() -> None:
+    """After a job, whose process may wait for the next one beside others that need the GPU."""
+    gc.collect()  # a learner and its graphs refer to each other
+    if torch.cuda.is_initialized():
+        torch.cuda.empty_cache()
 
 
-@_memory_given_back()
 def train(folder: Path, order: TrainingOrder, stop: Stop) -> None:
     """A job: the run, which may diverge where there are other agents to choose from, and its scores."""
     run = TrainingFolder(folder)
@@ -223,7 +218,6 @@ def train(folder: Path, order: TrainingOrder, stop: Stop) -> None:
     progress.remove()
 
 
-@_memory_given_back()
 def evaluate(
     folder: Path,
     part: int,

@@ -48,6 +48,10 @@ class Watch:
 UNWATCHED = Watch()
 
 
+def _nothing() -> None:
+    """A function of this module, so that it can travel."""
+
+
 @dataclass(frozen=True)
 class Job:
     """`work(folder, *args, stop)`, where `stop()` tells that it should keep a checkpoint and raise KeyboardInterrupt.
@@ -170,9 +174,11 @@ class BackgroundJobs:
     A process that is done with a job takes the next one of its kind, since it still has its games and its GPU ready. As
     a context: KeyboardInterrupt lets jobs keep checkpoints, and what is still under way at its end is cancelled."""
 
-    def __init__(self, watch: Watch, preload: Sequence[str] = ()) -> None:
+    def __init__(self, watch: Watch, preload: Sequence[str] = (), tidy: Callable[[], None] = _nothing) -> None:
+        """`tidy`: called in a process after each of its jobs, when nothing refers to what the job had."""
         self._watch = watch
         self._preload = preload
+        self._tidy = tidy
         self._begun: dict[Path, Child] = {}
         self._idle: list[Child] = []
 
@@ -184,7 +190,7 @@ class BackgroundJobs:
         if child:
             self._idle.remove(child)
             child.begin(job)
-        self._begun[job.folder] = child or Child(job, self._preload, reusable=True)
+        self._begun[job.folder] = child or Child(job, self._preload, tidy=self._tidy)
 
     def wait(self, folder: Path, enough: Callable[[], bool] = lambda: False) -> bool:
         """Until a folder's job, if any, has ended, or what it has stored is `enough`: then true, and it goes on. Raises
@@ -233,14 +239,16 @@ class BackgroundJobs:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is KeyboardInterrupt:
+        if kind:
             _interrupt([*self._begun.values()], self._watch)
-        everyone = [*self._begun.values(), *self._idle]
-        for child in everyone:
+        for folder in [*self._begun]:
+            self.cancel(folder)
+        for child in self._idle:
+            child.dismiss()
+        for child in self._idle:
+            child.wait(GENTLE)
             child.cancel()
-        for child in everyone:
             child.join()
-        self._begun.clear()
         self._idle.clear()
 
 
@@ -248,18 +256,21 @@ class Child:
     """A job in a process of its own, which dies with this one however this one dies; a reusable one takes another job
     after that."""
 
-    def __init__(self, job: Job, preload: Sequence[str] = (), threads: int = 0, *, reusable: bool = False) -> None:
+    def __init__(
+        self, job: Job, preload: Sequence[str] = (), threads: int = 0, *, tidy: Callable[[], None] | None = None
+    ) -> None:
+        """`tidy`: called in the process after each job; it is reusable where this is given."""
         # A fork of this process would inherit threads and CUDA in unknown states, and a fresh one may import for
         # seconds: with modules to preload, it is forked from a server that has imported them and done nothing else.
         context = multiprocessing.get_context("forkserver") if preload else multiprocessing.get_context("spawn")
         if preload:
             context.set_forkserver_preload([*preload])  # counts when the server starts, with the first job
         self._job = job
-        self._reusable = reusable
+        self._reusable = tidy is not None
         self._said: list[BaseException | None] = []
         self._pipe, theirs = context.Pipe()
         # No daemon: those may have no children, and a game may run in processes of its own.
-        self._process = context.Process(target=_work, args=(job, theirs, reusable))
+        self._process = context.Process(target=_work, args=(job, theirs, tidy))
         atexit.register(self.cancel)  # else this process would wait for it before it ends
         with environment_of_children(threads):
             resource_tracker.ensure_running()  # unblocks signals when it begins
@@ -269,6 +280,9 @@ class Child:
             sys.modules["__main__"] = types.ModuleType("__main__")  # else the process would run the user's script again
             try:
                 self._process.start()
+            except (EOFError, OSError) as error:
+                what = f"no process could be started for '{job.folder}' ({error or type(error).__name__})"
+                raise JobKilled(what, "give the command again") from None
             finally:
                 sys.modules["__main__"] = main
                 signal.pthread_sigmask(signal.SIG_SETMASK, mask)
@@ -291,6 +305,10 @@ class Child:
         self._said.clear()
         with contextlib.suppress(OSError):  # killed by somebody meanwhile, which `error` tells
             self._pipe.send(job)
+
+    def dismiss(self) -> None:
+        """Let one that waits for a job end by itself."""
+        self._pipe.close()
 
     def ended(self) -> bool:
         works = self._process.is_alive()
@@ -324,18 +342,21 @@ class Child:
         self._process.join(seconds)
 
 
-def _work(job: Job, pipe: Connection, reusable: bool) -> None:
+def _work(job: Job, pipe: Connection, tidy: Callable[[], None] | None) -> None:
     """What the process of a `Child` runs."""
     signals: list[int] = []  # no Event: a second signal inside its `set` would wait for itself
     signal.signal(signal.SIGTERM, lambda number, _: signals.append(number))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes: the first decides
     die_with_parent()
     with contextlib.suppress(EOFError, OSError):
-        pipe.send(_outcome(job, signals))
-        while reusable:
+        outcome = _outcome(job, signals)
+        while tidy:
+            tidy()  # before it is told, since others may need the memory at once
+            pipe.send(outcome)
             following = pipe.recv()
             signals.clear()  # those were for the job before
-            pipe.send(_outcome(following, signals))
+            outcome = _outcome(following, signals)
+        pipe.send(outcome)
 
 
 def _outcome(job: Job, signals: list[int]) -> BaseException | None:

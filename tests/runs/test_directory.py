@@ -224,6 +224,7 @@ JOINED = {
     "api/showing.py": {".mp4", ".gif"},
     "api/training.py": {"runs"},
     "config.py": {"presets"},
+    "device.py": {"control"},
     "experiment/run.py": {".git"},
     "recipes.py": {"recipes.toml"},
     "reports/published.py": {"published.toml"},
