@@ -113,9 +113,9 @@ def test_one_score_below_a_threshold_settles_that_a_run_misses(plain: Path) -> N
     assert not phases._misses(second, phase)
 
 
-def test_a_guess_is_corrected_by_the_first_score_that_settles_it(
-    plain: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def corrected(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Runs of which a score settled something before the end, which is looked for once all are judged."""
     judged = OverlappedRuns.wait_until_judged
     corrected: list[str] = []
 
@@ -127,12 +127,40 @@ def test_a_guess_is_corrected_by_the_first_score_that_settles_it(
         return True
 
     monkeypatch.setattr(OverlappedRuns, "wait_until_judged", wait_until_judged)
+    return corrected
+
+
+def test_a_guess_is_corrected_by_the_first_score_that_settles_it(
+    plain: Path, tmp_path: Path, corrected: list[str]
+) -> None:
     run = make(tmp_path / "run", *SECOND_RUN)
     experiment.finish(run, Dispatcher(judge_beside="on"))
     # of both phases: that it misses, then that all is played that was asked for
     assert corrected == ["run1", "run1"] * 2
     assert_same(run, plain)
     assert "phases/002/run1" in [folder for folder, _ in curriculum(run).unused_training()]
+
+
+def test_a_guess_that_a_miss_does_not_change_is_kept(tmp_path: Path, corrected: list[str]) -> None:
+    thresholds = ("--curriculum.nominal_threshold=5", "--curriculum.attacked_threshold=400")
+    one_run = ("--curriculum.runs=1", "--curriculum.min_runs=1", "--curriculum.skip=0", "--curriculum.adaptive=false")
+    run = make(tmp_path / "run", "--seed=1", *thresholds, *one_run)
+    experiment.finish(run, Dispatcher(judge_beside="on"))
+    assert corrected
+    assert curriculum(run).unused_training() == []
+
+
+def test_a_ratchet_trains_the_run_in_whose_folder_a_wrong_guess_lay(tmp_path: Path) -> None:
+    thresholds = ("--curriculum.nominal_threshold=5", "--curriculum.attacked_threshold=5")
+    ratchet = ("--curriculum.ratchet=true", "--curriculum.runs=1", "--curriculum.min_runs=1", "--curriculum.skip=0")
+    both = []
+    for judge_beside in ("off", "on"):
+        run = make(tmp_path / judge_beside, "--seed=1", *thresholds, *ratchet, "--curriculum.adaptive=false")
+        experiment.finish(run, Dispatcher(judge_beside=judge_beside))
+        both.append(run)
+    off, on = both
+    assert any(decision.kept == "incumbent" for decision in decided(off)[1:-1]), "a guess was wrong"
+    assert_same(on, off)
 
 
 def kill_when(run: Path, happens: Callable[[], bool]) -> None:

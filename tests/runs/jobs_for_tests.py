@@ -93,3 +93,8 @@ def big(folder: Path, size: int, pause: float, stop: Stop) -> None:
     for step in range(8):
         time.sleep(pause)
         store.write_text(folder / "small", str(step))
+
+
+def note(file: Path) -> None:
+    """Not a job: adds a dot to a file."""
+    file.write_text((file.read_text() if file.exists() else "") + ".")

@@ -1,6 +1,7 @@
 """Jobs in this process and in others. The same promises on a Ray cluster: test_ray_executor.py."""
 
 import contextlib
+import functools
 import os
 import signal
 import subprocess
@@ -256,6 +257,33 @@ def test_waiting_can_end_before_the_job(tmp_path: Path, monkeypatch: pytest.Monk
         assert not background.wait(tmp_path / "nothing was begun here", lambda: True)
 
 
+def test_an_error_of_one_job_lets_the_others_keep_checkpoints(tmp_path: Path) -> None:
+    [slow] = counting(tmp_path, 2000)
+    wrong = Job(tmp_path / "wrong", work.mistake, ())
+
+    def wait_for_the_wrong_one() -> None:
+        with BackgroundJobs(Watch()) as background:
+            background.begin(slow)
+            wait_for((slow.folder / "checkpoint").exists)
+            background.begin(wrong)
+            background.wait(wrong.folder)
+
+    with pytest.raises(ConfigError, match="a mistake"):
+        wait_for_the_wrong_one()
+    kept = int((slow.folder / "checkpoint").read_text())
+    assert len(store.read_metrics(slow.folder / "sub" / "metrics.jsonl")) == kept
+    assert not alive(process_of(slow))
+
+
+def test_processes_tidy_up_after_each_job(tmp_path: Path) -> None:
+    jobs = counting(tmp_path, 1, 1)
+    with BackgroundJobs(Watch(), tidy=functools.partial(work.note, tmp_path / "tidied")) as background:
+        for number, job in enumerate(jobs, 1):
+            background.begin(job)
+            background.wait(job.folder)
+            assert (tmp_path / "tidied").read_text() == "." * number
+
+
 def test_a_process_that_was_killed_while_it_waited_is_replaced(tmp_path: Path) -> None:
     first, second = counting(tmp_path, 2, 2)
     with BackgroundJobs(Watch()) as background:
@@ -269,7 +297,11 @@ def test_a_process_that_was_killed_while_it_waited_is_replaced(tmp_path: Path) -
     assert process_of(second) != process_of(first)
 
 
-def test_the_error_of_a_crews_job_is_raised_where_it_is_waited_for_and_ends_the_others(tmp_path: Path) -> None:
+def test_the_error_of_a_crews_job_is_raised_where_it_is_waited_for_and_ends_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(executors, "PATIENCE", 0.5)
+    monkeypatch.setattr(executors, "GENTLE", 0.5)
     slow = Job(tmp_path / "slow", work.deaf, (60.0,))
     wrong = Job(tmp_path / "wrong", work.mistake, ())
 
