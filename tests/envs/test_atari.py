@@ -276,3 +276,15 @@ def test_emulators_left_behind_play_as_new_ones():
     assert torch.equal(rollout(third), expected)
     for envs in (second, third):
         envs.close()
+
+
+def test_closed_emulators_of_the_same_kind_are_all_used_again() -> None:
+    game = resolve("pong").game
+    first = [make_env(game, 1) for _ in range(2)]
+    emulators = {id(env._ale) for env in first}
+    for env in first:
+        env.close()
+    again = [make_env(game, 1) for _ in range(2)]
+    assert {id(env._ale) for env in again} == emulators
+    for env in again:
+        env.close()
