@@ -353,7 +353,7 @@ class Evaluation(Result):
         fewer = len(score.returns) < self.episodes
         varied = bool(score.prefixes)
         words = [counted(len(score.returns), "episode")] if fewer else []
-        if score.seed != self.scores[0].seed:
+        if not fewer and score.seed != self.scores[0].seed:
             words.append("other episodes")
         if varied != (self.starts == "varied"):
             words.append("varied starts" if varied else "the game's own starts")

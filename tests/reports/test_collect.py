@@ -1,5 +1,6 @@
 """The numbers of a report, against files written by hand."""
 
+import dataclasses
 import json
 import re
 import shutil
@@ -165,9 +166,18 @@ def test_a_lower_return_in_another_evaluation_is_named_beside_the_table(pong_run
     assert c.evaluations[0].note == "the run's own verdict"
     said = re.sub(r"<.*?>", "", page(c))
     assert (
-        "Other evaluations gave less: 1 under FGSM at 10/255, 0.5 under Noise at 20/255 (1 episode), see below." in said
+        "Other evaluations gave less: 1 under FGSM at 10/255 (other episodes), 0.5 under Noise at 20/255 (1 episode), "
+        "see below." in said
     )  # within 25/255 it is 0.5 still, not the 1 at 25/255
     assert "3 episodes, evaluation seed 5: evaluated afterwards." in said
+
+
+def test_returns_of_episodes_that_were_cut_off_earlier_are_not_called_lower(pong_run: Path) -> None:
+    later(pong_run, [FGSM()], (10, 25), seed=5)
+    whole, *others = collect(pong_run).evaluations
+    assert whole.lower_elsewhere(others)
+    cut = [dataclasses.replace(other, game=dataclasses.replace(other.game, max_steps=4_000)) for other in others]
+    assert whole.lower_elsewhere(cut) == []
 
 
 def test_without_a_lower_return_elsewhere_nothing_is_said(pong_run: Path) -> None:
