@@ -21,6 +21,16 @@ ALL_TRAINED = "trained up to the last budget"  # where no threshold says more
 TARGET_MISSED = "trained up to the target without meeting the thresholds there"
 
 
+@dataclass(frozen=True)
+class Guess:
+    """The run that probably comes next."""
+
+    phase: Phase
+    number: int
+    kept: RunNumber | None
+    """Of a next phase: the run of the one before that it starts from (0: the bootstrap); none: no next phase."""
+
+
 @dataclass(frozen=True, eq=False)
 class Scored(Generic[P]):
     """A policy and its returns, each played when it is first asked for."""
@@ -81,10 +91,8 @@ def bcl(
                     break
         finally:
             getattr(trained, "close", lambda: None)()
-        candidates = _candidates(runs, phase, rules)
-        # The box has one threshold on V_k, so a run that meets it wins. With two: met first, then V_k, then order.
-        # Under the ratchet V_k alone, or a run could win with less. Over the runs done, not all K.
-        kept = max(candidates, key=lambda c: (c.met is True and not rules.ratchet, c.value or 0.0))
+        candidates = as_candidates(runs, phase, rules)
+        kept = _best(candidates, rules)
         f = runs[kept.run]
         # In the paper only the thresholds count; under the ratchet, a better policy is progress too.
         progress = kept.met or (rules.ratchet and kept.run != INCUMBENT)
@@ -140,20 +148,28 @@ def choose_next(f: Scored[P], j: int, rules: Rules) -> tuple[int, list[Tried]]:
     return j + 1 + floor(rules.skip * (i - j - 1) + 1e-9), tried  # Select over {j+1..i}
 
 
-def likely_next(phase: Phase, k: int, rules: Rules, succeeds: bool) -> tuple[Phase, int] | None:
+def likely_next(phase: Phase, k: int, rules: Rules, succeeds: bool, judged: Sequence[Candidate] = ()) -> Guess | None:
     """The run that Algorithm 1 asks for after run k of a phase, as far as it can be told before run k is judged;
-    `succeeds`: it is expected to meet the thresholds. None: there is none, or too many could be it."""
-    following = phase.index + 1
-    after = None
-    if following < len(rules.eps):
-        after = (Phase(following, rules.eps[following - 1], rules.eps[following], rules.runs), 1)
+    `succeeds`: it is expected to meet the thresholds; `judged`: the runs before it. None: there is none, or too many
+    could be it."""
+
+    def after(kept: RunNumber) -> Guess | None:
+        following = phase.index + 1
+        if following >= len(rules.eps):
+            return None
+        return Guess(Phase(following, rules.eps[following - 1], rules.eps[following], rules.runs), 1, kept)
+
     has_thresholds = rules.nominal_threshold is not None or rules.attacked_threshold is not None
+    expected = has_thresholds and succeeds
     if phase.runs <= 1 and not rules.ratchet:
-        return after  # whatever its scores are, it is kept
-    if k < phase.runs and (k < rules.min_runs or not (has_thresholds and succeeds)):
-        return phase, k + 1
-    # With K_min above 1 an earlier run may be the better one.
-    return after if has_thresholds and succeeds and rules.min_runs == 1 else None
+        return after(k)  # whatever its scores are, it is kept
+    if k < phase.runs and (k < rules.min_runs or not expected):
+        return Guess(phase, k + 1, None)
+    if expected and rules.min_runs == 1:
+        return after(k)
+    # The best of K - 1 runs is the best of K in K - 1 of K cases, if all are alike. With K_min above 1 a run that is
+    # expected to meet the thresholds need not be like the others; under the ratchet the incumbent may stay.
+    return after(_best(judged, rules).run) if judged and not expected and not rules.ratchet else None
 
 
 def _reached(following: int, phase: Phase, kept: Candidate, rules: Rules) -> str | None:
@@ -173,13 +189,20 @@ def _meets(f: Scored[P], eps: float, rules: Rules) -> bool | None:
     return all(met) if met else None
 
 
-def _candidates(runs: dict[RunNumber, Scored[P]], phase: Phase, rules: Rules) -> list[Candidate]:
+def as_candidates(runs: dict[RunNumber, Scored[P]], phase: Phase, rules: Rules) -> list[Candidate]:
+    """What a phase chooses from."""
     if not runs.keys() - {INCUMBENT}:
         raise ValueError(f"phase {phase.index} trained no run")
     around = () if rules.value == "nominal" else (phase.eps, phase.start)
     met = {k: _meets(f, phase.eps, rules) for k, f in runs.items()}
     V = {k: _value(f, around, rules) if len(runs) > 1 else None for k, f in runs.items()}
     return [Candidate(k, met[k], V[k], f.scores) for k, f in runs.items()]
+
+
+def _best(candidates: Sequence[Candidate], rules: Rules) -> Candidate:
+    """The box has one threshold on V_k, so a run that meets it wins. With two: met first, then V_k, then order. Under
+    the ratchet V_k alone, or a run could win with less. Over the runs done, not all K."""
+    return max(candidates, key=lambda c: (c.met is True and not rules.ratchet, c.value or 0.0))
 
 
 def _value(f: Scored[P], around: Sequence[float], rules: Rules) -> float:

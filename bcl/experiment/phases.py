@@ -4,13 +4,14 @@ Running one again over the same folder makes the same decisions from what is sto
 """
 
 import functools
-from collections.abc import Callable, Generator, Iterator, Sequence
+import statistics
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from bcl import curriculum
 from bcl.attacks import PGD, CrossEntropy, Multi, OwnValue, attacks_named
 from bcl.config import Config, CurriculumConfig
-from bcl.curriculum_rules import INCUMBENT, Decision, Phase, Rules, budgets, refuse_weak_start
+from bcl.curriculum_rules import INCUMBENT, Candidate, Decision, Phase, Rules, RunNumber, budgets, refuse_weak_start
 from bcl.device import MPS, takes_turns
 from bcl.errors import ConfigError, TrainingError, counted
 from bcl.evaluation import Cell, Plan, cells, flags, read_scores, worst
@@ -28,6 +29,10 @@ from bcl.runs.results import Flag
 from bcl.settings import format_eps, format_return
 
 GPU_PASS = 8  # scores of 20 or 64 copies that a GPU plays side by side (`bcl.evaluation.suite`)
+EXPECTED_SHARE = 0.9  # of a threshold: a run that played worse than that while it trained is expected to miss it
+LAST_ROWS = 5  # of a run's metrics, that show how it played
+Guessed = tuple[TrainingFolder, TrainingOrder, str]
+"""A run that probably comes next, and the fingerprint of the agent that it starts from: empty, that of its phase."""
 LOWEST = -1e9  # the return of what diverged: below any game's, and JSON has no infinity
 
 
@@ -71,7 +76,7 @@ class Curriculum:
             self._dispatcher.watch.say(f"training and judging use the GPU by turns; after '{MPS} -d', at once")
         with self._overlapped.background:
             if self._judges_beside and not self._stage.decisions():
-                self._begin_ahead(Phase(0, 0.0, self._rules.eps[0], 0), 0, self._bootstrap)
+                self._begin_ahead(self._guess(Phase(0, 0.0, self._rules.eps[0], 0), 0, (), succeeds=True))
             ended = curriculum.bcl(
                 self._bootstrap,
                 self._rules,
@@ -133,9 +138,12 @@ class Curriculum:
         """The runs of a phase in order, each when it is judged."""
         for k, (run, order) in enumerate(orders, 1):
             self._overlapped.train(run, order)
-            if self._overlapped.begin_to_judge(run, order):
-                self._begin_ahead(phase, k, run.agent(phase.index), orders)
-                self._look_for_a_miss(phase, k, orders)
+            short = self._fell_short(run)
+            wanted = replace(order, along=()) if short else order  # budgets above are asked of runs that meet this one
+            if self._overlapped.begin_to_judge(run, wanted):
+                guess = self._guess(phase, k, orders, succeeds=self._succeeds and not short)
+                self._begin_ahead(guess)
+                self._look_for_a_miss(phase, k, orders, guess)
             self._overlapped.wait_until_judged(run)
             try:
                 yield run
@@ -143,7 +151,17 @@ class Curriculum:
                 self._overlapped.end_phase()
                 raise
 
-    def _look_for_a_miss(self, phase: Phase, k: int, orders: OrderedRuns) -> None:
+    def _fell_short(self, run: TrainingFolder) -> bool:
+        """Whether a run's own play, under its training attack, was clearly below the threshold. That attack is weaker
+        than those that judge, so that the run hardly meets it."""
+        threshold = self._thresholds[1]
+        returns = [row["return_attacked"] for row in run.metrics() if row.get("return_attacked") is not None]
+        if threshold is None or not returns:
+            return False
+        floor = self._rules.floor
+        return statistics.fmean(returns[-LAST_ROWS:]) - floor < EXPECTED_SHARE * (threshold - floor)
+
+    def _look_for_a_miss(self, phase: Phase, k: int, orders: OrderedRuns, guess: Guessed | None) -> None:
         """While run k is judged: one score can settle that it misses a threshold, long before the others are played.
         Then the guess is corrected, and where other runs follow, of which one may do better, scores ahead are given
         up."""
@@ -151,11 +169,11 @@ class Curriculum:
         agent = run.agent(phase.index)
         if not self._overlapped.wait_until_judged(run, functools.partial(self._misses, agent, phase)):
             return
-        guessed = curriculum.likely_next(phase, k, self._rules, self._succeeds)
         self._succeeds = False
-        if curriculum.likely_next(phase, k, self._rules, succeeds=False) != guessed:
+        better = self._guess(phase, k, orders, succeeds=False)
+        if _what(better) != _what(guess):
             self._overlapped.discard_guesses()
-            self._begin_ahead(phase, k, agent, orders)
+            self._begin_ahead(better)
         others_follow = k < phase.runs
         if others_follow and self._overlapped.wait_until_judged(
             run, lambda: not self._dispatcher.missing_of(run, order)
@@ -172,20 +190,39 @@ class Curriculum:
             if threshold is not None
         )
 
-    def _begin_ahead(self, phase: Phase, k: int, agent: Agent, orders: OrderedRuns = ()) -> None:
-        """While run k is judged, train the one that probably comes next; none where it could not be used."""
+    def _guess(self, phase: Phase, k: int, orders: OrderedRuns, succeeds: bool) -> Guessed | None:
+        """What probably comes next while run k is judged; none where it could not be used."""
         c = self._config.curriculum
         runs_left = not c.max_runs or self._runs_done + min(k, 1) < c.max_runs
         time_left = not c.max_hours or self._clock.seconds() < 3600 * c.max_hours
-        likely = curriculum.likely_next(phase, k, self._rules, self._succeeds) if runs_left and time_left else None
+        if not (runs_left and time_left):
+            return None
+        agents: dict[RunNumber, Agent] = {0: self._bootstrap}
+        agents |= {number: run.agent(phase.index) for number, (run, _) in enumerate(orders[:k], 1)}
+        judged = self._judged(phase, k, agents) if k > 1 else ()
+        likely = curriculum.likely_next(phase, k, self._rules, succeeds, judged)
         if likely is None:
-            return
-        following, number = likely
-        if following == phase:
-            self._overlapped.begin_ahead(*orders[number - 1])
-        else:
-            run = self._stage.phase(following.index).run(number)
-            self._overlapped.begin_ahead(run, self._order(agent, following, number), agent.fingerprint)
+            return None
+        if likely.kept is None:
+            return *orders[likely.number - 1], ""
+        parent = agents[likely.kept]
+        if not parent.fingerprint:  # it diverged
+            return None
+        run = self._stage.phase(likely.phase.index).run(likely.number)
+        return run, self._order(parent, likely.phase, likely.number), parent.fingerprint
+
+    def _judged(self, phase: Phase, k: int, agents: Mapping[RunNumber, Agent]) -> list[Candidate]:
+        """The runs of a phase before run k, whose scores are stored."""
+        runs: dict[RunNumber, curriculum.Scored[Agent]]
+        runs = {number: curriculum.Scored(agents[number], self._score) for number in range(1, k)}
+        nominal, attacked = self._thresholds
+        rules = replace(self._rules, adaptive=False, nominal_threshold=nominal, attacked_threshold=attacked)
+        return curriculum.as_candidates(runs, phase, rules)
+
+    def _begin_ahead(self, guess: Guessed | None) -> None:
+        """Train it while another run is judged."""
+        if guess:
+            self._overlapped.begin_ahead(*guess)
 
     def _order(self, parent: Agent, phase: Phase, k: int) -> TrainingOrder:
         """A run, and what the phase will ask of it, for workers to play: the thresholds' returns, and those of V_k."""
@@ -346,6 +383,11 @@ class OverlappedRuns:
         if not run.finished or run.checkpoint.exists():
             self._dispatcher.say_if_continued(run, order)
             self.background.begin(Job(run.path, worker.train, (replace(order, cells=(), along=()),)))
+
+
+def _what(guess: Guessed | None) -> tuple[TrainingFolder, str] | None:
+    """By which guesses are compared: the run, and the agent that it starts from."""
+    return (guess[0], guess[2]) if guess else None
 
 
 def _allowed(amount: float, what: str) -> str:

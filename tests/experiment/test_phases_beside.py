@@ -113,6 +113,46 @@ def test_one_score_below_a_threshold_settles_that_a_run_misses(plain: Path) -> N
     assert not phases._misses(second, phase)
 
 
+@pytest.mark.parametrize(
+    ("returns", "threshold", "short"),
+    [
+        ([55.0, 55.0], 60.0, False),  # exploration costs a little: not clearly below
+        ([10.0, 53.0, 53.0, 53.0, 53.0, 53.0], 60.0, True),
+        ([10.0, 60.0, 60.0, 60.0, 60.0, 60.0], 60.0, False),  # the last rows count
+        ([None, 10.0, None], 60.0, True),
+        ([None], 60.0, False),
+        ([10.0], None, False),
+    ],
+)
+def test_a_run_whose_own_play_fell_short_is_expected_to_miss(
+    returns: list[float | None], threshold: float | None, short: bool, tmp_path: Path
+) -> None:
+    stage = curriculum(make(tmp_path / "run"))
+    phases = Curriculum(stage, 0.0, Agent(tmp_path, stage.results, ""), Dispatcher())
+    phases._thresholds = (None, threshold)
+    run = stage.phase(1).run(1)
+    run.path.mkdir(parents=True)
+    for step, value in enumerate(returns):
+        store.append_row(run.metrics_file, {"step": step, "return_attacked": value})
+    assert phases._fell_short(run) == short
+
+
+def test_while_the_last_run_is_judged_the_next_phase_trains_from_the_best_before_it(tmp_path: Path) -> None:
+    missed = ("--curriculum.nominal_threshold=450", "--curriculum.attacked_threshold=450", "--curriculum.runs=2")
+    both = []
+    for judge_beside in ("off", "on"):
+        run = make(tmp_path / judge_beside, "--seed=1", *missed, "--curriculum.adaptive=false")
+        experiment.finish(run, Dispatcher(judge_beside=judge_beside))
+        both.append(run)
+    off, on = both
+    assert_same(on, off)
+    first, second = decided(on)[1:]
+    assert not any(one.met for one in (*first.candidates, *second.candidates)), "every run missed"
+    unused = [folder for folder, _ in curriculum(on).unused_training()]
+    # Once since run 1 was expected to meet the thresholds, and once more if not run 1, the best before run 2, was kept.
+    assert unused.count("phases/002/run1") == first.kept
+
+
 @pytest.fixture
 def corrected(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Runs of which a score settled something before the end, which is looked for once all are judged."""
