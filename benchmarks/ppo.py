@@ -1,4 +1,5 @@
-"""Training with PPO: agent steps per second of the real learner, beside the emulators alone and the paper's rate.
+"""Training with PPO: agent steps per second of the real learner, beside the emulators alone, a loop in the style of the
+public code and the paper's rate.
 
     python benchmarks/ppo.py [--device cuda|cpu] [--game fruitbot] [--num-envs 64] [--batch 512] [--seconds 30]
                              [--losses standard at radial] [--out benchmarks/results/ppo-NAME.json]
@@ -14,6 +15,11 @@ own: RI-FGSM on FruitBot, PGD-10 on Jumper.
 Shares are of the wall time. `act` and `env` are the host's: until the actions were chosen and sent, and how long it
 then waited for the emulators. `attack` and `update` are the host's too on a CPU, and the device's on a GPU.
 
+The loop in reference_ppo.py is our own, in the style of the public code jlwu002/BCL, run here on the same machine: 64
+environments, rollouts of 256, 3 epochs in batches of 512, whatever the learner's sizes. It has no RADIAL. `times that
+loop` is given where the learner also uses each step 3 times. On a CPU with few cores the loop takes minutes:
+`--no-reference` leaves it out. There `peak MiB` is the process's, so that later losses inherit the loop's.
+
 The paper's rates, 25M steps in 10 hours on FruitBot and in 34 on Jumper, are of AT with 64 environments, 3 epochs and
 batches of 512 on one RTX 2080 Ti, which also played 64 more environments for its log. `times paper` is given for these
 sizes on a GPU.
@@ -22,6 +28,7 @@ sizes on a GPU.
 import argparse
 import gc
 import json
+import math
 import os
 import shutil
 from contextlib import suppress
@@ -29,6 +36,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import reference_ppo
 import torch
 from meter import Meter, emulators_alone, process_peak
 from provenance import provenance
@@ -90,16 +98,20 @@ def measure(env: VectorEnv, config: Config, loss: Loss, settings: PpoConfig, dev
     }
 
 
-def compare(row: Row, emulators: float, game: str, settings: PpoConfig, device: str) -> Row:
-    """Ratios to the emulators and to the paper, where the work was the same."""
+def compare(row: Row, emulators: float, reference: float | None, game: str, settings: PpoConfig, device: str) -> Row:
+    """Ratios to the emulators, to the loop like the public code's and to the paper, where the work was the same."""
+    rate = row["steps_per_second"]
+    as_often = math.isclose(row["samples_per_step"], reference_ppo.EPOCHS)
     paper = PAPER.get(game) if row["loss"] == "at" else None
     sizes = ("num_envs", "rollout", "epochs", "batch_size")
     same = device == "cuda" and all(getattr(settings, name) == getattr(PpoConfig(), name) for name in sizes)
     return row | {
         "emulators_alone": emulators,
-        "share_of_emulators": row["steps_per_second"] / emulators,
+        "share_of_emulators": rate / emulators,
+        "reference_loop": reference,
+        "times_reference_loop": rate / reference if as_often and reference else None,
         "paper": paper,
-        "times_paper": row["steps_per_second"] / paper if same and paper else None,
+        "times_paper": rate / paper if same and paper else None,
     }
 
 
@@ -109,6 +121,7 @@ def table(rows: list[Row]) -> str:
         "copies": "num_envs", "batch": "batch_size", "accelerate": "accelerate",
         "agent steps/s": "steps_per_second", "samples per step": "samples_per_step",
         "emulators alone": "emulators_alone", "share of emulators": "share_of_emulators",
+        "loop like public code": "reference_loop", "times that loop": "times_reference_loop",
         "paper, 2080 Ti": "paper", "times paper": "times_paper",
         "share env": "share_env", "share act": "share_act", "share attack": "share_attack",
         "share update": "share_update", "peak MiB": "peak_mib",
@@ -143,6 +156,7 @@ def main() -> None:
         "--accelerate", choices=["none", "graphs", "full"], default="full" if compiler else "graphs",
         help="on a GPU; compiling, part of full, needs a C compiler",
     )  # fmt: skip
+    parser.add_argument("--no-reference", action="store_true", help="leave out the loop like the public code's")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
 
@@ -159,7 +173,10 @@ def main() -> None:
             env = make_env(config.game, settings.num_envs, device)
             emulators = emulators_alone(env, device, min(options.seconds, 5.0))
         row = measure(env, config, loss, settings, device, options.seconds)
-        rows.append(compare(row, emulators, options.game, settings, device))
+        reference = None
+        if loss in reference_ppo.LOSSES and not options.no_reference:
+            reference = reference_ppo.steps_per_second(config.game, loss, device, START, options.seconds)
+        rows.append(compare(row, emulators, reference, options.game, settings, device))
         print(f"{loss}: {rows[-1]['steps_per_second']:,.1f} agent steps/s", flush=True)
     print(f"\n{options.game}, {device}\n\n{table(rows)}")
     if options.out:

@@ -122,7 +122,9 @@ SCRIPTS = {
     "benchmarks/evaluate.py": shlex.split("--device cpu --copies 2 --steps 2 --seconds 0.1 --attacks RI-FGSM"),
     "benchmarks/landscape.py": ["--states", "1"],
     "benchmarks/leaderboard.py": ["--out", "leaderboard.md"],
-    "benchmarks/ppo.py": shlex.split("--device cpu --num-envs 4 --rollout 16 --batch 32 --seconds 0.5 --losses at"),
+    "benchmarks/ppo.py": shlex.split(
+        "--device cpu --num-envs 4 --rollout 16 --batch 32 --seconds 0.5 --losses at --no-reference"
+    ),
 }
 
 

@@ -3,6 +3,7 @@
 import argparse
 import contextlib
 import dataclasses
+import functools
 import importlib
 import json
 import signal
@@ -166,10 +167,12 @@ def test_no_ratio_where_the_work_differs(benchmark):
 
 def test_ppo_prints_a_table_and_stores_where_its_numbers_come_from(benchmark, monkeypatch, tmp_path, capsys):
     pytest.importorskip("procgen")
-    ppo = benchmark("ppo")
+    ppo, loop = benchmark("ppo"), benchmark("reference_ppo")
+    small = functools.partial(loop.steps_per_second, num_envs=4, rollout=4, batch=8)
+    monkeypatch.setattr(loop, "steps_per_second", small)
     monkeypatch.setattr(ppo, "WARM_UP", 1)
     out = tmp_path / "results" / "ppo.json"
-    sizes = "--device cpu --num-envs 4 --rollout 4 --batch 8 --seconds 0.01"
+    sizes = "--device cpu --num-envs 4 --rollout 4 --batch 8 --seconds 0.01 --losses standard at radial"
     monkeypatch.setattr(sys, "argv", ["ppo.py", *sizes.split(), "--out", str(out)])
     ppo.main()
 
@@ -184,14 +187,19 @@ def test_ppo_prints_a_table_and_stores_where_its_numbers_come_from(benchmark, mo
         "tempo",
     } <= result.keys()
     rows = {row["loss"]: row for row in result["rows"]}
-    assert tuple(rows) == ("standard", "at")
+    assert tuple(rows) == LOSSES
     for row in rows.values():
         assert min(row["steps_per_second"], row["emulators_alone"]) > 0
         assert row["samples_per_step"] == 3
         assert 0 < row["share_update"] <= 1
     assert rows["at"]["times_paper"] is None  # the paper's machine and sizes were others
     assert (rows["at"]["paper"], rows["standard"]["paper"]) == (694, None)
-    assert "share attack" in capsys.readouterr().out
+    for loss in ("standard", "at"):
+        rate, reference = rows[loss]["steps_per_second"], rows[loss]["reference_loop"]
+        assert rows[loss]["times_reference_loop"] == pytest.approx(rate / reference)
+    assert rows["radial"]["reference_loop"] is rows["radial"]["times_reference_loop"] is None
+    printed = capsys.readouterr().out
+    assert all(f"{name} " in printed for name in ("share attack", "loop like public code", "times that loop"))
 
 
 @pytest.mark.parametrize("tempo", ["paper", "fast"])
