@@ -4,6 +4,7 @@ On a GPU; without one by Triton's interpreter: TRITON_INTERPRET=1 with triton in
 """
 
 import contextlib
+import statistics
 
 import pytest
 import torch
@@ -27,6 +28,7 @@ pytestmark = [
     pytest.mark.skipif(not dqn_kernels.available(torch.empty(0, device=DEVICE)), reason="needs CUDA and Triton"),
 ]
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="graphs are a GPU's")
+TF32 = 1e-3  # on a GPU products have 10 bits behind the point, which is 4e-4 of a sum of many
 # channels, batch, size: the paper's; odd batches, images whose rest no kernel reaches, one pixel
 SHAPES = [(1, 3, (84, 84)), (1, 7, (36, 41)), (2, 2, (21, 30)), (3, 1, (16, 12)), (4, 1, (8, 8))]
 
@@ -108,7 +110,7 @@ def test_a_convolution_of_observations(channels, batch, size, few_programs, call
     assert ours.dtype == HALF
     assert ours.is_contiguous(memory_format=torch.channels_last)
     check_as_torch([ours], [torchs], [exact], 1e-3)
-    check_as_torch(gradients([ours], weights), gradients([torchs], weights), true, 1e-5)
+    check_as_torch(gradients([ours], weights), gradients([torchs], weights), true, TF32)
 
 
 @pytest.mark.parametrize(("channels", "batch", "size"), SHAPES)
@@ -292,31 +294,43 @@ class Still:
 
 
 def test_an_update_of_radial_learns_as_without_the_kernels(calls, monkeypatch):
+    ours, torchs = [], []
+    for seed in range(9):  # bf16 may turn the sign of a number, and with it the gradient of one sample of eight
+        torch.manual_seed(seed)
+        found = radial_update(monkeypatch)
+        kernels = found(half)
+        assert calls == [1, 2]
+        with monkeypatch.context() as without:
+            without.setattr(dqn_kernels, "available", never)
+            layers = found(half)
+            with full_precision():
+                exact = found(contextlib.nullcontext)
+        assert calls == [1, 2]
+        calls.clear()
+        ours.append(max(map(distance, kernels, exact)))
+        torchs.append(max(map(distance, layers, exact)))
+    assert statistics.median(ours) <= max(0.01, 2 * statistics.median(torchs))
+
+
+def radial_update(monkeypatch):
+    """A function of the precision, to a loss and its gradients."""
     spec = PolicySpec("dueling-cnn", Still.obs_shape, Still.num_actions, Still.low, Still.high)
     policy = Policy(spec).to(DEVICE)
     config = DqnConfig(num_envs=2, batch_size=8, buffer_size=8, precision="bf16", accelerate="none")
     learner = DqnLearner(policy, Still(), config, AttackConfig(), Task("radial", 0.01, 0.01, 0))
-    monkeypatch.setattr(learner, "_autocast", half)
     learner._eps.fill_(0.01)
     learner._kappa.fill_(0.5)
     obs = torch.rand(8, 1, 36, 36, device=DEVICE)
     actions, goal = torch.arange(8, device=DEVICE) % 4, torch.randn(8, device=DEVICE)
     batch = Batch(obs, obs, actions, goal, obs, torch.ones(8, device=DEVICE), torch.full((8,), 1 / 8, device=DEVICE))
 
-    def found():
+    def found(precision):
+        monkeypatch.setattr(learner, "_autocast", precision)
         loss, _ = learner._loss(batch, goal)
         learned = [p for p in policy.parameters() if p is not policy.network.advantage[-1].bias]  # its bounds cancel it
         return [loss, *torch.autograd.grad(loss, learned)]
 
-    ours = found()
-    assert calls == [1, 2]
-    monkeypatch.setattr(dqn_kernels, "available", never)
-    torchs = found()
-    monkeypatch.setattr(learner, "_autocast", contextlib.nullcontext)
-    with full_precision():
-        exact = found()
-    assert calls == [1, 2]
-    check_as_torch(ours, torchs, exact, 0.01)
+    return found
 
 
 @needs_gpu
