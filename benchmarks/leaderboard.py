@@ -3,7 +3,7 @@
     python benchmarks/leaderboard.py [--out docs/leaderboard.md]
 
 Our agents are those of the zoo, by `bcl compare`; weights that the paper's authors released are rows of
-benchmarks/results/released-h200.json; the rest are the paper's own rows. All are the worst within each budget: the
+benchmarks/results/released-h200.json, or scores in benchmarks/results/evals; the rest are the paper's own rows. All are the worst within each budget: the
 lowest mean return of the budgets up to it that the table has, and without attack.
 """
 
@@ -34,6 +34,8 @@ TITLES = {
 }
 LEVELS = {"": "", "train": ", training levels", "eval": ", unlimited levels"}
 METHODS = {"FruitBot_ppo.pt": "PPO (Vanilla)", "FruitBot_radial_ppo.pt": "RADIAL-PPO"}
+SCORES = ROOT / "benchmarks" / "results" / "evals" / "scores-procgen.jsonl"
+IMPORTED = {"00ee36ae16ecdcb8": "BCL-MOS(V)-AT-PPO"}  # of released weights, by the fingerprint in their scores
 HEAD = """# Leaderboard
 
 Every agent of the paper's six games by the worst within each budget: the lowest mean return at the budgets up to it that its row has,
@@ -97,7 +99,11 @@ def released(game: str, levels: str) -> list[Row]:
     for row in json.loads(RELEASED.read_text())["rows"]:
         if row["weights"].lower().startswith(game) and (row["levels"] == "unlimited") == (levels == "eval"):
             rows.setdefault(row["weights"], {})[int(row["eps"].removesuffix("/255")) / 255] = row["ours"]
-    return [Row(METHODS[weights], "released", cells) for weights, cells in rows.items()]
+    for score in map(json.loads, SCORES.read_text().splitlines()):
+        on_all_levels = score["game"]["num_levels"] == 0
+        if score["agent"] in IMPORTED and score["game"]["id"] == game and on_all_levels == (levels == "eval"):
+            rows.setdefault(score["agent"], {})[score["eps"]] = score["mean"]
+    return [Row((METHODS | IMPORTED)[weights], "released", cells) for weights, cells in rows.items()]
 
 
 def section(game: str) -> Iterator[str]:

@@ -1,9 +1,9 @@
-"""The paper's FruitBot cells with the weights its authors released: nominal to the printed digits, PGD-30 within noise.
+"""The paper's Procgen cells with the weights its authors released: nominal to the printed digits, PGD-30 within noise.
 
-    python benchmarks/released.py FOLDER [--cells nominal|all] [--device cuda] [--out benchmarks/results/released.json]
+    python benchmarks/released.py FOLDER [--weights NAME.pt ...] [--cells nominal|all] [--device cuda] [--out FILE]
 
-FOLDER holds FruitBot_ppo.pt and FruitBot_radial_ppo.pt of the public repository jlwu002/BCL. Reference protocol: 64
-copies, rand_seed 0, greedy actions, the first 1000 finished episodes. Everything in full precision.
+FOLDER holds weights of the public repository jlwu002/BCL by the names in AGENTS; those that are not there are left out.
+Reference protocol: 64 copies, rand_seed 0, greedy actions, the first 1000 finished episodes. All in full precision.
 """
 
 import argparse
@@ -20,41 +20,52 @@ from bcl.envs import make_env
 from bcl.evaluation import evaluate
 from bcl.games import ProcgenGame
 from bcl.policies.importers import import_policy
+from bcl.reports.published import results
 
-# (weights, levels, eps in 1/255) -> published mean and standard error; levels 200: Train, 0: Eval
-PUBLISHED = {
-    ("FruitBot_ppo.pt", 200, 0): (30.20, 0.23), ("FruitBot_ppo.pt", 0, 0): (26.09, 0.33),
-    ("FruitBot_radial_ppo.pt", 200, 0): (28.03, 0.24), ("FruitBot_radial_ppo.pt", 0, 0): (26.08, 0.29),
-    ("FruitBot_ppo.pt", 200, 10): (2.40, 0.21), ("FruitBot_ppo.pt", 0, 10): (1.70, 0.20),
-    ("FruitBot_ppo.pt", 200, 15): (0.73, 0.16), ("FruitBot_ppo.pt", 0, 15): (0.11, 0.14),
-    ("FruitBot_ppo.pt", 200, 20): (-0.72, 0.14), ("FruitBot_ppo.pt", 0, 20): (-0.50, 0.13),
-}  # fmt: skip
+AGENTS = {  # weights -> game, row of the paper's table
+    "FruitBot_ppo.pt": ("fruitbot", "PPO (Vanilla)"),
+    "FruitBot_radial_ppo.pt": ("fruitbot", "RADIAL-PPO"),
+    "FruitBot_AT_PPO.pt": ("fruitbot", "AT-PPO"),
+    "FruitBot_BCL_MOS_V_AT_PPO.pt": ("fruitbot", "BCL-MOS(V)-AT-PPO"),
+    "Jumper_ppo.pt": ("jumper", "PPO (Vanilla)"),
+    "Jumper_BCL_MOS_V_AT_PPO.pt": ("jumper", "BCL-MOS(V)-AT-PPO"),
+}
 
 
 def main() -> None:
     """Play every cell, print it beside the published one."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
+    parser.add_argument("--weights", nargs="+", choices=AGENTS, default=[*AGENTS], help="by default all")
     parser.add_argument("--cells", choices=["nominal", "all"], default="nominal")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
-    base = resolve("fruitbot").game
-    assert isinstance(base, ProcgenGame)
+    found = [name for name in options.weights if (options.folder / name).exists()]
+    if not found:
+        parser.error(f"'{options.folder}' holds none of {', '.join(options.weights)}")
     rows = []
-    for (name, levels, level_eps), (mean, sem) in PUBLISHED.items():
-        if level_eps and options.cells == "nominal":
-            continue
-        game = dataclasses.replace(base, num_levels=levels)
-        policy = import_policy(options.folder / name, "radial-ppo", game).to(options.device)
-        env = make_env(game, 64, options.device)
-        attack = PGD(steps=30, step=0.1) if level_eps else None
-        score = evaluate(policy, env, attack, level_eps / 255, episodes=1000, protocol="first", precision="full")
-        distance = (score.mean - mean) / (score.sem**2 + sem**2) ** 0.5
-        rows.append({"weights": name, "levels": levels or "unlimited", "eps": f"{level_eps}/255", "ours": score.mean,
-                     "ours_sem": score.sem, "paper": mean, "paper_sem": sem, "difference_in_sems": distance})  # fmt: skip
-        print({k: round(v, 3) if isinstance(v, float) else v for k, v in rows[-1].items()}, flush=True)
-        env.close()
+    for name in found:
+        preset, method = AGENTS[name]
+        base = resolve(preset).game
+        assert isinstance(base, ProcgenGame)
+        for published in results(preset):
+            if published.method != method:
+                continue
+            game = dataclasses.replace(base, num_levels=0 if published.levels == "eval" else base.num_levels)
+            policy = import_policy(options.folder / name, "radial-ppo", game).to(options.device)
+            for eps, mean, sem in zip(published.eps, published.mean, published.sem, strict=True):
+                if eps and options.cells == "nominal":
+                    continue
+                env = make_env(game, 64, options.device)
+                attack = PGD(steps=30, step=0.1) if eps else None
+                score = evaluate(policy, env, attack, eps, episodes=1000, protocol="first", precision="full")
+                env.close()
+                distance = (score.mean - mean) / (score.sem**2 + sem**2) ** 0.5
+                rows.append({"weights": name, "levels": game.num_levels or "unlimited", "eps": f"{eps * 255:.0f}/255",
+                             "ours": score.mean, "ours_sem": score.sem, "paper": mean, "paper_sem": sem,
+                             "difference_in_sems": distance})  # fmt: skip
+                print({k: round(v, 3) if isinstance(v, float) else v for k, v in rows[-1].items()}, flush=True)
     if options.out:
         about = provenance(options.device) | {"protocol": "64 copies, rand_seed 0, first 1000 finished, full precision"}
         options.out.parent.mkdir(parents=True, exist_ok=True)

@@ -55,7 +55,9 @@ class Certification(Result):
     @property
     def title(self) -> str:
         """Of a table of the certificates: the method, and why it was taken."""
-        return f"{self.game.id}: certificates by {self.method}" + (f" ({self.why})" if self.why else "")
+        from bcl.evaluation.plan import name_of
+
+        return f"{name_of(self.game)}: certificates by {self.method}" + (f" ({self.why})" if self.why else "")
 
     def table(self) -> Table:
         """A row per budget."""

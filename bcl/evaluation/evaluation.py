@@ -21,7 +21,7 @@ from bcl.attacks import (
     rank,
 )
 from bcl.errors import counted
-from bcl.evaluation.plan import LEVELS, MEANING, Conditions, Levels, Starts, levels_of
+from bcl.evaluation.plan import MEANING, Conditions, Levels, Starts, levels_of, name_of
 from bcl.games import AtariGame, Game, game_to_dict
 from bcl.result import Result, Table
 from bcl.runs.results import ScoresFolder
@@ -402,8 +402,7 @@ class Evaluation(Result):
         """Of a table of the scores."""
         starts = " with varied starts" if self.starts == "varied" else ""
         played = f"{counted(self.episodes, 'episode')}{starts}, seed {self.seed}"
-        where = f" {LEVELS[self.levels]}" if self.levels else ""
-        return f"{self.game.id}{where}: mean return ± standard error, {played}"
+        return f"{name_of(self.game)}: mean return ± standard error, {played}"
 
     def table(self) -> Table:
         """Attacks down, budgets across; below the worst at exactly each budget, the worst case within it, and that of

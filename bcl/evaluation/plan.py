@@ -162,6 +162,12 @@ def levels_of(game: Game) -> Levels:
     return ("train" if game.num_levels else "eval") if isinstance(game, ProcgenGame) else ""
 
 
+def name_of(game: Game) -> str:
+    """Its id and, of Procgen's games, on which levels; for people."""
+    levels = levels_of(game)
+    return f"{game.id} {LEVELS[levels]}" if levels else game.id
+
+
 def game_for_evaluation(game: Game, env_set: str | None, max_steps: int, starts: int = 0) -> Game:
     """With Procgen's set of levels; on Atari the step limit, the reference's no-ops first, v1's moves at lost lives."""
     if isinstance(game, ProcgenGame):

@@ -23,6 +23,7 @@ from bcl.evaluation import (
 )
 from bcl.evaluation.evaluation import worst, worst_within
 from bcl.evaluation.flags import WORSE_THAN_START, flags, worse_than_start
+from bcl.evaluation.plan import name_of
 from bcl.experiment.worker import Dispatcher
 from bcl.learners.learner import derive
 from bcl.recipes import ONE_RUN, find_recipe
@@ -88,7 +89,7 @@ class Verdict:
     def sentence(self, config: Config) -> str:
         """The verdict as people read it, within the budget reached or, where that was not played, the largest."""
         scores = self.evaluation.scores
-        words = [f"{config.recipe} on {config.game.id}: return {format_return(scores[0].mean)} without attack"]
+        words = [f"{config.recipe} on {name_of(config.game)}: return {format_return(scores[0].mean)} without attack"]
         played = {score.eps for score in scores if score.eps > 0}
         eps = self.reached if self.reached in played else max(played, default=0.0)
         if played:

@@ -220,3 +220,12 @@ def test_what_has_no_two_sets_is_refused(policy: Policy) -> None:
     assert isinstance(GAME, ProcgenGame)
     with pytest.raises(ConfigError, match="was trained on unlimited levels, so that there is no other set"):
         bcl.evaluate(untrained(dataclasses.replace(GAME, num_levels=0)), env_set="both", **WORDS)
+
+
+def test_certificates_say_on_which_levels_they_are(policy: Policy) -> None:
+    train, unlimited = (
+        bcl.certify(policy, eps=1e-6, method="ibp", episodes=1, env_set=levels, device="cpu")
+        for levels in ("train", "eval")
+    )
+    assert train.title == "fruitbot on the training levels: certificates by ibp"
+    assert unlimited.title == "fruitbot on unlimited levels: certificates by ibp"
