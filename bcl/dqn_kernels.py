@@ -12,9 +12,7 @@ channels-last memory; of a box its centre and half-width. Sums are in float32, a
 
 from __future__ import annotations  # triton's names in the signatures of kernels are not looked up where it is missing
 
-import functools
-import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -23,13 +21,10 @@ from torch.autograd.function import once_differentiable
 
 from bcl import small_convs
 from bcl.layers import PatchConv
-from bcl.small_convs import HALVES, LARGEST
+from bcl.small_convs import HALVES, LARGEST, jit, triton
 
-try:
-    import triton  # type: ignore[import-not-found, unused-ignore]
+if triton:
     import triton.language as tl  # type: ignore[import-not-found, unused-ignore]
-except ImportError:
-    triton = None
 
 FLOATS = (*HALVES, torch.float32)
 CHANNELS = 32  # that leave the convolution
@@ -40,30 +35,19 @@ POINTWISE = {"BLOCK": 1024, "num_warps": 4}
 PROGRAMS = 264  # for gradients of weights: a multiple of an H200's multiprocessors
 
 
-def _jit(kernel: Callable[..., Any]) -> Any:
-    return kernel if triton is None else triton.jit(kernel)
-
-
 def available(x: Tensor) -> bool:
     """Whether the kernels run where x lies."""
-    return small_convs.available(x) and (not x.is_cuda or _builds(x.device))
+    return small_convs.available(x) and (not x.is_cuda or small_convs.builds(_attempt, x.device))
 
 
-@functools.cache
-def _builds(device: torch.device) -> bool:
-    """Tried once on one pixel, its gradients too: a GPU may have too little of what these kernels need."""
+def _attempt(device: torch.device) -> None:
+    """On one pixel, with gradients: a GPU may have too little of what these kernels need."""
     corner = torch.zeros(1, 1, 8, 8, device=device)
     weight = torch.zeros(CHANNELS, 1, 8, 8, device=device, requires_grad=True)
     bias = torch.zeros(CHANNELS, device=device)
-    try:
-        with torch.enable_grad():
-            results = _FirstConv.apply(weight, bias, torch.bfloat16, corner, corner)
-            torch.autograd.grad(interval_relu(*results), weight, results)
-    except Exception as error:  # of many kinds, from Python's to the C compiler's
-        reason = str(error).strip().partition("\n")[0]
-        warnings.warn(f"DQN runs on PyTorch's layers, which is slower: {reason}", stacklevel=2)
-        return False
-    return True
+    with torch.enable_grad():
+        results = _FirstConv.apply(weight, bias, torch.bfloat16, corner, corner)
+        torch.autograd.grad(interval_relu(*results), weight, results)
 
 
 def fits(layers: Sequence[nn.Module], *corners: Tensor) -> bool:
@@ -107,13 +91,13 @@ def fits_box(obs: Tensor, eps: Tensor, low: Tensor, high: Tensor) -> bool:
 # Kernels
 
 
-@_jit
+@jit
 def _clamp(x, low, high):
     x = tl.where(x >= low, x, low)  # where an end is NaN the result is, as in PyTorch
     return tl.where(x <= high, x, high)
 
 
-@_jit
+@jit
 def _box_kernel(obs, eps, low, high, lower, upper, size, BLOCK: tl.constexpr):
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     live = at < size
@@ -123,19 +107,19 @@ def _box_kernel(obs, eps, low, high, lower, upper, size, BLOCK: tl.constexpr):
     tl.store(upper + at, _clamp(tl.load(high), x - budget, x + budget), mask=live)
 
 
-@_jit
+@jit
 def _relu(x):
     return tl.where(x < 0, 0.0, x)  # NaN stays, as in PyTorch
 
 
-@_jit
+@jit
 def _relu_of_box(middle, radius):
     """The rule of `bounds.interval`; comparisons are written so that NaN in either makes both NaN."""
     half = _relu((middle + radius) * 0.5)
     return tl.where(middle >= half, middle, half), tl.where(radius <= half, radius, half)
 
 
-@_jit
+@jit
 def _gradients_of_box(middle, radius, of_middle, of_radius):
     """Gradients before that ReLU, from its results and their gradients."""
     whole = middle > radius
@@ -146,7 +130,7 @@ def _gradients_of_box(middle, radius, of_middle, of_radius):
     return of_middle, of_radius
 
 
-@_jit
+@jit
 def _offsets(p, channel, HEIGHT: tl.constexpr, WIDTH: tl.constexpr, C_IN: tl.constexpr):
     """Where the 8x8 pixels of one channel lie that the convolution's results p are of, (BLOCK, 64)."""
     OUT_HEIGHT: tl.constexpr = HEIGHT // 4 - 1
@@ -159,7 +143,7 @@ def _offsets(p, channel, HEIGHT: tl.constexpr, WIDTH: tl.constexpr, C_IN: tl.con
     return first[:, None] + (k // 8 * WIDTH + k % 8)[None, :]
 
 
-@_jit
+@jit
 def _conv_kernel(
     lower, upper, weight, bias, middle, radius, pixels,
     HEIGHT: tl.constexpr, WIDTH: tl.constexpr, C_IN: tl.constexpr, C_OUT: tl.constexpr, BOX: tl.constexpr,
@@ -191,7 +175,7 @@ def _conv_kernel(
     tl.store(middle + at, centre, mask=live)
 
 
-@_jit
+@jit
 def _weights_kernel(
     lower, upper, weight, middle, radius, of_middle, of_radius, parts, pixels,
     HEIGHT: tl.constexpr, WIDTH: tl.constexpr, C_IN: tl.constexpr, C_OUT: tl.constexpr, BOX: tl.constexpr,
@@ -235,7 +219,7 @@ def _weights_kernel(
         tl.store(part + 64 * C_IN * C_OUT + o, tl.sum(of_bias, axis=0))
 
 
-@_jit
+@jit
 def _relu_kernel(middle, radius, out_middle, out_radius, size, BLOCK: tl.constexpr):
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     live = at < size
@@ -246,7 +230,7 @@ def _relu_kernel(middle, radius, out_middle, out_radius, size, BLOCK: tl.constex
     tl.store(out_radius + at, spread, mask=live)
 
 
-@_jit
+@jit
 def _relu_gradient_kernel(middle, radius, of_middle, of_radius, out_middle, out_radius, size, BLOCK: tl.constexpr):
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     live = at < size

@@ -44,7 +44,8 @@ FIRST_PROGRAMS = 528
 LARGEST = 2**31 - 2**20  # offsets are 32 bits; a last program reaches past the end before its mask applies
 
 
-def _jit(kernel: Callable[..., Any]) -> Any:
+def jit(kernel: Callable[..., Any]) -> Any:
+    """`triton.jit`, where it is installed."""
     return kernel if triton is None else triton.jit(kernel)
 
 
@@ -52,19 +53,23 @@ def available(x: Tensor) -> bool:
     """Whether the kernels run where x lies: on a GPU for which Triton can build, or on a CPU where it interprets."""
     if triton is None:
         return False
-    return _builds(x.device) if x.is_cuda else os.environ.get("TRITON_INTERPRET") == "1"
+    return builds(_attempt, x.device) if x.is_cuda else os.environ.get("TRITON_INTERPRET") == "1"
 
 
 @functools.cache
-def _builds(device: torch.device) -> bool:
+def builds(attempt: Callable[[torch.device], object], device: torch.device) -> bool:
     """Tried once: Triton needs a C compiler and Python's headers, and does not know every GPU."""
     try:
-        _pool(torch.zeros(1, WIDTHS[0], 2, 2, dtype=HALVES[0], device=device), HALVES[0])
+        attempt(device)
     except Exception as error:  # of many kinds, from Python's to the C compiler's
         reason = str(error).strip().partition("\n")[0]
         warnings.warn(f"networks run on PyTorch's layers, which is slower: {reason}", stacklevel=2)
         return False
     return True
+
+
+def _attempt(device: torch.device) -> None:
+    _pool(torch.zeros(1, WIDTHS[0], 2, 2, dtype=HALVES[0], device=device), HALVES[0])
 
 
 def most_rows(height: int, width: int) -> int:
@@ -104,7 +109,7 @@ def _runs_on(x: Tensor, channels: int) -> bool:
 # Kernels. A program works on BLOCK pixels, counted over the whole batch, and on all channels.
 
 
-@_jit
+@jit
 def _conv_kernel(
     x, weight, bias, add, ref, out, pixels,
     HEIGHT: tl.constexpr, WIDTH: tl.constexpr, C_IN: tl.constexpr, C_OUT: tl.constexpr,
@@ -143,7 +148,7 @@ def _conv_kernel(
     tl.store(out + at, total, mask=live[:, None])
 
 
-@_jit
+@jit
 def _pool_kernel(
     x, out, taps, pixels,
     HEIGHT: tl.constexpr, WIDTH: tl.constexpr, CHANNELS: tl.constexpr, BLOCK: tl.constexpr,
@@ -173,7 +178,7 @@ def _pool_kernel(
     tl.store(taps + at, winner.to(tl.uint8), mask=live[:, None])
 
 
-@_jit
+@jit
 def _unpooled(
     grad, taps, image, row, col, live,
     HEIGHT: tl.constexpr, WIDTH: tl.constexpr, CHANNELS: tl.constexpr, BLOCK: tl.constexpr,
@@ -196,7 +201,7 @@ def _unpooled(
     return total
 
 
-@_jit
+@jit
 def _unpool_kernel(
     grad, taps, out, pixels,
     HEIGHT: tl.constexpr, WIDTH: tl.constexpr, CHANNELS: tl.constexpr, BLOCK: tl.constexpr,
@@ -210,7 +215,7 @@ def _unpool_kernel(
     tl.store(out + p[:, None] * CHANNELS + tl.arange(0, CHANNELS)[None, :], total, mask=live[:, None])
 
 
-@_jit
+@jit
 def _patches(
     x, image, row, col, live, image_stride, c_stride, row_stride,
     col_stride, HEIGHT: tl.constexpr, WIDTH: tl.constexpr, C_IN: tl.constexpr,
@@ -225,7 +230,7 @@ def _patches(
     return tl.load(x + at, mask=inside, other=0.0)
 
 
-@_jit
+@jit
 def _patch_weights(
     weight, TAP: tl.constexpr, C_IN: tl.constexpr, C_OUT: tl.constexpr, START: tl.constexpr, SIZE: tl.constexpr
 ):
@@ -238,7 +243,7 @@ def _patch_weights(
     return tl.load(weight + at, mask=inside[:, None], other=0.0)
 
 
-@_jit
+@jit
 def _first_kernel(
     x, weight, bias, out, taps, pixels,
     image_stride, c_stride, row_stride, col_stride,
@@ -277,7 +282,7 @@ def _first_kernel(
     tl.store(taps + at, winner.to(tl.uint8), mask=live[:, None])
 
 
-@_jit
+@jit
 def _first_gradient_kernel(
     grad, taps, weight, out, pixels,
     image_stride, c_stride, row_stride, col_stride,
@@ -322,7 +327,7 @@ def _first_gradient_kernel(
     tl.store(out + at, total, mask=inside)
 
 
-@_jit
+@jit
 def _weights_kernel(
     x, grad, out, pixels,
     HEIGHT: tl.constexpr, WIDTH: tl.constexpr, C_IN: tl.constexpr, C_OUT: tl.constexpr, RELU_IN: tl.constexpr,
@@ -354,7 +359,7 @@ def _weights_kernel(
     tl.store(out + (tl.program_id(0) * (9 * C_IN + 1) + at)[:, None] * C_OUT + o[None, :], total, mask=mine[:, None])
 
 
-@_jit
+@jit
 def _first_weights_kernel(
     x, grad, taps, out, pixels,
     image_stride, c_stride, row_stride, col_stride,

@@ -28,7 +28,7 @@ IMPORTS = {
     "curriculum": "curriculum_rules errors",
     "attacks": "errors settings",
     "bounds": "dqn_kernels errors layers",
-    "envs": "errors games processes",
+    "envs": "device errors games processes",
     "runs": "config curriculum_rules errors processes recipes settings",
     "zoo": "errors runs",
     "policies": "__init__ dqn_kernels envs errors games layers runs settings small_convs zoo",

@@ -204,8 +204,7 @@ class APGD:
         halved = torch.zeros_like(best.flips)
 
         for k in range(1, self.steps + 1):
-            move = _first_moved if k == 1 else _moved
-            x, last = move(x, last, gradient, size, ball), x
+            x, last = _moved(x, last, gradient, size, ball, 1.0 if k == 1 else APGD_MOMENTUM), x
             scores, new_value, gradient = ascent(self.objective, policy, x, clean)
             rises = rises + (new_value > value)
             value = new_value
@@ -232,15 +231,9 @@ class _Best(NamedTuple):
     flips: Tensor
 
 
-def _moved(
-    x: Tensor, last: Tensor, gradient: Tensor, size: Tensor, ball: Ball, weight: float = APGD_MOMENTUM
-) -> Tensor:
+def _moved(x: Tensor, last: Tensor, gradient: Tensor, size: Tensor, ball: Ball, weight: float) -> Tensor:
     target = ball.project(x + size * gradient.sign())
     return ball.project(x + weight * (target - x) + (1 - weight) * (x - last))
-
-
-def _first_moved(x: Tensor, last: Tensor, gradient: Tensor, size: Tensor, ball: Ball) -> Tensor:
-    return _moved(x, last, gradient, size, ball, weight=1.0)
 
 
 def _better(
@@ -264,7 +257,7 @@ def climb(policy: AttackedPolicy, begun: Climb, steps: int) -> Tensor:
     obs = begun.ball.project(begun.obs)
     for _ in range(steps):
         _, _, gradient = ascent(begun.objective, policy, obs, begun.clean)
-        obs = _stepped(obs, gradient, begun.size, begun.ball)
+        obs = begun.ball.project(obs + begun.size * gradient.sign())
     return obs
 
 
@@ -273,10 +266,6 @@ def _climbed(
 ) -> Tensor:
     begun = attack.begin(policy, obs, eps, generator)
     return attack.end(policy, begun, climb(policy, begun, attack.steps))
-
-
-def _stepped(obs: Tensor, gradient: Tensor, size: Budget, ball: Ball) -> Tensor:
-    return ball.project(obs + size * gradient.sign())
 
 
 def _copies(batch: Tensor, count: int) -> Tensor:

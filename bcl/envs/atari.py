@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from bcl.device import threads
 from bcl.envs.vector import Seeds, Step, VectorEnv, expect_sent, host_actions, seed_list, to_device
 from bcl.errors import GameError, MissingExtra, counted
 from bcl.games import AtariGame
@@ -180,12 +181,8 @@ class AtariEnvs(VectorEnv):
         if self._render:
             self._screen = screens[0].copy()
         raw = to_device(screens, self._device)
-        threads = torch.get_num_threads()
-        torch.set_num_threads(1)  # on a CPU the emulators need the cores, see to_device
-        try:
+        with threads(1):  # on a CPU the emulators need the cores, see to_device
             return crop_v1(raw) if self._v1 else crop_v2(raw, self.game.crop_shift)
-        finally:
-            torch.set_num_threads(threads)
 
 
 def luma(rgb: Tensor) -> Tensor:
