@@ -27,8 +27,8 @@ class Guess:
 
     phase: Phase
     number: int
-    kept: RunNumber | None
-    """Of a next phase: the run of the one before that it starts from (0: the bootstrap); none: no next phase."""
+    starts_from: int | None
+    """Where it is of the next phase: which run of this one, or 0, the bootstrap."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,10 +150,10 @@ def choose_next(f: Scored[P], j: int, rules: Rules) -> tuple[int, list[Tried]]:
 
 def likely_next(phase: Phase, k: int, rules: Rules, succeeds: bool, judged: Sequence[Candidate] = ()) -> Guess | None:
     """The run that Algorithm 1 asks for after run k of a phase, as far as it can be told before run k is judged;
-    `succeeds`: it is expected to meet the thresholds; `judged`: the runs before it. None: there is none, or too many
-    could be it."""
+    `succeeds`: it is expected to meet the thresholds; `judged`: the K - 1 runs before the last. None: there is none, or
+    too many could be it."""
 
-    def after(kept: RunNumber) -> Guess | None:
+    def after(kept: int) -> Guess | None:
         following = phase.index + 1
         if following >= len(rules.eps):
             return None
@@ -167,9 +167,13 @@ def likely_next(phase: Phase, k: int, rules: Rules, succeeds: bool, judged: Sequ
         return Guess(phase, k + 1, None)
     if expected and rules.min_runs == 1:
         return after(k)
-    # The best of K - 1 runs is the best of K in K - 1 of K cases, if all are alike. With K_min above 1 a run that is
-    # expected to meet the thresholds need not be like the others; under the ratchet the incumbent may stay.
-    return after(_best(judged, rules).run) if judged and not expected and not rules.ratchet else None
+    # With K_min above 1 a run that is expected to meet the thresholds need not be like the others; under the ratchet
+    # the incumbent may stay.
+    if not judged or expected or rules.ratchet:
+        return None
+    best = _best(judged, rules).run  # of K - 1 runs, and in K - 1 of K cases of K, if all are alike
+    assert best != INCUMBENT
+    return after(best)
 
 
 def _reached(following: int, phase: Phase, kept: Candidate, rules: Rules) -> str | None:

@@ -3,16 +3,18 @@
 Own code, written from the description of the algorithm (arXiv 2206.10057), to measure what our learner gains on the
 same machine; nothing here is meant for use. It costs what such a loop costs: observations on the host, a dictionary for
 each transition, Python loops over these for advantages, old values and log-probabilities computed after the rollout in
-batches of 2048, bytes made floats on the host and copied for each minibatch, attacks whose backward passes also compute
-gradients of weights that nobody reads, plain layers in float32 with PyTorch's default settings, no CUDA graphs, nothing
-compiled. What the public code does besides is left out, in its favour: 64 more environments played for its log, tables,
-checkpoints. The emulators have a thread for each core. They, PyTorch and CUDA are today's.
+batches of 2048, bytes gathered and copied for each minibatch, observations that are attacked made floats on the host,
+attacks whose backward passes also compute gradients of weights that nobody reads, plain layers in float32 with PyTorch's
+default settings, no CUDA graphs, nothing compiled. What the public code does besides is left out, in its favour: 64 more
+environments played for its log, statistics of every step, tables, checkpoints. The emulators have a thread for each
+core, there 4. They, PyTorch and CUDA are today's.
 
 A whole iteration, 16,384 agent steps and 96 minibatches, may take minutes. Measured are one whole rollout, its
 preparation, and as many minibatches as fit into the time; the rate is that of an iteration made up of these:
 16,384 / (rollout + preparation + 96 * mean of a minibatch).
 """
 
+import math
 import random
 import time
 from collections.abc import Iterator
@@ -34,7 +36,7 @@ GAMMA, LAMBDA, RETURN_GAMMA = 0.999, 0.95, 0.99
 CLIP, VALUE, ENTROPY, KAPPA = 0.2, 0.5, 0.01, 0.5
 ALPHA = 95.5  # step of RI-FGSM, in shades of 255
 STEPS, STEP = 10, 0.2  # of PGD; the second as a share of the budget
-WARM_UP, LEAST = 2, 4  # vector steps, then minibatches, before the clock starts; minibatches measured at least
+WARM_UP, LEAST = 2, 4  # minibatches before the clock starts; that are measured at least
 LOSSES: tuple[Loss, ...] = ("standard", "at")
 Transition = dict[str, Any]
 
@@ -203,7 +205,8 @@ class Trainer:
         logits, values = self.network(obs)
         seen = None
         if self._loss == "at":
-            seen, _ = self.network(self._attack(self.network, obs, past["action"], self._radius))
+            images = obs.cpu().float().to(self._device)  # the public code's way through the host
+            seen, _ = self.network(self._attack(self.network, images, past["action"], self._radius))
         loss = error(logits, values, seen, past)
         self._optimizer.zero_grad()
         loss.backward()
@@ -214,7 +217,9 @@ class Trainer:
         return self._tensor(np.array([t[name] for t in batch]))
 
     def _tensor(self, values: np.ndarray) -> Tensor:
-        return torch.from_numpy(values).float().to(self._device)
+        """On the device; images stay bytes, which the network divides."""
+        found = torch.from_numpy(values)
+        return (found if values.dtype == np.uint8 else found.float()).to(self._device)
 
 
 def steps_per_second(
@@ -233,7 +238,7 @@ def steps_per_second(
     steps = num_envs * rollout
     assert steps % batch == 0, "minibatches make up the rollout"
     trainer = Trainer(game, loss, device, eps, num_envs)
-    trainer.rollout(WARM_UP)
+    trainer.rollout(math.ceil(FORWARD / num_envs))  # memory and kernels for the largest batch
     trainer.prepare()
     start = _now(device)
     trainer.rollout(rollout)

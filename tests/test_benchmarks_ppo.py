@@ -98,7 +98,7 @@ def test_an_iteration_is_made_up_of_a_rollout_and_its_minibatches(loop, monkeypa
     monkeypatch.setattr(loop, "Trainer", Trainer)
     monkeypatch.setattr(loop.time, "perf_counter", lambda: now[0])
     assert loop.steps_per_second(None, "at", "cpu", 0.1, 5.0) == pytest.approx(16384 / (1 + 2 + 96 * 0.5))
-    assert done == [2, 256, *["update"] * (2 + 10), "closed"]
+    assert done == [32, 256, *["update"] * (2 + 10), "closed"]
     done.clear()
     loop.steps_per_second(None, "at", "cpu", 0.1, 0.0)
     assert done.count("update") == 2 + 4
@@ -183,6 +183,52 @@ def test_the_dataset_is_the_rollout_with_the_librarys_advantages(loop):
     expected = losses.standardised(torch.cat(advantages).flatten(), torch.full((480,), 1 / 480))
     found = torch.tensor([t["advantage"] for t in trainer.dataset])
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4, check_dtype=False)
+
+
+@pytest.mark.parametrize(
+    ("game", "loss", "passes"), [("fruitbot", "standard", 1), ("fruitbot", "at", 3), ("jumper", "at", 12)]
+)
+def test_an_update_costs_what_the_papers_does_and_learns(loop, game, loss, passes):
+    """Forward passes: the clean one, one for each step of the attack, and one of what it found."""
+    pytest.importorskip("procgen")
+    trainer = loop.Trainer(resolve(game).game, loss, "cpu", RADIUS / 255, num_envs=4)
+    trainer.rollout(8)
+    trainer.prepare()
+    trainer.env.close()
+    kinds = []
+    trainer.network.register_forward_hook(lambda module, args, out: kinds.append(args[0].dtype))
+    assert trainer._radius == pytest.approx(RADIUS)
+    before = [weights.detach().clone() for weights in trainer.network.parameters()]
+    for weights in trainer.network.parameters():
+        weights.grad = torch.full_like(weights, 1e6)  # of an update before, which does not count
+    trainer.update(trainer.dataset)
+    assert kinds == [torch.uint8, *[torch.float32] * (passes - 1)]
+    gradients = [weights.grad for weights in trainer.network.parameters()]
+    assert all(not torch.allclose(g, g.mean()) for g in gradients)
+    assert torch.stack([g.norm() for g in gradients]).norm() <= 0.5 + 1e-4
+    assert all((old != new).any() for old, new in zip(before, trainer.network.parameters(), strict=True))
+
+
+def test_what_is_learned_from_is_what_the_network_said(loop, monkeypatch):
+    """Of each observation and the one after it, in batches."""
+    pytest.importorskip("procgen")
+    monkeypatch.setattr(loop, "FORWARD", 16)
+    trainer = loop.Trainer(resolve("fruitbot").game, "at", "cpu", RADIUS / 255, num_envs=4)
+    torch.nn.init.orthogonal_(trainer.network.layers[-1].weight)
+    trainer.rollout(8)
+    sizes = []
+    trainer.network.register_forward_hook(lambda module, args, out: sizes.append(len(args[0])))
+    trainer.prepare()
+    trainer.env.close()
+    assert sizes == [16] * 4
+    for name, of in (("value", "obs"), ("next_value", "next_obs")):
+        images = torch.stack([torch.from_numpy(t[of]) for t in trainer.dataset])
+        logits, values = trainer.network(images)
+        torch.testing.assert_close(torch.tensor([t[name] for t in trainer.dataset]), values.detach())
+        if of == "obs":
+            actions = torch.tensor([int(t["action"]) for t in trainer.dataset])
+            expected = logits.log_softmax(dim=1)[range(len(actions)), actions].detach()
+            torch.testing.assert_close(torch.tensor([t["log_prob"] for t in trainer.dataset]), expected)
 
 
 def test_minibatches_are_whole_and_pass_over_the_dataset_once_each(loop):

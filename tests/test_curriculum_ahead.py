@@ -105,7 +105,7 @@ class Ahead:
             judged = as_candidates(scored, phase, self.rules) if scored else []
             agents[k] = agent
             if found := likely_next(phase, k, self.rules, self.succeeds, judged):
-                starts_from = parent if found.kept is None else agents[found.kept]
+                starts_from = parent if found.starts_from is None else agents[found.starts_from]
                 self.guessed = (starts_from, found.phase.index, found.number)
             self.succeeds = True
             yield agent

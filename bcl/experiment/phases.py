@@ -4,9 +4,8 @@ Running one again over the same folder makes the same decisions from what is sto
 """
 
 import functools
-import statistics
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from bcl import curriculum
 from bcl.attacks import PGD, CrossEntropy, Multi, OwnValue, attacks_named
@@ -29,11 +28,17 @@ from bcl.runs.results import Flag
 from bcl.settings import format_eps, format_return
 
 GPU_PASS = 8  # scores of 20 or 64 copies that a GPU plays side by side (`bcl.evaluation.suite`)
-EXPECTED_SHARE = 0.9  # of a threshold: a run that played worse than that while it trained is expected to miss it
-LAST_ROWS = 5  # of a run's metrics, that show how it played
-Guessed = tuple[TrainingFolder, TrainingOrder, str]
-"""A run that probably comes next, and the fingerprint of the agent that it starts from: empty, that of its phase."""
 LOWEST = -1e9  # the return of what diverged: below any game's, and JSON has no infinity
+
+
+@dataclass(frozen=True)
+class Ahead:
+    """A run that probably comes next."""
+
+    run: TrainingFolder
+    order: TrainingOrder = field(compare=False)
+    parent: str = ""
+    """Fingerprint of the agent that it starts from; empty: that of all runs of the phase at work."""
 
 
 def rules_of(config: Config, strategy: Strategy, start: float) -> Rules:
@@ -76,7 +81,7 @@ class Curriculum:
             self._dispatcher.watch.say(f"training and judging use the GPU by turns; after '{MPS} -d', at once")
         with self._overlapped.background:
             if self._judges_beside and not self._stage.decisions():
-                self._begin_ahead(self._guess(Phase(0, 0.0, self._rules.eps[0], 0), 0, (), succeeds=True))
+                self._begin(self._ahead(Phase(0, 0.0, self._rules.eps[0], 0), 0, ()))
             ended = curriculum.bcl(
                 self._bootstrap,
                 self._rules,
@@ -138,12 +143,10 @@ class Curriculum:
         """The runs of a phase in order, each when it is judged."""
         for k, (run, order) in enumerate(orders, 1):
             self._overlapped.train(run, order)
-            short = self._fell_short(run)
-            wanted = replace(order, along=()) if short else order  # budgets above are asked of runs that meet this one
-            if self._overlapped.begin_to_judge(run, wanted):
-                guess = self._guess(phase, k, orders, succeeds=self._succeeds and not short)
-                self._begin_ahead(guess)
-                self._look_for_a_miss(phase, k, orders, guess)
+            if self._overlapped.begin_to_judge(run, order):
+                ahead = self._ahead(phase, k, orders)
+                self._begin(ahead)
+                self._look_for_a_miss(phase, k, orders, ahead)
             self._overlapped.wait_until_judged(run)
             try:
                 yield run
@@ -151,17 +154,7 @@ class Curriculum:
                 self._overlapped.end_phase()
                 raise
 
-    def _fell_short(self, run: TrainingFolder) -> bool:
-        """Whether a run's own play, under its training attack, was clearly below the threshold. That attack is weaker
-        than those that judge, so that the run hardly meets it."""
-        threshold = self._thresholds[1]
-        returns = [row["return_attacked"] for row in run.metrics() if row.get("return_attacked") is not None]
-        if threshold is None or not returns:
-            return False
-        floor = self._rules.floor
-        return statistics.fmean(returns[-LAST_ROWS:]) - floor < EXPECTED_SHARE * (threshold - floor)
-
-    def _look_for_a_miss(self, phase: Phase, k: int, orders: OrderedRuns, guess: Guessed | None) -> None:
+    def _look_for_a_miss(self, phase: Phase, k: int, orders: OrderedRuns, ahead: Ahead | None) -> None:
         """While run k is judged: one score can settle that it misses a threshold, long before the others are played.
         Then the guess is corrected, and where other runs follow, of which one may do better, scores ahead are given
         up."""
@@ -170,10 +163,10 @@ class Curriculum:
         if not self._overlapped.wait_until_judged(run, functools.partial(self._misses, agent, phase)):
             return
         self._succeeds = False
-        better = self._guess(phase, k, orders, succeeds=False)
-        if _what(better) != _what(guess):
+        corrected = self._ahead(phase, k, orders)
+        if corrected != ahead:
             self._overlapped.discard_guesses()
-            self._begin_ahead(better)
+            self._begin(corrected)
         others_follow = k < phase.runs
         if others_follow and self._overlapped.wait_until_judged(
             run, lambda: not self._dispatcher.missing_of(run, order)
@@ -190,39 +183,38 @@ class Curriculum:
             if threshold is not None
         )
 
-    def _guess(self, phase: Phase, k: int, orders: OrderedRuns, succeeds: bool) -> Guessed | None:
+    def _ahead(self, phase: Phase, k: int, orders: OrderedRuns) -> Ahead | None:
         """What probably comes next while run k is judged; none where it could not be used."""
         c = self._config.curriculum
         runs_left = not c.max_runs or self._runs_done + min(k, 1) < c.max_runs
         time_left = not c.max_hours or self._clock.seconds() < 3600 * c.max_hours
         if not (runs_left and time_left):
             return None
-        agents: dict[RunNumber, Agent] = {0: self._bootstrap}
-        agents |= {number: run.agent(phase.index) for number, (run, _) in enumerate(orders[:k], 1)}
-        judged = self._judged(phase, k, agents) if k > 1 else ()
-        likely = curriculum.likely_next(phase, k, self._rules, succeeds, judged)
+        agents = {number: run.agent(phase.index) for number, (run, _) in enumerate(orders[:k], 1)}
+        judged = self._candidates(phase, agents, k - 1) if 1 < k == phase.runs else ()
+        likely = curriculum.likely_next(phase, k, self._rules, self._succeeds, judged)
         if likely is None:
             return None
-        if likely.kept is None:
-            return *orders[likely.number - 1], ""
-        parent = agents[likely.kept]
+        if likely.starts_from is None:
+            return Ahead(*orders[likely.number - 1])
+        parent = agents[likely.starts_from] if likely.starts_from else self._bootstrap
         if not parent.fingerprint:  # it diverged
             return None
         run = self._stage.phase(likely.phase.index).run(likely.number)
-        return run, self._order(parent, likely.phase, likely.number), parent.fingerprint
+        return Ahead(run, self._order(parent, likely.phase, likely.number), parent.fingerprint)
 
-    def _judged(self, phase: Phase, k: int, agents: Mapping[RunNumber, Agent]) -> list[Candidate]:
-        """The runs of a phase before run k, whose scores are stored."""
+    def _candidates(self, phase: Phase, agents: Mapping[int, Agent], count: int) -> list[Candidate]:
+        """The first runs of a phase, which were judged."""
         runs: dict[RunNumber, curriculum.Scored[Agent]]
-        runs = {number: curriculum.Scored(agents[number], self._score) for number in range(1, k)}
+        runs = {number: curriculum.Scored(agents[number], self._score) for number in range(1, count + 1)}
         nominal, attacked = self._thresholds
         rules = replace(self._rules, adaptive=False, nominal_threshold=nominal, attacked_threshold=attacked)
         return curriculum.as_candidates(runs, phase, rules)
 
-    def _begin_ahead(self, guess: Guessed | None) -> None:
+    def _begin(self, ahead: Ahead | None) -> None:
         """Train it while another run is judged."""
-        if guess:
-            self._overlapped.begin_ahead(*guess)
+        if ahead:
+            self._overlapped.begin_ahead(ahead)
 
     def _order(self, parent: Agent, phase: Phase, k: int) -> TrainingOrder:
         """A run, and what the phase will ask of it, for workers to play: the thresholds' returns, and those of V_k."""
@@ -346,15 +338,15 @@ class OverlappedRuns:
         for job in self._dispatcher.evaluation_jobs(name, agent, plan, wanted):
             self.background.begin(job)
 
-    def begin_ahead(self, run: TrainingFolder, order: TrainingOrder, parent: str = "") -> None:
-        """Train a run before it is asked for, if it is not there yet; `parent`: the fingerprint of the agent that it
-        starts from, empty where that is as for all runs of the phase at work."""
-        if parent:
-            self.discard_guesses(run, parent)
+    def begin_ahead(self, ahead: Ahead) -> None:
+        """Train a run before it is asked for, if it is not there yet."""
+        run = ahead.run
+        if ahead.parent:
+            self.discard_guesses(run, ahead.parent)
             if run.path.exists() and not run.began_ahead():
                 return
-            store.write_json(run.ahead_file, {"parent": parent})
-        self._begin(run, order)
+            store.write_json(run.ahead_file, {"parent": ahead.parent})
+        self._begin(run, ahead.order)
         self._guessed = run
 
     def end_phase(self) -> None:
@@ -383,11 +375,6 @@ class OverlappedRuns:
         if not run.finished or run.checkpoint.exists():
             self._dispatcher.say_if_continued(run, order)
             self.background.begin(Job(run.path, worker.train, (replace(order, cells=(), along=()),)))
-
-
-def _what(guess: Guessed | None) -> tuple[TrainingFolder, str] | None:
-    """By which guesses are compared: the run, and the agent that it starts from."""
-    return (guess[0], guess[2]) if guess else None
 
 
 def _allowed(amount: float, what: str) -> str:

@@ -291,6 +291,7 @@ def finish_with_kills(cut: Path, draw: random.Random, most: int) -> int:
             kills += 1
         else:
             assert process.exitcode == 0
+            assert (cut / "result.json").exists(), "it ended early"
         for path, before in finished.items():
             assert path.stat().st_mtime_ns == before.st_mtime_ns, "no finished training is done twice"
         finished |= {path: path.stat() for path in cut.rglob("run*/result.json") if path not in finished}

@@ -113,30 +113,6 @@ def test_one_score_below_a_threshold_settles_that_a_run_misses(plain: Path) -> N
     assert not phases._misses(second, phase)
 
 
-@pytest.mark.parametrize(
-    ("returns", "threshold", "short"),
-    [
-        ([55.0, 55.0], 60.0, False),  # exploration costs a little: not clearly below
-        ([10.0, 53.0, 53.0, 53.0, 53.0, 53.0], 60.0, True),
-        ([10.0, 60.0, 60.0, 60.0, 60.0, 60.0], 60.0, False),  # the last rows count
-        ([None, 10.0, None], 60.0, True),
-        ([None], 60.0, False),
-        ([10.0], None, False),
-    ],
-)
-def test_a_run_whose_own_play_fell_short_is_expected_to_miss(
-    returns: list[float | None], threshold: float | None, short: bool, tmp_path: Path
-) -> None:
-    stage = curriculum(make(tmp_path / "run"))
-    phases = Curriculum(stage, 0.0, Agent(tmp_path, stage.results, ""), Dispatcher())
-    phases._thresholds = (None, threshold)
-    run = stage.phase(1).run(1)
-    run.path.mkdir(parents=True)
-    for step, value in enumerate(returns):
-        store.append_row(run.metrics_file, {"step": step, "return_attacked": value})
-    assert phases._fell_short(run) == short
-
-
 def test_while_the_last_run_is_judged_the_next_phase_trains_from_the_best_before_it(tmp_path: Path) -> None:
     missed = ("--curriculum.nominal_threshold=450", "--curriculum.attacked_threshold=450", "--curriculum.runs=2")
     both = []
@@ -148,9 +124,10 @@ def test_while_the_last_run_is_judged_the_next_phase_trains_from_the_best_before
     assert_same(on, off)
     first, second = decided(on)[1:]
     assert not any(one.met for one in (*first.candidates, *second.candidates)), "every run missed"
-    unused = [folder for folder, _ in curriculum(on).unused_training()]
-    # Once since run 1 was expected to meet the thresholds, and once more if not run 1, the best before run 2, was kept.
-    assert unused.count("phases/002/run1") == first.kept
+    unused = [folder for folder, _ in curriculum(on).unused_training() if folder == "phases/002/run1"]
+    # From run 1 while that was judged, since it was expected to meet the thresholds; then from run 1 again, the best
+    # before run 2, and that was right or not.
+    assert len(unused) == (1 if first.kept == 1 else 2)
 
 
 @pytest.fixture
