@@ -89,7 +89,7 @@ class Times:
 
     @property
     def judging(self) -> float:
-        """In which no run trained that counts: judging, and what starting processes and games takes."""
+        """In which no run trained that counts; a run trains from before it starts its games."""
         return max(0.0, self.wall - self.training)
 
     @property
