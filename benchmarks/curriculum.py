@@ -14,7 +14,6 @@ Both ways train and judge the same runs; agents and decisions are compared, and 
 import argparse
 import contextlib
 import dataclasses
-import json
 import os
 import tempfile
 import time
@@ -22,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from provenance import provenance
+from provenance import store
 
 import bcl
 from bcl import experiment
@@ -126,9 +125,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         measured = (beside if options.recipe else phases)(Path(folder), options)
     if options.out:
-        result = provenance(options.device) | {"game": options.game, "settings": options.settings} | measured
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        options.out.write_text(json.dumps(result, indent=2) + "\n")
+        store(options.out, options.device, {"game": options.game, "settings": options.settings} | measured)
 
 
 if __name__ == "__main__":

@@ -28,7 +28,6 @@ at 11.4 on 2 CPU cores; the rows called `public code` are only meaningful on mac
 
 import argparse
 import gc
-import json
 import math
 import os
 import shutil
@@ -39,8 +38,8 @@ from typing import Any
 
 import reference_loop
 import torch
-from meter import Meter, emulators_alone, process_peak
-from provenance import provenance
+from meter import Meter, emulators_alone, process_peak, table
+from provenance import store
 
 from bcl.api.measuring import untrained_policy
 from bcl.config import AttackConfig, DqnConfig, resolve
@@ -139,9 +138,9 @@ def compare(row: Row, emulators: float, single: float | None, device: str) -> Ro
     }
 
 
-def table(rows: list[Row]) -> str:
+def shown(rows: list[Row]) -> str:
     """One column per loss."""
-    lines = {
+    return table(rows, {
         "copies": "num_envs", "batch": "batch_size", "accelerate": "accelerate",
         "agent steps/s": "steps_per_second", "replayed per step": "samples_per_step",
         "emulators alone": "emulators_alone", "share of emulators": "share_of_emulators",
@@ -150,18 +149,7 @@ def table(rows: list[Row]) -> str:
         "share env": "share_env", "share act": "share_act", "share attack": "share_attack",
         "share update": "share_update", "peak MiB": "peak_mib", "replay MiB": "replay_mib",
         "paper's replay MiB": "paper_replay_mib", "with paper's replay": "peak_with_paper_replay_mib",
-    }  # fmt: skip
-
-    def cell(value: float | str | None) -> str:
-        if value is None:
-            return "-"
-        if isinstance(value, int | str):
-            return str(value)
-        return f"{value:,.0f}" if value >= 1000 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
-
-    text = [f"{'':<22}" + "".join(f"{row['loss']:>12}" for row in rows)]
-    text += [f"{label:<22}" + "".join(f"{cell(row.get(key)):>12}" for row in rows) for label, key in lines.items()]
-    return "\n".join(text)
+    })  # fmt: skip
 
 
 def main() -> None:
@@ -210,15 +198,14 @@ def main() -> None:
             )
         rows.append(compare(row, emulators, single, device))
         print(f"{loss}: {rows[-1]['steps_per_second']:,.1f} agent steps/s", flush=True)
-    print(f"\n{options.game}, {device}\n\n{table(rows)}")
+    print(f"\n{options.game}, {device}\n\n{shown(rows)}")
     if options.out:
-        about = provenance(device) | {
+        facts = {
             "game": options.game, "tempo": options.tempo, "precision": options.precision, "torch_threads": torch.get_num_threads(),
             "images_of_one_environment_loop": reference_loop.IMAGES, "load_average": os.getloadavg()[0],
-            "unit": "agent steps/s",
+            "unit": "agent steps/s", "rows": rows,
         }  # fmt: skip
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        options.out.write_text(json.dumps(about | {"rows": rows}, indent=2) + "\n")
+        store(options.out, device, facts)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,6 @@ all budgets of the preset as rows of one batch. So it says which attack a GPU ha
 import argparse
 import contextlib
 import dataclasses
-import json
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -29,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from provenance import provenance
+from provenance import store
 
 import bcl
 from bcl.api.measuring import attack_speed, untrained_policy
@@ -274,14 +273,12 @@ def main() -> None:
     timed = decision_times(policy, game, copies, config.evaluation.eps) if options.decisions else ()
     decisions = [told(row) for row in timed]
     if options.out:
-        about = provenance(options.device) | {
+        facts = {
             "game": options.game, "agent": options.agent, "eps": "3/255", "unit": "agent steps/s",
             "precision": options.precision, "length": options.length,
+            "rows": rows, "cells": wholes, "decisions": decisions,
         }  # fmt: skip
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        options.out.write_text(
-            json.dumps(about | {"rows": rows, "cells": wholes, "decisions": decisions}, indent=2) + "\n"
-        )
+        store(options.out, options.device, facts)
 
 
 if __name__ == "__main__":

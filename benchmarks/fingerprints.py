@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from provenance import provenance
+from provenance import store
 
 import bcl
 
@@ -118,8 +118,7 @@ def main() -> None:
                 sys.exit(f"{name}: the run that was killed and resumed ended otherwise: {fingerprints(resumed)}")
         print(name, json.dumps(found[name], indent=1))
     if options.out:
-        about = provenance("cpu") | {"seed": SEED, "killed_and_resumed": "the same"}
-        options.out.write_text(json.dumps(about | {"trainings": found}, indent=1) + "\n")
+        store(options.out, "cpu", {"seed": SEED, "killed_and_resumed": "the same", "trainings": found})
     if options.like:
         before = json.loads(options.like.read_text())
         if other := [name for name in found if before["trainings"][name] != found[name]]:

@@ -11,14 +11,13 @@ s each.
 import argparse
 import contextlib
 import itertools
-import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from unittest import mock
 
 import torch
-from provenance import provenance
+from provenance import store
 from torch import Tensor, nn
 
 from bcl import small_convs
@@ -97,9 +96,7 @@ def main() -> None:
             rows.append({"part": part, "batch": batch, "form": form, "microseconds": found})
             print(f"{part}, {batch} observations, {form}: {found:.3f} us an observation", flush=True)
     if options.out:
-        facts = provenance("cuda") | {"precision": "bf16", "rows": rows}
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        options.out.write_text(json.dumps(facts, indent=2) + "\n")
+        store(options.out, "cuda", {"precision": "bf16", "rows": rows})
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ import sys
 import time
 from collections import defaultdict
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
@@ -24,6 +25,21 @@ def emulators_alone(env: VectorEnv, device: str, seconds: float) -> float:
         if steps == 0:  # warmed up
             start = time.perf_counter()
     return env.num_envs * steps / (time.perf_counter() - start)
+
+
+def table(rows: list[dict[str, Any]], lines: dict[str, str]) -> str:
+    """One column per loss; `lines`: what stands before each line, and its key."""
+
+    def cell(value: float | str | None) -> str:
+        if value is None:
+            return "-"
+        if isinstance(value, int | str):
+            return str(value)
+        return f"{value:,.0f}" if value >= 1000 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+
+    text = [f"{'':<22}" + "".join(f"{row['loss']:>12}" for row in rows)]
+    text += [f"{label:<22}" + "".join(f"{cell(row.get(key)):>12}" for row in rows) for label, key in lines.items()]
+    return "\n".join(text)
 
 
 @dataclass

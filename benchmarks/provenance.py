@@ -1,10 +1,13 @@
 """Where a published number comes from."""
 
+import json
 import os
 import platform
 import subprocess
 import sys
 from datetime import date
+from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -20,3 +23,9 @@ def provenance(device: str) -> dict[str, str]:
         "machine": f"{machine}, {os.cpu_count()} cores",
         "torch": torch.__version__,
     }
+
+
+def store(file: Path, device: str, facts: dict[str, Any]) -> None:
+    """Write what was measured, below where it comes from."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps(provenance(device) | facts, indent=2) + "\n")

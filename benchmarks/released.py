@@ -8,11 +8,10 @@ Reference protocol: 64 copies, rand_seed 0, greedy actions, the first 1000 finis
 
 import argparse
 import dataclasses
-import json
 from pathlib import Path
 
 import torch
-from provenance import provenance
+from provenance import store
 
 from bcl.attacks import PGD
 from bcl.config import resolve
@@ -67,9 +66,8 @@ def main() -> None:
                              "difference_in_sems": distance})  # fmt: skip
                 print({k: round(v, 3) if isinstance(v, float) else v for k, v in rows[-1].items()}, flush=True)
     if options.out:
-        about = provenance(options.device) | {"protocol": "64 copies, rand_seed 0, first 1000 finished, full precision"}
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        options.out.write_text(json.dumps(about | {"rows": rows}, indent=2) + "\n")
+        protocol = "64 copies, rand_seed 0, first 1000 finished, full precision"
+        store(options.out, options.device, {"protocol": protocol, "rows": rows})
 
 
 if __name__ == "__main__":
