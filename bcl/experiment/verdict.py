@@ -87,7 +87,11 @@ class Verdict:
         return facts | {"evaluation": self.evaluation.to_dict(), "unlimited": unlimited}
 
     def sentence(self, config: Config) -> str:
-        """The verdict as people read it, within the budget reached or, where that was not played, the largest."""
+        """The verdict as people read it."""
+        return "; ".join(self.clauses(config))
+
+    def clauses(self, config: Config) -> list[str]:
+        """Returns first, within the budget reached or else the largest that was played; then what else to know."""
         scores = self.evaluation.scores
         words = [f"{config.recipe} on {name_of(config.game)}: return {format_return(scores[0].mean)} without attack"]
         played = {score.eps for score in scores if score.eps > 0}
@@ -113,7 +117,7 @@ class Verdict:
         words += [flag.message for flag in self.evaluation.flags if flag.name in named]
         if config.size == "small":
             words.append("a quick look, not the paper's protocol")
-        return "; ".join(words)
+        return words
 
 
 def kept_in_words(run: RunDirectory, agent: Agent, kept: str) -> str:

@@ -61,7 +61,8 @@ class Collected:
     """The run or file that commands about its agent take; of repeats the one that is shown."""
     state: Literal["finished", "at work", "stopped", "policy"]
     """`policy`: a bare policy file."""
-    verdict: str
+    clauses: tuple[str, ...]
+    """The verdict: the agent and its return without attack first, then under attack, then what else to know."""
     evaluations: tuple[Evaluation, ...]
     """The one to look at first; then others of the same agent."""
     proofs: tuple[Proof, ...]
@@ -87,6 +88,11 @@ class Collected:
     def further_flags(self) -> list[Flag]:
         """See `Evaluation.further_flags`, of the first one."""
         return self.evaluations[0].further_flags(self.evaluations[1:]) if self.evaluations else []
+
+    @property
+    def verdict(self) -> str:
+        """In one sentence."""
+        return "; ".join(self.clauses)
 
     @property
     def lower_elsewhere(self) -> list[str]:
@@ -158,11 +164,11 @@ def _of_run(run: RunDirectory, source: Path) -> Collected:
         found = _with_verdict(read_results([(run.results, policy)]), verdict.evaluations)
         found = _ranked(found, usual, asked)
         found = beside_the_starts(found, verdict, run.began_from(policy))
-        sentence = _shown(verdict, *found).sentence(config) + _few_episodes(found[0], usual)
+        clauses = [*_shown(verdict, *found).clauses(config), *_few_episodes(found[0], usual)]
     else:
         found = _so_far(run)
         best = incumbent(run.path)
-        sentence = f"{config.recipe} on {config.game.id} is not finished" + (f"; best so far: {best}" if best else "")
+        clauses = [f"{config.recipe} on {config.game.id} is not finished", *([f"best so far: {best}"] if best else [])]
     under_way = [f"{p.name}: {p.doing}, {p.done:,} of {p.of:,}" for p in now.pieces]
     about = {
         "recipe": config.recipe,
@@ -177,7 +183,7 @@ def _of_run(run: RunDirectory, source: Path) -> Collected:
         source=str(source),
         agent=str(run.path),
         state=now.state,
-        verdict=sentence,
+        clauses=tuple(clauses),
         progress=() if verdict else (*now.lines, *under_way),
         evaluations=tuple(found),
         published=result_for(config, found[0].levels if found else levels_of(config.game)),
@@ -201,14 +207,14 @@ def _of_policy(file: Path) -> Collected:
     title = f"{file.name} on {game.id}"
     run = RunDirectory(file.parent.parent)
     if found and (nominal := found[0].nominal):
-        words = [f"{title}: return {format_return(nominal.mean)} without attack"]
-        words += [under_attack(found[0].scores, max(found[0].budgets))] if found[0].attacks else []
-        sentence = "; ".join(words) + _few_episodes(found[0], usual)
+        clauses = [f"{title}: return {format_return(nominal.mean)} without attack"]
+        clauses += [under_attack(found[0].scores, max(found[0].budgets))] if found[0].attacks else []
+        clauses += _few_episodes(found[0], usual)
     elif file == run.best and run.finished:
         report = f"bcl report {shlex.quote(str(run.path))}"
-        sentence = f"{title} is the agent of {run.path}; '{report}' tells how it was evaluated"
+        clauses = [f"{title} is the agent of {run.path}", f"'{report}' tells how it was evaluated"]
     else:
-        sentence = f"{title} has not been evaluated yet"
+        clauses = [f"{title} has not been evaluated yet"]
     about = {"policy": identity, "made from": policy.spec.parent, "network": policy.spec.kind}
     if agent := zoo.find(file):
         about |= {"command": agent.command, "commit": agent.commit, "results played by": agent.judged}
@@ -218,7 +224,7 @@ def _of_policy(file: Path) -> Collected:
         source=str(file),
         agent=str(file),
         state="policy",
-        verdict=sentence,
+        clauses=tuple(clauses),
         evaluations=tuple(found),
         proofs=tuple(proof for one in results for proof in _proofs(*one)),
         provenance=(*((k, v) for k, v in about.items() if v), MADE_BY),
@@ -265,9 +271,9 @@ def _suite_held(attacks: set[Attack]) -> int:
     return max((n for n, name in enumerate(SUITES, 1) if {*suite(name)} <= attacks), default=0)
 
 
-def _few_episodes(first: Evaluation, usual: int) -> str:
-    """What to add to a sentence where there are fewer episodes than usual."""
-    return f"; {counted(first.episodes, 'episode')} instead of {usual}" if first.episodes < usual else ""
+def _few_episodes(first: Evaluation, usual: int) -> list[str]:
+    """What to add to a verdict where there are fewer episodes than usual."""
+    return [f"{counted(first.episodes, 'episode')} instead of {usual}"] if first.episodes < usual else []
 
 
 def flagged(evaluation: Evaluation, note: str) -> Evaluation:

@@ -201,7 +201,7 @@ def test_missing_parts_name_the_command_that_adds_them(pong_run: Path) -> None:
 
 
 def test_text_from_files_is_not_markup(pong_run: Path) -> None:
-    text = page(replace(collect(pong_run), verdict="<script>alert(1)</script>", source="<img>", timeline=None))
+    text = page(replace(collect(pong_run), clauses=("<script>alert(1)</script>",), source="<img>", timeline=None))
     assert "<script" not in text
     assert "<img>" not in text
 
