@@ -131,10 +131,14 @@ def main() -> None:
         print("this seed does not show the effect; try another --seed and --out")
     print(f"figure: {figure}")
     small = QUICK_CERTIFIED if options.quick else CERTIFIED
-    with console.progress() as bar:  # on the same episodes as the table; of both, so that the report can show both
-        how = {"eps": small, "method": "crown-ibp", "episodes": episodes, "seed": found.seed, "device": "cpu"}
+    # On the same episodes as the table; of both, so that the report can show both.
+    how = {"eps": small, "method": "crown-ibp", "episodes": episodes, "seed": found.seed, "device": "cpu"}
+    print("certificates of the curriculum's agent:")
+    with console.progress() as bar:
         proofs = bcl.certify(out, **how, listener=bar).certificates
-        if found.start:
+    if found.start:
+        print("certificates of the vanilla agent:")
+        with console.progress() as bar:
             bcl.certify(found.start.file, **how, listener=bar)
     shares = ", ".join(f"{proof.acr:.0%} at {proof.eps}" for proof in proofs)
     print(f"actions proven, whatever the attack: {shares}")
