@@ -3,7 +3,7 @@
     python benchmarks/leaderboard.py [--out docs/leaderboard.md]
 
 Our agents are those of the zoo, by `bcl compare`; weights that the paper's authors released are rows of
-benchmarks/results/released-h200.json, or scores in benchmarks/results/evals; the rest are the paper's own rows. All are the worst within each budget: the
+benchmarks/results/released-*.json, or scores in benchmarks/results/evals; the rest are the paper's own rows. All are the worst within each budget: the
 lowest mean return of the budgets up to it that the table has, and without attack.
 """
 
@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
 
+from released import AGENTS
+
 import bcl
 from bcl import zoo
 from bcl.attacks import attack_label
@@ -23,7 +25,7 @@ from bcl.settings import format_eps
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "leaderboard.md"
-RELEASED = ROOT / "benchmarks" / "results" / "released-h200.json"
+RESULTS = ROOT / "benchmarks" / "results"
 TITLES = {
     "pong": "Pong",
     "freeway": "Freeway",
@@ -33,9 +35,7 @@ TITLES = {
     "jumper": "Jumper",
 }
 LEVELS = {"": "", "train": ", training levels", "eval": ", unlimited levels"}
-METHODS = {"FruitBot_ppo.pt": "PPO (Vanilla)", "FruitBot_radial_ppo.pt": "RADIAL-PPO"}
-SCORES = ROOT / "benchmarks" / "results" / "evals" / "scores-procgen.jsonl"
-IMPORTED = {"00ee36ae16ecdcb8": "BCL-MOS(V)-AT-PPO"}  # of released weights, by the fingerprint in their scores
+IMPORTED = {"00ee36ae16ecdcb8": "FruitBot_BCL_MOS_V_AT_PPO.pt"}  # released weights by the fingerprint in their scores
 HEAD = """# Leaderboard
 
 Every agent of the paper's six games by the worst within each budget: the lowest mean return at the budgets up to it that its row has,
@@ -96,14 +96,15 @@ def of_the_zoo(game: str) -> dict[str, tuple[list[Row], list[str]]]:
 def released(game: str, levels: str) -> list[Row]:
     """Weights of the paper's authors, as we evaluated them under PGD-30."""
     rows: dict[str, dict[float, float]] = {}
-    for row in json.loads(RELEASED.read_text())["rows"]:
+    files = sorted(RESULTS.glob("released-*.json"))
+    for row in (row for file in files for row in json.loads(file.read_text())["rows"]):
         if row["weights"].lower().startswith(game) and (row["levels"] == "unlimited") == (levels == "eval"):
             rows.setdefault(row["weights"], {})[int(row["eps"].removesuffix("/255")) / 255] = row["ours"]
-    for score in map(json.loads, SCORES.read_text().splitlines()):
+    for score in map(json.loads, (RESULTS / "evals" / "scores-procgen.jsonl").read_text().splitlines()):
         on_all_levels = score["game"]["num_levels"] == 0
         if score["agent"] in IMPORTED and score["game"]["id"] == game and on_all_levels == (levels == "eval"):
-            rows.setdefault(score["agent"], {})[score["eps"]] = score["mean"]
-    return [Row((METHODS | IMPORTED)[weights], "released", cells) for weights, cells in rows.items()]
+            rows.setdefault(IMPORTED[score["agent"]], {})[score["eps"]] = score["mean"]
+    return [Row(AGENTS[weights][1], "released", cells) for weights, cells in rows.items()]
 
 
 def section(game: str) -> Iterator[str]:
