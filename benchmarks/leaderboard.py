@@ -3,7 +3,7 @@
     python benchmarks/leaderboard.py [--out docs/leaderboard.md]
 
 Our agents are those of the zoo, by `bcl compare`; weights that the paper's authors released are rows of
-benchmarks/results/released-*.json, or scores in benchmarks/results/evals; the rest are the paper's own rows. All are the worst within each budget: the
+benchmarks/results/released.json, or scores in benchmarks/results/evals; the rest are the paper's own rows. All are the worst within each budget: the
 lowest mean return of the budgets up to it that the table has, and without attack.
 """
 
@@ -96,8 +96,7 @@ def of_the_zoo(game: str) -> dict[str, tuple[list[Row], list[str]]]:
 def released(game: str, levels: str) -> list[Row]:
     """Weights of the paper's authors, as we evaluated them under PGD-30."""
     rows: dict[str, dict[float, float]] = {}
-    files = sorted(RESULTS.glob("released-*.json"))
-    for row in (row for file in files for row in json.loads(file.read_text())["rows"]):
+    for row in json.loads((RESULTS / "released.json").read_text())["rows"]:
         if row["weights"].lower().startswith(game) and (row["levels"] == "unlimited") == (levels == "eval"):
             rows.setdefault(row["weights"], {})[int(row["eps"].removesuffix("/255")) / 255] = row["ours"]
     for score in map(json.loads, (RESULTS / "evals" / "scores-procgen.jsonl").read_text().splitlines()):
