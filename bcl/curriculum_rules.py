@@ -158,8 +158,7 @@ class CurriculumResult(Generic[P]):
 def budgets(start: float, target: float | None, increment: float) -> tuple[float, ...]:
     """eps_0..eps_L: start, start + increment, ..., exactly the target; open-ended (none) up to 1, where images end."""
     end = 1.0 if target is None else target
-    # As fractions: the float 9/255 + 24/255 is not the float 33/255, and would be another file and label.
-    low, high, step = (Fraction(x).limit_denominator(10**9) for x in (start, end, increment))
+    low, high, step = map(_fraction, (start, end, increment))
     if not (low < high and step > 0):
         hint = "start below the target" if step > 0 else "give a larger curriculum.increment"
         raise ConfigError(f"no budgets from {start:g} to {end:g} in steps of {increment:g}", hint)
@@ -167,4 +166,14 @@ def budgets(start: float, target: float | None, increment: float) -> tuple[float
         what = f"{float((high - low) / step):.3g} budgets from {start:g} to {end:g} in steps of {increment:g}"
         raise ConfigError(f"{what} are too many", "give a larger curriculum.increment")
     between = range(1, ceil((high - low) / step - Fraction(1, 10**6)))  # a rounding below the target is the target
-    return (start, *(float(low + k * step) for k in between), end)
+    return (start, *(risen(start, increment, k) for k in between), end)
+
+
+def risen(start: float, increment: float, times: int) -> float:
+    """A budget that rose so often."""
+    return float(_fraction(start) + times * _fraction(increment))
+
+
+def _fraction(eps: float) -> Fraction:
+    """The float 9/255 + 24/255 is not the float 33/255, nor is 3 * 0.025 0.075: they would be other files and labels."""
+    return Fraction(eps).limit_denominator(10**9)

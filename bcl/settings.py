@@ -52,9 +52,9 @@ def parse_eps(value: object, where: str = "eps") -> float:
 
 
 def format_eps(eps: float) -> str:
-    """A short decimal such as `0.2`, else `3/255` where that is what it is, else the shortest exact decimal."""
+    """`0`, a short decimal such as `0.2`, else `3/255` where that is what it is, else the shortest exact decimal."""
     levels = round(eps * 255)
-    decimal = repr(float(eps))
+    decimal = repr(float(eps)) if eps else "0"
     return f"{levels}/255" if len(decimal) > 6 and eps == levels / 255 else decimal
 
 
@@ -277,6 +277,8 @@ def typed(hint: Any, value: Any, where: str, shown: str = "") -> Any:
     elif hint in (str, Path) and isinstance(value, str):
         return hint(value)
     elif hint in (int, float) and not isinstance(value, bool):
+        if hint is int and isinstance(value, int):
+            return value  # a float would round large ones
         try:
             number = float(value)
             if hint is float and number == number and abs(number) != float("inf"):
@@ -302,7 +304,7 @@ def _toml_value(value: Any, hint: Any) -> str:
         return "[" + ", ".join(_toml_value(item, typing.get_args(hint)[0]) for item in value) + "]"
     if hint == Eps:
         text = format_eps(value)
-        return f'"{text}"' if "/" in text else text
+        return f'"{text}"' if "/" in text else repr(float(value))
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, str):

@@ -848,3 +848,10 @@ def test_large_returns_and_errors_have_all_their_digits(value: float, mean: str,
     assert format_return(value) == mean
     if error is not None:
         assert format_error(value) == error
+
+
+@pytest.mark.parametrize("text", ["9007199254740993", "99999999999999999999", "1e3"])
+def test_whole_numbers_keep_all_their_digits(text: str) -> None:
+    config = resolve("cartpole", settings=parse_settings([f"--seed={text}"]))
+    assert config.seed == int(float(text) if "e" in text else text)
+    assert config_from_toml(to_toml(config)) == config

@@ -172,7 +172,8 @@ def status(folder: Where) -> RunStatus:
     data = {"state": state, "runs": [row | {"lines": some[1:]} for row, some in found]}
     if runs and state == "finished" and (summary := repeats.result()):
         scores = ", ".join(f"{name} {format_return(score)}" for name, score in summary.get("final_scores", {}).items())
-        lines.append(f"final scores: {scores}; median {summary.get('median')}, IQM {summary.get('iqm')}")
+        iqm = format_return(summary["iqm"]) if "iqm" in summary else None
+        lines.append(f"final scores: {scores}; median {summary.get('median')}, IQM {iqm}")
         data |= summary
     return RunStatus(str(path), rows, "\n".join(lines), data, state)
 

@@ -1,6 +1,7 @@
 """Named attacks, and frozen sets of them: a number under a suite means the same thing everywhere."""
 
 import importlib
+import inspect
 import re
 
 from bcl.attacks.learned import Learned
@@ -81,7 +82,7 @@ def _imported_attack(path: str) -> Attack:
 
 def with_name(attack: Attack, shown: str) -> Attack:
     """An attack by whose repr scores can be found again: a memory address may be that of another attack tomorrow."""
-    if not callable(attack) or " at 0x" in repr(attack):
+    if not callable(attack) or inspect.isroutine(attack) or " at 0x" in repr(attack):
         raise ConfigError(f"the attack '{shown}' has no name of its own", "make it a frozen dataclass with __call__")
     return attack
 

@@ -7,8 +7,9 @@ import io
 import os
 import signal
 import sys
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NoReturn
@@ -48,7 +49,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         if (here := _working_directory()) not in sys.path:  # user-defined games and attacks are there
             sys.path.append(here)
         command = chosen(words)
-        with command.watched as more:
+        with _plain_warnings(), command.watched as more:
             found = command.call(**more)
         command.show(found)
         if sys.stdout is not None:
@@ -99,6 +100,23 @@ def _in_ascii(error: UnicodeError) -> tuple[str, int]:
 
 
 codecs.register_error("bcl-plain", _in_ascii)
+
+
+@contextmanager
+def _plain_warnings() -> Iterator[None]:
+    """Those of this package without the line of code that Python shows with them."""
+    package = os.path.dirname(bcl.__file__) + os.sep
+
+    def show(message: Warning | str, category: type[Warning], filename: str, *rest: Any) -> None:
+        if filename.startswith(package):
+            print(f"warning: {message}", file=sys.stderr)
+        else:
+            otherwise(message, category, filename, *rest)
+
+    with warnings.catch_warnings():
+        otherwise = warnings.showwarning
+        warnings.showwarning = show
+        yield
 
 
 def _working_directory() -> str:

@@ -332,9 +332,10 @@ class Evaluation(Result):
         return further
 
     def lower_elsewhere(self, others: "Iterable[Evaluation]") -> list[str]:
-        """The lowest within each budget of other evaluations of this agent on the same levels, of episodes that may be
-        as long, where below this one's; for people."""
-        alike = [other for other in others if (other.levels, other._longest) == (self.levels, self._longest)]
+        """The lowest within each budget of other evaluations of this agent on the same levels and starts, of episodes
+        that may be as long, where below this one's; for people."""
+        mine = (self.levels, self.starts, self._longest)
+        alike = [other for other in others if (other.levels, other.starts, other._longest) == mine]
         scores = [score for other in alike for score in other.scores if score.eps > 0]
         found = dict[Score, None]()  # in the order of their budgets
         for eps, known in self.worst_within.items():
@@ -350,14 +351,9 @@ class Evaluation(Result):
 
     def _otherwise(self, score: Score) -> str:
         """How a score of another evaluation was played, where that matters for what it says of this one."""
-        fewer = len(score.returns) < self.episodes
-        varied = bool(score.prefixes)
-        words = [counted(len(score.returns), "episode")] if fewer else []
-        if not fewer and score.seed != self.scores[0].seed:
-            words.append("other episodes")
-        if varied != (self.starts == "varied"):
-            words.append("varied starts" if varied else "the game's own starts")
-        return f" ({', '.join(words)})" if words else ""
+        if len(score.returns) < self.episodes:
+            return f" ({counted(len(score.returns), 'episode')})"
+        return "" if score.seed == self.scores[0].seed else " (other episodes)"
 
     @cached_property
     def conditions(self) -> str:
@@ -407,7 +403,7 @@ class Evaluation(Result):
     def table(self) -> Table:
         """Attacks down, budgets across; below the worst at exactly each budget, the worst case within it, and that of
         what training began from."""
-        columns: dict[float | None, str] = {eps: format_eps(eps) if eps else "0" for eps in self.budgets}
+        columns: dict[float | None, str] = {eps: format_eps(eps) for eps in self.budgets}
         shown: dict[tuple[Attack | None, float | None], str] = {(s.attack, s.eps): str(s) for s in self.scores}
         if self.breaking:
             columns[None] = "breaks at"

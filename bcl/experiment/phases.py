@@ -469,7 +469,7 @@ def train_paced(
     [_] = dispatcher.train([(run, order)])
     candidates = {"the start": (start, began)}
     for increments, file in run.snapshots().items():
-        eps = min(start + increments * pace.increment, pace.target)
+        eps = min(risen(start, pace.increment, increments), pace.target)
         agent = Agent(file, run.results, fingerprint(load(file)))
         candidates[f"the agent that held {format_eps(eps)}"] = (eps, agent)
     reached = max(eps for eps, _ in candidates.values())

@@ -91,7 +91,7 @@ def _decimals(size: float, digits: int) -> int:
 
 def short_eps(eps: float) -> str:
     """A budget; none is `0`."""
-    return "0" if eps == 0 else format_eps(eps)
+    return format_eps(eps)
 
 
 def pixels(observation: np.ndarray) -> np.ndarray:

@@ -29,7 +29,7 @@ from bcl.errors import BclError, ConfigError
 from bcl.policies import Policy, PolicySpec
 from bcl.policies.networks import from_layers, layers_of
 from bcl.runs import store
-from bcl.runs.directory import RunDirectory
+from bcl.runs.directory import Piece, RunDirectory
 
 TINY = {
     "network": {"hidden": [16]},
@@ -256,7 +256,10 @@ def test_train_is_the_train_command(
     ]
     html = run._repr_html_()
     assert html.startswith(f"<p>ours: {run.sentence[:20]}")
+    # A kill may leave it, and nothing is under way in a run that is finished.
+    Piece("verdict", "PGD-30", 1, 2).write(run.folder / "evals" / "1-progress.json")
     now = bcl.status(run)
+    assert "PGD-30" not in str(now)
     assert (now.state, now.rows[0]["game"], now.to_dict()["state"]) == ("finished", "CartPole-v1", "finished")
     assert in_folder("status", "ours")[1] == f"{now}\nnext: bcl report ours\n"
     page = bcl.report(run, frames=False)
