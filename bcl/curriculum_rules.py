@@ -175,5 +175,5 @@ def risen(start: float, increment: float, times: int) -> float:
 
 
 def _fraction(eps: float) -> Fraction:
-    """The float 9/255 + 24/255 is not the float 33/255, nor is 3 * 0.025 0.075: they would be other files and labels."""
+    """As floats, 9/255 + 24/255 is not 33/255, and 3 * 0.025 not 0.075: they would be other files and labels."""
     return Fraction(eps).limit_denominator(10**9)

@@ -460,7 +460,9 @@ def test_budgets_are_read(text: object, value: float) -> None:
 @given(st.integers(0, 254))
 def test_budgets_are_written_as_people_do(levels: int) -> None:
     assert parse_eps(format_eps(levels / 255)) == levels / 255
-    if levels % 51:  # 51/255 is 0.2, which is as short as people write it
+    if levels == 0:
+        assert format_eps(0.0) == "0"
+    elif levels % 51:  # 51/255 is 0.2, which is as short as people write it
         assert format_eps(levels / 255) == f"{levels}/255"
     else:
         assert format_eps(levels / 255) == repr(levels / 255)

@@ -151,7 +151,7 @@ def test_the_command_line_takes_a_shipped_agent(
     code, out, _ = in_folder("attack", "zoo:pong-radial", "--attack", "noise", "--episodes", "1")
     assert code == 0
     assert "results: runs/zoo-pong-radial.results/evals" in out
-    assert "next: bcl attack zoo:pong-radial --suite strong\n" in out
+    assert "next: bcl attack zoo:pong-radial --suite strong --episodes 1\n" in out
     rows = store.read_metrics(tmp_path / "runs" / "zoo-pong-radial.results" / "evals" / "scores.jsonl")
     published = [float(parse_eps(eps)) for eps in zoo.named("pong-radial").returns]
     assert sorted(row["eps"] for row in rows) == published  # of noise too, so that what was published is repeated

@@ -193,20 +193,26 @@ class Finisher:
         """A dispatcher for a run, its progress shown; errors say how to continue with `resumed`, it or its repeats."""
         from bcl.api import console
 
+        RunDirectory(run).check_unchanged()  # here: whoever goes on with what was changed meets the same refusal
+        finished = RunDirectory(run).finished
         note = f"on_row raised this; what was trained is kept, {self._continue_with(resumed)}"
         try:
             others = [one.path for one in Repeats(resumed).runs() if one.path != run]
             with console.live(run, self.progress, self.as_command, self.on_row, note, others) as view:
                 dispatcher = self.workers.dispatcher(interrupted, view.tick, self.say)
-                self.say(f"'{run}' is finished" if RunDirectory(run).finished else f"run: {run}{until}")
+                if not finished:
+                    self.say(f"run: {run}{until}")
                 yield dispatcher
+                if finished:
+                    self.say(f"'{run}' is finished")
         except TrainingError as error:
             again = f"'{self._resume(resumed)}' goes back to the last checkpoint; if that ends here again, {error.hint}"
             raise TrainingError(error.message, again) from None
         except ConfigError:
             raise  # the same settings will fail again
         except BclError as error:
-            error.hint = "; ".join(filter(None, (error.hint, self._continue_with(resumed))))
+            if not finished:  # a finished one is only read: again it would be refused again
+                error.hint = "; ".join(filter(None, (error.hint, self._continue_with(resumed))))
             raise
 
     def _resume(self, run: Path) -> str:
@@ -352,11 +358,14 @@ def resume(
     for one in runs_of(path):
         RunDirectory.open(one.path).check_settings(settings)
         _refuse_beside(workers, [stage.strategy for stage in one.stages()])
-    # A repeat is not resumed while all of them are.
-    others = store.lock(run.repeats.path) if run.repeats else contextlib.nullcontext()
     from bcl import experiment
 
-    with store.lock(path, say), others, finisher.stoppable(path) as interrupted:
+    with contextlib.ExitStack() as held:
+        if not run.finished:  # else it is only read, from wherever it lies
+            held.enter_context(store.lock(path, say))
+            if run.repeats:  # a repeat is not resumed while all of them are
+                held.enter_context(store.lock(run.repeats.path))
+        interrupted = held.enter_context(finisher.stoppable(path))
         if Repeats(path).exists:
             return finisher.finish_repeats(path, interrupted)
         with finisher.at_work(path, path, interrupted) as dispatcher:

@@ -97,8 +97,8 @@ def attack(found: "Evaluation", call: Call, *, json: bool = False) -> None:
     if call.keywords.get("suite") not in ("strong", "learned"):
         given = call.keywords
         words = ["--eps", *given["eps"]] if given.get("eps") else []
-        for name in ("episodes", "seed", "env_set", "protocol", "starts"):  # what is played stays the same
-            words += [f"--{name.replace('_', '-')}", str(given[name])] if name in given else []
+        for same in ("episodes", "seed", "env_set", "protocol", "starts"):
+            words += [f"--{same.replace('_', '-')}", str(given[same])] if same in given else []
         _print_next("attack", call.args[0], "--suite", "strong", *words)
 
 

@@ -107,11 +107,11 @@ def _plain_warnings() -> Iterator[None]:
     """Those of this package without the line of code that Python shows with them."""
     package = os.path.dirname(bcl.__file__) + os.sep
 
-    def show(message: Warning | str, category: type[Warning], filename: str, *rest: Any) -> None:
+    def show(message: Warning | str, category: type[Warning], filename: str, *rest: Any, **named: Any) -> None:
         if filename.startswith(package):
             print(f"warning: {message}", file=sys.stderr)
         else:
-            otherwise(message, category, filename, *rest)
+            otherwise(message, category, filename, *rest, **named)
 
     with warnings.catch_warnings():
         otherwise = warnings.showwarning

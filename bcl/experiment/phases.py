@@ -10,7 +10,17 @@ from dataclasses import dataclass, field, replace
 from bcl import curriculum
 from bcl.attacks import PGD, CrossEntropy, Multi, OwnValue, attacks_named
 from bcl.config import Config, CurriculumConfig
-from bcl.curriculum_rules import INCUMBENT, Candidate, Decision, Phase, Rules, RunNumber, budgets, refuse_weak_start
+from bcl.curriculum_rules import (
+    INCUMBENT,
+    Candidate,
+    Decision,
+    Phase,
+    Rules,
+    RunNumber,
+    budgets,
+    refuse_weak_start,
+    risen,
+)
 from bcl.device import MPS, takes_turns
 from bcl.errors import ConfigError, TrainingError, counted
 from bcl.evaluation import Cell, Plan, cells, flags, read_scores, worst

@@ -1,5 +1,6 @@
 """Policies on disk: safetensors with metadata enough to rebuild the policy from the file alone."""
 
+import contextlib
 import copy
 import dataclasses
 import hashlib
@@ -14,11 +15,12 @@ import torch
 
 import bcl
 from bcl import zoo
-from bcl.errors import BclError, WeightsError
+from bcl.errors import BclError, StoreError, WeightsError
 from bcl.games import game_from_dict, game_to_dict
 from bcl.policies.networks import from_layers
 from bcl.policies.policy import CUSTOM, Policy, PolicySpec
 from bcl.runs import store
+from bcl.runs.directory import RunDirectory
 from bcl.runs.results import Results
 from bcl.runs.store import sealed, unsealed
 from bcl.settings import typed_values
@@ -108,6 +110,27 @@ def fingerprint(policy: Policy) -> str:
 def load(path: str | Path, device: str | torch.device = "cpu") -> Policy:
     """A policy in eval mode from a file that `save` wrote, or `zoo:NAME`; anything else is refused in one sentence."""
     path = Path(path)
+    try:
+        return _load(path).to(device).eval()
+    except WeightsError as error:
+        raise WeightsError(error.message, _way_out_in_run(path) or error.hint) from None
+
+
+def _way_out_in_run(path: Path) -> str:
+    """What to do about a damaged file of a run; empty: it is none."""
+    run = RunDirectory.around(path)
+    if run is None or path == run.init.policy or not path.is_file():
+        return ""
+    with contextlib.suppress(StoreError):  # results that are damaged too
+        saved = run.saved_in(path)
+        for other in run.policies() if saved else ():
+            with contextlib.suppress(WeightsError):
+                if other != path and fingerprint(_load(other)) == saved:
+                    return f"restore it from its copy '{other}'"
+    return "train it again"
+
+
+def _load(path: Path) -> Policy:
     agent = zoo.find(path)
     about, tensors = _read(agent.file if agent else path)
     spec = _spec(path, about)
@@ -124,7 +147,7 @@ def load(path: str | Path, device: str | torch.device = "cpu") -> Policy:
             raise WeightsError(what, "the training that wrote it diverged")
     if about.get("fingerprint") != fingerprint(policy):
         raise WeightsError(f"'{path}' is damaged: its weights are not those that were saved", "get it again")
-    return policy.to(device).eval()
+    return policy
 
 
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:

@@ -9,8 +9,8 @@ import numpy as np
 
 from bcl.curriculum_rules import Decision
 from bcl.experiment.phases import budgets_of
-from bcl.reports.style import short_eps
 from bcl.runs.directory import PhaseFolder, RunDirectory, StageFolder, StoredDecision, TrainingFolder, times
+from bcl.settings import format_eps
 
 MOST_POINTS = 150  # of a curve; more cannot be told apart in a panel
 EPISODES_A_POINT = 10  # at least, where the run has enough of them
@@ -195,8 +195,8 @@ def _add_curriculum(timeline: Timeline, stage: StageFolder, agent: str) -> None:
             timeline.bars.append(TimelineBar(*which, began + start, began + end, state, reported, missed))
             curves.append(_curve(kept, rows))
         if curves:
-            low = short_eps(eps[phase.index - 1])
-            high = short_eps(eps[phase.index])
+            low = format_eps(eps[phase.index - 1])
+            high = format_eps(eps[phase.index])
             title = f"phase {phase.index}: {low.removesuffix('/255') if '/' in high else low} to {high}"
             timeline.panels.append(Panel(title, tuple(curves), phase=True))
         if made:

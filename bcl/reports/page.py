@@ -23,8 +23,9 @@ from bcl.evaluation.plan import LEVELS
 from bcl.reports import figures
 from bcl.reports.collect import Collected, collect, report_file
 from bcl.reports.frames import Frames
-from bcl.reports.style import DARK, LIGHT, aligned, number, pixels, short_eps
+from bcl.reports.style import DARK, LIGHT, aligned, number, pixels
 from bcl.runs import store
+from bcl.settings import format_eps
 
 # pixels a figure is drawn for; the page shows the one that fits
 WIDE = 860
@@ -53,7 +54,7 @@ def page(collected: Collected) -> str:
         trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
     environment.filters |= {
-        "attack": attack_label, "breakable": _breakable, "counted": counted, "eps": short_eps, "minus": _true_minus,
+        "attack": attack_label, "breakable": _breakable, "counted": counted, "eps": format_eps, "minus": _true_minus,
         "flag_name": lambda flag: flag.name, "name": lambda path: Path(path).name, "number": number,
         "quoted": shlex.quote, "unbroken": lambda text: text.replace("-", "\N{NON-BREAKING HYPHEN}"), "whole": _whole,
     }  # fmt: skip

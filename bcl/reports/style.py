@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from bcl.attacks import Attack, attack_labels, kind_of
-from bcl.settings import format_eps, format_return
+from bcl.settings import format_return
 
 # Name -> colour on white, colour on the dark page. Figures are drawn in the first; the page replaces each by a
 # variable.
@@ -87,11 +87,6 @@ def aligned(values: Sequence[float], *, errors: bool = False) -> list[str]:
 
 def _decimals(size: float, digits: int) -> int:
     return max(0, digits - 1 - math.floor(math.log10(size)))
-
-
-def short_eps(eps: float) -> str:
-    """A budget; none is `0`."""
-    return format_eps(eps)
 
 
 def pixels(observation: np.ndarray) -> np.ndarray:

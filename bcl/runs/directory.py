@@ -13,6 +13,7 @@ Several runs that differ in their seed alone lie in one folder with repeats.json
 import functools
 import hashlib
 import re
+import shlex
 import shutil
 import time
 import tomllib
@@ -40,6 +41,7 @@ UNUSED = "unused.json"  # of training that no decision used
 UNUSED_BEFORE = "in-vain.json"  # the same file of earlier versions
 POLICY = "policy.safetensors"
 COPY_AGAIN = "copy the run again with all its files"
+MOST_NAMED = 5  # settings, in a refusal
 # Files in the folders of stages that reports read.
 REPORTED = (RESULT, "metrics.jsonl", "decision.json", "clock*.json", "time-after*.json", UNUSED, UNUSED_BEFORE)
 _OF_STAGE = ("loss", "strategy", "shares_median", "same_teacher")  # what run.json holds of a stage
@@ -427,6 +429,11 @@ class RunDirectory(WorkFolder):
         return RunDirectory(path)
 
     @staticmethod
+    def around(file: Path) -> "RunDirectory | None":
+        """The run that a file lies in."""
+        return next((RunDirectory(folder) for folder in file.parents if (folder / RUN).exists()), None)
+
+    @staticmethod
     def inside(folder: Path) -> list["RunDirectory"]:
         """The runs in a folder, by name; a run's own stages are none."""
         runs = [RunDirectory(file.parent) for file in sorted(folder.glob(f"*/{RUN}"))]
@@ -468,19 +475,22 @@ class RunDirectory(WorkFolder):
         """Refuse settings other than those the run was started with."""
         config = self.config  # first: it registers the run's recipe
         given = override(tomllib.loads(_config_text(self.path)), plain(settings))
-        self._refuse(difference(config, config_from_dict(given)))
+        names = difference(config, config_from_dict(given))
+        self._refuse(names, "resume it without them, or train anew with another --out")
 
     def check_same(self, config: Config, init: str | None = None) -> None:
         """Refuse another configuration, or another agent to start from."""
         names = difference(self.config, config)
         if init and init != self.about().get("init"):
             names.append("init")
-        self._refuse(names)
+        whole = self.path.parent if self.repeats else self.path
+        self._refuse(names, f"continue it with 'bcl resume {shlex.quote(str(whole))}', or give another --out")
 
-    def _refuse(self, names: Sequence[str]) -> None:
+    def _refuse(self, names: Sequence[str], way_out: str) -> None:
         if names:
-            what = f"'{self.path}' was started with other settings ({', '.join(names)})"
-            raise StoreError(what, "resume it without them, or train anew with another --out")
+            named = ", ".join(names[:MOST_NAMED])
+            more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+            raise StoreError(f"'{self.path}' was started with other settings ({named}{more})", way_out)
 
     def about(self) -> Json:
         """All that run.json holds; `provenance` names the facts about its start."""
@@ -568,6 +578,16 @@ class RunDirectory(WorkFolder):
         started_on = self.provenance.worker_device
         if started_on not in (None, device):
             raise StoreError(f"'{self.path}' was started on {started_on}", f"take --device {started_on}")
+
+    def saved_in(self, file: Path) -> str:
+        """Fingerprint of the agent that was saved to a file of the run; empty: that is not stored."""
+        if file == self.best:
+            return self.fingerprint or self.stages()[-1].fingerprint  # it is written before the run ends
+        return TrainingFolder(file.parent).fingerprint if file.name == POLICY else ""
+
+    def policies(self) -> list[Path]:
+        """The files of all its agents, those of the stages before those of their phases."""
+        return sorted(self.path.rglob(POLICY), key=lambda file: (len(file.parts), file))
 
     def locked_since(self) -> float:
         return (self.path / "lock").stat().st_mtime

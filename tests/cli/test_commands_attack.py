@@ -6,6 +6,7 @@ import json
 import re
 import shlex
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
@@ -86,8 +87,9 @@ def test_a_lower_score_that_is_stored_is_named_below_the_table(bcl) -> None:
     note = f"other evaluations gave less: {said}"
     assert note in bcl(*where, "--attack", "noise")[1]
     assert note not in bcl(*where, "--attack", "noise", "fgsm")[1]
-    others = bcl(*where[:-1], "5", "--attack", "noise", "--starts", "varied")[1]
-    assert f"{note} (4 episodes, the game's own starts)" in others
+    assert f"{note} (4 episodes)" in bcl(*where[:-1], "5", "--attack", "noise")[1]
+    # With other starts it is another task.
+    assert "gave less" not in bcl(*where, "--attack", "noise", "--starts", "varied")[1]
 
 
 def test_sanity_attacks_with_everything(bcl) -> None:
@@ -101,7 +103,11 @@ def test_the_next_command_quotes_a_path_with_a_space(bcl, tmp_path: Path) -> Non
     agent = (tmp_path / "p.safetensors").rename(tmp_path / "my agents" / "p.safetensors")
     few = ("--eps", "0.1", "--episodes", "1")
     for words, following in (
-        (("attack", *few), ("attack", "--suite", "strong", "--eps", "0.1")),
+        (("attack", *few), ("attack", "--suite", "strong", *few)),
+        (
+            ("attack", "--starts", "varied", "--seed", "3", *few),
+            ("attack", "--suite", "strong", *few, "--seed", "3", "--starts", "varied"),
+        ),
         (("certify", "--method", "ibp", *few), ("certify", "--eps", "0.1", "--method", "crown")),
         (("certify", "--method", "crown", *few), ("report",)),
     ):
@@ -290,3 +296,30 @@ def test_an_edited_attack_is_played_anew_and_one_of_another_module_has_a_row_of_
     assert rows == 4
     assert "one:A" in out
     assert "other:A" in out
+
+
+UNREADABLE = """typed_in = {"__name__": "typed_in"}
+exec('class A:\\n __repr__ = lambda self: "A()"\\n def __call__(self, policy, obs, eps, g): return obs', typed_in)
+A = typed_in["A"]
+"""
+
+
+@pytest.mark.filterwarnings("default:the source of")
+def test_a_warning_is_one_plain_line(bcl, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    Path("unreadable.py").write_text(UNREADABLE)
+    before = warnings.showwarning
+    code, _, err = bcl("attack", "p.safetensors", "--attack", "unreadable:A", "--eps", "0.1", "--episodes", "1")
+    assert code == 0, err
+    said = "the source of A() cannot be read, so it is played again each time; put it into a file of its own"
+    assert err.splitlines()[0] == f"warning: {said}"
+    assert "UserWarning" not in err
+    assert warnings.showwarning is before
+
+
+@pytest.mark.parametrize("attack", ["math:sqrt", "torch:sqrt", "shlex:quote"])
+def test_a_bare_function_is_no_attack(bcl, attack: str) -> None:
+    code, out, err = bcl("attack", "p.safetensors", "--attack", attack, "--eps", "0.1", "--episodes", "1")
+    hint = "make it a frozen dataclass with __call__"
+    assert (code, out, err) == (2, "", f"bcl: the attack '{attack}' has no name of its own; {hint}\n")
+    assert not Path("p.results").exists()

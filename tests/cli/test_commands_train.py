@@ -240,8 +240,10 @@ def test_a_finished_run(bcl) -> None:
     code, out, err = bcl("train", *words, "--dqn.steps", "400")
     assert (code, out) == (2, "")
     assert err.startswith("bcl: 'run' was started with other settings (dqn.steps); ")
+    locked = (Path("run") / "lock").stat().st_mtime_ns
     code, out, err = bcl("resume", "run", "--dqn.steps", "160")
     assert (code, err) == (0, "'run' is finished\n")
+    assert (Path("run") / "lock").stat().st_mtime_ns == locked, "it is only read, maybe from a read-only disk"
     assert out.startswith("mean return")
     code, _, err = bcl("resume", "run", "--parallel", "0")
     assert (code, err.count("\n")) == (2, 1)
@@ -263,6 +265,8 @@ def test_a_finished_run(bcl) -> None:
 def test_a_second_process_is_refused(bcl) -> None:
     bcl("train", "cartpole", "--out", "run", *TINY)
     with store.lock(Path("run")):
+        assert bcl("resume", "run")[0] == 0, "a finished run is only read"
+        Path("run", "result.json").unlink()
         code, _, err = bcl("resume", "run")
     assert code == 2
     assert f"in use by pid {os.getpid()}" in err
@@ -279,6 +283,29 @@ def test_what_stops_a_run_names_the_way_on(bcl) -> None:
     assert re.match(
         r"bcl: 'run/stages/1-vanilla/checkpoint.pt' is damaged .*; delete it .*; continue with: bcl resume run --device cpu$",
         last,
+    )
+
+
+def test_a_finished_run_that_is_damaged_is_not_to_be_resumed_again(bcl) -> None:
+    bcl("train", "cartpole", "--out", "run", *TINY)
+    stored = Path("run/stages/1-vanilla/result.json").read_bytes()
+    Path("run/stages/1-vanilla/result.json").write_text("damaged")
+    changed = "'run/stages/1-vanilla/result.json' was changed since the run ended; restore it, or delete"
+    way_out = "'run/result.json' and resume the run to go on with what is there"
+    assert bcl("resume", "run", "--device", "cpu")[::2] == (2, f"bcl: {changed} {way_out}\n")
+
+    Path("run/stages/1-vanilla/result.json").write_bytes(stored)
+    Path("run/result.json").write_text("damaged")
+    code, _, err = bcl("resume", "run", "--device", "cpu")
+    assert (code, err.count("\n")) == (2, 1)
+    assert err.endswith("; delete it to have it made again\n")
+
+    Path("run/result.json").unlink()  # begun, and its settings edited
+    with Path("run/config.toml").open("a") as config:
+        config.write("\n")
+    code, _, err = bcl("resume", "run", "--device", "cpu")
+    assert err.endswith(
+        "'run/config.toml' was changed since the run was started; restore it, or start a new run with other settings\n"
     )
 
 

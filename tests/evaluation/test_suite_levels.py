@@ -148,7 +148,7 @@ def test_the_command_prints_both_sets_and_says_of_each_score_which_it_is_of(in_f
     assert code == 0, err
     assert out.index("fruitbot on the training levels: mean") < out.index("fruitbot on unlimited levels: mean")
     assert out.count("worst within") == 2
-    assert out.endswith("next: bcl attack p.safetensors --suite strong --eps 10/255 --env-set both\n")
+    assert out.endswith("next: bcl attack p.safetensors --suite strong --eps 10/255 --episodes 2 --env-set both\n")
     for label in ("no attack", "FGSM at 10/255"):
         assert err.count(f"{label} on the training levels: ") == err.count(f"{label} on unlimited levels: ") == 1
     data = json.loads(in_folder(*words, "--json")[1])

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
@@ -32,7 +33,7 @@ TINY = {
         "exploration_start": 0.8, "exploration_end": 0.8, "buffer_size": 2_000,
     },
     "curriculum": {
-        "target": 0.1, "increment": 0.02, "rise_steps": 200, "pace_episodes": 1, "nominal_threshold": 0.1,
+        "target": 0.1, "increment": 0.025, "rise_steps": 200, "pace_episodes": 1, "nominal_threshold": 0.1,
         "attacked_threshold": 0.1, "judged_by": ["fgsm"], "expected_return": "none",
     },
     "evaluation": {"episodes": 2, "eps": [0.05]},
@@ -40,10 +41,22 @@ TINY = {
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def said() -> list[str]:
+    return []
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory, said: list[str]) -> Path:
     out = tmp_path_factory.mktemp("paced") / "run"
-    bcl.train("cartpole", recipe="paced-at", out=out, **TINY)
+    bcl.train("cartpole", recipe="paced-at", out=out, say=said.append, **TINY)
     return out
+
+
+def test_budgets_are_said_as_people_write_them(run: Path, said: list[str]):
+    assert (run / "stages/2-at/run/snapshots/003.safetensors").exists()
+    [line] = [line for line in said if line.startswith("the agent that held 0.075")]  # the float 3 * 0.025 is longer
+    assert re.match(r"the agent that held 0\.075: \S+ at 0, \S+ at 0\.05$", line)
+    assert "stage 2: curriculum, at from 0 to 0.1" in said
 
 
 def test_the_best_of_what_was_kept_comes_out(run: Path):

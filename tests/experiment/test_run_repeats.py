@@ -45,6 +45,8 @@ def test_the_output_says_by_what_the_median_is_taken(in_folder: Cli) -> None:
     assert summary["final_score_is"] == "mean return without attack + mean over 0.03, 0.06 under PGD-30"
     finals = " ".join(f"{final:.4g}" for final in summary["final_scores"].values())
     assert f"final scores of 2 repeats: {finals}, IQM " in out
+    store.write_json(Path("all/result.json"), summary | {"iqm": 608.9166666666666})
+    assert in_folder("status", "all")[1].splitlines()[-2].endswith(f"; median {summary['median']}, IQM 608.9")
     code, out, _ = in_folder("train", "cartpole", "--repeats", "2", "--out", "plain", "--device", "cpu", *plain)
     assert (code, "final score: mean return without attack\n" in out) == (0, True)
 

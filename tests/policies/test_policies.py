@@ -9,10 +9,11 @@ import safetensors.torch
 import torch
 
 import bcl
-from bcl.config import resolve
+from bcl.config import resolve, resolve_stages
 from bcl.errors import ConfigError, WeightsError
 from bcl.policies import KINDS, Policy, PolicySpec, as_float, default_kind, files
 from bcl.policies.policy import Kind
+from bcl.runs.directory import RunDirectory
 
 SPECS = {
     "dueling-cnn": PolicySpec("dueling-cnn", (1, 84, 84), 4, (0.0,), (1.0,), game=resolve("pong").game),
@@ -172,6 +173,41 @@ def test_a_description_that_lies_is_refused(tmp_path: Path, key: str, value: obj
     with pytest.raises(WeightsError) as caught:
         bcl.load(path)
     assert "\n" not in str(caught.value)
+
+
+def test_damage_inside_a_run_names_a_copy_that_is_whole(tmp_path: Path) -> None:
+    def refusal(file: Path) -> str:
+        with pytest.raises(WeightsError) as refused:
+            files.load(file)
+        return refused.value.hint
+
+    def damage(file: Path) -> None:
+        data = bytearray(file.read_bytes())
+        data[-3] ^= 1
+        file.write_bytes(data)
+
+    policy, other = Policy(SPECS["dueling-mlp"]), Policy(SPECS["dueling-mlp"])
+    run = RunDirectory.create(tmp_path / "run", resolve_stages("cartpole", recipe="bcl-mos-at"), {})
+    first, *_, last = run.stages()
+    kept = last.phase(2).run(1)
+    for folder, trained in ((first, other), (kept, policy), (last, policy)):
+        files.save(trained, folder.policy)
+        folder.finish({"policy": files.fingerprint(trained)})
+    for file in (run.best, tmp_path / "alone.safetensors"):
+        files.save(policy, file)
+        damage(file)
+    assert refusal(tmp_path / "alone.safetensors") == "get it again"
+    assert refusal(run.best) == f"restore it from its copy '{last.policy}'"  # before the run ends
+    run.finish({"policy": files.fingerprint(policy)})
+    assert refusal(run.best) == f"restore it from its copy '{last.policy}'"
+    damage(last.policy)
+    assert refusal(run.best) == f"restore it from its copy '{kept.policy}'"
+    run.best.write_bytes(run.best.read_bytes()[:50])
+    assert refusal(run.best) == f"restore it from its copy '{kept.policy}'"
+    damage(kept.policy)
+    assert {*map(refusal, (run.best, last.policy, kept.policy))} == {"train it again"}
+    assert refusal(run.init.policy) == "check the path"
+    assert files.load(first.policy)
 
 
 def test_foreign_files_are_refused(tmp_path: Path) -> None:

@@ -180,6 +180,13 @@ def test_returns_of_episodes_that_were_cut_off_earlier_are_not_called_lower(pong
     assert whole.lower_elsewhere(cut) == []
 
 
+def test_returns_from_other_starts_are_not_called_lower(pong_run: Path) -> None:
+    later(pong_run, [FGSM()], (10, 25), seed=5)
+    whole, *others = collect(pong_run).evaluations
+    varied = [dataclasses.replace(s, prefixes=(30,) * len(s.returns)) for other in others for s in other.scores]
+    assert whole.lower_elsewhere([dataclasses.replace(others[0], scores=varied)]) == []
+
+
 def test_without_a_lower_return_elsewhere_nothing_is_said(pong_run: Path) -> None:
     assert collect(pong_run).lower_elsewhere == []
     assert "Other evaluations gave less" not in page(collect(pong_run))

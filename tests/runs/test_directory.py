@@ -107,6 +107,19 @@ def test_resume_under_other_settings_names_them(tmp_path: Path) -> None:
         run.check_settings({"seed": 2, "dqn": {"steps": 7}})
 
 
+def test_training_under_other_settings_names_some_of_them_and_how_to_go_on(tmp_path: Path) -> None:
+    run = RunDirectory.create(tmp_path, stages("at", seed=1), {})
+    many = {"steps": 7, "num_envs": 3, "batch_size": 9, "gamma": 0.5, "n_step": 2, "log_steps": 5}
+    for settings, named in (
+        ({"seed": 2, "dqn": {"steps": 7}}, "dqn.steps, seed"),
+        ({"seed": 2, "dqn": many}, "dqn.batch_size, dqn.gamma, dqn.log_steps, dqn.n_step, dqn.num_envs and 2 more"),
+    ):
+        with pytest.raises(StoreError) as refused:
+            run.check_same(stages("at", **settings)[-1][1])
+        assert refused.value.message == f"'{tmp_path}' was started with other settings ({named})"
+        assert refused.value.hint == f"continue it with 'bcl resume {tmp_path}', or give another --out"
+
+
 def listed(run: RunDirectory) -> list[tuple[int, str, str, bool]]:
     return [(stage.number, stage.path.name, stage.strategy, stage.own) for stage in run.stages()]
 
