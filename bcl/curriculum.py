@@ -171,8 +171,8 @@ def likely_next(phase: Phase, k: int, rules: Rules, succeeds: bool, judged: Sequ
     # the incumbent may stay.
     if not judged or expected or rules.ratchet:
         return None
-    best = _best(judged, rules).run  # of K - 1 runs, and in K - 1 of K cases of K, if all are alike
-    assert best != INCUMBENT
+    best = _best(judged, rules).run  # if runs are alike, the best of all K in K - 1 of K cases
+    assert best != INCUMBENT, "without a ratchet none competes"
     return after(best)
 
 

@@ -171,29 +171,35 @@ class Finisher:
         from bcl import experiment
 
         runs = Repeats(group).runs()
+        only_read = RunDirectory(group).finished and all(run.finished for run in runs)
         store.sweep(group)
         if shared := experiment.shared_stages(runs):
             for run in runs:
                 until = ", up to the stage whose median all repeats go on from"
-                with store.lock(run.path, self.say), self.at_work(run.path, group, interrupted, until) as dispatcher:
+                with self._held(run), self.at_work(run.path, group, interrupted, until) as dispatcher:
                     experiment.train_until_median(run.path, dispatcher)
             experiment.share_median(shared)
         finished = []
         for run in runs:
-            with store.lock(run.path, self.say), self.at_work(run.path, group, interrupted) as dispatcher:
+            with self._held(run), self.at_work(run.path, group, interrupted) as dispatcher:
                 finished.append(Run(run.path, experiment.finish(run.path, dispatcher)))
             self.say(f"verdict: {finished[-1].sentence}")
         verdicts = {run.folder.name: run.verdict for run in finished}
         summary = experiment.summary(runs, [*verdicts.values()])
-        Repeats(group).finish(summary)
+        if not only_read:
+            Repeats(group).finish(summary)
         return RepeatedRun(group, verdicts[summary["median"]], tuple(finished), summary)
+
+    def _held(self, run: RunDirectory) -> contextlib.AbstractContextManager[None]:
+        """Its lock; what is finished is only read, from wherever it lies."""
+        return contextlib.nullcontext() if run.finished else store.lock(run.path, self.say)
 
     @contextlib.contextmanager
     def at_work(self, run: Path, resumed: Path, interrupted: "Stop", until: str = "") -> "Iterator[Dispatcher]":
         """A dispatcher for a run, its progress shown; errors say how to continue with `resumed`, it or its repeats."""
         from bcl.api import console
 
-        RunDirectory(run).check_unchanged()  # here: whoever goes on with what was changed meets the same refusal
+        RunDirectory(run).check_unchanged()  # its refusals are to have no hint to continue
         finished = RunDirectory(run).finished
         note = f"on_row raised this; what was trained is kept, {self._continue_with(resumed)}"
         try:
@@ -361,7 +367,8 @@ def resume(
     from bcl import experiment
 
     with contextlib.ExitStack() as held:
-        if not run.finished:  # else it is only read, from wherever it lies
+        # Else it is only read, from wherever it lies; a repeat may have been taken from repeats that are.
+        if not (run.finished and all(one.finished for one in runs_of(path))):
             held.enter_context(store.lock(path, say))
             if run.repeats:  # a repeat is not resumed while all of them are
                 held.enter_context(store.lock(run.repeats.path))

@@ -95,11 +95,15 @@ def attack(found: "Evaluation", call: Call, *, json: bool = False) -> None:
             console.out.print(name.append(f": {flag.message} (docs/flags.md)", style="not bold default"))
     print(f"results: {found.folder}")
     if call.keywords.get("suite") not in ("strong", "learned"):
-        given = call.keywords
-        words = ["--eps", *given["eps"]] if given.get("eps") else []
-        for same in ("episodes", "seed", "env_set", "protocol", "starts"):
-            words += [f"--{same.replace('_', '-')}", str(given[same])] if same in given else []
-        _print_next("attack", call.args[0], "--suite", "strong", *words)
+        eps = call.keywords.get("eps")
+        same = _given(call, "episodes", "seed", "env_set", "protocol", "starts", "precision")
+        _print_next("attack", call.args[0], "--suite", "strong", *(["--eps", *eps] if eps else []), *same)
+
+
+def _given(call: Call, *names: str) -> list[str]:
+    """Options that decide what is played, as they were given."""
+    given = [(name.replace("_", "-"), str(call.keywords[name])) for name in names if name in call.keywords]
+    return [word for name, value in given for word in (f"--{name}", value)]
 
 
 def certify(found: "Certification", call: Call, *, json: bool = False) -> None:
@@ -118,7 +122,8 @@ def certify(found: "Certification", call: Call, *, json: bool = False) -> None:
         _print_next("report", call.args[0])
     else:
         budgets = [format_eps(proof.eps) for proof in found.certificates]
-        _print_next("certify", call.args[0], "--eps", *budgets, "--method", "crown")
+        same = _given(call, "episodes", "seed", "env_set")
+        _print_next("certify", call.args[0], "--eps", *budgets, "--method", "crown", *same)
 
 
 def report(found: "Report", call: Call) -> None:

@@ -108,7 +108,7 @@ def _plain_warnings() -> Iterator[None]:
     package = os.path.dirname(bcl.__file__) + os.sep
 
     def show(message: Warning | str, category: type[Warning], filename: str, *rest: Any, **named: Any) -> None:
-        if filename.startswith(package):
+        if filename.startswith(package) and sys.stderr is not None:
             print(f"warning: {message}", file=sys.stderr)
         else:
             otherwise(message, category, filename, *rest, **named)

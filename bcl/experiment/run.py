@@ -121,7 +121,6 @@ def finish(path: Path, dispatcher: Dispatcher) -> Verdict:
         assert agent  # a recipe has stages
         store.write_bytes(run.best, content(agent))
         found = evaluate_run(run, agent, trained.reached, dispatcher)
-    run.clear_up()
     about = {"policy": agent.fingerprint, "reached": trained.reached, "kept": kept_in_words(run, agent, trained.kept)}
     found |= {"flags": [*map(asdict, trained.flags), *found["flags"]], "files": run.digests()}
     run.finish({**about, "curriculum": trained.stopped, **found})

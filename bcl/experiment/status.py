@@ -109,9 +109,10 @@ def status(path: Path) -> Status:
     owner = store.owner(path)
     state: RunState = "finished" if run.finished else "at work" if owner else "stopped"
     lines = tuple(line for stage in run.stages() for line in _stage_lines(stage))
+    if run.finished:
+        return Status(run.config, state, owner or "", lines, ())
     since = run.locked_since() if owner else 0.0  # of a stopped run, the work that was under way when it stopped
-    under_way = () if run.finished else tuple(pieces(path, since))
-    return Status(run.config, state, owner or "", lines, under_way)
+    return Status(run.config, state, owner or "", lines, tuple(pieces(path, since)))
 
 
 def pieces(run: Path, since: float) -> Iterator[Piece]:

@@ -91,13 +91,13 @@ class Verdict:
         return "; ".join(self.clauses(config))
 
     def clauses(self, config: Config) -> list[str]:
-        """Returns first, within the budget reached or else the largest that was played; then what else to know."""
+        """First the returns, within the budget reached or else the largest that was played; then what else to know."""
         scores = self.evaluation.scores
         words = [f"{config.recipe} on {name_of(config.game)}: return {format_return(scores[0].mean)} without attack"]
         played = {score.eps for score in scores if score.eps > 0}
         eps = self.reached if self.reached in played else max(played, default=0.0)
         if played:
-            words.append(under_attack(scores, eps))
+            words[0] += f"; {under_attack(scores, eps)}"
         unchanged = self.kept.startswith((ITS_START, *UNCHANGED))
         for start in self.evaluation.began_from:
             first = start is self.evaluation.start and not self.kept.startswith(ITS_START)

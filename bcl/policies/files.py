@@ -20,12 +20,13 @@ from bcl.games import game_from_dict, game_to_dict
 from bcl.policies.networks import from_layers
 from bcl.policies.policy import CUSTOM, Policy, PolicySpec
 from bcl.runs import store
-from bcl.runs.directory import RunDirectory
+from bcl.runs.directory import POLICY, RunDirectory
 from bcl.runs.results import Results
 from bcl.runs.store import sealed, unsealed
 from bcl.settings import typed_values
 
 FORMAT = 1
+OTHER_VERSION = "it was written by another version of bcl, or damaged"
 NumberFormat = Literal["float32", "float16", "int16", "int8"]
 """How numbers are stored; all load as float32. int16, int8: multiples of a scale per row, for all but vectors."""
 SCALE = ":scale"
@@ -113,13 +114,14 @@ def load(path: str | Path, device: str | torch.device = "cpu") -> Policy:
     try:
         return _load(path).to(device).eval()
     except WeightsError as error:
-        raise WeightsError(error.message, _way_out_in_run(path) or error.hint) from None
+        way_out = "" if error.hint == OTHER_VERSION else _way_out_in_run(path)
+        raise WeightsError(error.message, way_out or error.hint) from None
 
 
 def _way_out_in_run(path: Path) -> str:
     """What to do about a damaged file of a run; empty: it is none."""
     run = RunDirectory.around(path)
-    if run is None or path == run.init.policy or not path.is_file():
+    if run is None or path.name != POLICY or path == run.init.policy or not path.is_file():
         return ""
     with contextlib.suppress(StoreError):  # results that are damaged too
         saved = run.saved_in(path)
@@ -169,9 +171,8 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
 
 
 def _spec(path: Path, about: dict[str, Any]) -> PolicySpec:
-    hint = "it was written by another version of bcl, or damaged"
     if about.get("format") != FORMAT:
-        raise WeightsError(f"'{path}' describes a policy of format {about.get('format')}", hint)
+        raise WeightsError(f"'{path}' describes a policy of format {about.get('format')}", OTHER_VERSION)
     try:
         names = ("kind", "obs_shape", "num_actions", "hidden", "activation", "parent")
         return PolicySpec(
@@ -182,4 +183,4 @@ def _spec(path: Path, about: dict[str, Any]) -> PolicySpec:
             notes={str(k): str(v) for k, v in about["notes"].items()},
         )
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError, BclError) as error:
-        raise WeightsError(f"'{path}' has a description that does not fit ({error})", hint) from None
+        raise WeightsError(f"'{path}' has a description that does not fit ({error})", OTHER_VERSION) from None

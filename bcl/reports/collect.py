@@ -62,7 +62,7 @@ class Collected:
     state: Literal["finished", "at work", "stopped", "policy"]
     """`policy`: a bare policy file."""
     clauses: tuple[str, ...]
-    """The verdict: the agent and its return without attack first, then under attack, then what else to know."""
+    """The verdict: first the agent and its returns, then what else to know."""
     evaluations: tuple[Evaluation, ...]
     """The one to look at first; then others of the same agent."""
     proofs: tuple[Proof, ...]
@@ -208,7 +208,8 @@ def _of_policy(file: Path) -> Collected:
     run = RunDirectory(file.parent.parent)
     if found and (nominal := found[0].nominal):
         clauses = [f"{title}: return {format_return(nominal.mean)} without attack"]
-        clauses += [under_attack(found[0].scores, max(found[0].budgets))] if found[0].attacks else []
+        if found[0].attacks:
+            clauses[0] += f"; {under_attack(found[0].scores, max(found[0].budgets))}"
         clauses += _few_episodes(found[0], usual)
     elif file == run.best and run.finished:
         report = f"bcl report {shlex.quote(str(run.path))}"

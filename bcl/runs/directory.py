@@ -596,13 +596,6 @@ class RunDirectory(WorkFolder):
         """Of all work under way, or cut by a kill."""
         return sorted(self.path.rglob(f"*{PROGRESS}"))
 
-    def clear_up(self) -> None:
-        """Of a run that ends: join the scores of processes that were killed, and forget what those had under way."""
-        for results in self.all_results():
-            results.scores.gather()
-        for path in self.progress_files():
-            store.remove(path)
-
     def all_results(self) -> Iterator[Results]:
         """Of all its agents that were evaluated."""
         for path in sorted(self.path.rglob("evals")):

@@ -108,7 +108,7 @@ def test_the_next_command_quotes_a_path_with_a_space(bcl, tmp_path: Path) -> Non
             ("attack", "--starts", "varied", "--seed", "3", *few),
             ("attack", "--suite", "strong", *few, "--seed", "3", "--starts", "varied"),
         ),
-        (("certify", "--method", "ibp", *few), ("certify", "--eps", "0.1", "--method", "crown")),
+        (("certify", "--method", "ibp", *few), ("certify", "--eps", "0.1", "--method", "crown", "--episodes", "1")),
         (("certify", "--method", "crown", *few), ("report",)),
     ):
         code, out, _ = bcl(words[0], str(agent), *words[1:])

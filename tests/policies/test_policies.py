@@ -175,7 +175,7 @@ def test_a_description_that_lies_is_refused(tmp_path: Path, key: str, value: obj
     assert "\n" not in str(caught.value)
 
 
-def test_damage_inside_a_run_names_a_copy_that_is_whole(tmp_path: Path) -> None:
+def test_damage_inside_a_run_names_a_copy_that_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refusal(file: Path) -> str:
         with pytest.raises(WeightsError) as refused:
             files.load(file)
@@ -208,6 +208,12 @@ def test_damage_inside_a_run_names_a_copy_that_is_whole(tmp_path: Path) -> None:
     assert {*map(refusal, (run.best, last.policy, kept.policy))} == {"train it again"}
     assert refusal(run.init.policy) == "check the path"
     assert files.load(first.policy)
+    foreign = run.path / "notes.safetensors"
+    foreign.write_text("none of the run's")
+    assert "bcl import" in refusal(foreign)
+    with monkeypatch.context() as later:
+        later.setattr(files, "FORMAT", files.FORMAT + 1)
+        assert refusal(first.policy) == files.OTHER_VERSION, "training it again would not help"
 
 
 def test_foreign_files_are_refused(tmp_path: Path) -> None:
