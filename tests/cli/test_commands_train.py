@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
@@ -270,6 +270,24 @@ def test_a_second_process_is_refused(bcl) -> None:
         code, _, err = bcl("resume", "run")
     assert code == 2
     assert f"in use by pid {os.getpid()}" in err
+
+
+def test_finished_repeats_are_only_read(bcl, monkeypatch: pytest.MonkeyPatch) -> None:
+    def write(*_: object) -> NoReturn:
+        raise AssertionError("nothing is to be written")
+
+    assert bcl("train", "cartpole", "--out", "all", "--repeats", "2", *TINY)[0] == 0
+    with monkeypatch.context() as reading:
+        for name in ("lock", "write_json"):
+            reading.setattr(store, name, write)
+        assert bcl("resume", "all")[0] == 0
+        assert bcl("resume", "all/seed1")[0] == 0
+    Path("all/seed1/result.json").unlink()
+    with store.lock(Path("all")):
+        for unfinished in ("all", "all/seed1"):
+            code, _, err = bcl("resume", unfinished)
+            assert code == 2
+            assert "in use by pid" in err
 
 
 def test_what_stops_a_run_names_the_way_on(bcl) -> None:
