@@ -367,7 +367,7 @@ def resume(
     from bcl import experiment
 
     with contextlib.ExitStack() as held:
-        # Else it is only read, from wherever it lies; a repeat may have been taken from repeats that are.
+        # What is finished is only read, from wherever it lies. Repeats may be, and one of them not, where somebody deleted its result.
         if not (run.finished and all(one.finished for one in runs_of(path))):
             held.enter_context(store.lock(path, say))
             if run.repeats:  # a repeat is not resumed while all of them are
