@@ -367,7 +367,8 @@ def resume(
     from bcl import experiment
 
     with contextlib.ExitStack() as held:
-        # What is finished is only read, from wherever it lies. Repeats may be, and one of them not, where somebody deleted its result.
+        # What is finished is only read, from wherever it lies. Finished repeats may have one that is not: somebody
+        # deleted its result to have it made again.
         if not (run.finished and all(one.finished for one in runs_of(path))):
             held.enter_context(store.lock(path, say))
             if run.repeats:  # a repeat is not resumed while all of them are
