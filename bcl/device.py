@@ -21,7 +21,6 @@ T = TypeVar("T")
 WARM_UP = 2  # eager calls before capturing, in which libraries choose kernels and allocate
 # Of a GPU, which MPS lends to a process; a default of its daemon is not seen here.
 SHARE = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
-PRIORITY = "CUDA_MPS_CLIENT_PRIORITY"
 MPS = "nvidia-cuda-mps-control"
 Accelerate = Literal["auto", "none", "graphs", "full"]
 WORTH_COMPILING = 1_000_000  # agent steps: compiling takes about a minute
@@ -83,11 +82,6 @@ def takes_turns() -> bool:
     """Whether processes use this machine's GPU by turns, though NVIDIA's MPS is there to let them use it at once."""
     pipe = Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY") or "/tmp/nvidia-mps", "control")
     return shutil.which(MPS) is not None and not pipe.exists()
-
-
-def let_others_go_first() -> None:
-    """Of the processes that use the GPU at once by MPS; before this one uses it, and unless the user has said so."""
-    os.environ.setdefault(PRIORITY, "1")  # below normal
 
 
 def on_stream(stream: torch.cuda.Stream | None) -> AbstractContextManager[object]:

@@ -384,7 +384,7 @@ class OverlappedRuns:
         """Unless it is trained already."""
         if not run.finished or run.checkpoint.exists():
             self._dispatcher.say_if_continued(run, order)
-            self.background.begin(Job(run.path, worker.train_behind, (replace(order, cells=(), along=()),)))
+            self.background.begin(Job(run.path, worker.train, (replace(order, cells=(), along=()),)))
 
 
 def _allowed(amount: float, what: str) -> str:

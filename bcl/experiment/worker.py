@@ -21,7 +21,7 @@ import torch
 
 from bcl.bounds import Method
 from bcl.config import Config, PpoConfig, config_from_toml
-from bcl.device import let_others_go_first, threads
+from bcl.device import threads
 from bcl.envs import VectorEnv, make_env
 from bcl.errors import ConfigError, StoreError, TrainingError, WeightsError, counted
 from bcl.evaluation import Cell, Certificate, Plan, Score, missing_cells, read_scores, run_certificates, run_suite
@@ -216,13 +216,6 @@ def train(folder: Path, order: TrainingOrder, stop: Stop) -> None:
             raise
         run.finish({"policy": "", "diverged": error.message, "began": began, "ended": time.time()})
     progress.remove()
-
-
-def train_behind(folder: Path, order: TrainingOrder, stop: Stop) -> None:
-    """A job: `train` beside a process that judges, whose small kernels would else wait for the large ones of training;
-    what trains next waits for what it finds."""
-    let_others_go_first()
-    train(folder, order, stop)
 
 
 def evaluate(
