@@ -1,7 +1,7 @@
 """Put an agent and its results into the zoo of the package (docs/zoo.md).
 
     python benchmarks/publish.py NAME FILE --results FOLDER --config FILE --command "bcl train ..." --commit C
-        --gpu "NVIDIA H200" --gpu-minutes 8
+        --machine "NVIDIA H200" --minutes 8
 
 FILE is the policy file, the folder what `bcl attack` and `bcl certify` left of it (FILE.results, or the run), the
 configuration that of its training. Weights that were rounded to 8 bits before they were judged stay so. Others are
@@ -134,8 +134,8 @@ def publish(options: argparse.Namespace) -> Path:
         "command": options.command,
         "seed": config.seed,
         "commit": options.commit,
-        "gpu": options.gpu,
-        "gpu_minutes": options.gpu_minutes,
+        "machine": options.machine,
+        "minutes": options.minutes,
         "notes": options.notes,
         "weights": form,
         "sha256": hashlib.sha256(data).hexdigest(),
@@ -164,9 +164,9 @@ def main() -> None:
     parser.add_argument("file", type=Path)
     for option in ("--results", "--config"):
         parser.add_argument(option, type=Path, required=True)
-    for option in ("--command", "--commit", "--gpu"):
+    for option in ("--command", "--commit", "--machine"):
         parser.add_argument(option, required=True)
-    parser.add_argument("--gpu-minutes", type=float, required=True)
+    parser.add_argument("--minutes", type=float, required=True, help="of training, all stages")
     parser.add_argument("--notes", default="")
     parser.add_argument("--suite", default="paper", help="or an attack: whose worst the list of the zoo shows")
     parser.add_argument("--episodes", type=int, default=4, help="nominal episodes on which actions are compared")

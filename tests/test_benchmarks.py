@@ -396,7 +396,7 @@ def publish_cartpole(benchmark, monkeypatch, folder, name, seed, starts):
         bcl.evaluate(file, suite="quick", eps=[0.1], episodes=2, starts=kind)
     (folder / "config.toml").write_text(to_toml(resolve("cartpole")))
     words = [name, str(file), "--results", str(file.with_suffix(".results")), "--config", str(folder / "config.toml")]
-    words += ["--command", "bcl train cartpole", "--commit", "abc", "--gpu", "H200", "--gpu-minutes", "1"]
+    words += ["--command", "bcl train cartpole", "--commit", "abc", "--machine", "H200", "--minutes", "1"]
     monkeypatch.setattr(sys, "argv", ["publish.py", *words, "--suite", "quick"])
     benchmark("publish").main()
 

@@ -74,9 +74,9 @@ def publish(publishing, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Call
             'bcl train cartpole --note "x"',
             "--commit",
             "abc",
-            "--gpu",
+            "--machine",
             "H200",
-            "--gpu-minutes",
+            "--minutes",
             "0.5",
             "--suite",
             "quick",
@@ -223,7 +223,7 @@ def test_weights_are_rounded_where_nothing_or_no_action_changes(publish, form: s
     agent, loaded = zoo.named("mine"), bcl.load("zoo:mine")
     assert agent.weights == form
     assert (agent.policy, agent.judged) == (fingerprint(loaded), fingerprint(policy))
-    assert (agent.recipe, agent.seed, agent.gpu_minutes) == ("vanilla", 3, 0.5)
+    assert (agent.recipe, agent.seed, agent.minutes) == ("vanilla", 3, 0.5)
     assert agent.command == 'bcl train cartpole --note "x"'
     assert agent.returns.keys() == {"0", "0.1"}
     assert int(loaded(torch.zeros(1, 4)).argmax()) == 1
@@ -369,9 +369,9 @@ def test_a_name_is_a_name(publishing, monkeypatch: pytest.MonkeyPatch, name: str
         "x",
         "--commit",
         "c",
-        "--gpu",
+        "--machine",
         "g",
-        "--gpu-minutes",
+        "--minutes",
         "1",
     ]
     monkeypatch.setattr(sys, "argv", ["publish.py", name, *told])

@@ -219,7 +219,7 @@ def _of_policy(file: Path) -> Collected:
     about = {"policy": identity, "made from": policy.spec.parent, "network": policy.spec.kind}
     if agent := zoo.find(file):
         about |= {"command": agent.command, "commit": agent.commit, "results played by": agent.judged}
-        about |= {"trained on": f"{agent.gpu}, {agent.gpu_minutes:g} min", "notes": agent.notes}
+        about |= {"trained on": f"{agent.machine}, {agent.minutes:g} min", "notes": agent.notes}
     return Collected(
         title=title,
         source=str(file),

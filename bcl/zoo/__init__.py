@@ -43,9 +43,10 @@ class ZooAgent:
     seed: int
     commit: str
     """Of the code that trained it."""
-    gpu: str
-    gpu_minutes: float
-    """Of training, all stages, as far as the notes do not say otherwise."""
+    machine: str
+    """That it was trained on: its GPU, or its cores."""
+    minutes: float
+    """Of training there, all stages, as far as the notes do not say otherwise."""
     notes: str
     weights: str
     """How they are stored: int8, float16, int16 or float32."""
