@@ -4,9 +4,9 @@
         --machine "NVIDIA H200" --minutes 8
 
 FILE is the policy file, the folder what `bcl attack` and `bcl certify` left of it (FILE.results, or the run), the
-configuration that of its training. Weights that were rounded to 8 bits before they were judged stay so. Others are
-stored in 16 bits where that changes no action on any observation of a few nominal episodes, so that these episodes are
-the same to the last step; otherwise as they are, if they fit.
+configuration that of its training. Small weights are stored as they are, and those that were rounded to 8 bits before
+they were judged stay so. Others are stored in 16 bits where that changes no action on any observation of a few nominal
+episodes, so that these episodes are the same to the last step; otherwise as they are, if they fit.
 """
 
 import argparse
@@ -36,6 +36,7 @@ from bcl.runs.results import Results
 from bcl.settings import format_eps, read_toml
 
 MAX_BYTES = 8_000_000
+SMALL = 500_000  # bytes: rounding would save little
 FORMS: tuple[NumberFormat, ...] = ("float16", "int16", "float32")  # the first that changes nothing and fits is taken
 
 
@@ -62,6 +63,9 @@ def smallest(policy: Policy, episodes: int) -> tuple[NumberFormat, bytes, Policy
     if fingerprint(as_loaded := policy_in(rounded)) == fingerprint(policy):
         print(f"int8: {len(rounded):,} bytes, as it was judged")
         return "int8", rounded, as_loaded
+    if len(exact := to_bytes(policy, "float32")) <= SMALL:
+        print(f"float32: {len(exact):,} bytes, as it is")
+        return "float32", exact, policy_in(exact)
     forms = {form: data for form in FORMS if len(data := to_bytes(policy, form)) <= MAX_BYTES}
     stored = {form: policy_in(data) for form, data in forms.items()}
     steps, changed = changed_actions(policy, [*stored.values()], episodes)

@@ -61,6 +61,7 @@ def save_with_head(head: list[list[float]], path: Path) -> Policy:
 def publish(publishing, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Policy]:
     """Judge an agent of CartPole with this head and publish it as zoo:mine, in a zoo of its own."""
     monkeypatch.setattr(zoo, "FOLDER", tmp_path / "zoo")
+    monkeypatch.setattr(publishing, "SMALL", 0)  # this one is, but most tests are of large ones
 
     def call(head: list[list[float]], *more: str) -> Policy:
         policy = save_with_head(head, tmp_path / "p.safetensors")
@@ -136,7 +137,7 @@ def test_the_command_of_a_shipped_agent_makes_one_like_it_from_scratch(name: str
 def test_a_shipped_agent_plays(name: str) -> None:
     policy = bcl.load(f"zoo:{name}")
     assert policy.spec.game
-    pytest.importorskip({"atari": "ale_py", "procgen": "procgen"}[policy.spec.game.engine])
+    pytest.importorskip({"atari": "ale_py", "procgen": "procgen"}.get(policy.spec.game.engine, "gymnasium"))
     env = make_env(policy.spec.game, 1)
     moments = [moment for seed in range(3) for moment in watch(policy, env, None, 0.0, seed=seed, steps=60)]
     assert len({moment.taken for moment in moments}) > 1
@@ -227,6 +228,13 @@ def test_weights_are_rounded_where_nothing_or_no_action_changes(publish, form: s
     assert agent.command == 'bcl train cartpole --note "x"'
     assert agent.returns.keys() == {"0", "0.1"}
     assert int(loaded(torch.zeros(1, 4)).argmax()) == 1
+
+
+def test_small_weights_are_stored_as_they_are(publish, publishing, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(publishing, "SMALL", 10_000)
+    policy = publish(HEADS["float16"])
+    agent = zoo.named("mine")
+    assert (agent.weights, agent.policy, agent.judged) == ("float32", fingerprint(policy), fingerprint(policy))
 
 
 def test_an_agent_that_fits_in_no_form_is_not_published(
