@@ -202,9 +202,7 @@ def video(found: "Video", call: Call) -> None:
 def zoo(found: "Listing", call: Call) -> None:
     print(found)
     if not call.args:
-        first = f"zoo:{found.rows[0]['name']}"
-        print()
-        _print_next("attack", first, "--eps", "10/255", "--episodes", "1")
+        print("\nnext: bcl attack zoo:cartpole-at")
 
 
 def presets(found: "Listing", call: Call) -> None:
