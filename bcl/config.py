@@ -124,8 +124,8 @@ class DqnConfig:
     ramp_steps: Count = 4_000_000
     """Agent step at which the budget reaches its end."""
     precision: Literal["auto", "fp32", "bf16"] = "auto"
-    """Of forward and backward passes; `auto`: bf16 for images on a whole GPU, else fp32. First and last layers stay
-    fp32."""
+    """Of forward and backward passes; `auto`: bf16 for images on a whole GPU or a CPU with bf16 units, else fp32.
+    First and last layers stay fp32."""
     accelerate: Literal["auto", "none", "graphs", "full"] = "auto"
     """On a GPU: `graphs` makes every step one CUDA graph, `full` also compiles the networks; `auto`: compiled where a C
     compiler is there and the run has a million steps or more, else graphs."""
@@ -211,8 +211,8 @@ class PpoConfig:
     exploration_repeat: Count = 1
     """Random actions are held for 1 to this many steps, n or more with probability 1/n."""
     precision: Literal["auto", "fp32", "bf16"] = "auto"
-    """Of forward and backward passes; `auto`: bf16 for images on a whole GPU, else fp32. First and last layers stay
-    fp32."""
+    """Of forward and backward passes; `auto`: bf16 for images on a whole GPU or a CPU with bf16 units, else fp32.
+    First and last layers stay fp32."""
     accelerate: Literal["auto", "none", "graphs", "full"] = "auto"
     """On a GPU: `graphs` makes every step one CUDA graph, `full` also compiles network (not IMPALA in bf16) and loss;
     `auto`: compiled where a C compiler is there and the run has a million steps or more, else graphs."""
@@ -291,8 +291,8 @@ class DistillConfig:
     exploration_repeat: Count = 8
     """Random actions are held for 1 to this many steps, n or more with probability 1/n."""
     precision: Literal["auto", "fp32", "bf16"] = "auto"
-    """Of forward and backward passes; `auto`: bf16 for images on a whole GPU, else fp32. First and last layers stay
-    fp32."""
+    """Of forward and backward passes; `auto`: bf16 for images on a whole GPU or a CPU with bf16 units, else fp32.
+    First and last layers stay fp32."""
     accelerate: Literal["auto", "none", "graphs", "full"] = "auto"
     """On a GPU: `graphs` makes every step one CUDA graph, `full` also compiles the networks (not IMPALA in bf16);
     `auto`: compiled where a C compiler is there and the run has a million steps or more, else graphs."""

@@ -23,6 +23,7 @@ WARM_UP = 2  # eager calls before capturing, in which libraries choose kernels a
 SHARE = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
 MPS = "nvidia-cuda-mps-control"
 Accelerate = Literal["auto", "none", "graphs", "full"]
+BF16_UNITS = ("avx512_bf16", "amx_bf16")  # of x86; on ARM nothing was measured
 WORTH_COMPILING = 1_000_000  # agent steps: compiling takes about a minute
 FEW_IMAGES = 8  # a batch below it gains nothing from a second thread
 # of glibc's malloc.h
@@ -103,10 +104,18 @@ def acceleration(asked: Accelerate, device: torch.device, steps: int) -> Acceler
 def uses_bf16(asked: str, device: torch.device, image: bool) -> bool:
     """What `precision` of a learner's settings means on this device. Not bf16 on a share of a GPU, where training in it
     failed and float32 learned (an H200, PyTorch 2.11; benchmarks/results/gpu-share.json)."""
-    gpu = device.type == "cuda"
-    if asked == "bf16" and gpu and _on_a_share():
+    on_share = device.type == "cuda" and _on_a_share()
+    if asked == "bf16" and on_share:
         raise ConfigError(f"training in bf16 fails on a share of a GPU ({SHARE})", "unset it, or set precision to fp32")
-    return asked == "bf16" or (asked == "auto" and gpu and image and not _on_a_share())
+    if asked != "auto":
+        return asked == "bf16"
+    return image and not on_share and (device.type == "cuda" or cpu_has_bf16())
+
+
+def cpu_has_bf16() -> bool:
+    """Whether the CPU computes in bf16; others convert every number, which takes longer than float32 does."""
+    known = getattr(torch.cpu, "get_capabilities", None)  # older PyTorch does not tell
+    return known is not None and any(known().get(name) for name in BF16_UNITS)
 
 
 def _on_a_share() -> bool:

@@ -105,20 +105,27 @@ def test_kernels_are_quick_only_inside(before, enabled):
 
 
 @pytest.mark.parametrize(
-    ("device", "share", "image", "bf16"),
+    ("device", "share", "units", "image", "bf16"),
     [
-        ("cuda", None, True, True),
-        ("cuda", "100", True, True),
-        ("cuda", "100.0", True, True),
-        ("cuda", "35", True, False),
-        ("cuda", "99.5", True, False),
-        ("cuda", "a third", True, False),
-        ("cuda", None, False, False),
-        ("cpu", None, True, False),
+        ("cuda", None, {}, True, True),
+        ("cuda", "100", {}, True, True),
+        ("cuda", "100.0", {}, True, True),
+        ("cuda", "35", {"avx512_bf16": True}, True, False),
+        ("cuda", "99.5", {}, True, False),
+        ("cuda", "a third", {}, True, False),
+        ("cuda", None, {}, False, False),
+        ("cpu", None, {}, True, False),
+        ("cpu", None, {"avx512_bf16": False, "amx_bf16": False}, True, False),
+        ("cpu", None, {"avx512_bf16": True}, True, True),
+        ("cpu", "35", {"amx_bf16": True}, True, True),  # a share of the GPU says nothing about the CPU
+        ("cpu", None, {"avx512_bf16": True}, False, False),
+        ("cpu", None, None, True, False),
     ],
 )
-def test_automatic_precision_is_half_for_images_on_a_whole_gpu(monkeypatch, device, share, image, bf16):
+def test_automatic_precision_is_half_for_images_where_the_device_has_it(monkeypatch, device, share, units, image, bf16):
+    """`units`: of the CPU; none: PyTorch cannot tell."""
     monkeypatch.setenv(SHARE, share) if share else monkeypatch.delenv(SHARE, raising=False)
+    monkeypatch.setattr(torch.cpu, "get_capabilities", None if units is None else lambda: units, raising=False)
     assert uses_bf16("auto", torch.device(device), image) == bf16
     assert not uses_bf16("fp32", torch.device(device), image)
 

@@ -20,12 +20,12 @@ SIDE = 36  # of images: the smallest that the paper's network can read
 SMALL = DqnConfig(
     steps=400, num_envs=4, batch_size=8, samples_per_step=2, learning_rate=1e-2, gamma=0.5, buffer_size=64,
     replay_initial=16, target_sync=16, exploration_start=0.5, exploration_end=0.5, reward_clamp=0, ramp="linear",
-    ramp_steps=200, log_steps=40, checkpoint_minutes=1e6,
+    ramp_steps=200, log_steps=40, checkpoint_minutes=1e6, precision="fp32",  # on any CPU
 )  # fmt: skip
 
 SMALL_PPO = PpoConfig(
     steps=400, num_envs=4, rollout=10, epochs=2, batch_size=8, learning_rate=1e-2, gamma=0.5, gae_lambda=0.75,
-    normalise_returns=False, ramp="linear", log_steps=40, checkpoint_minutes=1e6,
+    normalise_returns=False, ramp="linear", log_steps=40, checkpoint_minutes=1e6, precision="fp32",
 )  # fmt: skip
 
 

@@ -6,6 +6,7 @@ import dataclasses
 import pytest
 import torch
 
+from bcl import device as machine
 from bcl import losses
 from bcl.attacks import PGD, RIFGSM, CrossEntropy, Margin, MixedPGD, TargetValue
 from bcl.bounds import input_box, margins
@@ -197,7 +198,7 @@ def test_radial_v1_bounds_its_plain_network_by_approach_1(chain):
     settings = resolve_stages("road_runner", recipe="bcl-mos-at")[1][1].dqn
     env, eps, kappa = chain(4, image=True), 1 / 255, 0.6
     policy = Policy(PolicySpec("plain-cnn", env.obs_shape, env.num_actions, env.low, env.high))
-    config = dataclasses.replace(settings, buffer_size=64, num_envs=4, replay_initial=16)
+    config = dataclasses.replace(settings, buffer_size=64, num_envs=4, replay_initial=16, precision="fp32")
     learner = DqnLearner(policy, env, config, AttackConfig(), Task("radial", eps, eps, 0))
     learner._eps.fill_(eps)
     learner._kappa.fill_(kappa)
@@ -283,11 +284,17 @@ def test_bf16_trains_much_like_fp32(make, play, loss, image):
     assert half.norm() / full.norm() == pytest.approx(1, abs=0.05)
 
 
-def test_automatic_precision_is_full_on_a_cpu(make, play):
-    full, auto = make(precision="fp32", world={"image": True}), make(precision="auto", world={"image": True})
-    play(full, 6)
-    play(auto, 6)
-    assert same(weights(full.policy), weights(auto.policy))
+@pytest.mark.parametrize("units", [False, True])
+def test_automatic_precision_on_a_cpu_goes_by_its_units(make, play, monkeypatch, units):
+    monkeypatch.setattr(machine, "cpu_has_bf16", lambda: units)
+    chosen, other = ("bf16", "fp32") if units else ("fp32", "bf16")
+    trained = {}
+    for precision in ("auto", chosen, other):
+        learner = make(precision=precision, world={"image": True})
+        play(learner, 6)
+        trained[precision] = weights(learner.policy)
+    assert same(trained["auto"], trained[chosen])
+    assert not same(trained["auto"], trained[other])
 
 
 # --- step size
