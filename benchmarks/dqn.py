@@ -43,7 +43,7 @@ from provenance import store
 
 from bcl.api.measuring import untrained_policy
 from bcl.config import AttackConfig, DqnConfig, resolve
-from bcl.device import acceleration
+from bcl.device import acceleration, uses_bf16
 from bcl.envs import VectorEnv, make_env
 from bcl.games import AtariGame
 from bcl.learners.dqn import train
@@ -99,6 +99,7 @@ def measure(
         "num_envs": config.num_envs,
         "batch_size": config.batch_size,
         "accelerate": acceleration(config.accelerate, torch.device(device), config.steps),
+        "bf16": uses_bf16(config.precision, torch.device(device), image=True),
         "steps_per_second": meter.steps / meter.elapsed,
         "steps": meter.steps,
         "seconds": meter.elapsed,

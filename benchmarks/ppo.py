@@ -41,7 +41,7 @@ from meter import Meter, emulators_alone, process_peak, table
 from provenance import store
 
 from bcl.config import Config, PpoConfig, resolve
-from bcl.device import acceleration
+from bcl.device import acceleration, uses_bf16
 from bcl.envs import VectorEnv, make_env
 from bcl.learners.learner import Task
 from bcl.learners.ppo import train
@@ -88,6 +88,7 @@ def measure(env: VectorEnv, config: Config, loss: Loss, settings: PpoConfig, dev
         "rollout": settings.rollout,
         "batch_size": settings.batch_size,
         "accelerate": acceleration(settings.accelerate, torch.device(device), settings.steps),
+        "bf16": uses_bf16(settings.precision, torch.device(device), image=True),
         "steps_per_second": meter.steps / meter.elapsed,
         "steps": meter.steps,
         "seconds": meter.elapsed,
