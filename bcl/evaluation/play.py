@@ -318,18 +318,17 @@ class Group:
 
 
 class SearchForm(nn.Module):
-    """What attacks look at: the chain, without a dueling value stream. On a GPU images go through its frozen form, in
+    """What attacks look at: the chain, without a dueling value stream. Images go through its frozen form, on a GPU in
     half precision if fast."""
 
     def __init__(self, policy: Policy, precision: Precision) -> None:
         super().__init__()
         images = len(policy.spec.obs_shape) == 3  # in [0, 1]; half precision would be too coarse for larger numbers
-        on_gpu = policy.device.type == "cuda" and images
         ours = policy.spec.kind != CUSTOM
-        self.is_half = on_gpu and precision == "fast"
+        self.is_half = images and policy.device.type == "cuda" and precision == "fast"
         self.computes_in = torch.float16 if self.is_half else next(policy.parameters()).dtype
         self._chain = policy.chain()
-        if self.is_half or (on_gpu and ours):
+        if self.is_half or (images and ours):
             self._chain = frozen(self._chain, self.computes_in)
             nn.utils.convert_conv2d_weight_memory_format(self._chain, torch.channels_last)
         self.low = policy.low
