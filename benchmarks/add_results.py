@@ -1,4 +1,4 @@
-"""Add scores and certificates that were made later to an agent of the zoo (docs/zoo.md).
+"""Add scores, certificates and searches for a breaking budget that were made later to an agent of the zoo (docs/zoo.md).
 
     bcl attack zoo:NAME --suite paper --starts varied
     python benchmarks/add_results.py NAME [--results runs/zoo-NAME.results]
@@ -13,8 +13,7 @@ from pathlib import Path
 from publish import tables_of_returns
 
 from bcl import zoo
-from bcl.errors import BclError, StoreError
-from bcl.evaluation import read_evaluations
+from bcl.errors import BclError, StoreError, counted
 from bcl.runs import store
 from bcl.runs.results import Results, RowsFolder
 
@@ -34,13 +33,15 @@ def add_results(name: str, folder: Path | None) -> str:
     made = Results(folder) if folder else agent.new_results
     scores = add_rows(made.scores, agent.results.scores, agent.judged)
     certificates = add_rows(made.certificates, agent.results.certificates, agent.judged)
-    if not scores + certificates:
+    searches = add_rows(made.searches, agent.results.searches, agent.judged)
+    if not scores + certificates + searches:
         raise StoreError(f"'{made.path}' has nothing new of zoo:{name}", f"play it with 'bcl attack zoo:{name}'")
     about = agent.folder / zoo.ABOUT
     facts, _, _ = about.read_text().partition("\n[returns]")
-    lines = tables_of_returns(read_evaluations(agent.results.scores, agent.judged), agent.suite)
+    lines = tables_of_returns(agent.results, agent.judged, agent.suite)
     store.write_text(about, "\n".join([facts.rstrip("\n"), *lines, ""]))
-    return f"zoo:{name}: {scores} scores and {certificates} certificates more"
+    found = ((scores, "score"), (certificates, "certificate"), (searches, "search", "searches"))
+    return f"zoo:{name}: {', '.join(counted(*one) for one in found)} more"
 
 
 def main() -> None:

@@ -23,17 +23,18 @@ from pathlib import Path
 import torch
 
 from bcl import zoo
-from bcl.attacks import attacks_named
+from bcl.attacks import attack_label, attacks_named
 from bcl.config import EvaluationConfig, config_from_dict
 from bcl.envs import make_env
-from bcl.errors import BclError, ConfigError, StoreError, WeightsError
-from bcl.evaluation import Evaluation, game_for_evaluation, read_evaluations, watch
+from bcl.errors import BclError, ConfigError, StoreError, WeightsError, counted
+from bcl.evaluation import Breaking, Evaluation, game_for_evaluation, read_breaking, read_evaluations, watch
+from bcl.evaluation.plan import levels_of
 from bcl.policies import Policy
 from bcl.policies.files import NumberFormat, fingerprint, load, to_bytes
 from bcl.runs import store
 from bcl.runs.directory import CONFIG, POLICY
 from bcl.runs.results import Results
-from bcl.settings import format_eps, read_toml
+from bcl.settings import format_eps, format_return, read_toml
 
 MAX_BYTES = 8_000_000
 SMALL = 500_000  # bytes: rounding would save little
@@ -98,9 +99,17 @@ def means(evaluation: Evaluation, attacks: str) -> dict[str, float]:
     return {"0": evaluation.cells[None, 0.0].mean, **lowest}
 
 
-def tables_of_returns(evaluations: Sequence[Evaluation], attacks: str) -> list[str]:
-    """Lines of `agent.toml`, the last ones: returns as the agent was trained, on unlimited levels, from varied starts."""
+def tables_of_returns(results: Results, agent: str, attacks: str) -> list[str]:
+    """Lines of `agent.toml`, the last ones: returns as the agent was trained, on unlimited levels, from varied starts;
+    then at which budget it breaks on each, by the latest search."""
+    evaluations = read_evaluations(results.scores, agent)
+    searches = {
+        (search.conditions.plan.starts, levels_of(search.conditions.plan.game) == "eval"): search
+        for search in read_breaking(results, agent)
+        if search.conditions
+    }
     lines = []
+    breaks = []
     for table, starts, unlimited in (
         ("returns", "game", False),
         ("unlimited", "game", True),
@@ -111,7 +120,17 @@ def tables_of_returns(evaluations: Sequence[Evaluation], attacks: str) -> list[s
             best = max(alike, key=lambda one: len(one.scores))
             lines += ["", f"[{table}]"]
             lines += [f"{json.dumps(eps)} = {mean}" for eps, mean in means(best, attacks).items()]
-    return lines
+        if alike and (search := searches.get((starts, unlimited))):
+            breaks.append(f"{table} = {json.dumps(breaking_budget(search))}")
+    return [*lines, *(["", "[breaks]", *breaks] if breaks else [])]
+
+
+def breaking_budget(search: Breaking) -> str:
+    """The one number of an agent, for people."""
+    eps, attack = search.smallest or (None, None)
+    under = f" under {attack_label(attack)}" if attack else ""
+    tried = counted(len(search.attacks), "attack")
+    return f"{search.shown(eps)} (return below {format_return(search.threshold)}{under}; {tried} tried)"
 
 
 def publish(options: argparse.Namespace) -> Path:
@@ -149,12 +168,14 @@ def publish(options: argparse.Namespace) -> Path:
         "suite": options.suite,
     }
     lines = [f"{key} = {json.dumps(value)}" for key, value in about.items()]
-    lines += tables_of_returns(evaluations, options.suite)
+    lines += tables_of_returns(results, identity, options.suite)
     shutil.rmtree(folder, ignore_errors=True)  # results of an earlier agent
     for _, row in results.scores.read(identity):
         published_results.scores.append(row)
     for _, row in results.certificates.read(identity):
         published_results.certificates.append(row)
+    for _, row in results.searches.read(identity):
+        published_results.searches.append(row)
     store.write_bytes(folder / POLICY, data)
     store.write_text(folder / CONFIG, options.config.read_text())
     store.write_text(folder / zoo.ABOUT, "\n".join([*lines, ""]))  # last: without it nobody sees the agent

@@ -16,13 +16,13 @@ import torch
 import bcl
 from bcl import zoo
 from bcl.api import playing
-from bcl.attacks import FGSM, attack_to_dict
+from bcl.attacks import FGSM, PGD, attack_to_dict
 from bcl.cli.main import functions_of
 from bcl.cli.options import parse
 from bcl.config import EvaluationConfig, config_from_dict, config_from_toml, resolve
 from bcl.envs import make_env
 from bcl.errors import StoreError, WeightsError
-from bcl.evaluation import read_certificates, read_evaluations, watch
+from bcl.evaluation import Breaking, read_certificates, read_evaluations, watch
 from bcl.policies import Policy, PolicySpec
 from bcl.policies.files import fingerprint
 from bcl.runs import store
@@ -292,6 +292,30 @@ def test_scores_from_varied_starts_are_a_column_of_their_own(
     bcl.evaluate(tmp_path / "p.safetensors", suite="quick", eps=[0.1], episodes=2, starts="varied")
     publish(HEADS["int8"])  # with both kinds at once
     assert (zoo.named("mine").returns, zoo.named("mine").varied) == (before, added)
+
+
+def test_an_agent_says_at_which_budget_it_breaks(publish, in_folder: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    publish(HEADS["int8"])
+    adding = importlib.import_module("add_results")
+    assert "breaks at" not in in_folder("zoo")[1]
+    assert bcl.zoo_agents().rows[0]["breaks at"] == ""
+    monkeypatch.setattr("bcl.evaluation.breaking.ROUNDS", 0)
+    for starts in ("game", "varied"):
+        bcl.evaluate("zoo:mine", suite="quick", find_eps=True, threshold=5.0, episodes=2, starts=starts)
+    assert adding.add_results("mine", None) == "zoo:mine: 1 score, 0 certificates, 2 searches more"
+    never = "never (return below 5; 1 attack tried)"
+    assert zoo.named("mine").breaks == {"returns": never, "varied": never}
+    assert f"    breaks at          {never}" in in_folder("zoo")[1]
+    assert [row["breaks at"] for row in bcl.zoo_agents().rows] == [never, never]
+    shutil.rmtree("runs")  # the report has what was published
+    page = in_folder("report", "zoo:mine", "--no-frames")
+    assert page[0] == 0
+    assert Path("runs/zoo-mine.results/report.html").read_text().count("Search for a breaking budget") == 2
+
+
+def test_the_number_at_which_an_agent_breaks_names_the_attack(publishing) -> None:
+    search = Breaking(250.0, 500.0, 20, 0, (PGD(steps=30, step=0.1), FGSM()), True, (0.25, 0.125))
+    assert publishing.breaking_budget(search) == "31.9/255 (return below 250 under FGSM; 2 attacks tried)"
 
 
 def test_attacks_are_held_against_the_certificates_an_agent_was_published_with(

@@ -39,10 +39,12 @@ def zoo_agents(name: str | None = None) -> Listing:
     for agent in map(zoo.named, names):
         about = {"name": agent.folder.name, "game": agent.game, "recipe": agent.recipe}
         for played, within in agent.within.items():
-            rows.append(about | {"suite": agent.suite} | played._asdict() | within)
+            broken_at = agent.broken_at.get(played, "")
+            rows.append(about | {"suite": agent.suite} | played._asdict() | within | {"breaks at": broken_at})
             returns = ", ".join(f"{eps}:{GLUE}{format_return(mean)}" for eps, mean in within.items())
             shown = OTHERWISE.get(played, agent.folder.name)
             lines.append(_wrapped(f"  {shown:<{NAME}}{returns}{GLUE}({agent.suite})", NAME + 2))
+            lines += [_wrapped(f"  {'  breaks at':<{NAME}}{broken_at}", NAME + 2)] if broken_at else []
     return Listing("the zoo", rows, "\n".join(lines), {"agents": rows})
 
 

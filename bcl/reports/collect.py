@@ -229,7 +229,7 @@ def _of_policy(file: Path) -> Collected:
         evaluations=tuple(found),
         proofs=tuple(proof for one in results for proof in _proofs(*one)),
         provenance=(*((k, v) for k, v in about.items() if v), MADE_BY),
-        breaking=_searches(files.results_of(file), identity),
+        breaking=tuple(search for one in results for search in _searches(*one)),
     )
 
 

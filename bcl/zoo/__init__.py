@@ -67,20 +67,28 @@ class ZooAgent:
     """The same on Procgen's unlimited levels; empty: not played, or another game."""
     varied: dict[str, float] = field(default_factory=dict)
     """The same on episodes that begin with random actions; empty: not played."""
+    breaks: dict[str, str] = field(default_factory=dict)
+    """The smallest budget that brings the return below a threshold, for people; by the name of the table above whose
+    episodes were played, where it was looked for."""
 
     @property
     def within(self) -> dict[PlayedOn, dict[str, float]]:
         """The lowest return up to each budget, of every way in which it was played."""
-        columns = {
-            PlayedOn("game", "train" if self.unlimited else ""): self.returns,
-            PlayedOn("game", "eval"): self.unlimited,
-            PlayedOn("varied", ""): self.varied,
-        }
+        columns = {"returns": self.returns, "unlimited": self.unlimited, "varied": self.varied}
         return {
-            played: dict(zip(means, accumulate(means.values(), min), strict=True))
-            for played, means in columns.items()
+            self._played(table): dict(zip(means, accumulate(means.values(), min), strict=True))
+            for table, means in columns.items()
             if means
         }
+
+    @property
+    def broken_at(self) -> dict[PlayedOn, str]:
+        """What `breaks` says of every way in which it was played."""
+        return {self._played(table): found for table, found in self.breaks.items()}
+
+    def _played(self, table: str) -> PlayedOn:
+        levels = {"returns": "train" if self.unlimited else "", "unlimited": "eval", "varied": ""}
+        return PlayedOn("varied" if table == "varied" else "game", levels[table])
 
     @property
     def file(self) -> Path:
