@@ -1,4 +1,4 @@
-"""Networks whose weights do not change any more, in the form that a GPU computes fastest: what attacks look at."""
+"""Networks whose weights do not change any more, in the form that is computed fastest: what attacks look at."""
 
 import copy
 from collections.abc import Sequence
