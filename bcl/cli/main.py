@@ -17,6 +17,7 @@ from typing import Any, NoReturn
 import bcl
 from bcl.api import INTERRUPTED
 from bcl.errors import BclError, ConfigError, did_you_mean
+from bcl.processes import show_warning
 
 # Command -> the function of `bcl` that it calls.
 COMMANDS = {
@@ -104,18 +105,9 @@ codecs.register_error("bcl-plain", _in_ascii)
 
 @contextmanager
 def _plain_warnings() -> Iterator[None]:
-    """Those of this package without the line of code that Python shows with them."""
-    package = os.path.dirname(bcl.__file__) + os.sep
-
-    def show(message: Warning | str, category: type[Warning], filename: str, *rest: Any, **named: Any) -> None:
-        if filename.startswith(package) and sys.stderr is not None:
-            print(f"warning: {message}", file=sys.stderr)
-        else:
-            otherwise(message, category, filename, *rest, **named)
-
+    """Here and in the processes that work for this one."""
     with warnings.catch_warnings():
-        otherwise = warnings.showwarning
-        warnings.showwarning = show
+        warnings.showwarning = show_warning
         yield
 
 
