@@ -4,10 +4,13 @@ import contextlib
 import functools
 import multiprocessing
 import os
+import re
 import signal
 import sys
+import textwrap
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -28,7 +31,10 @@ if TYPE_CHECKING:
     from bcl.experiment.status import Work
     from bcl.runs.directory import Piece
 
-out = Console(soft_wrap=not (sys.stdout and sys.stdout.isatty()))
+WIDE = 10_000  # columns where there is no terminal: no line is broken and no table cut
+NARROW = 40  # columns that lines take at least
+_in_terminal = bool(sys.stdout and sys.stdout.isatty())
+out = Console(soft_wrap=not _in_terminal, width=None if _in_terminal else WIDE)
 err = Console(stderr=True, soft_wrap=True)
 
 SECONDS_PER_LOOK = 1.0
@@ -41,11 +47,26 @@ NAME = 32
 BAR = 10
 YEAR = 365 * 24 * 3600.0  # seconds
 GRACE = 2.0  # seconds for work that was interrupted to end by itself
+# What people copy: a path or a command in quotes (the apostrophe of a genitive is none), and a command to go on with.
+_COPIED = re.compile(r"(?<!\w)'[^']+'|(?<=: )bcl [^;\n]+")
+_GLUE = "\N{NO-BREAK SPACE}"
+
+
+def folded(text: str, to: Console, indent: int = 0) -> str:
+    """As it is; for a terminal in lines that break between words, but not inside what people copy. `indent`: of lines
+    that go on."""
+    if not to.is_terminal:
+        return text
+    glued = _COPIED.sub(lambda found: found[0].replace(" ", _GLUE), text)
+    wrapper = textwrap.TextWrapper(
+        max(NARROW, to.width), subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False
+    )
+    return "\n".join(map(wrapper.fill, glued.splitlines())).replace(_GLUE, " ")
 
 
 def say(line: str) -> None:
     """A line for people, on stderr."""
-    err.print(line, markup=False, highlight=False)
+    err.print(folded(line, err), markup=False, highlight=False)
 
 
 @dataclass(frozen=True)

@@ -59,7 +59,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         if debug:
             raise
         notes = getattr(error, "__notes__", ())
-        print(f"bcl: {error}", *notes, sep="\n", file=sys.stderr)
+        print(_folded(f"bcl: {error}"), *notes, sep="\n", file=sys.stderr)
         sys.exit(USER_MISTAKE)
     except KeyboardInterrupt as stop:
         if arguments is None:  # the process ends: one more Ctrl-C would show a traceback of Python's own end
@@ -67,7 +67,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
                 signal.signal(signal.SIGINT, signal.SIG_IGN)
             except KeyboardInterrupt:  # it came just before; no call stands between it and this clause
                 signal.signal(signal.SIGINT, signal.SIG_IGN)
-        print("bcl: interrupted", *_said(stop), sep="; ", file=sys.stderr)
+        print(_folded("; ".join(map(str, ("bcl: interrupted", *_said(stop))))), file=sys.stderr)
         sys.exit(INTERRUPTED)
     except BrokenPipeError:  # the reader, such as `head`, closed it
         _silence_stdout()
@@ -76,15 +76,21 @@ def main(arguments: list[str] | None = None) -> NoReturn:
             raise
         _silence_stdout()
         where = f" ({error.filename})" if error.filename else ""
-        print(f"bcl: {error.strerror or error}{where}; check paths and space", file=sys.stderr)
+        print(_folded(f"bcl: {error.strerror or error}{where}; check paths and space"), file=sys.stderr)
         sys.exit(USER_MISTAKE)
     except RuntimeError as error:  # PyTorch's, which is not imported here; other processes on the GPU can be the cause
         what = str(error).partition("\n")[0]
         if debug or not what.startswith("CUDA error"):
             raise
-        print(f"bcl: the GPU failed ({what}); give the command again, what was done is kept", file=sys.stderr)
+        print(_folded(f"bcl: the GPU failed ({what}); give the command again, what was done is kept"), file=sys.stderr)
         sys.exit(1)
     sys.exit(0)
+
+
+def _folded(line: str) -> str:
+    from bcl.api import console
+
+    return console.folded(line, console.err)
 
 
 def _said(stop: BaseException | None) -> tuple[Any, ...]:

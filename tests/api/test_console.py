@@ -16,9 +16,36 @@ from bcl.api import console
 from bcl.config import resolve_stages
 from bcl.curriculum_rules import INCUMBENT, Candidate, Decision, Phase
 from bcl.experiment.status import Work, speeds, work_of
+from bcl.reports import tables
+from bcl.result import Table
 from bcl.runs import store
 from bcl.runs.directory import Piece, RunDirectory, StageFolder
 from bcl.settings import parse_settings
+
+LINE = (
+    "the paper's run was stopped; continue with: bcl resume 'my runs/one' --device cpu; or give 'bcl train pong' anew"
+)
+
+
+@pytest.mark.parametrize("width", [40, 60, 80])
+def test_a_terminal_breaks_lines_between_words_and_what_is_copied_stays_whole(width: int) -> None:
+    lines = console.folded(LINE, Console(file=io.StringIO(), force_terminal=True, width=width), 2).split("\n")
+    assert len(lines) > 1
+    assert " ".join(line.strip() for line in lines) == LINE
+    assert all(line.startswith("  ") for line in lines[1:])
+    copied = ("bcl resume 'my runs/one' --device cpu", "'bcl train pong'")
+    assert all(any(command in line for line in lines) for command in copied)
+    assert all(len(line) <= width or line.strip().startswith("bcl resume") for line in lines)
+
+
+def test_without_a_terminal_no_line_is_broken_and_no_table_is_cut(capsys: pytest.CaptureFixture[str]) -> None:
+    assert console.folded(LINE * 10, Console(file=io.StringIO(), width=80)) == LINE * 10
+    name = "a-run-with-a-name-that-tells-all-of-its-settings"
+    cells = (name, *["20 ± 0.35 [19.25, 20.75]"] * 12)
+    tables.print_table(Table(LINE, ("agent", *map(str, range(12))), (cells,), notes=(LINE,)), console.out)
+    title, *drawn, note = capsys.readouterr().out.splitlines()
+    assert (title, note) == (LINE, LINE)
+    assert [cell.strip() for cell in drawn[3].strip("│").split("│")] == [*cells]
 
 
 def test_lines_without_a_terminal(
