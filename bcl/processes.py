@@ -1,4 +1,4 @@
-"""Processes that work for this one: how they start and end."""
+"""Processes that work for this one: how they start, warn and end."""
 
 import contextlib
 import multiprocessing
