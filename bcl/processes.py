@@ -1,11 +1,16 @@
-"""Processes that work for this one: how they start and end."""
+"""Processes that work for this one: how they start, warn and end."""
 
 import contextlib
 import multiprocessing
 import os
 import signal
+import sys
 import threading
+import warnings
 from collections.abc import Iterator
+from typing import TextIO
+
+PACKAGE = os.path.dirname(__file__) + os.sep
 
 
 def die_with_parent() -> None:
@@ -36,6 +41,21 @@ def environment_of_children(threads: int = 0) -> Iterator[None]:
             del os.environ[name]
             if value is not None:
                 os.environ[name] = value
+
+
+def show_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    """For `warnings.showwarning`: one of this package without the line of code that Python shows with it."""
+    own = filename.startswith(PACKAGE)
+    words = f"warning: {message}\n" if own else warnings.formatwarning(message, category, filename, lineno, line)
+    if stream := file or sys.stderr:
+        stream.write(words)
 
 
 def how_it_ended(code: int | None) -> str:

@@ -4,10 +4,13 @@ import contextlib
 import functools
 import multiprocessing
 import os
+import re
 import signal
 import sys
+import textwrap
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -28,24 +31,44 @@ if TYPE_CHECKING:
     from bcl.experiment.status import Work
     from bcl.runs.directory import Piece
 
-out = Console(soft_wrap=not (sys.stdout and sys.stdout.isatty()))
+WIDE = 10_000  # columns where there is no terminal: no line is broken and no table cut
+NARROW = 40  # columns that lines take at least
+_in_terminal = bool(sys.stdout and sys.stdout.isatty())
+out = Console(soft_wrap=not _in_terminal, width=None if _in_terminal else WIDE)
 err = Console(stderr=True, soft_wrap=True)
 
 SECONDS_PER_LOOK = 1.0
 SECONDS_PER_LINE = 30.0
+RECENT = 60.0  # seconds of work by which the time left goes
 SECONDS_TO_TIME = 10.0  # of evaluating: less says little about what is to come
 WHOLE = "the whole run"
+NOT_KNOWN = "time left: not known yet"
 SECONDS_PER_WHOLE = 10.0  # to see how far that is, all scores and metrics of a run are read: a tenth of a second
 # columns of a terminal
 NAME = 32
 BAR = 10
 YEAR = 365 * 24 * 3600.0  # seconds
 GRACE = 2.0  # seconds for work that was interrupted to end by itself
+# What people copy: a path or a command in quotes (the apostrophe of a genitive is none), and a command to go on with.
+_COPIED = re.compile(r"(?<!\w)'[^']+'|(?<=: )bcl [^;\n]+")
+_GLUE = "\N{NO-BREAK SPACE}"
+
+
+def folded(text: str, to: Console, indent: int = 0) -> str:
+    """As it is; for a terminal in lines that break between words, but not inside what people copy. `indent`: of lines
+    that go on."""
+    if not to.is_terminal:
+        return text
+    glued = _COPIED.sub(lambda found: found[0].replace(" ", _GLUE), text)
+    wrapper = textwrap.TextWrapper(
+        max(NARROW, to.width), subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False
+    )
+    return "\n".join(map(wrapper.fill, glued.splitlines())).replace(_GLUE, " ")
 
 
 def say(line: str) -> None:
     """A line for people, on stderr."""
-    err.print(line, markup=False, highlight=False)
+    err.print(folded(line, err), markup=False, highlight=False)
 
 
 @dataclass(frozen=True)
@@ -60,6 +83,8 @@ class Shown:
     numbers: str
     seconds_left: float | None = None
     """Where that is known otherwise than by how fast the share grows."""
+    timed: bool = True
+    """Whether what is to come goes on as now; a training that only fills its memory is faster than later."""
 
     def line(self, left: str, of: str = "") -> str:
         """All of it; `left` is the time left, `of` what the share is of."""
@@ -80,8 +105,8 @@ class Bars:
         )
         self.drawn = Progress(*columns, console=err, transient=True, expand=True, disable=not self.shown)
         self._tasks: dict[str, TaskID] = {}
-        self._first: dict[str, tuple[float, float]] = {}
-        """When each piece was first seen, and how far it was then."""
+        self._seen: dict[str, deque[tuple[float, float]]] = {}
+        """When each piece that is timed was seen of late, and how far it was then."""
         self._printed = time.monotonic()
 
     def __enter__(self) -> Self:
@@ -94,7 +119,7 @@ class Bars:
     def show(self, pieces: Sequence[Shown], of: str = "") -> None:
         """What is under way now; what is not among it any more disappears."""
         for gone in self._tasks.keys() - {piece.key for piece in pieces}:
-            del self._first[gone]
+            self._seen.pop(gone, None)
             self.drawn.remove_task(self._tasks.pop(gone))
         left = {piece.key: self._estimate(piece) for piece in pieces}
         for piece in pieces:
@@ -108,14 +133,27 @@ class Bars:
                 say(piece.line(left[piece.key], of))
 
     def _estimate(self, piece: Shown) -> str:
-        """The time left; empty in the first second, where nothing is known from before."""
-        now = time.monotonic()
-        began, before = self._first.setdefault(piece.key, (now, piece.share))
+        """The time left; empty where that is not known, and in the first second."""
+        if not piece.timed:
+            self._seen.pop(piece.key, None)
+            return ""
         if piece.seconds_left is not None:
             return _left(piece.seconds_left)
-        if now - began < SECONDS_PER_LOOK or piece.share <= before:
-            return ""
-        return _left((now - began) * (1 - piece.share) / (piece.share - before))
+        now = time.monotonic()
+        seen = self._seen.setdefault(piece.key, deque())
+        if not seen or now - seen[-1][0] >= SECONDS_PER_LOOK:
+            seen.append((now, piece.share))
+        while len(seen) > 2 and now - seen[1][0] >= RECENT and seen[1][1] < piece.share:
+            seen.popleft()
+        rate = self.rate(piece.key)
+        return _left((1 - piece.share) / rate) if rate else ""
+
+    def rate(self, key: str) -> float:
+        """By how much the share of a piece grew in a second, of late; 0: that is not known."""
+        seen = self._seen.get(key)
+        if not seen or seen[-1][1] <= seen[0][1]:
+            return 0.0
+        return (seen[-1][1] - seen[0][1]) / (seen[-1][0] - seen[0][0])
 
 
 def _left(seconds: float) -> str:
@@ -179,10 +217,13 @@ class live(Bars):
         self._since = time.time()
         self._watched = shown is not False or lines
         self._looked = time.monotonic()
-        # Of evaluations while nothing trained: seconds, when these were counted, and the passes made before.
+        # Of evaluations while nothing trained, from one look at them to the next: seconds, and the passes made.
         self._evaluating = 0.0
+        self._passes = 0.0
+        # The last look: when it was, the passes by then, and whether there were only evaluations.
         self._passes_at = time.monotonic()
-        self._passes_before: float | None = None
+        self._passes_before = 0.0
+        self._evaluated = False
         self._whole_at = -SECONDS_PER_WHOLE
         self._whole: list[Shown] = []
         self._on_row = on_row
@@ -227,14 +268,16 @@ class live(Bars):
         work = sum(filter(None, self._work_of_others), start=mine)
         known = next(filter(None, map(speeds, (self._run, *self._others))), None)
         if known is None:
-            yield Shown(self._name, self._name, 0.0, "time left: once a run trains")
+            yield Shown(self._name, self._name, 0.0, NOT_KNOWN, timed=False)
             return
-        speed, guessed = known
-        speed = sum(piece.row.get("steps_per_second") or 0.0 for piece in under_way) or speed
-        done, of = work.seconds(speed, self._pass_speed(work, under_way) or guessed)
+        training = [*filter(_trains, under_way)]
+        speed = sum(self.rate(_key(piece)) * piece.of for piece in training)
+        done, of = work.seconds(speed or known.steps, self._pass_speed(work, under_way) or known.passes)
+        timed = bool(speed) or known.now or not training
         best = incumbent(self._run)
-        words = ("about", "at most" if work.at_most else "", best and f"best so far: {best}")
-        yield Shown(self._name, self._name, done / of, ", ".join(filter(None, words)), of - done)
+        about = ("about", "at most" if work.at_most else "") if timed else (NOT_KNOWN,)
+        words = (*about, best and f"best so far: {best}")
+        yield Shown(self._name, self._name, done / of, ", ".join(filter(None, words)), of - done, timed)
 
     @functools.cached_property
     def _work_of_others(self) -> list["Work | None"]:
@@ -245,16 +288,15 @@ class live(Bars):
 
     def _pass_speed(self, work: "Work", under_way: Sequence["Piece"]) -> float | None:
         """That of the evaluations since this began; none: not known."""
-        from bcl.experiment.worker import TRAINING
-
         now = time.monotonic()
-        if self._passes_before is None:
-            self._passes_before = work.passes
-        if under_way and all(piece.doing != TRAINING for piece in under_way):
+        evaluates = bool(under_way) and not any(map(_trains, under_way))
+        if evaluates and self._evaluated:
             self._evaluating += now - self._passes_at
+            self._passes += work.passes - self._passes_before
+        self._evaluated = evaluates
         self._passes_at = now
-        made = work.passes - self._passes_before
-        return made / self._evaluating if made > 0 and self._evaluating >= SECONDS_TO_TIME else None
+        self._passes_before = work.passes
+        return self._passes / self._evaluating if self._passes > 0 and self._evaluating >= SECONDS_TO_TIME else None
 
     def _tell_rows(self) -> None:
         if self._on_row:
@@ -278,11 +320,23 @@ class live(Bars):
 
 def piece_line(piece: "Piece") -> str:
     """One line for `bcl status`; the time left is by the last row of metrics."""
-    rate = piece.row.get("steps_per_second")
+    rate = _shown(piece).timed and piece.row.get("steps_per_second")
     return _shown(piece).line(_left((piece.of - piece.done) / rate) if rate else "")
 
 
+def _key(piece: "Piece") -> str:
+    return f"{piece.name} {piece.doing}"
+
+
+def _trains(piece: "Piece") -> bool:
+    from bcl.experiment.worker import TRAINING
+
+    return piece.doing == TRAINING
+
+
 def _shown(piece: "Piece") -> Shown:
+    from bcl.experiment.status import has_updates
+
     row = piece.row
     words = [f"{piece.doing} {piece.done:,} of {piece.of:,}" if row else piece.doing]
     for name, label in (("return", "return"), ("return_attacked", "attacked"), ("eps", "eps")):
@@ -290,7 +344,8 @@ def _shown(piece: "Piece") -> Shown:
             words.append(f"{label} {format_return(value)}")
     if rate := row.get("steps_per_second"):
         words.append(f"{rate:,.0f} steps/s")
-    return Shown(f"{piece.name} {piece.doing}", piece.name, piece.done / max(piece.of, 1), ", ".join(words))
+    timed = not _trains(piece) or has_updates(row)
+    return Shown(_key(piece), piece.name, piece.done / max(piece.of, 1), ", ".join(words), timed=timed)
 
 
 @contextlib.contextmanager

@@ -7,7 +7,6 @@ import inspect
 import json as to_json
 import os
 import shlex
-import textwrap
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -51,13 +50,17 @@ def watched(call: Call, quiet: bool) -> Iterator[dict[str, Any]]:
         raise KeyboardInterrupt("what is finished is kept, the same command goes on from there") from None
 
 
+def _print(found: object, indent: int = 0) -> None:
+    print(console.folded(str(found), console.out, indent))
+
+
 def _print_next(*words: str | Path) -> None:
     """The command to go on with, as a shell takes it."""
     print(f"next: {shlex.join(['bcl', *map(str, words)])}")
 
 
 def train(found: "Run", call: Call) -> None:
-    print(found)
+    _print(found)
     _print_next("report", found.folder)
 
 
@@ -65,11 +68,7 @@ resume = train
 
 
 def status(found: "RunStatus", call: Call) -> None:
-    wrapper = textwrap.TextWrapper(
-        max(40, console.out.width), subsequent_indent=" " * 6, break_long_words=False, break_on_hyphens=False
-    )
-    for line in str(found).splitlines():
-        print(wrapper.fill(line))
+    _print(found, indent=6)
     _print_next(NEXT[found.state], call.args[0])
 
 
@@ -129,7 +128,7 @@ def certify(found: "Certification", call: Call, *, json: bool = False) -> None:
 def report(found: "Report", call: Call) -> None:
     from bcl.reports.collect import agent_file
 
-    print(found)
+    _print(found)
     about = found.collected
     agent = Path(about.agent)
     if about.state in ("stopped", "at work"):

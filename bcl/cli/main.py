@@ -17,6 +17,7 @@ from typing import Any, NoReturn
 import bcl
 from bcl.api import INTERRUPTED
 from bcl.errors import BclError, ConfigError, did_you_mean
+from bcl.processes import show_warning
 
 # Command -> the function of `bcl` that it calls.
 COMMANDS = {
@@ -58,7 +59,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         if debug:
             raise
         notes = getattr(error, "__notes__", ())
-        print(f"bcl: {error}", *notes, sep="\n", file=sys.stderr)
+        print(_folded(f"bcl: {error}"), *notes, sep="\n", file=sys.stderr)
         sys.exit(USER_MISTAKE)
     except KeyboardInterrupt as stop:
         if arguments is None:  # the process ends: one more Ctrl-C would show a traceback of Python's own end
@@ -66,7 +67,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
                 signal.signal(signal.SIGINT, signal.SIG_IGN)
             except KeyboardInterrupt:  # it came just before; no call stands between it and this clause
                 signal.signal(signal.SIGINT, signal.SIG_IGN)
-        print("bcl: interrupted", *_said(stop), sep="; ", file=sys.stderr)
+        print(_folded("; ".join(map(str, ("bcl: interrupted", *_said(stop))))), file=sys.stderr)
         sys.exit(INTERRUPTED)
     except BrokenPipeError:  # the reader, such as `head`, closed it
         _silence_stdout()
@@ -75,15 +76,21 @@ def main(arguments: list[str] | None = None) -> NoReturn:
             raise
         _silence_stdout()
         where = f" ({error.filename})" if error.filename else ""
-        print(f"bcl: {error.strerror or error}{where}; check paths and space", file=sys.stderr)
+        print(_folded(f"bcl: {error.strerror or error}{where}; check paths and space"), file=sys.stderr)
         sys.exit(USER_MISTAKE)
     except RuntimeError as error:  # PyTorch's, which is not imported here; other processes on the GPU can be the cause
         what = str(error).partition("\n")[0]
         if debug or not what.startswith("CUDA error"):
             raise
-        print(f"bcl: the GPU failed ({what}); give the command again, what was done is kept", file=sys.stderr)
+        print(_folded(f"bcl: the GPU failed ({what}); give the command again, what was done is kept"), file=sys.stderr)
         sys.exit(1)
     sys.exit(0)
+
+
+def _folded(line: str) -> str:
+    from bcl.api import console
+
+    return console.folded(line, console.err)
 
 
 def _said(stop: BaseException | None) -> tuple[Any, ...]:
@@ -104,18 +111,9 @@ codecs.register_error("bcl-plain", _in_ascii)
 
 @contextmanager
 def _plain_warnings() -> Iterator[None]:
-    """Those of this package without the line of code that Python shows with them."""
-    package = os.path.dirname(bcl.__file__) + os.sep
-
-    def show(message: Warning | str, category: type[Warning], filename: str, *rest: Any, **named: Any) -> None:
-        if filename.startswith(package) and sys.stderr is not None:
-            print(f"warning: {message}", file=sys.stderr)
-        else:
-            otherwise(message, category, filename, *rest, **named)
-
+    """Here and in the processes that work for this one."""
     with warnings.catch_warnings():
-        otherwise = warnings.showwarning
-        warnings.showwarning = show
+        warnings.showwarning = show_warning
         yield
 
 

@@ -317,7 +317,7 @@ class Evaluation(Result):
     def beside(self, eps: float, shown: Callable[[Score], str]) -> str:
         """What the agents that training began from have within a budget, as it follows the agent's own."""
         found = [(one.name, shown(lowest(s for s in one.scores if s.eps <= eps))) for one in self.began_from]
-        return f" (began from: {', '.join(f'{name} {score}' for name, score in found)})" if found else ""
+        return f" (start: {', '.join(f'{name} {score}' for name, score in found)})" if found else ""
 
     def further_flags(self, others: "Iterable[Evaluation]") -> "list[Flag]":
         """Flags of other evaluations of this agent alone, on no fewer episodes and the same levels and starts."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from math import ceil
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from bcl.attacks import Attack, attacks_named
 from bcl.config import Config
@@ -197,17 +197,33 @@ def _candidates(stage: StageFolder) -> int:
     return 2 + increments_at(c, first + c.increment * steps / rise_steps(c, steps))
 
 
-def speeds(run: Path) -> tuple[float, float] | None:
-    """Agent steps a second of the last training run that has told them; and about how many passes a second there will
-    be, those of `Work`, made as often as its episodes had steps. On a CPU one for all copies takes as long as acting;
-    on a GPU what acting takes is mostly waiting for other work. None: nothing has trained yet."""
+class Speeds(NamedTuple):
+    """How fast a run works, by what it has told."""
+
+    steps: float
+    """Agent steps a second of the last training run that has told them."""
+    passes: float
+    """About how many there will be a second: those of `Work`, made as often as its episodes had steps."""
+    now: bool
+    """The training run is of a stage that has not ended."""
+
+
+def has_updates(row: Metrics) -> bool:
+    """Whether it tells of training, and not only of play that fills the memory, which is faster."""
+    return bool(row and row.get("updates", 1))
+
+
+def speeds(run: Path) -> Speeds | None:
+    """On a CPU one pass for all copies takes as long as acting; on a GPU what acting takes is mostly waiting for other
+    work. None: nothing has trained yet."""
     told = [*islice(_trainings(run), 2)]
     length = max((_length(*one) for one in told), default=USUAL_LENGTH)  # a training begins with play that explores
     for stage, rows in told:
         for row in reversed(rows):
-            if speed := row.get("steps_per_second"):
+            if (speed := row.get("steps_per_second")) and has_updates(row):
                 acting = stage.config.learner(stage.loss).num_envs * (row.get("share_act") or 1.0)
-                return speed, (GPU_PASSES if _on_gpu(run) else speed / acting) / length
+                passes = (GPU_PASSES if _on_gpu(run) else speed / acting) / length
+                return Speeds(speed, passes, not stage.finished)
     return None
 
 

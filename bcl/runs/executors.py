@@ -13,6 +13,7 @@ import sys
 import time
 import traceback
 import types
+import warnings
 from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from bcl.errors import BclError
-from bcl.processes import die_with_parent, environment_of_children, how_it_ended
+from bcl.processes import die_with_parent, environment_of_children, how_it_ended, show_warning
 
 JudgeBeside = Literal["auto", "on", "off"]
 """Whether a run is judged while the next one trains."""
@@ -270,7 +271,8 @@ class Child:
         self._said: list[BaseException | None] = []
         self._pipe, theirs = context.Pipe()
         # No daemon: those may have no children, and a game may run in processes of its own.
-        self._process = context.Process(target=_work, args=(job, theirs, tidy))
+        plain = warnings.showwarning is show_warning  # as a function it could be anything, which cannot travel
+        self._process = context.Process(target=_work, args=(job, theirs, tidy, plain))
         atexit.register(self.cancel)  # else this process would wait for it before it ends
         with environment_of_children(threads):
             resource_tracker.ensure_running()  # unblocks signals when it begins
@@ -342,8 +344,10 @@ class Child:
         self._process.join(seconds)
 
 
-def _work(job: Job, pipe: Connection, tidy: Callable[[], None] | None) -> None:
+def _work(job: Job, pipe: Connection, tidy: Callable[[], None] | None, plain_warnings: bool) -> None:
     """What the process of a `Child` runs."""
+    if plain_warnings:
+        warnings.showwarning = show_warning
     signals: list[int] = []  # no Event: a second signal inside its `set` would wait for itself
     signal.signal(signal.SIGTERM, lambda number, _: signals.append(number))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes: the first decides

@@ -5,7 +5,7 @@ import os
 import re
 import signal
 import time
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -16,9 +16,36 @@ from bcl.api import console
 from bcl.config import resolve_stages
 from bcl.curriculum_rules import INCUMBENT, Candidate, Decision, Phase
 from bcl.experiment.status import Work, speeds, work_of
+from bcl.reports import tables
+from bcl.result import Table
 from bcl.runs import store
 from bcl.runs.directory import Piece, RunDirectory, StageFolder
 from bcl.settings import parse_settings
+
+LINE = (
+    "the paper's run was stopped; continue with: bcl resume 'my runs/one' --device cpu; or give 'bcl train pong' anew"
+)
+
+
+@pytest.mark.parametrize("width", [40, 60, 80])
+def test_a_terminal_breaks_lines_between_words_and_what_is_copied_stays_whole(width: int) -> None:
+    lines = console.folded(LINE, Console(file=io.StringIO(), force_terminal=True, width=width), 2).split("\n")
+    assert len(lines) > 1
+    assert " ".join(line.strip() for line in lines) == LINE
+    assert all(line.startswith("  ") for line in lines[1:])
+    copied = ("bcl resume 'my runs/one' --device cpu", "'bcl train pong'")
+    assert all(any(command in line for line in lines) for command in copied)
+    assert all(len(line) <= width or line.strip().startswith("bcl resume") for line in lines)
+
+
+def test_without_a_terminal_no_line_is_broken_and_no_table_is_cut(capsys: pytest.CaptureFixture[str]) -> None:
+    assert console.folded(LINE * 10, Console(file=io.StringIO(), width=80)) == LINE * 10
+    name = "a-run-with-a-name-that-tells-all-of-its-settings"
+    cells = (name, *["20 ± 0.35 [19.25, 20.75]"] * 12)
+    tables.print_table(Table(LINE, ("agent", *map(str, range(12))), (cells,), notes=(LINE,)), console.out)
+    title, *drawn, note = capsys.readouterr().out.splitlines()
+    assert (title, note) == (LINE, LINE)
+    assert [cell.strip() for cell in drawn[3].strip("│").split("│")] == [*cells]
 
 
 def test_lines_without_a_terminal(
@@ -62,7 +89,7 @@ def test_the_time_left_of_the_whole_is_shown_while_a_curriculum_judges_its_start
         return capsys.readouterr().err.splitlines()
 
     experiment.create(tmp_path / "new", stages, "cpu", None)
-    assert lines(tmp_path / "new") == ["the whole run: 0%, time left: once a run trains", "choosing: 50%, nominal"]
+    assert lines(tmp_path / "new") == ["the whole run: 0%, time left: not known yet", "choosing: 50%, nominal"]
     experiment.create(tmp_path / "resumed", stages, "cpu", None)
     vanilla = RunDirectory(tmp_path / "resumed").stages()[0]
     store.write_json(vanilla.result_file, {"policy": "p"})
@@ -182,7 +209,7 @@ def test_a_gpu_takes_the_starts_of_multi_many_at_a_time(tmp_path: Path, device: 
     budgets = len({1 / 255, stages[-1][1].curriculum.target})
     assert work.most_passes == 2 * (1 + budgets * (30 + 1 + 2 * (1000 if device == "cpu" else 84)))
     # A pass as long as acting of 128 copies, and 1000 steps an episode.
-    assert speeds(tmp_path) == (640.0, 640 / (128 * 0.5) / 1000 if device == "cpu" else 5000 / 1000)
+    assert speeds(tmp_path) == (640.0, 640 / (128 * 0.5) / 1000 if device == "cpu" else 5000 / 1000, True)
 
 
 @pytest.mark.parametrize(
@@ -200,10 +227,10 @@ def test_episodes_are_taken_to_be_no_longer_than_they_can_be(
         for n, ended in enumerate(episodes, 1)
     ]
     store.write_text(vanilla.path / "metrics.jsonl", "".join(rows))
-    assert speeds(tmp_path) == pytest.approx((160.0, 100 / length))
+    assert speeds(tmp_path) == pytest.approx((160.0, 100 / length, True))
     explores = '{"step": 2000, "episodes": 200, "steps_per_second": 160.0, "share_act": 0.1}\n'
     store.write_text(radial.path / "metrics.jsonl", explores)
-    assert speeds(tmp_path) == pytest.approx((160.0, 100 / length))
+    assert speeds(tmp_path) == pytest.approx((160.0, 100 / length, True))
 
 
 def test_the_time_left_goes_by_how_fast_evaluations_were(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -214,7 +241,9 @@ def test_the_time_left_goes_by_how_fast_evaluations_were(tmp_path: Path, monkeyp
     [vanilla] = RunDirectory(tmp_path).stages()
     store.write_json(vanilla.result_file, {"policy": "p"})
     store.write_text(vanilla.path / "metrics.jsonl", '{"step": 4000, "episodes": 40, "steps_per_second": 100.0}\n')
+    now[0] = -20.0
     view = console.live(tmp_path)
+    view._under_way()  # while it trained
     left = []
     for second, done in ((0, 0), (10, 20), (60, 120)):
         now[0] = second
@@ -249,6 +278,51 @@ def test_a_long_evaluation_tells_how_long_it_will_take(
         "PGD-30 at 3/255: 9% of all, 0:15:10 left, 0 of 13 done",
         "PGD-30 at 3/255: 21",
     ]
+
+
+def test_the_time_left_goes_by_the_last_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    lines: list[str] = []
+    monkeypatch.setattr(console, "say", lines.append)
+    report = console.progress().begin("PGD-10 at 0.1")
+    for second in range(121):
+        now[0] = second
+        report(min(10 * second, 300) + max(0, second - 30), 1000)  # ten times as fast in the first 30 s
+    assert [line.split(", ")[1] for line in lines] == ["0:01:10 left", "0:02:02 left", "0:10:40 left", "0:10:10 left"]
+
+
+def test_a_training_that_fills_its_memory_tells_no_time_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    lines: list[str] = []
+    monkeypatch.setattr(console, "say", lines.append)
+    stages = resolve_stages("acrobot", recipe="radial", settings=parse_settings(["--dqn.steps=4000"]))
+    experiment.create(tmp_path, stages, "cpu", None)
+    vanilla, radial = RunDirectory(tmp_path).stages()
+    store.write_text(vanilla.path / "metrics.jsonl", '{"step": 4000, "updates": 9, "steps_per_second": 100.0}\n')
+    store.write_json(vanilla.result_file, {"policy": "p"})
+    view = console.live(tmp_path)
+    for second in range(1, 130):
+        now[0] = second
+        if second == 60:  # it has filled its memory at 40 steps a second, and goes on at 8
+            filled = '{"step": 2000, "updates": 0, "steps_per_second": 40.0}\n'
+            store.write_text(radial.path / "metrics.jsonl", filled)
+        if second == 80:
+            rows = filled + '{"step": 2600, "updates": 9, "steps_per_second": 20.0}\n'
+            store.write_text(radial.path / "metrics.jsonl", rows)
+        done = 40 * min(second, 60) + 8 * max(0, second - 60)
+        store.write_json(
+            radial.path / "progress.json", {"name": "radial", "doing": "training", "done": done, "of": 4000}
+        )
+        view.tick()
+    whole, piece = lines[::2], lines[1::2]
+    assert [" left" in line for line in piece] == [False, False, True, True]
+    assert ["time left: not known yet" in line for line in whole] == [True, True, False, False]
+    assert [" left, about" in line for line in whole] == [False, False, True, True]
+    assert piece[-1].startswith(f"radial: 72%, {timedelta(seconds=(4000 - 2400 - 8 * 60) // 8)} left")
+    left = [datetime.strptime(line.split(", ")[1], "%H:%M:%S left") for line in (whole[-1], piece[-1])]
+    assert left[0] >= left[1]  # of which it is a part
 
 
 @pytest.mark.parametrize("of", [10**18, 10**30])

@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+import io
 import os
 import pty
 import re
@@ -43,6 +44,16 @@ def test_help_lists_every_command(bcl) -> None:
     assert "  bcl bench {env,attack} [GAME ...] [options]\n      Measure this machine: " in out
     assert "  bcl status RUN\n      Show where a run stands" in out
     assert bcl()[1] == out
+
+
+def test_a_mistake_is_broken_between_words_in_a_terminal_alone(bcl, monkeypatch: pytest.MonkeyPatch) -> None:
+    mistake = ("train", "cartpole", "--recipe", "nonsense")
+    err = bcl(*mistake)[2]
+    assert len(err.splitlines()) == 1
+    monkeypatch.setattr(console, "err", Console(file=io.StringIO(), force_terminal=True, width=60))
+    lines = bcl(*mistake)[2].splitlines()
+    assert max(map(len, lines)) <= 60
+    assert " ".join(lines) == err.strip()
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -511,14 +522,17 @@ def test_a_reader_that_leaves_early_is_no_error() -> None:
     process.wait()
 
 
-def test_the_lines_of_a_status_are_broken_between_words(
+def test_the_lines_of_a_status_are_broken_between_words_in_a_terminal_alone(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     phase = "  at, next: phase 2  10/255  runs nominal 20.95 20.8 21  attacked -18.05 -21 12.4  kept 3  next -> 15/255  12 min"
     found = Listing("mine", [], f"runs/{'long-name-' * 9}: at on pong\n{phase}\n  finished", {})
     monkeypatch.setattr(found.__class__, "state", "finished", raising=False)
-    monkeypatch.setattr(console, "out", Console(width=80))
-    commands.status(found, functools.partial(lambda path: found, Path("mine")))
+    call = functools.partial(lambda path: found, Path("mine"))
+    commands.status(found, call)
+    assert capsys.readouterr().out == f"{found}\nnext: bcl report mine\n"
+    monkeypatch.setattr(console, "out", Console(force_terminal=True, width=80))
+    commands.status(found, call)
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == f"runs/{'long-name-' * 9}:"  # a path stays whole
     assert max(map(len, lines[2:])) <= 80

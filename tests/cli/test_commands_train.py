@@ -68,12 +68,12 @@ def test_a_recipe_from_start_to_end(bcl, recipe: str, stages: list[str]) -> None
     run = Path("runs") / f"cartpole-{recipe}-s5"
     nominal, *lines, verdict, last = out.splitlines()
     attacked = [line for line in lines if line.startswith("mean return")]
-    assert all(line.startswith(("flag ", "began from (vanilla): ")) for line in lines if line not in attacked)
+    assert all(line.startswith(("flag ", "start (vanilla): ")) for line in lines if line not in attacked)
     assert verdict.startswith(f"verdict: {recipe} on CartPole-v1: return ")
     target = {"vanilla": 0.0, "radial": 0.06, "at": 0.06, "sa": 0.1}[recipe]
     assert re.match(r"mean return over 2 episodes without attack: \d", nominal)
     assert all("under the worst attack within" in line for line in attacked)
-    assert all(("(began from: vanilla " in line) == (len(stages) > 1) for line in attacked)
+    assert all(("(start: vanilla " in line) == (len(stages) > 1) for line in attacked)
     budgets = [float(line.split(" within ")[-1].split(":")[0]) for line in attacked]
     assert budgets == ([] if recipe == "vanilla" else [0.03, 0.06, 0.1])
     assert last == f"next: bcl report {run}"

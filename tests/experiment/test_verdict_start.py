@@ -133,9 +133,9 @@ def test_episodes_with_varied_starts_are_not_held_against_those_of_the_game(run:
 def test_it_is_in_the_terminal(run: Path, in_folder: Callable[..., tuple[int, str, str]]) -> None:
     code, out, _ = in_folder("resume", str(run))
     assert code == 0
-    assert "(began from: --init 60 ± 0)" in out
+    assert "(start: --init 60 ± 0)" in out
     assert "flag worse-than-start: " in out
-    assert f"began from (--init): {run / FILE}" in out
+    assert f"start (--init): {run / FILE}" in out
     assert out.count(f"the better choice: {run / FILE}") == 2  # the flag and the verdict
 
 
@@ -182,7 +182,7 @@ def test_judging_a_run_again_judges_its_start(run: Path) -> None:
     assert found.start is not None
     assert [(s.attack, s.eps) for s in found.start.scores] == [(s.attack, s.eps) for s in found.scores]
     assert "worse-than-start" in [flag.name for flag in found.flags]
-    assert f"worst within 0.05: {found.worst_within[0.05].mean:.4g} (began from: --init " in str(found)
+    assert f"worst within 0.05: {found.worst_within[0.05].mean:.4g} (start: --init " in str(found)
     assert found.start.name == "--init"
     assert bcl.evaluate(run / "best" / "policy.safetensors", attacks="pgd-3", eps=0.05, episodes=4).start is None
     assert [e.start is not None for e in collect(run).evaluations] == [True, True]
@@ -251,16 +251,16 @@ def test_both_starts_are_in_the_table_the_page_and_the_terminal(
     markup = page(collect(after_radial))
     for name in ("radial", "vanilla"):
         assert f'<th scope="col">start ({name}), worst within</th>' in markup
-    assert "Gray: the same of what training began from, radial and vanilla." in markup
+    assert "Gray: the same of its start, radial and vanilla." in markup
     [axes] = figures.return_against_budget(evaluation, None, 860).axes
     drawn = {line.get_label(): line for line in axes.get_lines()}
     both = [drawn[f"start ({name}), worst within"] for name in ("radial", "vanilla")]
     assert [line.get_ydata()[0] for line in both] == [one.scores[0].mean for one in evaluation.began_from]
     assert len({str(line._unscaled_dash_pattern) for line in both}) == 2
     _, out, _ = in_folder("resume", str(after_radial))
-    assert f"(began from: radial {evaluation.began_from[0].scores[0]}, vanilla 60 ± 0)" in out
+    assert f"(start: radial {evaluation.began_from[0].scores[0]}, vanilla 60 ± 0)" in out
     for name in ("2-radial", "1-vanilla"):
-        assert f"began from ({name[2:]}): {after_radial / 'stages' / name / 'policy.safetensors'}" in out
+        assert f"start ({name[2:]}): {after_radial / 'stages' / name / 'policy.safetensors'}" in out
 
 
 def test_another_evaluation_and_a_comparison_have_both_starts_too(after_radial: Path, tmp_path: Path) -> None:

@@ -4,10 +4,12 @@ import os
 import signal
 import sys
 import time
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
 from bcl.errors import ConfigError
+from bcl.processes import PACKAGE
 from bcl.runs import store
 
 Stop = Callable[[], bool]
@@ -43,6 +45,11 @@ def meet(folder: Path, partner: str, stop: Stop) -> None:
 
 def note_threads(folder: Path, stop: Stop) -> None:
     store.write_text(folder / "threads", os.environ.get("OMP_NUM_THREADS", "not said"))
+
+
+def warn(folder: Path, stop: Stop) -> None:
+    warnings.warn_explicit("of the package", UserWarning, f"{PACKAGE}device.py", 1)
+    warnings.warn_explicit("of a game", UserWarning, "game.py", 1)
 
 
 def mistake(folder: Path, stop: Stop) -> None:

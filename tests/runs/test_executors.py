@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 
 from bcl.errors import ConfigError
+from bcl.processes import show_warning
 from bcl.runs import executors, store
 from bcl.runs.executors import BackgroundJobs, Executor, InThisProcess, Job, JobFailed, JobKilled, Processes, Watch
 
@@ -76,6 +78,19 @@ def test_processes_share_the_cores_and_leave_the_callers_environment(
     [_] = Processes(2).run([Job(tmp_path, work.note_threads, ())])
     assert (tmp_path / "threads").read_text() == (given or "3")
     assert dict(os.environ) == before
+
+
+@pytest.mark.parametrize("plain", [True, False])
+def test_warnings_in_processes_look_as_those_of_this_one(
+    plain: bool, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if plain:
+        monkeypatch.setattr(warnings, "showwarning", show_warning)
+    list(Processes(1).run([Job(tmp_path, work.warn, ())]))
+    first, *others = capfd.readouterr().err.splitlines()
+    own = "warning: of the package" if plain else "device.py:1: UserWarning: of the package"
+    assert first.endswith(own)
+    assert any(line.endswith("game.py:1: UserWarning: of a game") for line in others)
 
 
 def test_closing_kills_at_once(tmp_path: Path) -> None:
