@@ -76,7 +76,7 @@ def content(agent: Agent) -> bytes:
     if fingerprint(load(agent.file)) != agent.fingerprint:
         what = f"'{agent.file}' is not the agent whose results lie beside it"
         raise StoreError(what, "restore it, or delete the result.json beside it to have it trained again")
-    return agent.file.read_bytes()
+    return store.read_bytes(agent.file)
 
 
 @dataclass(frozen=True)

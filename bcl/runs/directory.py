@@ -551,7 +551,7 @@ class RunDirectory(WorkFolder):
     def digests(self) -> dict[str, str]:
         """Of all that reports read of the stages, by file."""
         found = sorted(path for pattern in REPORTED for path in (self.path / "stages").rglob(pattern))
-        return {self.name_of(path): _digest(path.read_bytes()) for path in found}
+        return {self.name_of(path): _digest(store.read_bytes(path)) for path in found}
 
     def name_of(self, path: Path) -> str:
         """Of a file, within the run."""
@@ -570,7 +570,7 @@ class RunDirectory(WorkFolder):
             path = self.path / name
             if not path.exists():
                 raise StoreError(f"'{path}' is missing", f"restore it, or {way_out}")
-            if _digest(path.read_bytes()) != digest:
+            if _digest(store.read_bytes(path)) != digest:
                 raise StoreError(f"'{path}' was changed since the run {since}", f"restore it, or {way_out}")
 
     def check_device(self, device: str) -> None:

@@ -95,6 +95,11 @@ def write_json(path: Path, value: Mapping[str, Any]) -> None:
     write_text(path, json.dumps(sealed(value), indent=2) + "\n")
 
 
+def read_bytes(path: Path) -> bytes:
+    with clear_reads(path):
+        return path.read_bytes()
+
+
 def read_json(path: Path, hint: str = MADE_AGAIN) -> Json:
     """A JSON object that this package wrote; `hint` says what to do where it is damaged."""
     with clear_reads(path, hint):

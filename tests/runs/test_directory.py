@@ -176,6 +176,19 @@ def test_an_edited_clock_is_refused(tmp_path: Path, sessions: object) -> None:
         stage.on_clock(5.0)
 
 
+@pytest.mark.parametrize("name", ["config.toml", "stages/1-vanilla/config.toml", "stages/2-at/clock.json"])
+def test_a_folder_in_place_of_a_file_is_one_sentence(tmp_path: Path, name: str) -> None:
+    run = RunDirectory.create(tmp_path / "run", stages(), {})
+    Clock(run.stages()[-1])
+    run.finish({"files": run.digests()})
+    run.check_unchanged()
+    file = run.path / name
+    file.unlink()
+    file.mkdir()
+    with pytest.raises(StoreError, match=f"^cannot read '{file}': Is a directory; check the path$"):
+        run.check_unchanged()
+
+
 def test_repeats(tmp_path: Path) -> None:
     repeats = Repeats(tmp_path)
     assert (repeats.exists, repeats.runs(), runs_of(tmp_path)) == (False, [], [RunDirectory(tmp_path)])
