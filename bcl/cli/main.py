@@ -12,11 +12,12 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
+from types import FrameType
 from typing import Any, NoReturn
 
 import bcl
-from bcl.api import INTERRUPTED
 from bcl.errors import BclError, ConfigError, did_you_mean
+from bcl.processes import INTERRUPTED, STOPS, end_all, is_importing
 
 # Command -> the function of `bcl` that it calls.
 COMMANDS = {
@@ -35,10 +36,13 @@ COMMANDS = {
 }
 USER_MISTAKE = 2
 SHELLS = ("bash", "zsh", "fish")
+AGAIN = "give the same command again"
 
 
 def main(arguments: list[str] | None = None) -> NoReturn:
     """Run one command line and exit: 0 done, 1 the GPU failed, 2 a user's mistake, 130 interrupted."""
+    if arguments is None:  # the process is ours
+        _on_stops(_stop)
     words = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in words
     words = [word for word in words if word != "--debug"]
@@ -63,10 +67,10 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     except KeyboardInterrupt as stop:
         if arguments is None:  # the process ends: one more Ctrl-C would show a traceback of Python's own end
             try:
-                signal.signal(signal.SIGINT, signal.SIG_IGN)
+                _on_stops(signal.SIG_IGN)
             except KeyboardInterrupt:  # it came just before; no call stands between it and this clause
-                signal.signal(signal.SIGINT, signal.SIG_IGN)
-        print("bcl: interrupted", *_said(stop), sep="; ", file=sys.stderr)
+                _on_stops(signal.SIG_IGN)
+        print("bcl: interrupted", *(_said(stop) or [AGAIN]), sep="; ", file=sys.stderr)
         sys.exit(INTERRUPTED)
     except BrokenPipeError:  # the reader, such as `head`, closed it
         _silence_stdout()
@@ -84,6 +88,19 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         print(f"bcl: the GPU failed ({what}); give the command again, what was done is kept", file=sys.stderr)
         sys.exit(1)
     sys.exit(0)
+
+
+def _on_stops(handler: Callable[[int, FrameType | None], None] | signal.Handlers) -> None:
+    """What Ctrl-C and SIGTERM do; one that is ignored, such as Ctrl-C of a script's background jobs, stays so."""
+    for number in STOPS:
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, handler)
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    if is_importing(frame):
+        end_all(f"bcl: interrupted; {AGAIN}\n")
+    raise KeyboardInterrupt
 
 
 def _said(stop: BaseException | None) -> tuple[Any, ...]:
