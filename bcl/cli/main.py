@@ -41,8 +41,6 @@ AGAIN = "give the same command again"
 
 def main(arguments: list[str] | None = None) -> NoReturn:
     """Run one command line and exit: 0 done, 1 the GPU failed, 2 a user's mistake, 130 interrupted."""
-    if arguments is None:  # the process is ours
-        _on_stops(_stop)
     words = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in words
     words = [word for word in words if word != "--debug"]
@@ -50,6 +48,8 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="bcl-plain")  # a terminal without Unicode gets plain letters
     try:
+        if arguments is None:  # the process is ours
+            _on_stops(_stop)
         if (here := _working_directory()) not in sys.path:  # user-defined games and attacks are there
             sys.path.append(here)
         command = chosen(words)
