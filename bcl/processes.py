@@ -1,4 +1,4 @@
-"""Processes that work for this one: how they start, warn and end."""
+"""Processes that work for this one, and this one: how they start, warn and end."""
 
 import contextlib
 import multiprocessing
@@ -8,9 +8,12 @@ import sys
 import threading
 import warnings
 from collections.abc import Iterator
+from types import FrameType
 from typing import TextIO
 
 PACKAGE = os.path.dirname(__file__) + os.sep
+INTERRUPTED = 130  # exit code of a command that was stopped by Ctrl-C or SIGTERM
+STOPS = (signal.SIGINT, signal.SIGTERM)
 
 
 def die_with_parent() -> None:
@@ -64,3 +67,20 @@ def how_it_ended(code: int | None) -> str:
         return f"ended without a result (exit code {code or 0})"
     name = signal.Signals(-code).name if -code in list(signal.Signals) else f"signal {-code}"
     return f"was killed by {name}"
+
+
+def is_importing(frame: FrameType | None) -> bool:
+    """Whether a signal came during an import: KeyboardInterrupt there makes NumPy recurse and PyTorch abort."""
+    while frame and frame.f_code.co_filename != "<frozen importlib._bootstrap>":
+        frame = frame.f_back
+    return frame is not None
+
+
+def end_all(message: str) -> None:
+    """End this process and its children, where work cannot be interrupted, such as a game that hangs. Files stay whole:
+    writes are atomic."""
+    for child in multiprocessing.active_children():
+        child.kill()
+    with contextlib.suppress(OSError):
+        os.write(2, ("\x1b[?25h" * os.isatty(2) + message).encode())  # the live view hides the cursor
+    os._exit(INTERRUPTED)

@@ -20,7 +20,6 @@ else:
     # The command line reads the signatures, and its help should not wait seconds for PyTorch.
     Attack = Policy = object
 
-INTERRUPTED = 130  # exit code of a command that was stopped by Ctrl-C
 Where = str | os.PathLike[str]
 """A path, or a `Run`, which stands for its directory."""
 Budgets = float | str | Sequence[float | str]

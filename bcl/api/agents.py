@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from bcl.api import Policy, Where, check, game_of, given, path_of, text
 from bcl.errors import ConfigError, StoreError, WeightsError
 from bcl.games import Game
+from bcl.runs import store
 from bcl.runs.directory import Repeats, RunDirectory
 from bcl.settings import Count, Natural
 
@@ -138,7 +139,7 @@ def policy_file(path: Path) -> Path:
     if runs := Repeats(path).runs():
         raise StoreError(f"'{path}' holds {len(runs)} repeats", f"give one of them, such as {runs[0].path}")
     run = RunDirectory(path)
-    if run.best.exists():
+    if store.exists(run.best):
         return run.best
     if not run.exists:
         raise StoreError(f"'{path}' is not a run directory: it has no config.toml", _instead_of(path))

@@ -2,7 +2,6 @@
 
 import contextlib
 import functools
-import multiprocessing
 import os
 import re
 import signal
@@ -22,9 +21,9 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.table import Column
 
-from bcl.api import INTERRUPTED
 from bcl.api.evaluating import ProgressListener
 from bcl.errors import StoreError
+from bcl.processes import STOPS, end_all, is_importing
 from bcl.settings import format_return
 
 if TYPE_CHECKING:
@@ -353,11 +352,14 @@ def stop_requests(message: str = "") -> Iterator[Callable[[], bool]]:
     """Ctrl-C and SIGTERM ask work to stop at the next good moment; a second one ends it at once. `message` is what
     KeyboardInterrupt says then, and the last line where work does not end by itself."""
     asked: list[int] = []
-    force_exit = threading.Timer(GRACE, _end_all, [f"bcl: interrupted; {message}\n"])
+    last = f"bcl: interrupted; {message}\n"
+    force_exit = threading.Timer(GRACE, end_all, [last])
     force_exit.daemon = True
 
-    def ask(number: int, _: FrameType | None) -> None:
+    def ask(number: int, frame: FrameType | None) -> None:
         if asked:
+            if is_importing(frame):
+                end_all(last)
             if force_exit.ident is None:  # a third one may come
                 force_exit.start()
             raise KeyboardInterrupt(message)
@@ -365,20 +367,10 @@ def stop_requests(message: str = "") -> Iterator[Callable[[], bool]]:
         with contextlib.suppress(OSError):  # not print: the signal may have come in the middle of one
             os.write(2, b"stopping; interrupt again to stop at once\n")
 
-    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, ask) for number in STOPS}
     try:
         yield lambda: bool(asked)
     finally:
         force_exit.cancel()
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def _end_all(message: str) -> None:
-    """End this process and its children, where work ignores the interrupt, such as a game that hangs. Files stay whole:
-    writes are atomic."""
-    for child in multiprocessing.active_children():
-        child.kill()
-    with contextlib.suppress(OSError):
-        os.write(2, ("\x1b[?25h" * err.is_terminal + message).encode())  # the live view hides the cursor
-    os._exit(INTERRUPTED)

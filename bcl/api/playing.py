@@ -39,6 +39,7 @@ from bcl.experiment import worker
 from bcl.experiment.learned_adversary import ready
 from bcl.games import REFERENCE_NOOPS, Game
 from bcl.policies import Policy, files
+from bcl.runs import store
 from bcl.runs.directory import Agent, Piece, RunDirectory
 from bcl.runs.executors import Job, Watch
 from bcl.runs.results import CertificatesFolder, Results, RowsFolder, ScoresFolder
@@ -116,8 +117,8 @@ def _target_of_path(path: Path, device: str) -> Target:
         target = _target_of_policy(policy, results, str(path))
         return _as_published(target, agent) if (agent := zoo.find(path)) else target
     began_from = run.began_from(trained=files.fingerprint(policy))
-    known = [one for one in began_from if one[1].file.exists()]
-    missing = [str(start.file) for _, start in began_from if not start.file.exists()]
+    known = [one for one in began_from if store.exists(one[1].file)]
+    missing = [str(start.file) for _, start in began_from if not store.exists(start.file)]
     config = run.config
     defaults = config.evaluation
     if run.reached > 0:  # its verdict's budget, which may not be one of the game's

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import bcl
 from bcl.api import Where, console
 from bcl.errors import StoreError, counted
+from bcl.runs import store
 from bcl.runs.directory import Repeats, RunDirectory
 from bcl.settings import format_eps
 
@@ -135,7 +136,7 @@ def report(found: "Report", call: Call) -> None:
         _print_next(NEXT[about.state], about.source)
     elif agent_file(agent):
         _print_next("video" if about.evaluations else "attack", agent)
-    elif (last := RunDirectory(agent).stages()[-1].policy).exists():  # the best one was copied from it
+    elif store.exists(last := RunDirectory(agent).stages()[-1].policy):  # the best one was copied from it
         _print_next("attack", last)
     else:
         print(f"next: copy the run again with all its files, '{agent}' has no best policy")
@@ -154,7 +155,6 @@ def compare(
         figure: Also draw it: a png, svg or pdf file.
     """
     from bcl.reports import figures, tables
-    from bcl.runs import store
 
     file = Path(figure) if figure else None
     if file:  # before a reader of the tables closes the pipe

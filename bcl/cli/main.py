@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
+from types import FrameType
 from typing import Any, NoReturn
 
 import bcl
-from bcl.api import INTERRUPTED
 from bcl.errors import BclError, ConfigError, did_you_mean
-from bcl.processes import show_warning
+from bcl.processes import INTERRUPTED, STOPS, end_all, is_importing, show_warning
 
 # Command -> the function of `bcl` that it calls.
 COMMANDS = {
@@ -36,6 +36,7 @@ COMMANDS = {
 }
 USER_MISTAKE = 2
 SHELLS = ("bash", "zsh", "fish")
+AGAIN = "give the same command again"
 
 
 def main(arguments: list[str] | None = None) -> NoReturn:
@@ -47,6 +48,8 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="bcl-plain")  # a terminal without Unicode gets plain letters
     try:
+        if arguments is None:  # the process is ours
+            _on_stops(_stop)
         if (here := _working_directory()) not in sys.path:  # user-defined games and attacks are there
             sys.path.append(here)
         command = chosen(words)
@@ -64,10 +67,10 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     except KeyboardInterrupt as stop:
         if arguments is None:  # the process ends: one more Ctrl-C would show a traceback of Python's own end
             try:
-                signal.signal(signal.SIGINT, signal.SIG_IGN)
+                _on_stops(signal.SIG_IGN)
             except KeyboardInterrupt:  # it came just before; no call stands between it and this clause
-                signal.signal(signal.SIGINT, signal.SIG_IGN)
-        print(_folded("; ".join(map(str, ("bcl: interrupted", *_said(stop))))), file=sys.stderr)
+                _on_stops(signal.SIG_IGN)
+        print(_folded("; ".join(map(str, ("bcl: interrupted", *(_said(stop) or [AGAIN]))))), file=sys.stderr)
         sys.exit(INTERRUPTED)
     except BrokenPipeError:  # the reader, such as `head`, closed it
         _silence_stdout()
@@ -91,6 +94,19 @@ def _folded(line: str) -> str:
     from bcl.api import console
 
     return console.folded(line, console.err)
+
+
+def _on_stops(handler: Callable[[int, FrameType | None], None] | signal.Handlers) -> None:
+    """What Ctrl-C and SIGTERM do; one that is ignored, such as Ctrl-C of a script's background jobs, stays so."""
+    for number in STOPS:
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, handler)
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    if is_importing(frame):
+        end_all(f"bcl: interrupted; {AGAIN}\n")
+    raise KeyboardInterrupt
 
 
 def _said(stop: BaseException | None) -> tuple[Any, ...]:

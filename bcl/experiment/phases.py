@@ -353,7 +353,7 @@ class OverlappedRuns:
         run = ahead.run
         if ahead.parent:
             self.discard_guesses(run, ahead.parent)
-            if run.path.exists() and not run.began_ahead():
+            if store.exists(run.path) and not run.began_ahead():
                 return
             store.write_json(run.ahead_file, {"parent": ahead.parent})
         self._begin(run, ahead.order)
@@ -382,7 +382,7 @@ class OverlappedRuns:
 
     def _begin(self, run: TrainingFolder, order: TrainingOrder) -> None:
         """Unless it is trained already."""
-        if not run.finished or run.checkpoint.exists():
+        if not run.finished or store.exists(run.checkpoint):
             self._dispatcher.say_if_continued(run, order)
             self.background.begin(Job(run.path, worker.train, (replace(order, cells=(), along=()),)))
 

@@ -254,7 +254,7 @@ def share_median(stages: Sequence[StageFolder]) -> None:
     names = [stage.run.name for stage in stages]
     median = replace(outcomes[middle], run=names[middle])
     about = asdict(median) | {"final_scores": dict(zip(names, finals, strict=True))}
-    weights = stages[middle].policy.read_bytes()
+    weights = store.read_bytes(stages[middle].policy)
     for stage in stages:
         store.write_bytes(stage.median.policy, weights)
         stage.median.finish(about)  # last: it says that the median is there

@@ -340,7 +340,7 @@ def learning_flag(run: TrainingFolder) -> Flag | None:
     """
     if not run.finished or run.parent:
         return None
-    if not run.metrics_file.exists():
+    if not store.exists(run.metrics_file):
         return Flag(UNKNOWN_LEARNING, f"its {run.metrics_file.name} is missing, so whether it learned cannot be told")
     rows = run.metrics()
     found = first_and_last(rows)

@@ -76,7 +76,7 @@ def content(agent: Agent) -> bytes:
     if fingerprint(load(agent.file)) != agent.fingerprint:
         what = f"'{agent.file}' is not the agent whose results lie beside it"
         raise StoreError(what, "restore it, or delete the result.json beside it to have it trained again")
-    return agent.file.read_bytes()
+    return store.read_bytes(agent.file)
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ class Dispatcher:
         """The folders in the order of `orders`, each when it is done; closing cancels the others."""
         jobs = dict[Path, Job]()
         for run, order in orders:
-            if not run.finished or run.checkpoint.exists() or self.missing_of(run, order):
+            if not run.finished or store.exists(run.checkpoint) or self.missing_of(run, order):
                 jobs[run.path] = Job(run.path, train, (order,))
             self.say_if_continued(run, order)
         working = self.executor.run([*jobs.values()], self.watch)
@@ -109,7 +109,7 @@ class Dispatcher:
 
     def say_if_continued(self, run: TrainingFolder, order: TrainingOrder) -> None:
         """That a run is not begun anew."""
-        if run.checkpoint.exists():
+        if store.exists(run.checkpoint):
             learner = order.config.learner(order.task.loss)
             refill = not isinstance(learner, PpoConfig) and not learner.checkpoint_replay
             self.watch.say(f"{order.name}: continues from its checkpoint{REFILL if refill else ''}")
@@ -438,7 +438,7 @@ def _untrained(parent: Policy | None, config: Config, task: Task, env: VectorEnv
 
 
 def _read_checkpoint(path: Path, identity: _Identity, device: str) -> dict[str, Any] | None:
-    if not path.exists():
+    if not store.exists(path):
         return None
     again = f"delete it to have '{path.parent}' trained from its start"
     try:

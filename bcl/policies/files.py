@@ -87,7 +87,8 @@ def _unpacked(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 
 def is_policy(path: Path) -> bool:
     """Whether this is a policy file, or an agent of the zoo."""
-    return path.is_file() or zoo.find(path) is not None
+    with store.clear_reads(path):
+        return path.is_file() or zoo.find(path) is not None
 
 
 def results_of(path: Path) -> Results:
@@ -159,9 +160,9 @@ def _load(path: Path) -> Policy:
 
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
     hint = "give a .safetensors file that bcl wrote, or convert a foreign one with 'bcl import'"
-    if path.is_dir():
-        raise WeightsError(f"'{path}' is a directory, not a weights file", hint)
     try:
+        if path.is_dir():
+            raise WeightsError(f"'{path}' is a directory, not a weights file", hint)
         if not path.exists():
             raise WeightsError(f"'{path}' does not exist", "check the path")
         with safetensors.safe_open(path, framework="pt") as file:

@@ -27,6 +27,7 @@ from bcl.policies import Policy, files
 from bcl.policies.files import fingerprint, is_policy, load
 from bcl.reports.history import Timeline, read_timeline
 from bcl.reports.published import PublishedRow, result_for
+from bcl.runs import store
 from bcl.runs.directory import Agent, Repeats, RunDirectory
 from bcl.runs.results import Flag, Results
 from bcl.settings import difference, format_return, setting_line
@@ -118,7 +119,7 @@ def agent_file(path: Path) -> Path | None:
     if is_policy(path):
         return path
     run = RunDirectory(shown_run(path))
-    return run.best if run.finished and run.best.exists() else None
+    return run.best if run.finished and store.exists(run.best) else None
 
 
 def results_of(path: Path) -> Results:

@@ -127,7 +127,7 @@ def _write(path: Path, about: dict[str, Any], frames: Frames) -> None:
 
 def _read(path: Path, about: dict[str, Any]) -> Frames | None:
     """What was kept, if it is of this agent; anything else is made again."""
-    if not path.exists():
+    if not store.exists(path):
         return None
     try:
         with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as file:

@@ -132,7 +132,7 @@ class WorkFolder:
 
     @property
     def finished(self) -> bool:
-        return self.result_file.exists()
+        return store.exists(self.result_file)
 
     def result(self) -> Json:
         """What came out; empty before the work has ended."""
@@ -369,7 +369,7 @@ class StageFolder(TrainingFolder):
     @property
     def _unused_file(self) -> Path:
         before = self.path / UNUSED_BEFORE
-        return before if before.exists() else self.path / UNUSED
+        return before if store.exists(before) else self.path / UNUSED
 
     def _given_up(self) -> list[Json]:
         return list(store.read_if_there(self._unused_file).get("runs", []))
@@ -422,8 +422,8 @@ class RunDirectory(WorkFolder):
     def open(path: Path) -> "RunDirectory":
         """A run that can be read and continued; anything else is refused."""
         _config_text(path)
-        if not (path / RUN).exists():
-            if (path / "stages").exists():
+        if not store.exists(path / RUN):
+            if store.exists(path / "stages"):
                 raise StoreError(f"'{path}' has no {RUN}", COPY_AGAIN)
             raise StoreError(f"'{path}' is a part of a run", "give the run's own directory")
         return RunDirectory(path)
@@ -431,7 +431,7 @@ class RunDirectory(WorkFolder):
     @staticmethod
     def around(file: Path) -> "RunDirectory | None":
         """The run that a file lies in."""
-        return next((RunDirectory(folder) for folder in file.parents if (folder / RUN).exists()), None)
+        return next((RunDirectory(folder) for folder in file.parents if store.exists(folder / RUN)), None)
 
     @staticmethod
     def inside(folder: Path) -> list["RunDirectory"]:
@@ -464,7 +464,7 @@ class RunDirectory(WorkFolder):
 
     @property
     def exists(self) -> bool:
-        return (self.path / CONFIG).exists()
+        return store.exists(self.path / CONFIG)
 
     @functools.cached_property
     def config(self) -> Config:
@@ -551,7 +551,7 @@ class RunDirectory(WorkFolder):
     def digests(self) -> dict[str, str]:
         """Of all that reports read of the stages, by file."""
         found = sorted(path for pattern in REPORTED for path in (self.path / "stages").rglob(pattern))
-        return {self.name_of(path): _digest(path.read_bytes()) for path in found}
+        return {self.name_of(path): _digest(store.read_bytes(path)) for path in found}
 
     def name_of(self, path: Path) -> str:
         """Of a file, within the run."""
@@ -568,9 +568,9 @@ class RunDirectory(WorkFolder):
     def _check_digests(self, digests: Mapping[str, str] | None, since: str, way_out: str) -> None:
         for name, digest in (digests or {}).items():
             path = self.path / name
-            if not path.exists():
+            if not store.exists(path):
                 raise StoreError(f"'{path}' is missing", f"restore it, or {way_out}")
-            if _digest(path.read_bytes()) != digest:
+            if _digest(store.read_bytes(path)) != digest:
                 raise StoreError(f"'{path}' was changed since the run {since}", f"restore it, or {way_out}")
 
     def check_device(self, device: str) -> None:
@@ -617,7 +617,7 @@ class Repeats(WorkFolder):
 
     @property
     def exists(self) -> bool:
-        return (self.path / REPEATS).is_file()
+        return store.exists(self.path / REPEATS)
 
     def folder(self, seed: int) -> Path:
         """Where the run with this seed is made."""

@@ -95,6 +95,17 @@ def write_json(path: Path, value: Mapping[str, Any]) -> None:
     write_text(path, json.dumps(sealed(value), indent=2) + "\n")
 
 
+def exists(path: Path) -> bool:
+    """Whether there is such a file or folder; Path's raises PermissionError in a folder that may not be searched."""
+    with clear_reads(path):
+        return path.exists()
+
+
+def read_bytes(path: Path) -> bytes:
+    with clear_reads(path):
+        return path.read_bytes()
+
+
 def read_json(path: Path, hint: str = MADE_AGAIN) -> Json:
     """A JSON object that this package wrote; `hint` says what to do where it is damaged."""
     with clear_reads(path, hint):
@@ -103,7 +114,7 @@ def read_json(path: Path, hint: str = MADE_AGAIN) -> Json:
 
 def read_if_there(path: Path) -> Json:
     """`read_json`, or nothing where there is no such file."""
-    return read_json(path) if path.exists() else {}
+    return read_json(path) if exists(path) else {}
 
 
 def sealed(value: Mapping[str, Any]) -> Json:
@@ -130,9 +141,7 @@ def _checksum(content: Json) -> str:
 
 def once(path: Path, compute: Callable[[], Mapping[str, Any]]) -> Json:
     """The stored result, computed and stored first where there is none."""
-    with clear_reads(path):
-        done = path.exists()
-    if not done:
+    if not exists(path):
         write_json(path, compute())
     return read_json(path)
 
@@ -178,8 +187,7 @@ def keep_metrics(path: Path, keep: Callable[[Json], bool]) -> None:
 
 def read_metrics(path: Path) -> list[Json]:
     """All complete rows; a last line that ends before its row does was cut by a crash and is ignored."""
-    with clear_reads(path):
-        data = path.read_bytes() if path.exists() else b""
+    data = read_bytes(path) if exists(path) else b""
     *lines, last = data.split(b"\n")
     if not _is_torn(last):  # but its newline is damaged
         lines.append(last)

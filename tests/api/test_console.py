@@ -1,9 +1,11 @@
 """What the terminal shows of work under way, and how Ctrl-C asks it to stop."""
 
+import importlib
 import io
 import os
 import re
 import signal
+import sys
 import time
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -380,3 +382,15 @@ def test_a_second_request_ends_at_once() -> None:
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_a_second_request_during_an_import_raises_nothing_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(console, "end_all", lambda message: said.append(message) or sys.exit())
+    (tmp_path / "interrupted.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n" * 2)
+    monkeypatch.syspath_prepend(tmp_path)
+    with console.stop_requests("continue"), pytest.raises(SystemExit):
+        importlib.import_module("interrupted")
+    assert said == ["bcl: interrupted; continue\n"]

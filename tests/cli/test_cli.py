@@ -482,7 +482,30 @@ def test_interrupt_exits_130(bcl, monkeypatch: pytest.MonkeyPatch) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("bcl.cli.main.chosen", interrupt)
-    assert bcl("presets")[0] == 130
+    assert bcl("presets") == (130, "", "bcl: interrupted; give the same command again\n")
+
+
+SIGNALLED_WHILE_IMPORTED = """import os, signal
+try:
+    os.kill(os.getpid(), signal.{signal})
+except KeyboardInterrupt:
+    raise RecursionError from None  # what NumPy makes of it
+os.write(1, b"went on")
+os._exit(0)
+"""
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+@pytest.mark.parametrize("ignored", [False, True])
+def test_a_signal_while_pytorch_is_imported_is_one_sentence(tmp_path: Path, name: str, ignored: bool) -> None:
+    (tmp_path / "torch.py").write_text(SIGNALLED_WHILE_IMPORTED.format(signal=name))
+    before = "SIG_IGN" if ignored else "default_int_handler" if name == "SIGINT" else "SIG_DFL"
+    code = f"import signal\nsignal.signal(signal.{name}, signal.{before})\nfrom bcl.cli.main import main\nmain()"
+    words = [sys.executable, "-c", code, "train", "cartpole", "--out", "run"]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    expected = (0, "went on", "") if ignored else (130, "", "bcl: interrupted; give the same command again\n")
+    assert (done.returncode, done.stdout, done.stderr) == expected
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_gpu_that_fails_is_one_sentence(bcl, monkeypatch: pytest.MonkeyPatch) -> None:

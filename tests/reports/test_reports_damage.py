@@ -63,16 +63,25 @@ class Whole:
         }
         self.told = tell(group)
 
-    def after(self, name: str, damaged: bytes | None, ask: Callable[[Path], Any]) -> Any:
-        """What is told once a file holds other bytes, or is gone: a BclError's sentence, or the answer."""
+    def after(self, name: str, damaged: bytes | str | None, ask: Callable[[Path], Any]) -> Any:
+        """What is told once a file holds other bytes, is a folder or a link to text, or is gone: a BclError's sentence,
+        or the answer."""
         path = self.group / name
         try:
-            path.unlink() if damaged is None else path.write_bytes(damaged)
+            path.unlink()
+            if isinstance(damaged, bytes):
+                path.write_bytes(damaged)
+            elif damaged is not None:
+                path.symlink_to(damaged) if damaged else path.mkdir()
             return ask(self.group)
         except BclError as error:
+            assert error.hint
             assert "\n" not in str(error)
             return str(error)
         finally:
+            if path.is_dir():
+                path.rmdir()
+            path.unlink(missing_ok=True)
             path.write_bytes(self.files[name])
 
 
@@ -196,6 +205,18 @@ def test_a_file_that_is_gone_or_cut_is_told_or_changes_nothing(whole: Whole, sha
             assert (found[-1].proofs, found[:-1]) == ((), whole.told[:-1])
         else:
             assert isinstance(found, str) or found == whole.told, name
+
+
+# Reading the last one fails with EIO, as on a broken disk; no permission would stop root.
+@pytest.mark.parametrize("other", ["", "nowhere", "/proc/self/mem"], ids=["folder", "dangling link", "unreadable"])
+def test_what_is_no_file_in_place_of_one_is_told_or_changes_nothing(whole: Whole, other: str) -> None:
+    for name in whole.files:
+        found = whole.after(name, other, tell)
+        if name in (f"{AT}/clock.json", f"{AT}/config.toml", "seed0/stages/1-vanilla/metrics.jsonl"):
+            said = "is missing" if other == "nowhere" else "cannot read"
+            assert said in found
+            assert f"{name}'" in found
+    assert tell(whole.group) == whole.told
 
 
 @pytest.fixture

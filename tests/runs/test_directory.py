@@ -1,9 +1,11 @@
 """The run directory: made, opened, refused, listed; and those of version 0.1."""
 
 import ast
+import errno
 import json
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -174,6 +176,46 @@ def test_an_edited_clock_is_refused(tmp_path: Path, sessions: object) -> None:
     stage.clock.write_text(json.dumps({"seconds": 1.0, "sessions": sessions}))
     with pytest.raises(StoreError, match=r"clock\.json' does not fit \("):
         stage.on_clock(5.0)
+
+
+@pytest.mark.parametrize("name", ["config.toml", "stages/1-vanilla/config.toml", "stages/2-at/clock.json"])
+def test_a_folder_in_place_of_a_file_is_one_sentence(tmp_path: Path, name: str) -> None:
+    run = RunDirectory.create(tmp_path / "run", stages(), {})
+    Clock(run.stages()[-1])
+    run.finish({"files": run.digests()})
+    run.check_unchanged()
+    file = run.path / name
+    file.unlink()
+    file.mkdir()
+    with pytest.raises(StoreError, match=f"^cannot read '{file}': Is a directory; check the path$"):
+        run.check_unchanged()
+
+
+def test_a_run_in_a_folder_that_may_not_be_searched_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = RunDirectory.create(tmp_path / "run", stages(), {})
+    stage = run.stages()[-1]
+
+    def denied(path: Path, **_: object) -> os.stat_result:  # no permission would stop root
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "stat", denied)
+    asks: list[Callable[[], object]] = [
+        lambda: runs_of(run.path),
+        lambda: RunDirectory.open(run.path),
+        lambda: RunDirectory.around(run.best),
+        lambda: run.exists,
+        lambda: run.finished,
+        run.result,
+        run.check_unchanged,
+        stage.metrics,
+        stage.wall_seconds,
+        stage.unused_training,
+    ]
+    for ask in asks:
+        with pytest.raises(StoreError, match=r"^cannot read '.*': Permission denied; check the path$"):
+            ask()
 
 
 def test_repeats(tmp_path: Path) -> None:
