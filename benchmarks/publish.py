@@ -121,16 +121,19 @@ def tables_of_returns(results: Results, agent: str, attacks: str) -> list[str]:
             lines += ["", f"[{table}]"]
             lines += [f"{json.dumps(eps)} = {mean}" for eps, mean in means(best, attacks).items()]
         if alike and (search := searches.get((starts, unlimited))):
-            breaks.append(f"{table} = {json.dumps(breaking_budget(search))}")
+            breaks.append(f"{table} = {json.dumps(breaking_budget(search, best))}")
     return [*lines, *(["", "[breaks]", *breaks] if breaks else [])]
 
 
-def breaking_budget(search: Breaking) -> str:
-    """The one number of an agent, for people."""
-    eps, attack = search.smallest or (None, None)
+def breaking_budget(search: Breaking, evaluation: Evaluation) -> str:
+    """The one number of an agent, for people. A score may be below the threshold at a smaller budget than the search
+    found: of a learned adversary, with which nothing is searched."""
+    found = [search.smallest] if search.smallest else []
+    found += [(s.eps, s.attack) for s in evaluation.scores if s.attack and s.mean < search.threshold]
+    eps, attack = min(found, key=lambda one: one[0], default=(None, None))
     under = f" under {attack_label(attack)}" if attack else ""
     tried = counted(len(search.attacks), "attack")
-    return f"{search.shown(eps)} (return below {format_return(search.threshold)}{under}; {tried} tried)"
+    return f"{search.shown(eps)} (return below {format_return(search.threshold)}{under}; searched with {tried})"
 
 
 def publish(options: argparse.Namespace) -> Path:

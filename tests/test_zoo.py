@@ -1,5 +1,6 @@
 """The zoo: every agent that is shipped is what it says; mistakes and damage are told; agents can be published."""
 
+import dataclasses
 import importlib
 import shlex
 import shutil
@@ -16,13 +17,13 @@ import torch
 import bcl
 from bcl import zoo
 from bcl.api import playing
-from bcl.attacks import FGSM, PGD, attack_to_dict
+from bcl.attacks import FGSM, PGD, Attack, Learned, attack_to_dict
 from bcl.cli.main import functions_of
 from bcl.cli.options import parse
 from bcl.config import EvaluationConfig, config_from_dict, config_from_toml, resolve
 from bcl.envs import make_env
 from bcl.errors import StoreError, WeightsError
-from bcl.evaluation import Breaking, read_certificates, read_evaluations, watch
+from bcl.evaluation import Breaking, Evaluation, Score, read_certificates, read_evaluations, watch
 from bcl.policies import Policy, PolicySpec
 from bcl.policies.files import fingerprint
 from bcl.runs import store
@@ -303,7 +304,7 @@ def test_an_agent_says_at_which_budget_it_breaks(publish, in_folder: Cli, monkey
     for starts in ("game", "varied"):
         bcl.evaluate("zoo:mine", suite="quick", find_eps=True, threshold=5.0, episodes=2, starts=starts)
     assert adding.add_results("mine", None) == "zoo:mine: 1 score, 0 certificates, 2 searches more"
-    never = "never (return below 5; 1 attack tried)"
+    never = "never (return below 5; searched with 1 attack)"
     assert zoo.named("mine").breaks == {"returns": never, "varied": never}
     assert f"    breaks at          {never}" in in_folder("zoo")[1]
     assert [row["breaks at"] for row in bcl.zoo_agents().rows] == [never, never]
@@ -313,9 +314,22 @@ def test_an_agent_says_at_which_budget_it_breaks(publish, in_folder: Cli, monkey
     assert Path("runs/zoo-mine.results/report.html").read_text().count("Search for a breaking budget") == 2
 
 
+def score_of(attack: Attack | None, eps: float, mean: float) -> Score:
+    return Score(attack, eps, (mean,), (9,), 0.0, eps, 0.0, 0, "fixed")
+
+
 def test_the_number_at_which_an_agent_breaks_names_the_attack(publishing) -> None:
-    search = Breaking(250.0, 500.0, 20, 0, (PGD(steps=30, step=0.1), FGSM()), True, (0.25, 0.125))
-    assert publishing.breaking_budget(search) == "31.9/255 (return below 250 under FGSM; 2 attacks tried)"
+    pgd = PGD(steps=30, step=0.1)
+    search = Breaking(250.0, 500.0, 20, 0, (pgd, FGSM()), True, (0.25, 0.125))
+    nominal = score_of(None, 0.0, 500.0)
+    holds = Evaluation(resolve("cartpole").game, [nominal, score_of(pgd, 0.1, 250.0)], "")
+    assert publishing.breaking_budget(search, holds) == (
+        "31.9/255 (return below 250 under FGSM; searched with 2 attacks)"
+    )
+    learned = Evaluation(holds.game, [nominal, score_of(Learned(), 0.1, 249.0), score_of(Learned(), 0.2, 0.0)], "")
+    assert publishing.breaking_budget(search, learned).startswith("25.5/255 (return below 250 under Learned;")
+    never = dataclasses.replace(search, budgets=(None, None))
+    assert publishing.breaking_budget(never, holds) == "never (return below 250; searched with 2 attacks)"
 
 
 def test_attacks_are_held_against_the_certificates_an_agent_was_published_with(
