@@ -4,8 +4,8 @@
 
 The `sh` and `python` blocks of a page are run in order, in a folder that is empty but for what pages take for granted
 (see `prepare`) and benchmarks/results. Then all commands in the text of the pages are run, each once, in one more
-folder. Pages keep the commands that people need; here a training gets few steps, an evaluation one episode and one
-budget, a benchmark an instant. What is not run stands in docs_commands.NOT_RUN with its reason.
+folder. Pages keep the commands that people need; here a training gets few steps, an evaluation one short episode and
+one budget, a benchmark an instant. What is not run stands in docs_commands.NOT_RUN with its reason.
 
 Importing takes longer than most of these commands. So `bcl` and `python` are stand-ins here, which hand their words,
 folder, environment and open files to a process that has imported everything; it forks, and the fork runs the command.
@@ -24,7 +24,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -33,6 +33,8 @@ from docs_commands import PAGES, ROOT, Piece, page_pieces, small, small_settings
 
 PREPARE = "prepare"
 ADDRESS = "BCL_DOCS_CHECK"  # the variable with the socket of the warm process
+EPISODE = 10  # agent steps; every small training has more per copy
+ENDS_LEVEL = -1  # an action of Procgen
 
 
 def prepare() -> None:
@@ -54,9 +56,9 @@ def prepare() -> None:
     torch.save(body | both, "FruitBot_ppo.pt")
 
 
-def with_small_suites(work: Callable[..., Any]) -> Callable[..., Any]:
-    """The same with suites of the same attacks, each of two steps, starts or queries: one episode under `strong` takes
-    minutes."""
+@contextlib.contextmanager
+def small_suites() -> Iterator[None]:
+    """Suites of the same attacks, each of two steps, starts or queries: one episode under `strong` takes minutes."""
     from bcl.attacks.learned import Learned
     from bcl.attacks.suites import SUITES
     from bcl.attacks.threat import Attack
@@ -65,7 +67,40 @@ def with_small_suites(work: Callable[..., Any]) -> Callable[..., Any]:
         efforts = {field.name for field in dataclasses.fields(attack)} & {"steps", "starts", "queries"}
         return attack if isinstance(attack, Learned) else dataclasses.replace(attack, **dict.fromkeys(efforts, 2))
 
-    return mock.patch.dict(SUITES, {name: tuple(map(small, attacks)) for name, attacks in SUITES.items()})(work)
+    with mock.patch.dict(SUITES, {name: tuple(map(small, attacks)) for name, attacks in SUITES.items()}):
+        yield
+
+
+@contextlib.contextmanager
+def short_games() -> Iterator[None]:
+    """Games that are over after `EPISODE` agent steps: whole ones take minutes, and a paced budget waits for them."""
+    import numpy as np
+    from gymnasium.wrappers import TimeLimit
+
+    from bcl.envs import procgen
+    from bcl.envs.atari import AtariEnvs
+    from bcl.envs.gymnasium import GymnasiumEnvs
+    from bcl.envs.procgen import ProcgenEnvs
+
+    begin, make = AtariEnvs.__init__, GymnasiumEnvs._make
+    send, host_actions = ProcgenEnvs.send, procgen.host_actions
+
+    def begin_short(envs: Any, game: Any, *others: Any) -> None:
+        begin(envs, dataclasses.replace(game, max_steps=min(EPISODE, game.max_steps)), *others)
+
+    def send_short(envs: Any, actions: Any) -> None:
+        def ending(*given: Any) -> Any:
+            return np.where(envs._steps < EPISODE, host_actions(*given), ENDS_LEVEL)
+
+        with mock.patch.object(procgen, "host_actions", ending):
+            send(envs, actions)
+
+    with (
+        mock.patch.object(AtariEnvs, "__init__", begin_short),
+        mock.patch.object(ProcgenEnvs, "send", send_short),
+        mock.patch.object(GymnasiumEnvs, "_make", lambda envs: TimeLimit(make(envs), EPISODE)),
+    ):
+        yield
 
 
 def run_python(code: str) -> None:
@@ -78,8 +113,8 @@ def run_python(code: str) -> None:
     def small(game: object, options: dict[str, Any]) -> dict[str, Any]:
         return merge(options, {"size": "small", **small_settings(game, "dqn", options.get("recipe", "vanilla"))})
 
-    bcl.train = with_small_suites(lambda game, **options: train(game, **small(game, options)))
-    bcl.evaluate = with_small_suites(lambda agent, **options: evaluate(agent, **options | {"episodes": 1}))
+    bcl.train = lambda game, **options: train(game, **small(game, options))
+    bcl.evaluate = lambda agent, **options: evaluate(agent, **options | {"episodes": 1})
     bcl.certify = lambda agent, **options: certify(agent, **options | {"episodes": 1})
     exec(compile(code, "block", "exec"), {"__name__": "__main__"})
 
@@ -88,16 +123,18 @@ def perform(words: list[str]) -> None:
     """A command, shortened, in this process."""
     if words == ["python", PREPARE]:
         prepare()
-    elif words[:2] == ["python", "-c"]:
-        run_python(words[2])
-    else:
+        return
+    with small_suites(), short_games():
+        if words[:2] == ["python", "-c"]:
+            run_python(words[2])
+            return
         sys.argv = small(words)
         if words[0] == "bcl":
             from bcl.cli.main import main as bcl_main
 
-            with_small_suites(bcl_main)()
+            bcl_main()
         sys.path.insert(0, str(Path(sys.argv[0]).parent))
-        with_small_suites(runpy.run_path)(sys.argv[0], run_name="__main__")
+        runpy.run_path(sys.argv[0], run_name="__main__")
 
 
 def serve(address: str) -> list[str]:

@@ -1,8 +1,7 @@
 """The commands of README.md and docs/: where they stand, how each is shortened, and which are not run.
 
-Attacks, suites and methods of certificates are those that the page names, at the first budget, for one episode; of
-Atari games that is 2 steps. Two things are replaced. On Procgen, whose episodes have no limit of steps, PGD-30 becomes
-PGD-1: an episode of 80 steps took 52 s. Trainings are evaluated by noise instead of `quick`.
+Attacks, suites and methods of certificates are those that the page names, at the first budget, for one episode, which
+docs_check.py ends after a few steps. Trainings are evaluated under `quick`.
 
 tests/docs_check.py runs them; tests/test_docs.py holds that none is left out, and that every command line parses.
 """
@@ -15,8 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bcl.config import resolve
-from bcl.games import AtariGame
 from bcl.recipes import find_recipe
 
 ROOT = Path(__file__).parents[1]
@@ -30,9 +27,7 @@ NOT_RUN = {
     r"ray start": "needs other machines; tests/runs/test_ray_executor.py simulates them",
     r"bcl train .*--ray-address": "needs a cluster; tests/runs/test_ray_executor.py simulates one",
     r"bcl train .*--wandb": "needs a package of 100 MB; tests/experiment/test_worker.py has a stand-in",
-    r"bcl train (?!acrobot|cartpole).*--recipe paced-": "waits for whole episodes of the game; tests/experiment/test_phases_paced.py has short ones",
     r"bcl train .*--init VANILLA": "needs an agent that plays; tests/experiment/test_phases_paced.py has one",
-    r"bcl train (bank_heist|road_runner) .*--recipe distilled": "the start must play the game, which few steps do not teach; tests/experiment/test_phases_paced.py has a short one",
     r"tensorboard ": "serves until it is stopped",
     r"python benchmarks/curriculum.py .*--recipe": "trains curricula; tests/test_benchmarks.py does so with few steps",
     r"python benchmarks/impala.py": "needs a GPU with Triton",
@@ -61,7 +56,7 @@ PLACEHOLDERS = {
 SMALL_LEARNERS: dict[str, dict[str, Any]] = {
     "dqn": {
         "steps": 64,
-        "num_envs": 2,
+        "num_envs": 4,
         "batch_size": 8,
         "samples_per_step": 4,
         "replay_initial": 16,
@@ -72,7 +67,7 @@ SMALL_LEARNERS: dict[str, dict[str, Any]] = {
 }
 SMALL_PHASES = {"runs": 1, "min_runs": 1, "max_runs": 1}
 SMALL_PACE = {"pace_episodes": 1, "floor": -1000}  # above which any return of a small game is
-SMALL_STUDENT = {"steps": 2000, "num_envs": 4, "batch_size": 64, "log_steps": 200}
+SMALL_STUDENT = {"steps": 200, "num_envs": 4, "batch_size": 16, "samples_per_step": 4, "log_steps": 20}
 SMALL_EVALUATION = {"episodes": 1, "eps": "0.05", "score_eps": "0.05"}
 
 
@@ -83,10 +78,9 @@ def small_settings(game: object, learner: str, recipe: str = "vanilla") -> dict[
     phases = SMALL_PHASES if strategies & {"next", "skip", "open"} else {}
     distills = any(stage.loss == "distill" for stage in find_recipe(recipe).stages)
     student = {"distill": SMALL_STUDENT} if distills else {}
-    curriculum = judged | phases | (SMALL_PACE if distills else {})
-    cut = {"max_steps": 2} if isinstance(game, str) and isinstance(resolve(game).game, AtariGame) else {}
+    curriculum = judged | phases | (SMALL_PACE if "paced" in strategies else {})
     attacked = {} if recipe == "vanilla" else {"suite": "quick"}
-    evaluation = SMALL_EVALUATION | attacked | cut
+    evaluation = SMALL_EVALUATION | attacked
     return {learner: SMALL_LEARNERS[learner], **student, "curriculum": curriculum, "evaluation": evaluation}
 
 
@@ -228,18 +222,12 @@ def small(words: list[str]) -> list[str]:
         rest += ["--algo", "ppo"] if PPO_AGENT in rest else []
         learner = "ppo" if rest[0] in PROCGEN or "ppo" in rest else "dqn"
         recipe = rest[rest.index("--recipe") + 1] if "--recipe" in rest else "vanilla"
-        # A paced budget waits for whole episodes: another recipe makes the run that the commands after it read.
-        if "paced-" in recipe:
-            rest += [] if "--out" in rest else ["--out", f"runs/{rest[0]}-{recipe}-s0"]
-            rest[rest.index(recipe)] = recipe = "at"
         rest = [*rest, *([] if "--size" in rest else ["--size", "small"]), *small_options(rest[0], learner, recipe)]
     elif name == "video" and "--steps" not in rest:
         rest = [*rest, "--steps", "20"]
     elif name in SMALLER and "--help" not in rest:
         by = SMALLER[name]
         rest = [*with_one_budget(without(rest, [word for word in by if word.startswith("--")])), *by]
-        if any(game in word for game in PROCGEN for word in rest[:1]):
-            rest = ["pgd-1" if word == "pgd-30" else word for word in rest]
     return ["bcl", name, *rest]
 
 
