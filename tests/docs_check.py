@@ -13,6 +13,7 @@ folder, environment and open files to a process that has imported everything; it
 
 import contextlib
 import dataclasses
+import gc
 import importlib
 import json
 import os
@@ -146,6 +147,7 @@ def serve(address: str) -> list[str]:
             importlib.import_module(module.name)
     for module_name in ("ale_py.vector_env", "matplotlib.pyplot", "procgen", "tyro"):
         importlib.import_module(module_name)
+    gc.freeze()  # else every fork goes through all that was imported as it ends, for a second
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(address)
         listener.listen()
