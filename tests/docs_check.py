@@ -3,9 +3,9 @@
     python tests/docs_check.py [PAGE...]      # `make docs-check`
 
 The `sh` and `python` blocks of a page are run in order, in a folder that is empty but for what pages take for granted
-(see `prepare`) and benchmarks/results. Then all commands in the text of the pages are run, each once, in one more
-folder. Pages keep the commands that people need; here a training gets few steps, an evaluation one short episode and
-one budget, a benchmark an instant. What is not run stands in docs_commands.NOT_RUN with its reason.
+(see `prepare`), benchmarks/results and benchmarks/starts. Then all commands in the text of the pages are run, each
+once, in one more folder. Pages keep the commands that people need; here a training gets few steps, an evaluation one
+short episode and one budget, a benchmark an instant. What is not run stands in docs_commands.NOT_RUN with its reason.
 
 Importing takes longer than most of these commands. So `bcl` and `python` are stand-ins here, which hand their words,
 folder, environment and open files to a process that has imported everything; it forks, and the fork runs the command.
@@ -39,8 +39,7 @@ ENDS_LEVEL = -1  # an action of Procgen
 
 
 def prepare() -> None:
-    """What pages take for granted: an agent, an agent of Stable-Baselines3 and a published checkpoint, all
-    untrained."""
+    """What pages take for granted: agents, an agent of Stable-Baselines3 and a published checkpoint, all untrained."""
     import stable_baselines3
     import torch
 
@@ -48,7 +47,8 @@ def prepare() -> None:
     from bcl.api.measuring import untrained_policy
     from bcl.config import resolve
 
-    bcl.save(untrained_policy(resolve("cartpole").game, "cpu"), "policy.safetensors")
+    for file, game in (("policy.safetensors", "cartpole"), ("VANILLA", "acrobot"), ("STUDENT", "road_runner")):
+        bcl.save(untrained_policy(resolve(game).game, "cpu"), file)
     stable_baselines3.PPO("MlpPolicy", "CartPole-v1", n_steps=64, seed=0).save("my_agent.zip")
     weights = untrained_policy(resolve("fruitbot").game, "cpu").network.state_dict()
     body = {k.replace("body.", "model.", 1).replace(".path.", ".model."): w for k, w in weights.items() if "body" in k}
@@ -58,17 +58,21 @@ def prepare() -> None:
 
 
 @contextlib.contextmanager
-def small_suites() -> Iterator[None]:
-    """Suites of the same attacks, each of two steps, starts or queries: one episode under `strong` takes minutes."""
-    from bcl.attacks.learned import Learned
-    from bcl.attacks.suites import SUITES
+def small_attacks() -> Iterator[None]:
+    """Suites of the same attacks, each of two steps, starts or queries: one episode under `strong` takes minutes. An
+    adversary that is learned gets the shortest training."""
+    from bcl.attacks.learned import SHORTEST, Learned
+    from bcl.attacks.suites import _NAMED, SUITES
     from bcl.attacks.threat import Attack
+
+    learned = Learned(SHORTEST)
 
     def small(attack: Attack) -> Attack:
         efforts = {field.name for field in dataclasses.fields(attack)} & {"steps", "starts", "queries"}
-        return attack if isinstance(attack, Learned) else dataclasses.replace(attack, **dict.fromkeys(efforts, 2))
+        return learned if isinstance(attack, Learned) else dataclasses.replace(attack, **dict.fromkeys(efforts, 2))
 
-    with mock.patch.dict(SUITES, {name: tuple(map(small, attacks)) for name, attacks in SUITES.items()}):
+    suites = {name: tuple(map(small, attacks)) for name, attacks in SUITES.items()}
+    with mock.patch.dict(SUITES, suites), mock.patch.dict(_NAMED, learned=learned):
         yield
 
 
@@ -111,10 +115,10 @@ def run_python(code: str) -> None:
 
     train, evaluate, certify = bcl.train, bcl.evaluate, bcl.certify
 
-    def small(game: object, options: dict[str, Any]) -> dict[str, Any]:
-        return merge(options, {"size": "small", **small_settings(game, "dqn", options.get("recipe", "vanilla"))})
+    def small(options: dict[str, Any]) -> dict[str, Any]:
+        return merge(options, {"size": "small", **small_settings("dqn", options.get("recipe", "vanilla"))})
 
-    bcl.train = lambda game, **options: train(game, **small(game, options))
+    bcl.train = lambda game, **options: train(game, **small(options))
     bcl.evaluate = lambda agent, **options: evaluate(agent, **options | {"episodes": 1})
     bcl.certify = lambda agent, **options: certify(agent, **options | {"episodes": 1})
     exec(compile(code, "block", "exec"), {"__name__": "__main__"})
@@ -125,7 +129,7 @@ def perform(words: list[str]) -> None:
     if words == ["python", PREPARE]:
         prepare()
         return
-    with small_suites(), short_games():
+    with small_attacks(), short_games():
         if words[:2] == ["python", "-c"]:
             run_python(words[2])
             return
@@ -222,7 +226,8 @@ def check(pages: list[Path]) -> list[str]:
     total, number, failed = sum(map(len, groups)), 0, []
     with tempfile.TemporaryDirectory(prefix="bcl-docs-") as temporary, warm(Path(temporary)) as environment:
         given, folder = Path(temporary) / "given", Path(temporary) / "page"
-        shutil.copytree(ROOT / "benchmarks" / "results", given / "benchmarks" / "results")
+        for kept in ("results", "starts"):
+            shutil.copytree(ROOT / "benchmarks" / kept, given / "benchmarks" / kept)
         subprocess.run(["python", PREPARE], cwd=given, env=environment, check=True)
         for group in groups:
             shutil.copytree(given, folder)
