@@ -42,7 +42,8 @@ PROGRAMS = ("bcl", "python", "make", "pip", "apt-get", "ray", "tensorboard", "py
 A_RUN = "runs/x"
 PLACEHOLDERS = {
     "RUN": A_RUN,
-    "zoo:NAME": A_RUN,
+    "zoo:NAME": "zoo:fruitbot-distilled",  # of a game with levels
+    "NAME": "fruitbot-distilled",
     "FILE": "my_agent.zip",
     "GAME": "cartpole",
     "R": "at",
