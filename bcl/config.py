@@ -692,7 +692,9 @@ def small(config: Config, *, paced: bool = False) -> Config:
         game=game,
         dqn=_at_most(d, **steps, num_envs=copies, log_steps=1_000),
         ppo=_at_most(config.ppo, steps=40_000, num_envs=64 if paced else config.ppo.num_envs),
-        distill=_at_most(config.distill, steps=10_000, num_envs=copies, batch_size=128, samples_per_step=4.0),
+        distill=_at_most(
+            config.distill, steps=10_000, num_envs=copies, batch_size=128, samples_per_step=4.0, buffer_size=10_000
+        ),
         curriculum=replace(
             _at_most(c, runs=2, min_runs=2, pace_episodes=copies // 2),
             increment=max(c.increment, (c.target - c.start) / 4),

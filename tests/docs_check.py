@@ -3,9 +3,9 @@
     python tests/docs_check.py [PAGE...]      # `make docs-check`
 
 The `sh` and `python` blocks of a page are run in order, in a folder that is empty but for what pages take for granted
-(see `prepare`) and benchmarks/results. Then all commands in the text of the pages are run, each once, in one more
-folder. Pages keep the commands that people need; here a training gets few steps, an evaluation one episode and one
-budget, a benchmark an instant. What is not run stands in docs_commands.NOT_RUN with its reason.
+(see `prepare`), benchmarks/results and benchmarks/starts. Then all commands in the text of the pages are run, each
+once, in one more folder. Pages keep the commands that people need; here a training gets few steps, an evaluation one
+short episode and one budget, a benchmark an instant. What is not run stands in docs_commands.NOT_RUN with its reason.
 
 Importing takes longer than most of these commands. So `bcl` and `python` are stand-ins here, which hand their words,
 folder, environment and open files to a process that has imported everything; it forks, and the fork runs the command.
@@ -13,6 +13,7 @@ folder, environment and open files to a process that has imported everything; it
 
 import contextlib
 import dataclasses
+import gc
 import importlib
 import json
 import os
@@ -24,7 +25,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -33,11 +34,12 @@ from docs_commands import PAGES, ROOT, Piece, page_pieces, small, small_settings
 
 PREPARE = "prepare"
 ADDRESS = "BCL_DOCS_CHECK"  # the variable with the socket of the warm process
+EPISODE = 10  # agent steps; every small training has more per copy
+ENDS_LEVEL = -1  # an action of Procgen
 
 
 def prepare() -> None:
-    """What pages take for granted: an agent, an agent of Stable-Baselines3 and a published checkpoint, all
-    untrained."""
+    """What pages take for granted: agents, an agent of Stable-Baselines3 and a published checkpoint, all untrained."""
     import stable_baselines3
     import torch
 
@@ -45,7 +47,8 @@ def prepare() -> None:
     from bcl.api.measuring import untrained_policy
     from bcl.config import resolve
 
-    bcl.save(untrained_policy(resolve("cartpole").game, "cpu"), "policy.safetensors")
+    for file, game in (("policy.safetensors", "cartpole"), ("VANILLA", "acrobot"), ("STUDENT", "road_runner")):
+        bcl.save(untrained_policy(resolve(game).game, "cpu"), file)
     stable_baselines3.PPO("MlpPolicy", "CartPole-v1", n_steps=64, seed=0).save("my_agent.zip")
     weights = untrained_policy(resolve("fruitbot").game, "cpu").network.state_dict()
     body = {k.replace("body.", "model.", 1).replace(".path.", ".model."): w for k, w in weights.items() if "body" in k}
@@ -54,18 +57,55 @@ def prepare() -> None:
     torch.save(body | both, "FruitBot_ppo.pt")
 
 
-def with_small_suites(work: Callable[..., Any]) -> Callable[..., Any]:
-    """The same with suites of the same attacks, each of two steps, starts or queries: one episode under `strong` takes
-    minutes."""
-    from bcl.attacks.learned import Learned
-    from bcl.attacks.suites import SUITES
+@contextlib.contextmanager
+def small_attacks() -> Iterator[None]:
+    """Suites of the same attacks, each of two steps, starts or queries: one episode under `strong` takes minutes. An
+    adversary that is learned gets the shortest training."""
+    from bcl.attacks.learned import SHORTEST, Learned
+    from bcl.attacks.suites import _NAMED, SUITES
     from bcl.attacks.threat import Attack
+
+    learned = Learned(SHORTEST)
 
     def small(attack: Attack) -> Attack:
         efforts = {field.name for field in dataclasses.fields(attack)} & {"steps", "starts", "queries"}
-        return attack if isinstance(attack, Learned) else dataclasses.replace(attack, **dict.fromkeys(efforts, 2))
+        return learned if isinstance(attack, Learned) else dataclasses.replace(attack, **dict.fromkeys(efforts, 2))
 
-    return mock.patch.dict(SUITES, {name: tuple(map(small, attacks)) for name, attacks in SUITES.items()})(work)
+    suites = {name: tuple(map(small, attacks)) for name, attacks in SUITES.items()}
+    with mock.patch.dict(SUITES, suites), mock.patch.dict(_NAMED, learned=learned):
+        yield
+
+
+@contextlib.contextmanager
+def short_games() -> Iterator[None]:
+    """Games that are over after `EPISODE` agent steps: whole ones take minutes, and a paced budget waits for them."""
+    import numpy as np
+    from gymnasium.wrappers import TimeLimit
+
+    from bcl.envs import procgen
+    from bcl.envs.atari import AtariEnvs
+    from bcl.envs.gymnasium import GymnasiumEnvs
+    from bcl.envs.procgen import ProcgenEnvs
+
+    begin, make = AtariEnvs.__init__, GymnasiumEnvs._make
+    send, host_actions = ProcgenEnvs.send, procgen.host_actions
+
+    def begin_short(envs: Any, game: Any, *others: Any) -> None:
+        begin(envs, dataclasses.replace(game, max_steps=min(EPISODE, game.max_steps)), *others)
+
+    def send_short(envs: Any, actions: Any) -> None:
+        def ending(*given: Any) -> Any:
+            return np.where(envs._steps < EPISODE, host_actions(*given), ENDS_LEVEL)
+
+        with mock.patch.object(procgen, "host_actions", ending):
+            send(envs, actions)
+
+    with (
+        mock.patch.object(AtariEnvs, "__init__", begin_short),
+        mock.patch.object(ProcgenEnvs, "send", send_short),
+        mock.patch.object(GymnasiumEnvs, "_make", lambda envs: TimeLimit(make(envs), EPISODE)),
+    ):
+        yield
 
 
 def run_python(code: str) -> None:
@@ -75,11 +115,11 @@ def run_python(code: str) -> None:
 
     train, evaluate, certify = bcl.train, bcl.evaluate, bcl.certify
 
-    def small(game: object, options: dict[str, Any]) -> dict[str, Any]:
-        return merge(options, {"size": "small", **small_settings(game, "dqn", options.get("recipe", "vanilla"))})
+    def small(options: dict[str, Any]) -> dict[str, Any]:
+        return merge(options, {"size": "small", **small_settings("dqn", options.get("recipe", "vanilla"))})
 
-    bcl.train = with_small_suites(lambda game, **options: train(game, **small(game, options)))
-    bcl.evaluate = with_small_suites(lambda agent, **options: evaluate(agent, **options | {"episodes": 1}))
+    bcl.train = lambda game, **options: train(game, **small(options))
+    bcl.evaluate = lambda agent, **options: evaluate(agent, **options | {"episodes": 1})
     bcl.certify = lambda agent, **options: certify(agent, **options | {"episodes": 1})
     exec(compile(code, "block", "exec"), {"__name__": "__main__"})
 
@@ -88,16 +128,18 @@ def perform(words: list[str]) -> None:
     """A command, shortened, in this process."""
     if words == ["python", PREPARE]:
         prepare()
-    elif words[:2] == ["python", "-c"]:
-        run_python(words[2])
-    else:
+        return
+    with small_attacks(), short_games():
+        if words[:2] == ["python", "-c"]:
+            run_python(words[2])
+            return
         sys.argv = small(words)
         if words[0] == "bcl":
             from bcl.cli.main import main as bcl_main
 
-            with_small_suites(bcl_main)()
+            bcl_main()
         sys.path.insert(0, str(Path(sys.argv[0]).parent))
-        with_small_suites(runpy.run_path)(sys.argv[0], run_name="__main__")
+        runpy.run_path(sys.argv[0], run_name="__main__")
 
 
 def serve(address: str) -> list[str]:
@@ -109,6 +151,7 @@ def serve(address: str) -> list[str]:
             importlib.import_module(module.name)
     for module_name in ("ale_py.vector_env", "matplotlib.pyplot", "procgen", "tyro"):
         importlib.import_module(module_name)
+    gc.freeze()  # else every fork goes through all that was imported as it ends, for a second
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(address)
         listener.listen()
@@ -183,7 +226,8 @@ def check(pages: list[Path]) -> list[str]:
     total, number, failed = sum(map(len, groups)), 0, []
     with tempfile.TemporaryDirectory(prefix="bcl-docs-") as temporary, warm(Path(temporary)) as environment:
         given, folder = Path(temporary) / "given", Path(temporary) / "page"
-        shutil.copytree(ROOT / "benchmarks" / "results", given / "benchmarks" / "results")
+        for kept in ("results", "starts"):
+            shutil.copytree(ROOT / "benchmarks" / kept, given / "benchmarks" / kept)
         subprocess.run(["python", PREPARE], cwd=given, env=environment, check=True)
         for group in groups:
             shutil.copytree(given, folder)

@@ -1,8 +1,7 @@
 """The commands of README.md and docs/: where they stand, how each is shortened, and which are not run.
 
-Attacks, suites and methods of certificates are those that the page names, at the first budget, for one episode; of
-Atari games that is 2 steps. Two things are replaced. On Procgen, whose episodes have no limit of steps, PGD-30 becomes
-PGD-1: an episode of 80 steps took 52 s. Trainings are evaluated by noise instead of `quick`.
+Attacks, suites and methods of certificates are those that the page names, at the first budget, for one episode, which
+docs_check.py ends after a few steps. Trainings are evaluated under `quick`.
 
 tests/docs_check.py runs them; tests/test_docs.py holds that none is left out, and that every command line parses.
 """
@@ -15,8 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bcl.config import resolve
-from bcl.games import AtariGame
 from bcl.recipes import find_recipe
 
 ROOT = Path(__file__).parents[1]
@@ -30,9 +27,6 @@ NOT_RUN = {
     r"ray start": "needs other machines; tests/runs/test_ray_executor.py simulates them",
     r"bcl train .*--ray-address": "needs a cluster; tests/runs/test_ray_executor.py simulates one",
     r"bcl train .*--wandb": "needs a package of 100 MB; tests/experiment/test_worker.py has a stand-in",
-    r"bcl train (?!acrobot|cartpole).*--recipe paced-": "waits for whole episodes of the game; tests/experiment/test_phases_paced.py has short ones",
-    r"bcl train .*--init VANILLA": "needs an agent that plays; tests/experiment/test_phases_paced.py has one",
-    r"bcl train (bank_heist|road_runner) .*--recipe distilled": "the start must play the game, which few steps do not teach; tests/experiment/test_phases_paced.py has a short one",
     r"tensorboard ": "serves until it is stopped",
     r"python benchmarks/curriculum.py .*--recipe": "trains curricula; tests/test_benchmarks.py does so with few steps",
     r"python benchmarks/impala.py": "needs a GPU with Triton",
@@ -48,7 +42,8 @@ PROGRAMS = ("bcl", "python", "make", "pip", "apt-get", "ray", "tensorboard", "py
 A_RUN = "runs/x"
 PLACEHOLDERS = {
     "RUN": A_RUN,
-    "zoo:NAME": A_RUN,
+    "zoo:NAME": "zoo:fruitbot-distilled",  # of a game with levels
+    "NAME": "fruitbot-distilled",
     "FILE": "my_agent.zip",
     "GAME": "cartpole",
     "R": "at",
@@ -61,7 +56,7 @@ PLACEHOLDERS = {
 SMALL_LEARNERS: dict[str, dict[str, Any]] = {
     "dqn": {
         "steps": 64,
-        "num_envs": 2,
+        "num_envs": 4,
         "batch_size": 8,
         "samples_per_step": 4,
         "replay_initial": 16,
@@ -72,27 +67,26 @@ SMALL_LEARNERS: dict[str, dict[str, Any]] = {
 }
 SMALL_PHASES = {"runs": 1, "min_runs": 1, "max_runs": 1}
 SMALL_PACE = {"pace_episodes": 1, "floor": -1000}  # above which any return of a small game is
-SMALL_STUDENT = {"steps": 2000, "num_envs": 4, "batch_size": 64, "log_steps": 200}
+SMALL_STUDENT = {"steps": 80, "num_envs": 4, "batch_size": 16, "samples_per_step": 4, "log_steps": 8}
 SMALL_EVALUATION = {"episodes": 1, "eps": "0.05", "score_eps": "0.05"}
 
 
-def small_settings(game: object, learner: str, recipe: str = "vanilla") -> dict[str, dict[str, Any]]:
-    """Of a training that takes an instant; those that its game and recipe use."""
+def small_settings(learner: str, recipe: str = "vanilla", *, given: bool = False) -> dict[str, dict[str, Any]]:
+    """Of a training that takes an instant; those that its recipe uses. `given`: the agent that it starts from is."""
     strategies = {stage.strategy for stage in find_recipe(recipe).stages}
+    losses = {stage.loss for stage in find_recipe(recipe).stages}
     judged = {"judged_by": "quick"} if strategies - {"none"} else {}
     phases = SMALL_PHASES if strategies & {"next", "skip", "open"} else {}
-    distills = any(stage.loss == "distill" for stage in find_recipe(recipe).stages)
-    student = {"distill": SMALL_STUDENT} if distills else {}
-    curriculum = judged | phases | (SMALL_PACE if distills else {})
-    cut = {"max_steps": 2} if isinstance(game, str) and isinstance(resolve(game).game, AtariGame) else {}
+    curriculum = judged | phases | (SMALL_PACE if "paced" in strategies else {})
     attacked = {} if recipe == "vanilla" else {"suite": "quick"}
-    evaluation = SMALL_EVALUATION | attacked | cut
-    return {learner: SMALL_LEARNERS[learner], **student, "curriculum": curriculum, "evaluation": evaluation}
+    learns = {} if given and losses == {"distill"} else {learner: SMALL_LEARNERS[learner]}
+    student = {"distill": SMALL_STUDENT} if "distill" in losses else {}
+    return {**learns, **student, "curriculum": curriculum, "evaluation": SMALL_EVALUATION | attacked}
 
 
-def small_options(game: str, learner: str, recipe: str = "vanilla") -> list[str]:
+def small_options(learner: str, recipe: str = "vanilla", *, given: bool = False) -> list[str]:
     """The same as options."""
-    tables = small_settings(game, learner, recipe).items()
+    tables = small_settings(learner, recipe, given=given).items()
     return [f"--{name}.{key}={value}" for name, table in tables for key, value in table.items()]
 
 
@@ -114,7 +108,7 @@ SCRIPTS = {
         "1",
         "--parallel",
         "1",
-        *small_options("cartpole", "dqn", "bcl-mos-at"),
+        *small_options("dqn", "bcl-mos-at"),
     ],
     "benchmarks/dqn.py": shlex.split(
         "--device cpu --num-envs 4 --batch 16 --fill 32 --seconds 0.5 --losses at --no-reference"
@@ -228,18 +222,13 @@ def small(words: list[str]) -> list[str]:
         rest += ["--algo", "ppo"] if PPO_AGENT in rest else []
         learner = "ppo" if rest[0] in PROCGEN or "ppo" in rest else "dqn"
         recipe = rest[rest.index("--recipe") + 1] if "--recipe" in rest else "vanilla"
-        # A paced budget waits for whole episodes: another recipe makes the run that the commands after it read.
-        if "paced-" in recipe:
-            rest += [] if "--out" in rest else ["--out", f"runs/{rest[0]}-{recipe}-s0"]
-            rest[rest.index(recipe)] = recipe = "at"
-        rest = [*rest, *([] if "--size" in rest else ["--size", "small"]), *small_options(rest[0], learner, recipe)]
+        options = small_options(learner, recipe, given="--init" in rest)
+        rest = [*rest, *([] if "--size" in rest else ["--size", "small"]), *options]
     elif name == "video" and "--steps" not in rest:
         rest = [*rest, "--steps", "20"]
     elif name in SMALLER and "--help" not in rest:
         by = SMALLER[name]
         rest = [*with_one_budget(without(rest, [word for word in by if word.startswith("--")])), *by]
-        if any(game in word for game in PROCGEN for word in rest[:1]):
-            rest = ["pgd-1" if word == "pgd-30" else word for word in rest]
     return ["bcl", name, *rest]
 
 

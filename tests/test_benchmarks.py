@@ -422,7 +422,7 @@ def test_a_campaign_trains_side_by_side_and_keeps_the_agents(benchmark, monkeypa
     monkeypatch.setattr(campaign, "STARTS", tmp_path / "none")
     words = ["cartpole,dqn.steps=128,recipe=vanilla", "no_such_game", "--minutes", "5"]
     words += ["--out", str(tmp_path), "--device", "cpu"]
-    monkeypatch.setattr(sys, "argv", ["campaign.py", *words, *small_options("cartpole", "dqn")])
+    monkeypatch.setattr(sys, "argv", ["campaign.py", *words, *small_options("dqn")])
     campaign.main()
     said = capsys.readouterr().out
     assert "cartpole-dqn.steps-128-recipe-vanilla: finished" in said
@@ -503,7 +503,7 @@ def test_a_campaign_until_trained_leaves_choice_and_verdict_out(benchmark, monke
         str(tmp_path),
         "--device",
         "cpu",
-        *small_options("cartpole", "dqn"),
+        *small_options("dqn"),
         "--evaluation.episodes=5000",
     ]
     monkeypatch.setattr(sys, "argv", ["campaign.py", *words])

@@ -591,6 +591,12 @@ def test_a_quick_look_has_steps_for_the_first_check_of_a_paced_budget(recipe: st
         assert ppo.steps / ppo.num_envs >= 500  # of each copy: an episode and more
 
 
+def test_a_quick_look_has_memory_for_its_steps_alone() -> None:
+    """A student's memory for 400,000 images of a game takes gigabytes as soon as it is made."""
+    quick = resolve("fruitbot", recipe="distilled", settings={"size": "small"}).distill
+    assert quick.buffer_size == quick.steps == 10_000
+
+
 def test_a_quick_look_keeps_a_limit_of_runs_that_is_smaller_than_its_own(tmp_path: Path) -> None:
     file = tmp_path / "own.toml"
     file.write_text('[[stages]]\nloss = "at"\nstrategy = "next"\ncurriculum = { target = 0.06, max_runs = 3 }\n')
