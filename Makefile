@@ -39,7 +39,7 @@ docs: install
 	$(PIP) -e '.[docs]'
 	$(BIN)/mkdocs build --strict
 
-# Runs every command of README.md and docs/, shortened: half an hour or more on 2 cores.
+# Runs every command of README.md and docs/, shortened: 10 to 11 min on 2 busy cores.
 # The few that are not run have their reason in tests/docs_commands.py.
 docs-check: install
 	$(BIN)/python tests/docs_check.py

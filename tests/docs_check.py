@@ -39,7 +39,7 @@ ENDS_LEVEL = -1  # an action of Procgen
 
 
 def prepare() -> None:
-    """What pages take for granted: agents, an agent of Stable-Baselines3 and a published checkpoint, all untrained."""
+    """What pages take for granted: agents, an agent of Stable-Baselines3 and published checkpoints, all untrained."""
     import stable_baselines3
     import torch
 
@@ -54,7 +54,8 @@ def prepare() -> None:
     body = {k.replace("body.", "model.", 1).replace(".path.", ".model."): w for k, w in weights.items() if "body" in k}
     head = {part: torch.cat([weights[f"logits.{part}"], weights[f"value.{part}"]]) for part in ("weight", "bias")}
     both = {f"{name}.{part}": tensor for name in ("model.16", "logits_fc") for part, tensor in head.items()}
-    torch.save(body | both, "FruitBot_ppo.pt")
+    for file in ("FruitBot_ppo.pt", "FruitBot_BCL_MOS_V_AT_PPO.pt"):
+        torch.save(body | both, file)
 
 
 @contextlib.contextmanager
