@@ -13,7 +13,6 @@ from typing import TextIO
 
 PACKAGE = os.path.dirname(__file__) + os.sep
 INTERRUPTED = 130  # exit code of a command that was stopped by Ctrl-C or SIGTERM
-STOPS = (signal.SIGINT, signal.SIGTERM)
 
 
 def die_with_parent() -> None:
@@ -58,7 +57,8 @@ def show_warning(
     own = filename.startswith(PACKAGE)
     words = f"warning: {message}\n" if own else warnings.formatwarning(message, category, filename, lineno, line)
     if stream := file or sys.stderr:
-        stream.write(words)
+        with contextlib.suppress(OSError):  # nobody reads it
+            stream.write(words)
 
 
 def how_it_ended(code: int | None) -> str:

@@ -23,7 +23,7 @@ from rich.table import Column
 
 from bcl.api.evaluating import ProgressListener
 from bcl.errors import StoreError
-from bcl.processes import STOPS, end_all, is_importing
+from bcl.processes import end_all, is_importing
 from bcl.settings import format_return
 
 if TYPE_CHECKING:
@@ -140,6 +140,8 @@ class Bars:
             return _left(piece.seconds_left)
         now = time.monotonic()
         seen = self._seen.setdefault(piece.key, deque())
+        if seen and piece.share < seen[-1][1]:
+            seen.clear()  # there is more to do than was known
         if not seen or now - seen[-1][0] >= SECONDS_PER_LOOK:
             seen.append((now, piece.share))
         while len(seen) > 2 and now - seen[1][0] >= RECENT and seen[1][1] < piece.share:
@@ -228,6 +230,8 @@ class live(Bars):
         self._on_row = on_row
         self._note = note
         self._told = {folder: row["step"] for folder, row in self._rows({})} if on_row else {}
+        self._rows_before: dict[str, dict[str, Any]] = {}
+        """The last row of each piece when it was first seen: of one that was resumed, from before."""
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         super().__exit__(kind)
@@ -249,7 +253,7 @@ class live(Bars):
         from bcl.experiment.status import pieces
 
         found = [*pieces(self._run, self._since)]
-        shown = [*map(_shown, found)]
+        shown = [_shown(piece, self._rows_before.setdefault(_key(piece), piece.row)) for piece in found]
         with contextlib.suppress(StoreError):
             if time.monotonic() - self._whole_at >= SECONDS_PER_WHOLE:
                 self._whole = [*self._look_at_whole(found)]
@@ -333,7 +337,8 @@ def _trains(piece: "Piece") -> bool:
     return piece.doing == TRAINING
 
 
-def _shown(piece: "Piece") -> Shown:
+def _shown(piece: "Piece", before: dict[str, Any] | None = None) -> Shown:
+    """`before`: its last row when it was first seen; as long as there is no other, it may be filling its memory."""
     from bcl.experiment.status import has_updates
 
     row = piece.row
@@ -343,7 +348,7 @@ def _shown(piece: "Piece") -> Shown:
             words.append(f"{label} {format_return(value)}")
     if rate := row.get("steps_per_second"):
         words.append(f"{rate:,.0f} steps/s")
-    timed = not _trains(piece) or has_updates(row)
+    timed = not _trains(piece) or (has_updates(row) and row != before)
     return Shown(_key(piece), piece.name, piece.done / max(piece.of, 1), ", ".join(words), timed=timed)
 
 
@@ -367,7 +372,7 @@ def stop_requests(message: str = "") -> Iterator[Callable[[], bool]]:
         with contextlib.suppress(OSError):  # not print: the signal may have come in the middle of one
             os.write(2, b"stopping; interrupt again to stop at once\n")
 
-    before = {number: signal.signal(number, ask) for number in STOPS}
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield lambda: bool(asked)
     finally:

@@ -4,6 +4,7 @@ import base64
 import contextlib
 import dataclasses
 import re
+import shlex
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from html import escape
@@ -67,7 +68,7 @@ class Report(Result):
         return f"<p>{escape(str(self.file))}: {escape(self.collected.verdict)}</p>{super()._repr_html_()}"
 
     def __str__(self) -> str:
-        return f"verdict: {self.collected.verdict}\nreport: {self.file}"
+        return f"verdict: {self.collected.verdict}\nreport: {shlex.quote(str(self.file))}"
 
 
 @dataclass(frozen=True, repr=False)

@@ -79,7 +79,8 @@ class Run(Result):
         lines = _score_lines("", self.verdict.evaluation)
         lines += _score_lines(" on unlimited levels", self.verdict.unlimited) if self.verdict.unlimited else []
         lines += [f"flag {flag}" for flag in self.verdict.evaluation.flags]
-        lines += [f"start ({start.name}): {start.file}" for start in self.verdict.evaluation.began_from]
+        starts = self.verdict.evaluation.began_from
+        lines += [f"start ({start.name}): {shlex.quote(str(start.file))}" for start in starts]
         return "\n".join([*lines, f"verdict: {self.sentence}"])
 
 

@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 
 import bcl
 from bcl.errors import BclError, ConfigError, did_you_mean
-from bcl.processes import INTERRUPTED, STOPS, end_all, is_importing, show_warning
+from bcl.processes import INTERRUPTED, end_all, is_importing, show_warning
 
 # Command -> the function of `bcl` that it calls.
 COMMANDS = {
@@ -49,7 +49,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
             stream.reconfigure(errors="bcl-plain")  # a terminal without Unicode gets plain letters
     try:
         if arguments is None:  # the process is ours
-            _on_stops(_stop)
+            _on_interrupt(_stop)
         if (here := _working_directory()) not in sys.path:  # user-defined games and attacks are there
             sys.path.append(here)
         command = chosen(words)
@@ -67,9 +67,9 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     except KeyboardInterrupt as stop:
         if arguments is None:  # the process ends: one more Ctrl-C would show a traceback of Python's own end
             try:
-                _on_stops(signal.SIG_IGN)
+                _on_interrupt(signal.SIG_IGN)
             except KeyboardInterrupt:  # it came just before; no call stands between it and this clause
-                _on_stops(signal.SIG_IGN)
+                _on_interrupt(signal.SIG_IGN)
         print(_folded("; ".join(map(str, ("bcl: interrupted", *(_said(stop) or [AGAIN]))))), file=sys.stderr)
         sys.exit(INTERRUPTED)
     except BrokenPipeError:  # the reader, such as `head`, closed it
@@ -96,11 +96,11 @@ def _folded(line: str) -> str:
     return console.folded(line, console.err)
 
 
-def _on_stops(handler: Callable[[int, FrameType | None], None] | signal.Handlers) -> None:
-    """What Ctrl-C and SIGTERM do; one that is ignored, such as Ctrl-C of a script's background jobs, stays so."""
-    for number in STOPS:
-        if signal.getsignal(number) is not signal.SIG_IGN:
-            signal.signal(number, handler)
+def _on_interrupt(handler: Callable[[int, FrameType | None], None] | signal.Handlers) -> None:
+    """What Ctrl-C does; where it is ignored, as by a script's background jobs, it stays so. SIGTERM keeps its default,
+    which ends native code that hangs too."""
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        signal.signal(signal.SIGINT, handler)
 
 
 def _stop(number: int, frame: FrameType | None) -> None:

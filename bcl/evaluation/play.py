@@ -1,5 +1,6 @@
 """One loop that plays episodes: for scores, for certificates, and to look at."""
 
+import copy
 import functools
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -415,7 +416,7 @@ class ActionChooser:
         counting: Callable[[], Tensor] | None = None,
     ) -> None:
         """`counting`: (N,) which copies have episodes left; the others are not attacked. It needs a budget per row."""
-        self._policy = policy
+        self._policy = _for_decisions(policy)
         self._searched = searched
         self._budgets = eps
         self._eps = eps
@@ -452,6 +453,15 @@ class ActionChooser:
     def _actions(self, obs: Tensor) -> Tensor:
         with torch.no_grad(), full_precision():
             return self._choose(self._policy(obs), dim=1)
+
+
+def _for_decisions(policy: Policy) -> Policy:
+    """On a CPU IMPALA decides three times as fast where images have their channels last; others gain nothing."""
+    if policy.device.type != "cpu" or policy.spec.kind != "impala":
+        return policy
+    quick = copy.deepcopy(policy)
+    nn.utils.convert_conv2d_weight_memory_format(quick, torch.channels_last)
+    return quick
 
 
 def refuse_broken_scores(scores: Tensor) -> None:

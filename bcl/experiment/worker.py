@@ -15,7 +15,7 @@ import zipfile
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 
@@ -378,6 +378,8 @@ def train_run(
         policy = _untrained(parent, config, task, env)
         identity = _Identity(config, task, policy.spec.parent)
         record = RecordInFolder(run, policy, identity, device, began, progress, stop)
+        if record.state and device == "cpu":
+            config = in_precision(config, bool(record.state.get("bf16")))
         with trackers.open(run, config, record.step) as record.tracker:
             if task.loss == "distill":
                 distill.train(policy.to(device), env, config.distill, task, record, record.state, teacher)
@@ -389,6 +391,17 @@ def train_run(
     about = {"policy": fingerprint(policy), "parent": policy.spec.parent, **dataclasses.asdict(task)}
     run.finish({**about, "last": run.metrics()[-1], **record.times()})
     return policy.eval()
+
+
+def in_precision(config: Config, bf16: bool) -> Config:
+    """The same in this precision: CPUs differ in what `auto` means, and a run goes on as it was begun."""
+    precision: Literal["bf16", "fp32"] = "bf16" if bf16 else "fp32"
+    return dataclasses.replace(
+        config,
+        dqn=dataclasses.replace(config.dqn, precision=precision),
+        ppo=dataclasses.replace(config.ppo, precision=precision),
+        distill=dataclasses.replace(config.distill, precision=precision),
+    )
 
 
 def check_fits(policy: Policy, config: Config, env: VectorEnv) -> None:

@@ -139,6 +139,7 @@ class Learner(ABC):
             "generators": {name: generator.get_state() for name, generator in self.generators.items()},
             "pacer": self.pacer.state() if self.pacer else None,
             "meter": self.meter.state(),
+            "bf16": self.bf16,
         }
 
     def restore(self, state: State) -> None:

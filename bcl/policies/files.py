@@ -12,7 +12,6 @@ from typing import Any, Literal
 import safetensors
 import safetensors.torch
 import torch
-from torch import nn
 
 import bcl
 from bcl import zoo
@@ -114,14 +113,10 @@ def load(path: str | Path, device: str | torch.device = "cpu") -> Policy:
     """A policy in eval mode from a file that `save` wrote, or `zoo:NAME`; anything else is refused in one sentence."""
     path = Path(path)
     try:
-        policy = _load(path).to(device).eval()
+        return _load(path).to(device).eval()
     except WeightsError as error:
         way_out = "" if error.hint == OTHER_VERSION else _way_out_in_run(path)
         raise WeightsError(error.message, way_out or error.hint) from None
-    if policy.device.type == "cuda":
-        # Decisions in full precision were measured in it.
-        nn.utils.convert_conv2d_weight_memory_format(policy, torch.contiguous_format)
-    return policy
 
 
 def _way_out_in_run(path: Path) -> str:

@@ -57,13 +57,12 @@ def test_lines_without_a_terminal(
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     view, folder = console.live(tmp_path), tmp_path / "stages" / "2-at" / "phases" / "003" / "run2"
     told = {"name": "phase 3 run 2", "doing": "training", "done": 1000, "of": 10_000}
-    store.write_text(
-        folder / "metrics.jsonl", '{"step": 1, "return": 12.345, "eps": 0.05, "steps_per_second": 100.0}\n'
-    )
+    row = '{"step": 1, "return": 12.345, "eps": 0.05, "steps_per_second": 100.0}\n'
     for second in range(1, 62):
         now[0] = second
         store.write_json(folder / "progress.json", told | {"done": 100 * second})
         view.tick()
+        store.write_text(folder / "metrics.jsonl", row)
     store.write_json(folder / "progress.json", told | {"doing": "nominal", "done": 1, "of": 2})
     now[0] = 95
     view.tick()
@@ -325,6 +324,43 @@ def test_a_training_that_fills_its_memory_tells_no_time_left(tmp_path: Path, mon
     assert piece[-1].startswith(f"radial: 72%, {timedelta(seconds=(4000 - 2400 - 8 * 60) // 8)} left")
     left = [datetime.strptime(line.split(", ")[1], "%H:%M:%S left") for line in (whole[-1], piece[-1])]
     assert left[0] >= left[1]  # of which it is a part
+
+
+def test_the_time_left_is_known_soon_after_more_work_was_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    lines: list[str] = []
+    monkeypatch.setattr(console, "say", lines.append)
+    report = console.progress().begin("PGD-10 at 0.1")
+    for second in range(121):
+        now[0] = second
+        report(second, 200 if second < 80 else 2000)
+    lefts = [timedelta(seconds=seconds) for seconds in (200 - 30, 200 - 60, 2000 - 90, 2000 - 120)]
+    assert [line.split(", ")[1] for line in lines] == [f"{left} left" for left in lefts]
+
+
+def test_a_resumed_training_tells_no_time_left_before_its_first_row(tmp_path: Path, monkeypatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    lines: list[str] = []
+    monkeypatch.setattr(console, "say", lines.append)
+    experiment.create(tmp_path, resolve_stages("acrobot", settings=parse_settings(["--dqn.steps=4000"])), "cpu", None)
+    [vanilla] = RunDirectory(tmp_path).stages()
+    before = '{"step": 1000, "updates": 9, "steps_per_second": 100.0}\n'
+    store.write_text(vanilla.path / "metrics.jsonl", before)
+    view = console.live(tmp_path)
+    for second in range(1, 100):
+        now[0] = second
+        if second == 50:
+            row = '{"step": 2000, "updates": 9, "steps_per_second": 20.0}\n'
+            store.write_text(vanilla.path / "metrics.jsonl", before + row)
+        done = 1000 + 20 * second
+        store.write_json(
+            vanilla.path / "progress.json", {"name": "vanilla", "doing": "training", "done": done, "of": 4000}
+        )
+        view.tick()
+    pieces = [line for line in lines if line.startswith("vanilla: ")]
+    assert [" left" in line for line in pieces] == [False, True, True]
 
 
 @pytest.mark.parametrize("of", [10**18, 10**30])

@@ -20,6 +20,7 @@ from bcl.errors import BclError, MissingExtra, StoreError, TrainingError, Weight
 from bcl.evaluation import Score
 from bcl.experiment import train_run
 from bcl.experiment.trackers import Trackers
+from bcl.learners import learner
 from bcl.learners.learner import Task
 from bcl.learners.pacing import Pace
 from bcl.policies import Policy, PolicySpec
@@ -113,6 +114,21 @@ def test_a_killed_run_ends_as_if_it_had_not_been(tmp_path: Path, loss: str) -> N
     assert fingerprint(again) == fingerprint(whole)
     assert numbers(tmp_path / "cut") == numbers(tmp_path / "whole")
     assert sorted(os.listdir(tmp_path / "cut")) == sorted(os.listdir(tmp_path / "whole"))
+
+
+def test_a_run_goes_on_in_the_precision_in_which_it_was_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def on_a_cpu(units: bool) -> None:
+        monkeypatch.setattr(learner, "uses_bf16", lambda asked, *_: units if asked == "auto" else asked == "bf16")
+
+    wholes = []
+    for units in (False, True):
+        on_a_cpu(units)
+        wholes.append(fingerprint(train_run(tmp_path / f"whole-{units}", tiny(), TASK, None, "cpu")))
+        with pytest.raises(Crash):
+            train_run(tmp_path / f"cut-{units}", tiny(), TASK, None, "cpu", progress=crash_at(120))
+        on_a_cpu(not units)
+        assert fingerprint(train_run(tmp_path / f"cut-{units}", tiny(), TASK, None, "cpu")) == wholes[-1]
+    assert wholes[0] != wholes[1]
 
 
 def test_snapshots_that_the_checkpoint_does_not_know_are_dropped(tmp_path: Path) -> None:
