@@ -75,7 +75,7 @@ def of_the_zoo(game: str) -> dict[str, tuple[list[Row], list[str]]]:
     agents = [agent for agent in map(zoo.named, zoo.names()) if agent.game == game]
     blocks = list[Block]()
     for starts in ("game", "varied"):  # an agent need not have both
-        played = [agent for agent in agents if any(way.starts == starts for way in agent.within)]
+        played = [agent for agent in agents if any(play.on.starts == starts for play in agent.plays)]
         if played:
             compared = bcl.compare(*(f"{zoo.PREFIX}{agent.folder.name}" for agent in played))
             blocks += [block for block in compared.blocks if block.starts == starts]

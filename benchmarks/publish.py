@@ -13,6 +13,7 @@ import argparse
 import contextlib
 import hashlib
 import json
+import math
 import re
 import shutil
 import sys
@@ -26,15 +27,17 @@ from bcl import zoo
 from bcl.attacks import attack_label, attacks_named
 from bcl.config import EvaluationConfig, config_from_dict
 from bcl.envs import make_env
-from bcl.errors import BclError, ConfigError, StoreError, WeightsError, counted
+from bcl.errors import BclError, ConfigError, StoreError, WeightsError
 from bcl.evaluation import Breaking, Evaluation, game_for_evaluation, read_breaking, read_evaluations, watch
+from bcl.evaluation.breaking import SHARE
 from bcl.evaluation.plan import levels_of
+from bcl.games import LOWEST_RETURNS
 from bcl.policies import Policy
 from bcl.policies.files import NumberFormat, fingerprint, load, to_bytes
 from bcl.runs import store
 from bcl.runs.directory import CONFIG, POLICY
 from bcl.runs.results import Results
-from bcl.settings import format_eps, format_return, read_toml
+from bcl.settings import format_eps, read_toml
 
 MAX_BYTES = 8_000_000
 SMALL = 500_000  # bytes: rounding would save little
@@ -101,13 +104,9 @@ def means(evaluation: Evaluation, attacks: str) -> dict[str, float]:
 
 def tables_of_returns(results: Results, agent: str, attacks: str) -> list[str]:
     """Lines of `agent.toml`, the last ones: returns as the agent was trained, on unlimited levels, from varied starts;
-    then at which budget it breaks on each, by the latest search."""
+    then at which budget it breaks on each."""
     evaluations = read_evaluations(results.scores, agent)
-    searches = {
-        (search.conditions.plan.starts, levels_of(search.conditions.plan.game) == "eval"): search
-        for search in read_breaking(results, agent)
-        if search.conditions
-    }
+    searches = [search for search in read_breaking(results, agent) if search.conditions and halves(search)]
     lines = []
     breaks = []
     for table, starts, unlimited in (
@@ -120,20 +119,38 @@ def tables_of_returns(results: Results, agent: str, attacks: str) -> list[str]:
             best = max(alike, key=lambda one: len(one.scores))
             lines += ["", f"[{table}]"]
             lines += [f"{json.dumps(eps)} = {mean}" for eps, mean in means(best, attacks).items()]
-        if alike and (search := searches.get((starts, unlimited))):
-            breaks.append(f"{table} = {json.dumps(breaking_budget(search, best))}")
-    return [*lines, *(["", "[breaks]", *breaks] if breaks else [])]
+            facts = breaking_budget([search for search in searches if same_episodes(search, best)], best)
+            breaks += ["", f"[breaks.{table}]", *facts] if facts else []
+    return [*lines, *breaks]
 
 
-def breaking_budget(search: Breaking, evaluation: Evaluation) -> str:
-    """The one number of an agent, for people. A score may be below the threshold at a smaller budget than the search
+def halves(search: Breaking) -> bool:
+    """Whether it looked for half of the return without attack, and not below a threshold of somebody's own."""
+    assert search.conditions
+    floor = LOWEST_RETURNS.get(search.conditions.plan.game.id, 0.0)
+    return math.isclose(search.threshold, floor + SHARE * (search.nominal - floor))
+
+
+def same_episodes(search: Breaking, evaluation: Evaluation) -> bool:
+    """Whether the search was on the starts and levels of an evaluation."""
+    assert search.conditions
+    plan = search.conditions.plan
+    return (plan.starts, levels_of(plan.game)) == (evaluation.starts, evaluation.levels)
+
+
+def breaking_budget(searches: Sequence[Breaking], evaluation: Evaluation) -> list[str]:
+    """The smallest one found, as lines of TOML. A score may be below the threshold at a smaller budget than searches
     found: of a learned adversary, with which nothing is searched."""
-    found = [search.smallest] if search.smallest else []
-    found += [(s.eps, s.attack) for s in evaluation.scores if s.attack and s.mean < search.threshold]
-    eps, attack = min(found, key=lambda one: one[0], default=(None, None))
-    under = f" under {attack_label(attack)}" if attack else ""
-    tried = counted(len(search.attacks), "attack")
-    return f"{search.shown(eps)} (return below {format_return(search.threshold)}{under}; searched with {tried})"
+    if not searches:
+        return []
+    below = max(search.threshold for search in searches)
+    found = [search.smallest for search in searches if search.smallest]
+    found += [(s.eps, s.attack) for s in evaluation.scores if s.attack and s.mean < below]
+    lines = [f"below = {below}"]
+    if found:
+        eps, attack = min(found, key=lambda one: one[0])
+        lines += [f"eps = {json.dumps(searches[0].shown(eps))}", f"attack = {json.dumps(attack_label(attack))}"]
+    return lines
 
 
 def publish(options: argparse.Namespace) -> Path:

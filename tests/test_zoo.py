@@ -299,37 +299,42 @@ def test_an_agent_says_at_which_budget_it_breaks(publish, in_folder: Cli, monkey
     publish(HEADS["int8"])
     adding = importlib.import_module("add_results")
     assert "breaks at" not in in_folder("zoo")[1]
-    assert bcl.zoo_agents().rows[0]["breaks at"] == ""
+    assert bcl.zoo_agents().rows[0]["breaks at"] is None
     monkeypatch.setattr("bcl.evaluation.breaking.ROUNDS", 0)
-    for starts in ("game", "varied"):
-        bcl.evaluate("zoo:mine", suite="quick", find_eps=True, threshold=5.0, episodes=2, starts=starts)
-    assert adding.add_results("mine", None) == "zoo:mine: 1 score, 0 certificates, 2 searches more"
-    never = "never (return below 5; searched with 1 attack)"
-    assert zoo.named("mine").breaks == {"returns": never, "varied": never}
-    assert f"    breaks at          {never}" in in_folder("zoo")[1]
-    assert [row["breaks at"] for row in bcl.zoo_agents().rows] == [never, never]
+    nominal = {
+        starts: bcl.evaluate("zoo:mine", suite="quick", find_eps=True, episodes=2, starts=starts).breaking.nominal
+        for starts in ("game", "varied")
+    }
+    bcl.evaluate("zoo:mine", suite="quick", find_eps=True, threshold=8.0, episodes=2)  # it is not half
+    assert adding.add_results("mine", None) == "zoo:mine: 1 score, 0 certificates, 3 searches more"
+    expected = {"returns": {"below": nominal["game"] / 2}, "varied": {"below": nominal["varied"] / 2}}
+    assert zoo.named("mine").breaks == expected
+    assert f"    breaks at          no budget (below {nominal['game'] / 2:.4g})" in in_folder("zoo")[1]
     shutil.rmtree("runs")  # the report has what was published
     page = in_folder("report", "zoo:mine", "--no-frames")
     assert page[0] == 0
-    assert Path("runs/zoo-mine.results/report.html").read_text().count("Search for a breaking budget") == 2
+    assert Path("runs/zoo-mine.results/report.html").read_text().count("Search for a breaking budget") == 3
 
 
 def score_of(attack: Attack | None, eps: float, mean: float) -> Score:
     return Score(attack, eps, (mean,), (9,), 0.0, eps, 0.0, 0, "fixed")
 
 
-def test_the_number_at_which_an_agent_breaks_names_the_attack(publishing) -> None:
+def test_the_smallest_budget_that_was_found_is_published(publishing) -> None:
     pgd = PGD(steps=30, step=0.1)
     search = Breaking(250.0, 500.0, 20, 0, (pgd, FGSM()), True, (0.25, 0.125))
+    weaker = dataclasses.replace(search, attacks=(FGSM(),), budgets=(0.5,))
+    never = dataclasses.replace(search, budgets=(None, None))
     nominal = score_of(None, 0.0, 500.0)
     holds = Evaluation(resolve("cartpole").game, [nominal, score_of(pgd, 0.1, 250.0)], "")
-    assert publishing.breaking_budget(search, holds) == (
-        "31.9/255 (return below 250 under FGSM; searched with 2 attacks)"
-    )
     learned = Evaluation(holds.game, [nominal, score_of(Learned(), 0.1, 249.0), score_of(Learned(), 0.2, 0.0)], "")
-    assert publishing.breaking_budget(search, learned).startswith("25.5/255 (return below 250 under Learned;")
-    never = dataclasses.replace(search, budgets=(None, None))
-    assert publishing.breaking_budget(never, holds) == "never (return below 250; searched with 2 attacks)"
+    for searches, evaluation, expected in (
+        ([], holds, {}),
+        ([never], holds, {"below": 250.0}),
+        ([search, weaker, never], holds, {"below": 250.0, "eps": "31.9/255", "attack": "FGSM"}),
+        ([search], learned, {"below": 250.0, "eps": "25.5/255", "attack": "Learned"}),
+    ):
+        assert tomllib.loads("\n".join(publishing.breaking_budget(searches, evaluation))) == expected
 
 
 def test_attacks_are_held_against_the_certificates_an_agent_was_published_with(

@@ -38,14 +38,18 @@ def zoo_agents(name: str | None = None) -> Listing:
     lines = [_wrapped(f"{WITHIN}:", 2)]
     for agent in map(zoo.named, names):
         about = {"name": agent.folder.name, "game": agent.game, "recipe": agent.recipe}
-        for played, within in agent.within.items():
-            broken_at = agent.broken_at.get(played, "")
-            rows.append(about | {"suite": agent.suite} | played._asdict() | within | {"breaks at": broken_at})
+        for on, within, breaks in agent.plays:
+            rows.append(about | {"suite": agent.suite} | on._asdict() | within | {"breaks at": breaks.get("eps")})
             returns = ", ".join(f"{eps}:{GLUE}{format_return(mean)}" for eps, mean in within.items())
-            shown = OTHERWISE.get(played, agent.folder.name)
+            shown = OTHERWISE.get(on, agent.folder.name)
             lines.append(_wrapped(f"  {shown:<{NAME}}{returns}{GLUE}({agent.suite})", NAME + 2))
-            lines += [_wrapped(f"  {'  breaks at':<{NAME}}{broken_at}", NAME + 2)] if broken_at else []
+            lines += [f"  {'  breaks at':<{NAME}}{_breaking(breaks)}"] if breaks else []
     return Listing("the zoo", rows, "\n".join(lines), {"agents": rows})
+
+
+def _breaking(found: dict[str, Any]) -> str:
+    below = f"below {format_return(found['below'])}"
+    return f"{found['eps']} ({below} under {found['attack']})" if "eps" in found else f"no budget ({below})"
 
 
 def _wrapped(line: str, indent: int) -> str:

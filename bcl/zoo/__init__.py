@@ -10,7 +10,7 @@ import tomllib
 from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from bcl.errors import WeightsError, did_you_mean
 from bcl.runs.directory import POLICY
@@ -29,6 +29,16 @@ class PlayedOn(NamedTuple):
     """`game`, or `varied`: they begin with random actions."""
     levels: str
     """Of Procgen's games: `train`, or `eval` for unlimited ones."""
+
+
+class Played(NamedTuple):
+    """One way in which an agent was played."""
+
+    on: PlayedOn
+    within: dict[str, float]
+    """The lowest return up to each budget."""
+    breaks: dict[str, Any]
+    """As in `ZooAgent.breaks`; empty: it was not looked for."""
 
 
 @dataclass(frozen=True)
@@ -67,28 +77,23 @@ class ZooAgent:
     """The same on Procgen's unlimited levels; empty: not played, or another game."""
     varied: dict[str, float] = field(default_factory=dict)
     """The same on episodes that begin with random actions; empty: not played."""
-    breaks: dict[str, str] = field(default_factory=dict)
-    """The smallest budget that brings the return below a threshold, for people; by the name of the table above whose
-    episodes were played, where it was looked for."""
+    breaks: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """The smallest budget that halves the return, by the table above whose episodes were played, where it was looked
+    for: its `eps` (none: not even a budget of 1), `below` which return and under which `attack`."""
 
     @property
-    def within(self) -> dict[PlayedOn, dict[str, float]]:
-        """The lowest return up to each budget, of every way in which it was played."""
-        columns = {"returns": self.returns, "unlimited": self.unlimited, "varied": self.varied}
-        return {
-            self._played(table): dict(zip(means, accumulate(means.values(), min), strict=True))
-            for table, means in columns.items()
+    def plays(self) -> list[Played]:
+        """Every way in which it was played."""
+        columns = (
+            ("returns", PlayedOn("game", "train" if self.unlimited else ""), self.returns),
+            ("unlimited", PlayedOn("game", "eval"), self.unlimited),
+            ("varied", PlayedOn("varied", ""), self.varied),
+        )
+        return [
+            Played(on, dict(zip(means, accumulate(means.values(), min), strict=True)), self.breaks.get(table, {}))
+            for table, on, means in columns
             if means
-        }
-
-    @property
-    def broken_at(self) -> dict[PlayedOn, str]:
-        """What `breaks` says of every way in which it was played."""
-        return {self._played(table): found for table, found in self.breaks.items()}
-
-    def _played(self, table: str) -> PlayedOn:
-        levels = {"returns": "train" if self.unlimited else "", "unlimited": "eval", "varied": ""}
-        return PlayedOn("varied" if table == "varied" else "game", levels[table])
+        ]
 
     @property
     def file(self) -> Path:
