@@ -24,6 +24,8 @@ from bcl.runs import store
 from bcl.runs.directory import Piece, RunDirectory, StageFolder
 from bcl.settings import parse_settings
 
+Watching = tuple[list[float], list[str]]
+"""The time, which tests set, and the lines that people see."""
 LINE = (
     "the paper's run was stopped; continue with: bcl resume 'my runs/one' --device cpu; or give 'bcl train pong' anew"
 )
@@ -281,11 +283,17 @@ def test_a_long_evaluation_tells_how_long_it_will_take(
     ]
 
 
-def test_the_time_left_goes_by_the_last_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def watching(monkeypatch: pytest.MonkeyPatch) -> Watching:
     now = [0.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     lines: list[str] = []
     monkeypatch.setattr(console, "say", lines.append)
+    return now, lines
+
+
+def test_the_time_left_goes_by_the_last_minute(watching: Watching) -> None:
+    now, lines = watching
     report = console.progress().begin("PGD-10 at 0.1")
     for second in range(121):
         now[0] = second
@@ -293,11 +301,8 @@ def test_the_time_left_goes_by_the_last_minute(monkeypatch: pytest.MonkeyPatch) 
     assert [line.split(", ")[1] for line in lines] == ["0:01:10 left", "0:02:02 left", "0:10:40 left", "0:10:10 left"]
 
 
-def test_a_training_that_fills_its_memory_tells_no_time_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    now = [0.0]
-    monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    lines: list[str] = []
-    monkeypatch.setattr(console, "say", lines.append)
+def test_a_training_that_fills_its_memory_tells_no_time_left(tmp_path: Path, watching: Watching) -> None:
+    now, lines = watching
     stages = resolve_stages("acrobot", recipe="radial", settings=parse_settings(["--dqn.steps=4000"]))
     experiment.create(tmp_path, stages, "cpu", None)
     vanilla, radial = RunDirectory(tmp_path).stages()
@@ -326,11 +331,8 @@ def test_a_training_that_fills_its_memory_tells_no_time_left(tmp_path: Path, mon
     assert left[0] >= left[1]  # of which it is a part
 
 
-def test_the_time_left_is_known_soon_after_more_work_was_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = [0.0]
-    monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    lines: list[str] = []
-    monkeypatch.setattr(console, "say", lines.append)
+def test_the_time_left_is_known_soon_after_more_work_was_found(watching: Watching) -> None:
+    now, lines = watching
     report = console.progress().begin("PGD-10 at 0.1")
     for second in range(121):
         now[0] = second
@@ -339,11 +341,8 @@ def test_the_time_left_is_known_soon_after_more_work_was_found(monkeypatch: pyte
     assert [line.split(", ")[1] for line in lines] == [f"{left} left" for left in lefts]
 
 
-def test_a_resumed_training_tells_no_time_left_before_its_first_row(tmp_path: Path, monkeypatch) -> None:
-    now = [0.0]
-    monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    lines: list[str] = []
-    monkeypatch.setattr(console, "say", lines.append)
+def test_a_resumed_training_tells_no_time_left_before_its_first_row(tmp_path: Path, watching: Watching) -> None:
+    now, lines = watching
     experiment.create(tmp_path, resolve_stages("acrobot", settings=parse_settings(["--dqn.steps=4000"])), "cpu", None)
     [vanilla] = RunDirectory(tmp_path).stages()
     before = '{"step": 1000, "updates": 9, "steps_per_second": 100.0}\n'
@@ -364,11 +363,8 @@ def test_a_resumed_training_tells_no_time_left_before_its_first_row(tmp_path: Pa
 
 
 @pytest.mark.parametrize("of", [10**18, 10**30])
-def test_work_without_an_end_in_sight_has_years_left(monkeypatch: pytest.MonkeyPatch, of: int) -> None:
-    now = [0.0]
-    monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    lines: list[str] = []
-    monkeypatch.setattr(console, "say", lines.append)
+def test_work_without_an_end_in_sight_has_years_left(watching: Watching, of: int) -> None:
+    now, lines = watching
     report = console.progress().begin("PGD-10 at 0.1")
     for second in (0, 40):
         now[0] = second
