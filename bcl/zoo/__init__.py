@@ -31,7 +31,7 @@ class PlayedOn(NamedTuple):
     """Of Procgen's games: `train`, or `eval` for unlimited ones."""
 
 
-class Played(NamedTuple):
+class PublishedPlay(NamedTuple):
     """One way in which an agent was played."""
 
     on: PlayedOn
@@ -82,7 +82,7 @@ class ZooAgent:
     for: its `eps` (none: not even a budget of 1), `below` which return and under which `attack`."""
 
     @property
-    def plays(self) -> list[Played]:
+    def plays(self) -> list[PublishedPlay]:
         """Every way in which it was played."""
         columns = (
             ("returns", PlayedOn("game", "train" if self.unlimited else ""), self.returns),
@@ -90,9 +90,7 @@ class ZooAgent:
             ("varied", PlayedOn("varied", ""), self.varied),
         )
         return [
-            Played(on, dict(zip(means, accumulate(means.values(), min), strict=True)), self.breaks.get(table, {}))
-            for table, on, means in columns
-            if means
+            PublishedPlay(on, _least_up_to(means), self.breaks.get(table, {})) for table, on, means in columns if means
         ]
 
     @property
@@ -116,6 +114,11 @@ class ZooAgent:
     def new_results(self) -> Results:
         """Where results made here go: the package may be read-only."""
         return Results.beside(Path("runs") / f"zoo-{self.folder.name}")
+
+
+def _least_up_to(means: dict[str, float]) -> dict[str, float]:
+    """By budget, which ascend."""
+    return dict(zip(means, accumulate(means.values(), min), strict=True))
 
 
 def names() -> list[str]:
