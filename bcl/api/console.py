@@ -77,13 +77,19 @@ class Shown:
     key: str
     """Pieces with the same key are the same piece, later."""
     name: str
-    share: float
-    """How much of it is done, from 0 to 1."""
+    done: float
+    of: float
+    """Of how much; it grows where more work is found."""
     numbers: str
     seconds_left: float | None = None
-    """Where that is known otherwise than by how fast the share grows."""
+    """Where that is known otherwise than by how fast it goes."""
     timed: bool = True
     """Whether what is to come goes on as now; a training that only fills its memory is faster than later."""
+
+    @property
+    def share(self) -> float:
+        """How much of it is done, from 0 to 1."""
+        return self.done / self.of if self.of else 0.0
 
     def line(self, left: str, of: str = "") -> str:
         """All of it; `left` is the time left, `of` what the share is of."""
@@ -140,17 +146,15 @@ class Bars:
             return _left(piece.seconds_left)
         now = time.monotonic()
         seen = self._seen.setdefault(piece.key, deque())
-        if seen and piece.share < seen[-1][1]:
-            seen.clear()  # there is more to do than was known
         if not seen or now - seen[-1][0] >= SECONDS_PER_LOOK:
-            seen.append((now, piece.share))
-        while len(seen) > 2 and now - seen[1][0] >= RECENT and seen[1][1] < piece.share:
+            seen.append((now, piece.done))
+        while len(seen) > 2 and now - seen[1][0] >= RECENT and seen[1][1] < piece.done:
             seen.popleft()
         rate = self.rate(piece.key)
-        return _left((1 - piece.share) / rate) if rate else ""
+        return _left((piece.of - piece.done) / rate) if rate else ""
 
     def rate(self, key: str) -> float:
-        """By how much the share of a piece grew in a second, of late; 0: that is not known."""
+        """How much of a piece was done in a second, of late; 0: that is not known."""
         seen = self._seen.get(key)
         if not seen or seen[-1][1] <= seen[0][1]:
             return 0.0
@@ -185,7 +189,7 @@ class progress(Bars, ProgressListener):
     def _told(self, key: str, label: str, share_of: str) -> Callable[[int, int], None]:
         def told(done: int, of: int) -> None:
             counted = f"{self._finished} of {self._units} done" if self._units else ""
-            self.show([Shown(key, label, done / of if of else 0.0, counted)], of=share_of)
+            self.show([Shown(key, label, done, of, counted)], of=share_of)
 
         return told
 
@@ -271,16 +275,16 @@ class live(Bars):
         work = sum(filter(None, self._work_of_others), start=mine)
         known = next(filter(None, map(speeds, (self._run, *self._others))), None)
         if known is None:
-            yield Shown(self._name, self._name, 0.0, NOT_KNOWN, timed=False)
+            yield Shown(self._name, self._name, 0.0, 1.0, NOT_KNOWN, timed=False)
             return
         training = [*filter(_trains, under_way)]
-        speed = sum(self.rate(_key(piece)) * piece.of for piece in training)
+        speed = sum(self.rate(_key(piece)) for piece in training)
         done, of = work.seconds(speed or known.steps, self._pass_speed(work, under_way) or known.passes)
         timed = bool(speed) or known.now or not training
         best = incumbent(self._run)
         about = ("about", "at most" if work.at_most else "") if timed else (NOT_KNOWN,)
         words = (*about, best and f"best so far: {best}")
-        yield Shown(self._name, self._name, done / of, ", ".join(filter(None, words)), of - done, timed)
+        yield Shown(self._name, self._name, done, of, ", ".join(filter(None, words)), of - done, timed)
 
     @functools.cached_property
     def _work_of_others(self) -> list["Work | None"]:
@@ -349,7 +353,7 @@ def _shown(piece: "Piece", before: dict[str, Any] | None = None) -> Shown:
     if rate := row.get("steps_per_second"):
         words.append(f"{rate:,.0f} steps/s")
     timed = not _trains(piece) or (has_updates(row) and row != before)
-    return Shown(_key(piece), piece.name, piece.done / max(piece.of, 1), ", ".join(words), timed=timed)
+    return Shown(_key(piece), piece.name, piece.done, piece.of, ", ".join(words), timed=timed)
 
 
 @contextlib.contextmanager

@@ -341,6 +341,15 @@ def test_the_time_left_is_known_soon_after_more_work_was_found(watching: Watchin
     assert [line.split(", ")[1] for line in lines] == [f"{left} left" for left in lefts]
 
 
+def test_an_episode_longer_than_any_before_has_a_little_time_left(watching: Watching) -> None:
+    now, lines = watching
+    report = console.progress().begin("PGD-10 at 0.1")
+    for second in range(301):
+        now[0] = second
+        report(second, max(100, round(1.1 * second)))  # as evaluations count it: a tenth more than there was
+    assert [line.split(", ")[1] for line in lines][-3:] == ["0:00:24 left", "0:00:27 left", "0:00:30 left"]
+
+
 def test_a_resumed_training_tells_no_time_left_before_its_first_row(tmp_path: Path, watching: Watching) -> None:
     now, lines = watching
     experiment.create(tmp_path, resolve_stages("acrobot", settings=parse_settings(["--dqn.steps=4000"])), "cpu", None)
