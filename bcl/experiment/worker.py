@@ -15,7 +15,7 @@ import zipfile
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -394,14 +394,15 @@ def train_run(
 
 
 def in_precision(config: Config, bf16: bool) -> Config:
-    """The same in this precision: CPUs differ in what `auto` means, and a run goes on as it was begun."""
-    precision: Literal["bf16", "fp32"] = "bf16" if bf16 else "fp32"
-    return dataclasses.replace(
-        config,
-        dqn=dataclasses.replace(config.dqn, precision=precision),
-        ppo=dataclasses.replace(config.ppo, precision=precision),
-        distill=dataclasses.replace(config.distill, precision=precision),
-    )
+    """The same with this precision for `auto`: CPUs differ in what that means, and a run goes on as it was begun."""
+    precision = "bf16" if bf16 else "fp32"
+    sections = {name: getattr(config, name) for name in ("dqn", "ppo", "distill")}
+    changed: dict[str, Any] = {
+        name: dataclasses.replace(section, precision=precision)
+        for name, section in sections.items()
+        if section.precision == "auto"
+    }
+    return dataclasses.replace(config, **changed)
 
 
 def check_fits(policy: Policy, config: Config, env: VectorEnv) -> None:

@@ -18,7 +18,7 @@ from bcl.config import Config, resolve, resolve_stages
 from bcl.envs import make_env
 from bcl.errors import BclError, MissingExtra, StoreError, TrainingError, WeightsError
 from bcl.evaluation import Score
-from bcl.experiment import train_run
+from bcl.experiment import train_run, worker
 from bcl.experiment.trackers import Trackers
 from bcl.learners import learner
 from bcl.learners.learner import Task
@@ -129,6 +129,12 @@ def test_a_run_goes_on_in_the_precision_in_which_it_was_begun(tmp_path: Path, mo
         on_a_cpu(not units)
         assert fingerprint(train_run(tmp_path / f"cut-{units}", tiny(), TASK, None, "cpu")) == wholes[-1]
     assert wholes[0] != wholes[1]
+
+
+def test_a_precision_that_was_asked_for_stays() -> None:
+    asked = resolve("pong", settings=parse_settings(["--dqn.precision=bf16"]))
+    found = worker.in_precision(asked, bf16=False)
+    assert [section.precision for section in (found.dqn, found.ppo, found.distill)] == ["bf16", "fp32", "fp32"]
 
 
 def test_snapshots_that_the_checkpoint_does_not_know_are_dropped(tmp_path: Path) -> None:
