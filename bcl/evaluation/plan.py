@@ -1,6 +1,7 @@
 """What is asked of an evaluation, and the conditions that its scores share."""
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -155,6 +156,14 @@ class Conditions:
             asked["episodes"] = len(row["returns"]) if "returns" in row else row["episodes"]
             asked["precision"] = row["asked"]
             return cls(plan=Plan(**typed_values(Plan, asked)), **typed_values(cls, facts))
+
+
+def network_passes(attack: Attack | None, starts_at_once: int = 1) -> int:
+    """About how often a step under this attack goes through the network, so many of its starts in one pass."""
+    found = {name: getattr(attack, name, 1) for name in ("steps", "restarts", "starts", "queries")}
+    counts = {name: count for name, count in found.items() if isinstance(count, int)}  # of one's own, may mean another
+    counts["starts"] = math.ceil(counts.get("starts", 1) / starts_at_once)
+    return math.prod(counts.values())
 
 
 def levels_of(game: Game) -> Levels:

@@ -15,14 +15,15 @@ from bcl.attacks import PGD, Attack, Budget, CrossEntropy, LowestScored, Multi, 
 from bcl.attacks.objectives import ascent
 from bcl.attacks.pgd import Together
 from bcl.attacks.ri_fgsm import StartsTogether
-from bcl.attacks.threat import per_sample, refuse_not_finite
-from bcl.bounds import Method, certified, full_precision, input_box, margins
+from bcl.attacks.threat import AttackedPolicy, per_sample, refuse_not_finite
+from bcl.bounds import Method, full_precision
 from bcl.device import Graphed, on_stream
 from bcl.envs import VariedStarts, VectorEnv
 from bcl.envs.vector import seed_list
 from bcl.errors import BclError
 from bcl.evaluation.evaluation import Score
-from bcl.evaluation.plan import Cell, Plan, Precision, Protocol
+from bcl.evaluation.plan import Cell, Plan, Precision, Protocol, network_passes
+from bcl.evaluation.proofs import COMPARE_EVERY, GraphedProof, OfOpenRows, OpenRows, proven, quick_method
 from bcl.evaluation.slot import Decided, Slot
 from bcl.frozen import FrozenConvPool, FrozenResidual, frozen
 from bcl.games import ProcgenGame
@@ -30,7 +31,6 @@ from bcl.policies import Policy, as_float
 from bcl.policies.policy import CUSTOM
 
 Progress = Callable[[int, int], None]
-PROBE_EVERY = 32  # steps between looks at gradients and certificates
 
 
 def evaluate(
@@ -156,7 +156,7 @@ def play(groups: "list[Group]", shared_envs: "list[SharedEnv]") -> Iterator[int]
         for group in groups:
             group.decide()
         for group in groups:
-            group.act(probing=steps % PROBE_EVERY == 0)
+            group.act(probing=steps % COMPARE_EVERY == 0)
             for shared_env in order.sent_after[group]:
                 shared_env.send()
         steps += 1
@@ -358,39 +358,30 @@ class SearchForm(nn.Module):
         return torch.zeros(len(obs), dtype=torch.bool, device=obs.device)
 
 
-class GraphedProof:
-    """Where no observation within the budgets changes the action; on a GPU a captured graph of hundreds of kernels."""
-
-    def __init__(self, policy: Policy, obs: Tensor) -> None:
-        self._policy = policy
-        self._obs = torch.empty_like(obs)  # fixed places, from which the graph reads
-        self._eps = per_sample(obs.new_empty(len(obs)), obs)
-        self._graph = Graphed(self._run, enabled=obs.is_cuda)
-
-    def __call__(self, obs: Tensor, eps: Budget) -> Tensor:
-        self._obs.copy_(obs)
-        self._eps.copy_(torch.as_tensor(eps))
-        return self._graph()
-
-    def _run(self) -> Tensor:
-        return _proven(self._policy, self._obs, self._eps)
-
-
 def chooser_for(policy: Policy, search: SearchForm, slots: Sequence[Slot]) -> "ActionChooser":
     """For slots under one attack, or under some of one batch: each row has its slot's budget and random draws."""
     first = slots[0]
     attack = first.cell.attack
     if any(slot.cell.attack != attack for slot in slots):
         attack = _together([slot.cell.attack for slot in slots])
-    # A graph has all rows, and Procgen's engine draws for all copies: what one does may count for the others.
-    leaves_done = _waits(attack) and not isinstance(first.plan.game, ProcgenGame)
-    if len(slots) == 1 and not leaves_done:
-        return ActionChooser(policy, search, attack, first.cell.eps, first.generator)
+    # Procgen's engine draws for all copies: what one does may count for the others.
+    counting = None if isinstance(first.plan.game, ProcgenGame) else functools.partial(_counting, slots)
+    open_rows = None
+    if not _waits(attack):  # else it looks itself for what is proven
+        open_rows = OpenRows(policy, network_passes(attack), counting) if _has_open_rows(attack, first.obs) else None
+        counting = None  # a graph has all rows
+    if len(slots) == 1 and not counting:
+        return ActionChooser(policy, search, attack, first.cell.eps, first.generator, open_rows=open_rows)
     budgets = torch.tensor([slot.cell.eps for slot in slots], device=first.generator.device)
     rows = budgets.repeat_interleave(len(first.obs))
     generators = [slot.generator for slot in slots]
-    counting = functools.partial(_counting, slots) if leaves_done else None
-    return ActionChooser(policy, search, attack, rows, generators, counting)
+    return ActionChooser(policy, search, attack, rows, generators, counting, open_rows)
+
+
+def _has_open_rows(attack: Attack | None, obs: Tensor) -> bool:
+    """Whether it is worth asking which rows are: images on a CPU, under an attack whose copies of a batch follow each
+    other."""
+    return obs.device.type == "cpu" and obs.dim() == 4 and _takes_rows(attack) and not isinstance(attack, Together)
 
 
 def _counting(slots: Sequence[Slot]) -> Tensor:
@@ -414,13 +405,16 @@ class ActionChooser:
         eps: Budget,
         generator: Randomness,
         counting: Callable[[], Tensor] | None = None,
+        open_rows: OpenRows | None = None,
     ) -> None:
-        """`counting`: (N,) which copies have episodes left; the others are not attacked. It needs a budget per row."""
+        """`counting`: (N,) which copies have episodes left; the others are not attacked. It needs a budget per row.
+        `open_rows`: observations that the attack need not look at are left out of its passes through the network."""
         self._policy = _for_decisions(policy)
         self._searched = searched
         self._budgets = eps
         self._eps = eps
         self._counting = counting
+        self._open_rows = open_rows
         self._generator = generator
         self._choose = torch.argmin if isinstance(attack, LowestScored) else torch.argmax
         self._attack = None if isinstance(attack, LowestScored) else attack
@@ -442,17 +436,21 @@ class ActionChooser:
 
     def _run(self) -> Decided:
         clean_obs = as_float(self._input)
-        clean = self._actions(clean_obs)
+        scores = self._scores(clean_obs)
+        clean = self._choose(scores, dim=1)
         if self._attack is None:
             return Decided(clean, clean, clean_obs, _moved(clean_obs, clean_obs), torch.zeros_like(clean) > 0)
+        searched: AttackedPolicy = self._searched
+        if self._open_rows:
+            searched = OfOpenRows(searched, self._open_rows(clean_obs, self._eps, scores))
         eager = clean_obs.device.type != "cuda"
-        seen = perturb(self._attack, self._searched, clean_obs, self._eps, self._generator, check=eager)
-        actions = self._actions(seen)
+        seen = perturb(self._attack, searched, clean_obs, self._eps, self._generator, check=eager)
+        actions = self._choose(self._scores(seen), dim=1)
         return Decided(actions, clean, seen, _moved(seen, clean_obs), actions != clean)
 
-    def _actions(self, obs: Tensor) -> Tensor:
+    def _scores(self, obs: Tensor) -> Tensor:
         with torch.no_grad(), full_precision():
-            return self._choose(self._policy(obs), dim=1)
+            return self._policy(obs)
 
 
 def _for_decisions(policy: Policy) -> Policy:
@@ -503,7 +501,7 @@ class Probe:
         stochastic = not torch.equal(scores, again)
         if not stochastic:  # else the action was another draw's than the scores
             cells = [slot.cell for slot, count in zip(slots, counts, strict=True) for _ in range(count)]
-            _refuse_broken_certificate(self._policy, obs, scores, actions, cells, _quick_method(self._policy))
+            _refuse_broken_certificate(self._policy, obs, scores, actions, cells, quick_method(self._policy))
         blind = without_gradient(self._exact, obs).split(counts)
         for slot, count, without in zip(slots, counts, blind, strict=True):
             slot.probed += count
@@ -530,33 +528,16 @@ def without_gradient(searched: SearchForm, obs: Tensor) -> Tensor:
     return (gradient.flatten(1) == 0).all(dim=1)
 
 
-def _quick_method(policy: Policy) -> Method:
-    """Others take seconds a state on IMPALA."""
-    return "ibp" if policy.spec.kind == "impala" else "crown-ibp"
-
-
-def _proven(
-    policy: Policy, obs: Tensor, eps: Budget, scores: Tensor | None = None, method: Method | None = None
-) -> Tensor:
-    """(N,) where no observation within the budgets, as attacks have them, changes the action."""
-    with torch.no_grad(), full_precision():
-        scores = policy(obs) if scores is None else scores
-        lower, upper = input_box(obs, eps, policy.low, policy.high)
-        clean = scores.argmax(dim=1)
-        margin = margins(policy.chain(), lower, upper, clean, method or _quick_method(policy))
-    return certified(margin, clean, scores)
-
-
 def _refuse_broken_certificate(
     policy: Policy, obs: Tensor, scores: Tensor, actions: Tensor, cells: Sequence[Cell], method: Method
 ) -> None:
     """`cells`: of each observation."""
     eps = per_sample(torch.tensor([cell.eps for cell in cells], dtype=obs.dtype, device=obs.device), obs)
     try:
-        proven = _proven(policy, obs, eps, scores, method)
+        holds = proven(policy, obs, eps, scores, method)
     except BclError:  # a layer without bounds: nothing is certified, so nothing can be broken
         return
-    broken = (proven & (actions != scores.argmax(dim=1))).tolist()
+    broken = (holds & (actions != scores.argmax(dim=1))).tolist()
     if any(broken):
         cell = cells[broken.index(True)]
         what = f"{cell.attack} changed an action that was certified at eps {cell.eps:.6g}"

@@ -3,18 +3,17 @@
 import contextlib
 import dataclasses
 import itertools
-import math
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 
 import torch
 
-from bcl.attacks import Attack, lacks_source
+from bcl.attacks import lacks_source
 from bcl.bounds import Method
 from bcl.device import threads, useful_threads
 from bcl.envs import VectorEnv
 from bcl.evaluation.certify import USUAL_LENGTH, Certificate, certify, method_for, read_certificates
 from bcl.evaluation.evaluation import Key, Score, append_score, longest_episodes, read_scores
-from bcl.evaluation.plan import Cell, Conditions, Plan
+from bcl.evaluation.plan import Cell, Conditions, Plan, network_passes
 from bcl.evaluation.play import Progress, evaluate_cells
 from bcl.games import AtariGame, ProcgenGame
 from bcl.policies import Policy
@@ -137,14 +136,6 @@ class SuiteProgress:
         """Steps that a cell has still to play; of one that played longer than was known, a tenth more."""
         longest = self._longest.get(cell.eps) or max(self._longest.values(), default=USUAL_LENGTH)
         return max(self._rounds * longest - steps, -(-steps // 10))
-
-
-def network_passes(attack: Attack | None, starts_at_once: int = 1) -> int:
-    """About how often a step under this attack goes through the network, so many of its starts in one pass."""
-    found = {name: getattr(attack, name, 1) for name in ("steps", "restarts", "starts", "queries")}
-    counts = {name: count for name, count in found.items() if isinstance(count, int)}  # of one's own, may mean another
-    counts["starts"] = math.ceil(counts.get("starts", 1) / starts_at_once)
-    return math.prod(counts.values())
 
 
 def _play(

@@ -14,7 +14,7 @@ from bcl.curriculum_rules import INCUMBENT
 from bcl.errors import StoreError, counted
 from bcl.evaluation.certify import USUAL_LENGTH
 from bcl.evaluation.evaluation import all_scores
-from bcl.evaluation.suite import network_passes
+from bcl.evaluation.plan import network_passes
 from bcl.experiment.phases import budgets_of, phase_line, rules_of
 from bcl.experiment.verdict import NO_LEARNING, UNKNOWN_LEARNING, choosing_attacks, plans_of
 from bcl.experiment.worker import TRAINING

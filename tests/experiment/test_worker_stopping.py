@@ -119,7 +119,7 @@ def test_checkpoints_are_counted_in_steps_or_go_by_time(tmp_path: Path, monkeypa
 def test_a_stop_request_during_the_verdict_loses_no_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stages = resolve_stages("cartpole", settings=parse_settings(TINY))
     experiment.create(tmp_path, stages, "cpu", None)
-    monkeypatch.setattr(sys.modules["bcl.evaluation.play"], "PROBE_EVERY", 1)  # asked every step
+    monkeypatch.setattr(sys.modules["bcl.evaluation.play"], "COMPARE_EVERY", 1)  # asked every step
     with pytest.raises(KeyboardInterrupt):
         experiment.finish(tmp_path, Dispatcher(watch=Watch(stop=(tmp_path / "evals" / "0-progress.json").exists)))
     assert not (tmp_path / "result.json").exists()
