@@ -441,8 +441,8 @@ class ActionChooser:
         if self._attack is None:
             return Decided(clean, clean, clean_obs, _moved(clean_obs, clean_obs), torch.zeros_like(clean) > 0)
         searched: AttackedPolicy = self._searched
-        if self._open_rows:
-            searched = OfOpenRows(searched, self._open_rows(clean_obs, self._eps, scores))
+        if self._open_rows and not (rows := self._open_rows(clean_obs, self._eps, scores)).all():
+            searched = OfOpenRows(searched, rows)
         eager = clean_obs.device.type != "cuda"
         seen = perturb(self._attack, searched, clean_obs, self._eps, self._generator, check=eager)
         actions = self._choose(self._scores(seen), dim=1)

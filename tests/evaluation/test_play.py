@@ -221,7 +221,7 @@ def test_a_broken_certificate_stops_everything(monkeypatch: pytest.MonkeyPatch) 
     policy = right_minded()
     with torch.no_grad():
         policy.network.model[1].bias[0] = 0.5
-    module = sys.modules["bcl.evaluation.play"]
+    module = sys.modules["bcl.evaluation.proofs"]
     monkeypatch.setattr(module, "certified", lambda margin, actions, scores: torch.ones(len(margin), dtype=torch.bool))
     with pytest.raises(BclError, match="certified"):
         evaluate(policy, Toy(2), ATTACK, 0.6, episodes=2)
