@@ -24,7 +24,7 @@ from pathlib import Path
 import torch
 
 from bcl import zoo
-from bcl.attacks import attack_label, attacks_named
+from bcl.attacks import Attack, attack_label, attacks_named
 from bcl.config import EvaluationConfig, config_from_dict
 from bcl.envs import make_env
 from bcl.errors import BclError, ConfigError, StoreError, WeightsError
@@ -91,23 +91,34 @@ def policy_in(data: bytes) -> Policy:
         return load(file.name)
 
 
-def means(evaluation: Evaluation, attacks: str) -> dict[str, float]:
-    """By budget, under the worst attack of a suite; budgets at which not all of it was played are left out."""
-    wanted = attacks_named(attacks)
+def attacks_of(evaluation: Evaluation, suite: str) -> Sequence[Attack]:
+    """Those of a suite that was played whole at some budget; else those that were played at every one."""
+    wanted = attacks_named(suite)
+    budgets = {eps for _, eps in evaluation.cells if eps > 0}
+    if not budgets or any(all((attack, eps) in evaluation.cells for attack in wanted) for eps in budgets):
+        return wanted
+    played = dict.fromkeys(attack for attack, _ in evaluation.cells if attack)
+    return [attack for attack in played if all((attack, eps) in evaluation.cells for eps in budgets)]
+
+
+def means(evaluation: Evaluation, suite: str) -> dict[str, float]:
+    """By budget, under the worst of `attacks_of`; budgets at which not all of them were played are left out."""
+    wanted = attacks_of(evaluation, suite)
     lowest = {
         format_eps(eps): min(evaluation.cells[attack, eps].mean for attack in wanted)
         for eps in sorted({eps for _, eps in evaluation.cells if eps > 0})
-        if all((attack, eps) in evaluation.cells for attack in wanted)
+        if wanted and all((attack, eps) in evaluation.cells for attack in wanted)
     }
     return {"0": evaluation.cells[None, 0.0].mean, **lowest}
 
 
-def tables_of_returns(results: Results, agent: str, attacks: str) -> list[str]:
+def tables_of_returns(results: Results, agent: str, suite: str) -> list[str]:
     """Lines of `agent.toml`, the last ones: returns as the agent was trained, on unlimited levels, from varied starts;
-    then at which budget it breaks on each."""
+    then where these faced other attacks than the suite, and at which budget the agent breaks."""
     evaluations = read_evaluations(results.scores, agent)
     searches = [search for search in read_breaking(results, agent) if search.conditions and halves(search)]
     lines = []
+    others = []
     breaks = []
     for table, starts, unlimited in (
         ("returns", "game", False),
@@ -118,9 +129,13 @@ def tables_of_returns(results: Results, agent: str, attacks: str) -> list[str]:
         if alike:
             best = max(alike, key=lambda one: len(one.scores))
             lines += ["", f"[{table}]"]
-            lines += [f"{json.dumps(eps)} = {mean}" for eps, mean in means(best, attacks).items()]
+            lines += [f"{json.dumps(eps)} = {mean}" for eps, mean in means(best, suite).items()]
+            if (faced := attacks_of(best, suite)) != attacks_named(suite):
+                others += [f"{table} = {json.dumps(', '.join(map(attack_label, faced)))}"]
             facts = breaking_budget([search for search in searches if same_episodes(search, best)], best)
             breaks += ["", f"[breaks.{table}]", *facts] if facts else []
+    if others:
+        lines += ["", "[attacks]", *others]
     return [*lines, *breaks]
 
 

@@ -295,6 +295,27 @@ def test_scores_from_varied_starts_are_a_column_of_their_own(
     assert (zoo.named("mine").returns, zoo.named("mine").varied) == (before, added)
 
 
+def test_attacks_other_than_the_suite_are_named_beside_returns_from_varied_starts(
+    publish, in_folder: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish(HEADS["int8"])
+    bcl.evaluate("zoo:mine", attacks=["pgd-30", "ri-fgsm"], eps=[0.1], episodes=2, starts="varied")
+    found = bcl.evaluate("zoo:mine", attacks=["pgd-30"], eps=[0.1, 0.2], episodes=2, starts="varied")
+    importlib.import_module("add_results").add_results("mine", None)
+    assert zoo.named("mine").varied == {
+        "0": found.nominal.mean,
+        "0.1": found.worst[0.1].mean,
+        "0.2": found.worst[0.2].mean,
+    }
+    assert zoo.named("mine").attacks == {"varied": "PGD-30"}  # the other was not played at every budget
+    lines = in_folder("zoo")[1].splitlines()
+    assert [line.partition("(")[2] for line in lines if line.startswith("  ") and line.endswith(")")] == [
+        "quick)",
+        "PGD-30)",
+    ]
+    assert [row["suite"] for row in bcl.zoo_agents().rows] == ["quick", "PGD-30"]
+
+
 def test_an_agent_says_at_which_budget_it_breaks(publish, in_folder: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     publish(HEADS["int8"])
     adding = importlib.import_module("add_results")

@@ -13,7 +13,7 @@ from bcl.result import Listing
 from bcl.settings import difference, format_return, setting_line, setting_rows, to_toml
 
 WITHIN = (
-    "mean return by budget (0: no attack), the worst within each budget at which all attacks of a suite were played"
+    "mean return by budget (0: no attack), the worst within each budget under all attacks of the suite or those named"
 )
 NAME = 21  # columns for names
 OTHERWISE = {zoo.PlayedOn("game", "eval"): "  unlimited levels", zoo.PlayedOn("varied", ""): "  varied starts"}
@@ -38,11 +38,11 @@ def zoo_agents(name: str | None = None) -> Listing:
     lines = [_wrapped(f"{WITHIN}:", 2)]
     for agent in map(zoo.named, names):
         about = {"name": agent.folder.name, "game": agent.game, "recipe": agent.recipe}
-        for on, within, breaks in agent.plays:
-            rows.append(about | {"suite": agent.suite} | on._asdict() | within | {"breaks at": breaks.get("eps")})
+        for on, attacks, within, breaks in agent.plays:
+            rows.append(about | {"suite": attacks} | on._asdict() | within | {"breaks at": breaks.get("eps")})
             returns = ", ".join(f"{eps}:{GLUE}{format_return(mean)}" for eps, mean in within.items())
             shown = OTHERWISE.get(on, agent.folder.name)
-            lines.append(_wrapped(f"  {shown:<{NAME}}{returns}{GLUE}({agent.suite})", NAME + 2))
+            lines.append(_wrapped(f"  {shown:<{NAME}}{returns}{GLUE}({attacks})", NAME + 2))
             lines += [f"  {'  breaks at':<{NAME}}{_breaking(breaks)}"] if breaks else []
     return Listing("the zoo", rows, "\n".join(lines), {"agents": rows})
 

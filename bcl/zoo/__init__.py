@@ -35,6 +35,8 @@ class PublishedPlay(NamedTuple):
     """One way in which an agent was played."""
 
     on: PlayedOn
+    attacks: str
+    """The suite, or the attacks."""
     within: dict[str, float]
     """The lowest return up to each budget."""
     breaks: dict[str, Any]
@@ -77,6 +79,8 @@ class ZooAgent:
     """The same on Procgen's unlimited levels; empty: not played, or another game."""
     varied: dict[str, float] = field(default_factory=dict)
     """The same on episodes that begin with random actions; empty: not played."""
+    attacks: dict[str, str] = field(default_factory=dict)
+    """By the table above, where its returns are not under the suite: the attacks whose worst they are."""
     breaks: dict[str, dict[str, Any]] = field(default_factory=dict)
     """The smallest budget that halves the return, by the table above whose episodes were played, where it was looked
     for: its `eps` (none: not even a budget of 1), `below` which return and under which `attack`."""
@@ -90,7 +94,9 @@ class ZooAgent:
             ("varied", PlayedOn("varied", ""), self.varied),
         )
         return [
-            PublishedPlay(on, _least_up_to(means), self.breaks.get(table, {})) for table, on, means in columns if means
+            PublishedPlay(on, self.attacks.get(table, self.suite), _least_up_to(means), self.breaks.get(table, {}))
+            for table, on, means in columns
+            if means
         ]
 
     @property
