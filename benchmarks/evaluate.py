@@ -4,6 +4,7 @@
     python benchmarks/evaluate.py --attacks --cells pgd-30 paper strong [--agent zoo:pong-distilled]
     python benchmarks/evaluate.py --attacks --cells levels --game fruitbot [--precision full]
     python benchmarks/evaluate.py --attacks --decisions [--agent zoo:pong-distilled]
+    python benchmarks/evaluate.py --attacks --proofs pgd-30 worst-action --game bank_heist --agent zoo:bank-heist-distilled
 
 The one-at-a-time loop is how the reference code evaluates: batch 1, a step at a time. Its own rates on a machine with
 an H200 and 16 cores were 15.6 (PGD-30), 177 (RI-FGSM) and 114 (Multi-T) agent steps/s.
@@ -16,6 +17,10 @@ graphs captured. So it is the rate while all cells are played; what a whole eval
 
 `--decisions` times single decisions without the game, for every attack of `strong`: all copies at one budget, and at
 all budgets of the preset as rows of one batch. So it says which attack a GPU has room for.
+
+`--proofs`, on a CPU, plays the first `--steps` steps of a game under these attacks at the preset's smallest and largest
+budget, once with every observation attacked and once without those whose action is proven. It stops if another action
+was taken.
 """
 
 import argparse
@@ -32,16 +37,18 @@ from provenance import store
 
 import bcl
 from bcl.api.measuring import attack_speed, untrained_policy
-from bcl.attacks import PGD, RIFGSM, Attack, Multi, MultiT, attack_label, perturb, suite
+from bcl.attacks import PGD, RIFGSM, Attack, Multi, MultiT, attack_by_name, attack_label, perturb, suite
 from bcl.config import resolve
 from bcl.envs import VectorEnv, make_env
 from bcl.evaluation import Cell, Plan, cells, evaluate_cells, game_for_evaluation
-from bcl.evaluation.plan import Precision
-from bcl.evaluation.play import SearchForm, chooser_for
+from bcl.evaluation.plan import Precision, network_passes
+from bcl.evaluation.play import ActionChooser, SearchForm, chooser_for
+from bcl.evaluation.proofs import OpenRows
 from bcl.evaluation.slot import Slot
 from bcl.evaluation.suite import cells_at_once, make_envs
 from bcl.games import Game, ProcgenGame
 from bcl.policies import Policy, as_float
+from bcl.settings import format_eps
 
 ATTACKS: dict[str, Attack] = {"PGD-30": PGD(steps=30, step=0.1), "RI-FGSM": RIFGSM(), "Multi-T": MultiT(starts=1000)}
 REFERENCE_H200 = {"PGD-30": 15.6, "RI-FGSM": 177.0, "Multi-T": 114.0}  # agent steps/s of the public code
@@ -235,6 +242,31 @@ def seconds_of_a_decision(
     return (time.perf_counter() - start) / DECISIONS
 
 
+def proofs_used(
+    policy: Policy, game: Game, attack: Attack, eps: float, copies: int, steps: int
+) -> dict[str, float | str]:
+    """Seconds for the first steps of a game with every observation attacked, and without those that are proven."""
+    seconds, actions = [], []
+    for open_rows in (None, OpenRows(policy, network_passes(attack), None)):
+        search = SearchForm(policy, "full")
+        choose = ActionChooser(policy, search, attack, eps, torch.Generator().manual_seed(0), open_rows=open_rows)
+        taken = []
+        with contextlib.closing(make_env(game, copies)) as env:
+            obs = env.reset(0)
+            start = time.perf_counter()
+            for _ in range(steps):
+                taken.append(choose(obs).actions)
+                env.send(taken[-1])
+                obs = env.recv().obs
+            seconds.append(time.perf_counter() - start)
+        actions.append(torch.stack(taken))
+    if not torch.equal(*actions):
+        raise SystemExit(f"{attack_label(attack)} at {format_eps(eps)}: other actions where proofs are used")
+    every, some = seconds
+    facts: dict[str, float | str] = {"attack": attack_label(attack), "eps": format_eps(eps)}
+    return facts | {"every_row_s": every, "open_rows_s": some, "ratio": every / some}
+
+
 def main() -> None:
     """Measure, print, store."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -247,6 +279,7 @@ def main() -> None:
     parser.add_argument("--attacks", nargs="*", default=list(ATTACKS))
     parser.add_argument("--cells", nargs="*", default=[], choices=["pgd-30", "paper", "strong", "levels"])
     parser.add_argument("--decisions", action="store_true", help="single decisions under every attack of strong")
+    parser.add_argument("--proofs", nargs="*", default=[], help="attacks, with and without what is proven; on a CPU")
     parser.add_argument("--precision", choices=["fast", "full"], default="fast", help="of cells")
     parser.add_argument(
         "--length", type=float, default=400.0, help="agent steps per episode, for the minutes of all episodes"
@@ -272,11 +305,16 @@ def main() -> None:
         wholes.append(told({"evaluation": name} | measured))
     timed = decision_times(policy, game, copies, config.evaluation.eps) if options.decisions else ()
     decisions = [told(row) for row in timed]
+    proofs = [
+        told(proofs_used(policy, game, attack_by_name(name), eps, copies, options.steps))
+        for name in options.proofs
+        for eps in (config.evaluation.eps[0], config.evaluation.eps[-1])
+    ]
     if options.out:
         facts = {
             "game": options.game, "agent": options.agent, "eps": "3/255", "unit": "agent steps/s",
             "precision": options.precision, "length": options.length,
-            "rows": rows, "cells": wholes, "decisions": decisions,
+            "rows": rows, "cells": wholes, "decisions": decisions, "proofs": proofs,
         }  # fmt: skip
         store(options.out, options.device, facts)
 

@@ -379,9 +379,10 @@ def chooser_for(policy: Policy, search: SearchForm, slots: Sequence[Slot]) -> "A
 
 
 def _has_open_rows(attack: Attack | None, obs: Tensor) -> bool:
-    """Whether it is worth asking which rows are: images on a CPU, under an attack whose copies of a batch follow each
-    other."""
-    return obs.device.type == "cpu" and obs.dim() == 4 and _takes_rows(attack) and not isinstance(attack, Together)
+    """Whether it is worth asking which rows are: several images on a CPU, under an attack whose copies of a batch
+    follow each other. A single one is looked at by people, who want to see what is shown instead."""
+    images = obs.device.type == "cpu" and obs.dim() == 4 and len(obs) > 1
+    return images and _takes_rows(attack) and not isinstance(attack, Together)
 
 
 def _counting(slots: Sequence[Slot]) -> Tensor:
@@ -442,7 +443,7 @@ class ActionChooser:
             return Decided(clean, clean, clean_obs, _moved(clean_obs, clean_obs), torch.zeros_like(clean) > 0)
         searched: AttackedPolicy = self._searched
         if self._open_rows and not (rows := self._open_rows(clean_obs, self._eps, scores)).all():
-            searched = OfOpenRows(searched, rows)
+            searched = OfOpenRows(searched, rows, scores.shape[1])
         eager = clean_obs.device.type != "cuda"
         seen = perturb(self._attack, searched, clean_obs, self._eps, self._generator, check=eager)
         actions = self._choose(self._scores(seen), dim=1)

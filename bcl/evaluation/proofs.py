@@ -65,7 +65,7 @@ class OpenRows:
         self._saves = False
 
     def __call__(self, obs: Tensor, eps: Budget, scores: Tensor) -> Tensor:
-        """(N,) true for at least one: there is something to compute."""
+        """(N,) true where it has to."""
         open_rows = self._counting() if self._counting else torch.ones(len(obs), dtype=torch.bool)
         compares = self._steps % COMPARE_EVERY == 0
         self._steps += 1
@@ -74,8 +74,6 @@ class OpenRows:
             self._saves = closed.double().mean().item() * self._passes > PASSES
             if not compares:
                 open_rows &= ~closed
-        if not open_rows.any():
-            open_rows[0] = True
         return open_rows
 
     def _proven(self, obs: Tensor, eps: Budget, scores: Tensor) -> Tensor:
@@ -91,14 +89,15 @@ class OfOpenRows:
     """A policy that is computed for open rows alone. The others, whose actions are decided, score 0 whatever they see:
     an attack leaves them where it begins."""
 
-    def __init__(self, policy: AttackedPolicy, open_rows: Tensor) -> None:
+    def __init__(self, policy: AttackedPolicy, open_rows: Tensor, num_actions: int) -> None:
         self._policy = policy
         self._open_rows = open_rows
+        self._num_actions = num_actions
         self.low = policy.low
         self.high = policy.high
 
     def __call__(self, obs: Tensor) -> Tensor:
         """(k * N, A) for k copies of the batch, one after the other, as all attacks of this package have them."""
+        zeros = 0 * obs.flatten(1)[:, :1].expand(-1, self._num_actions)  # attacks ask for their gradient
         rows = self._open_rows.repeat(len(obs) // len(self._open_rows)).nonzero().squeeze(1)
-        found = self._policy(obs[rows])
-        return found.new_zeros(len(obs), found.shape[1]).index_copy(0, rows, found)
+        return zeros.index_copy(0, rows, self._policy(obs[rows])) if len(rows) else zeros

@@ -37,6 +37,19 @@ def by_intervals(policy: Policy, obs: Tensor) -> list[bool]:
 
 
 @pytest.mark.parametrize("attack", ATTACKS, ids=repr)
+def test_where_every_action_is_proven_nothing_is_computed_for_an_attack(
+    attack, policy: Policy, obs: Tensor, monkeypatch
+):
+    search = SearchForm(policy, "full")
+    open_rows = OpenRows(policy, network_passes(attack), lambda: torch.zeros(4, dtype=torch.bool))
+    choose = ActionChooser(policy, search, attack, BUDGETS, Generator().manual_seed(3), open_rows=open_rows)
+    monkeypatch.setattr(SearchForm, "forward", lambda self, obs: pytest.fail("computed"))
+    decided = choose(obs)
+    assert (decided.distance <= BUDGETS + 1e-12).all()
+    assert torch.equal(decided.clean, policy(obs).argmax(dim=1))
+
+
+@pytest.mark.parametrize("attack", ATTACKS, ids=repr)
 def test_the_same_is_shown_and_done_where_proven_actions_are_left_alone(attack, policy: Policy, obs: Tensor):
     assert by_intervals(policy, obs) == [True, False, True, False]
     assert _has_open_rows(attack, obs)
@@ -56,13 +69,14 @@ def test_the_same_is_shown_and_done_where_proven_actions_are_left_alone(attack, 
 
 def test_rows_are_computed_for_every_copy_of_the_batch_and_others_have_no_gradient(policy: Policy, obs: Tensor):
     rows = torch.tensor([False, True, True, False])
-    part = OfOpenRows(policy, rows)
+    part = OfOpenRows(policy, rows, 3)
     copies = torch.cat([obs, obs.flip(0), 1 - obs]).requires_grad_()
     scores = part(copies)
     whole = policy(copies)
     open_rows = rows.repeat(3)
     assert torch.allclose(scores[open_rows], whole[open_rows], atol=1e-12)
     assert not scores[~open_rows].any()
+    assert (scores.shape, scores.dtype) == (whole.shape, whole.dtype)
     (gradient,) = torch.autograd.grad(scores.square().sum(), copies)
     moved = gradient.flatten(1).abs().amax(dim=1) > 0
     assert moved.tolist() == open_rows.tolist()
@@ -78,12 +92,16 @@ def test_every_32nd_step_has_all_that_count_so_that_a_wrong_proof_would_be_seen(
     assert found == [[True] * 4, *[unproven] * (COMPARE_EVERY - 1), [True] * 4, unproven]
 
 
-def test_copies_that_are_done_are_closed_and_one_row_is_always_open(policy: Policy, obs: Tensor):
+def test_copies_that_are_done_are_closed(policy: Policy, obs: Tensor):
     counting = torch.tensor([True, False, True, False])
     open_rows = OpenRows(policy, 30, lambda: counting.clone())
     scores = policy(obs).detach()
     assert open_rows(obs, BUDGETS, scores).tolist() == [True, False, True, False]
-    assert open_rows(obs, BUDGETS, scores).tolist() == [True, False, False, False]  # nothing left to attack
+    assert open_rows(obs, BUDGETS, scores).tolist() == [False] * 4  # what counts is proven
+
+
+def test_an_image_alone_is_attacked_all_the_same(obs: Tensor):
+    assert [_has_open_rows(ATTACKS[0], some) for some in (obs[:2], obs[:1], obs.flatten(1))] == [True, False, False]
 
 
 @pytest.mark.parametrize(("eps", "passes", "asked"), [(0.3, 30, 2), (1e-6, 2, 0), (1e-6, 30, COMPARE_EVERY + 1)])
