@@ -232,9 +232,11 @@ class BackgroundJobs:
         child = self._begun.pop(folder)
         if child.takes_jobs:
             self._idle.append(child)
-        else:
-            child.cancel()
-            child.join()
+            return
+        if child.ended():  # it told an error, and ends by itself: see `cancel`
+            child.wait(GENTLE)
+        child.cancel()
+        child.join()
 
     def __enter__(self) -> "BackgroundJobs":
         return self
@@ -296,10 +298,8 @@ class Child:
 
     @property
     def takes_jobs(self) -> bool:
-        """Whether it is done with its job, or was interrupted, and waits for another; not after an error, which may
-        have left a GPU in any state."""
-        well = bool(self._said) and isinstance(self._said[0], KeyboardInterrupt | None)
-        return self._reusable and well and self._process.is_alive()
+        """Whether it is done with its job, or was interrupted, and waits for another."""
+        return self._reusable and bool(self._said) and _is_well(self._said[0]) and self._process.is_alive()
 
     def begin(self, job: Job) -> None:
         """Another job, where it `takes_jobs`."""
@@ -354,13 +354,18 @@ def _work(job: Job, pipe: Connection, tidy: Callable[[], None] | None, plain_war
     die_with_parent()
     with contextlib.suppress(EOFError, OSError):
         outcome = _outcome(job, signals)
-        while tidy:
+        while tidy and _is_well(outcome):
             tidy()  # before it is told, since others may need the memory at once
             pipe.send(outcome)
             following = pipe.recv()
             signals.clear()  # those were for the job before
             outcome = _outcome(following, signals)
         pipe.send(outcome)
+
+
+def _is_well(outcome: BaseException | None) -> bool:
+    """Whether a process takes more jobs after this; an error may have left a GPU in any state."""
+    return isinstance(outcome, KeyboardInterrupt | None)
 
 
 def _outcome(job: Job, signals: list[int]) -> BaseException | None:

@@ -299,6 +299,22 @@ def test_processes_tidy_up_after_each_job(tmp_path: Path) -> None:
             assert (tmp_path / "tidied").read_text() == "." * number
 
 
+def test_a_process_ends_by_itself_after_an_error_which_nothing_hides(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a GPU that is broken, tidying up fails too, and a killed process breaks the GPU for others."""
+    wrong = Job(tmp_path / "wrong", work.mistake, ())
+    codes = []
+    join = executors.Child.join
+    monkeypatch.setattr(executors.Child, "join", lambda self: (join(self), codes.append(self._process.exitcode))[0])
+    with BackgroundJobs(Watch(), tidy=functools.partial(work.note, tmp_path / "tidied")) as background:
+        background.begin(wrong)
+        with pytest.raises(ConfigError, match="a mistake"):
+            background.wait(wrong.folder)
+    assert not (tmp_path / "tidied").exists()
+    assert codes == [0]
+
+
 def test_a_process_that_was_killed_while_it_waited_is_replaced(tmp_path: Path) -> None:
     first, second = counting(tmp_path, 2, 2)
     with BackgroundJobs(Watch()) as background:
