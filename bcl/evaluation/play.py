@@ -3,7 +3,7 @@
 import copy
 import functools
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -72,7 +72,7 @@ def evaluate_cells(
     shares = [slots[first : first + per_env] for first in range(0, len(slots), per_env)]
     shared_envs = [SharedEnv(env, share) for env, share in zip(envs, shares, strict=False)]
     probe = Probe(policy, search, certificates or {})
-    decide = functools.partial(chooser_for, policy, search)
+    decide = functools.partial(chooser_for, policy, search, certified=certificates or ())
     by_attack: dict[object, list[Slot]] = {}
     for number, slot in enumerate(slots):
         attack = slot.cell.attack
@@ -156,7 +156,7 @@ def play(groups: "list[Group]", shared_envs: "list[SharedEnv]") -> Iterator[int]
         for group in groups:
             group.decide()
         for group in groups:
-            group.act(probing=steps % COMPARE_EVERY == 0)
+            group.act()
             for shared_env in order.sent_after[group]:
                 shared_env.send()
         steps += 1
@@ -257,6 +257,7 @@ class Group:
     ) -> None:
         self.slots = slots
         self._decides = False
+        self._steps = 0
         self._make_chooser = make_chooser
         self._choose_actions = make_chooser(slots)
         self._probe = probe if slots[0].cell.perturbs else None
@@ -287,9 +288,11 @@ class Group:
         with on_stream(self._stream):
             self.decided = self._choose_actions(torch.cat([slot.obs for slot in self.slots]))
 
-    def act(self, probing: bool) -> None:
+    def act(self) -> None:
         """Hand every slot that is playing its actions."""
         self._decides = False
+        probing = self._steps % COMPARE_EVERY == 0  # as its `OpenRows` counts
+        self._steps += 1
         if self._stream:
             torch.cuda.current_stream().wait_stream(self._stream)
         d = self.decided
@@ -358,8 +361,11 @@ class SearchForm(nn.Module):
         return torch.zeros(len(obs), dtype=torch.bool, device=obs.device)
 
 
-def chooser_for(policy: Policy, search: SearchForm, slots: Sequence[Slot]) -> "ActionChooser":
-    """For slots under one attack, or under some of one batch: each row has its slot's budget and random draws."""
+def chooser_for(
+    policy: Policy, search: SearchForm, slots: Sequence[Slot], certified: Collection[float] = ()
+) -> "ActionChooser":
+    """For slots under one attack, or under some of one batch: each row has its slot's budget and random draws.
+    `certified`: budgets at which every action is attacked, to be held against certificates."""
     first = slots[0]
     attack = first.cell.attack
     if any(slot.cell.attack != attack for slot in slots):
@@ -368,7 +374,9 @@ def chooser_for(policy: Policy, search: SearchForm, slots: Sequence[Slot]) -> "A
     counting = None if isinstance(first.plan.game, ProcgenGame) else functools.partial(_counting, slots)
     open_rows = None
     if not _waits(attack):  # else it looks itself for what is proven
-        open_rows = OpenRows(policy, network_passes(attack), counting) if _has_open_rows(attack, first.obs) else None
+        if _has_open_rows(policy, attack, first.obs):
+            held = any(slot.cell.eps in certified for slot in slots)
+            open_rows = OpenRows(policy, 0 if held else network_passes(attack), counting)
         counting = None  # a graph has all rows
     if len(slots) == 1 and not counting:
         return ActionChooser(policy, search, attack, first.cell.eps, first.generator, open_rows=open_rows)
@@ -378,11 +386,11 @@ def chooser_for(policy: Policy, search: SearchForm, slots: Sequence[Slot]) -> "A
     return ActionChooser(policy, search, attack, rows, generators, counting, open_rows)
 
 
-def _has_open_rows(attack: Attack | None, obs: Tensor) -> bool:
-    """Whether it is worth asking which rows are: several images on a CPU, under an attack whose copies of a batch
-    follow each other. A single one is looked at by people, who want to see what is shown instead."""
+def _has_open_rows(policy: Policy, attack: Attack | None, obs: Tensor) -> bool:
+    """Whether it is worth asking which rows are: several images on a CPU, seen by a network of ours, under an attack
+    whose copies of a batch follow each other. A single one is looked at by people, who want to see what is shown."""
     images = obs.device.type == "cpu" and obs.dim() == 4 and len(obs) > 1
-    return images and _takes_rows(attack) and not isinstance(attack, Together)
+    return images and policy.spec.kind != CUSTOM and _takes_rows(attack) and not isinstance(attack, Together)
 
 
 def _counting(slots: Sequence[Slot]) -> Tensor:

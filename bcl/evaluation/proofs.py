@@ -8,7 +8,6 @@ from torch import Tensor
 from bcl.attacks.threat import AttackedPolicy, Budget, per_sample
 from bcl.bounds import Method, certified, full_precision, input_box, margins
 from bcl.device import Graphed
-from bcl.errors import BclError
 from bcl.policies import Policy
 
 COMPARE_EVERY = 32  # steps at which proven actions are attacked all the same
@@ -51,9 +50,10 @@ class GraphedProof:
 
 
 class OpenRows:
-    """Which of the observations an attack has to look at, on a CPU: not those of copies whose episodes are done, nor,
-    while that saves more than it takes, those whose action is proven by intervals. Every 32nd step has all that count:
-    there evaluations compare what attacks did with proofs."""
+    """Which of the images an attack has to look at, on a CPU: not those of copies whose episodes are done, nor, while
+    that saves more than it takes, those whose action is proven by intervals. Every 32nd step has all that count: there
+    evaluations compare what attacks did with proofs. The network is one of ours: each image is by itself, and every
+    layer has bounds."""
 
     def __init__(self, policy: Policy, passes: int, counting: Callable[[], Tensor] | None) -> None:
         """`passes`: through the network, that the attack makes; `counting`: (N,) which copies have episodes left, where
@@ -69,20 +69,13 @@ class OpenRows:
         open_rows = self._counting() if self._counting else torch.ones(len(obs), dtype=torch.bool)
         compares = self._steps % COMPARE_EVERY == 0
         self._steps += 1
-        if self._passes > PASSES and (self._saves or compares):
-            closed = self._proven(obs, eps, scores)
+        if self._passes > PASSES and (self._saves or compares) and open_rows.any():
+            eps = per_sample(torch.as_tensor(eps, dtype=obs.dtype).expand(len(obs)), obs)
+            closed = proven(self._policy, obs[open_rows], eps[open_rows], scores[open_rows], "ibp")
             self._saves = closed.double().mean().item() * self._passes > PASSES
             if not compares:
-                open_rows &= ~closed
+                open_rows[open_rows.clone()] = ~closed
         return open_rows
-
-    def _proven(self, obs: Tensor, eps: Budget, scores: Tensor) -> Tensor:
-        eps = per_sample(torch.as_tensor(eps, dtype=obs.dtype).expand(len(obs)), obs)
-        try:
-            return proven(self._policy, obs, eps, scores, "ibp")
-        except BclError:  # a layer without bounds
-            self._passes = 0
-            return torch.zeros(len(obs), dtype=torch.bool)
 
 
 class OfOpenRows:
@@ -98,6 +91,8 @@ class OfOpenRows:
 
     def __call__(self, obs: Tensor) -> Tensor:
         """(k * N, A) for k copies of the batch, one after the other, as all attacks of this package have them."""
+        if len(obs) % len(self._open_rows):
+            raise ValueError(f"{len(obs)} rows are no copies of {len(self._open_rows)}")
         zeros = 0 * obs.flatten(1)[:, :1].expand(-1, self._num_actions)  # attacks ask for their gradient
         rows = self._open_rows.repeat(len(obs) // len(self._open_rows)).nonzero().squeeze(1)
         return zeros.index_copy(0, rows, self._policy(obs[rows])) if len(rows) else zeros

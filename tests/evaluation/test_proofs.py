@@ -1,24 +1,35 @@
 """On a CPU attacks leave images alone whose action is decided; the result is the same."""
 
 import dataclasses
+from dataclasses import dataclass
 
 import pytest
 import torch
 from torch import Generator, Tensor, nn
 
-from bcl.attacks import FGSM, PGD, SUITES, CornerNoise, Multi, MultiT, UniformNoise
+from bcl.attacks import PGD, SUITES, Multi, MultiT, WorstAction
+from bcl.attacks.pgd import Together
 from bcl.config import resolve
 from bcl.envs import make_env
-from bcl.evaluation import evaluate, proofs
+from bcl.evaluation import Cell, Plan, evaluate, evaluate_cells, proofs
 from bcl.evaluation.plan import network_passes
 from bcl.evaluation.play import ActionChooser, SearchForm, _has_open_rows
 from bcl.evaluation.proofs import COMPARE_EVERY, OfOpenRows, OpenRows, proven
 from bcl.policies import Policy, PolicySpec
 
-# All but those that look at proofs themselves.
-ATTACKS = [attack for attack in SUITES["strong"] if not isinstance(attack, Multi | MultiT)]
-ATTACKS += [FGSM(), UniformNoise(), CornerNoise()]
+# Those of one pass ask for no proof; Multi and Multi-T look themselves.
+ATTACKS = [
+    attack for attack in SUITES["strong"] if network_passes(attack) > 2 and not isinstance(attack, Multi | MultiT)
+]
 BUDGETS = torch.tensor([1e-6, 0.3, 1e-6, 0.3], dtype=torch.float64)
+
+
+@dataclass(frozen=True)
+class OwnAttack:
+    """Of a user."""
+
+    def __call__(self, policy, obs: Tensor, eps, generator) -> Tensor:
+        return obs
 
 
 @pytest.fixture(scope="module")
@@ -41,18 +52,19 @@ def test_where_every_action_is_proven_nothing_is_computed_for_an_attack(
     attack, policy: Policy, obs: Tensor, monkeypatch
 ):
     search = SearchForm(policy, "full")
-    open_rows = OpenRows(policy, network_passes(attack), lambda: torch.zeros(4, dtype=torch.bool))
-    choose = ActionChooser(policy, search, attack, BUDGETS, Generator().manual_seed(3), open_rows=open_rows)
+    open_rows = OpenRows(policy, network_passes(attack), None)
+    choose = ActionChooser(policy, search, attack, BUDGETS[[0, 2]], Generator().manual_seed(3), open_rows=open_rows)
+    choose(obs[[0, 2]])  # the first step compares
     monkeypatch.setattr(SearchForm, "forward", lambda self, obs: pytest.fail("computed"))
-    decided = choose(obs)
-    assert (decided.distance <= BUDGETS + 1e-12).all()
-    assert torch.equal(decided.clean, policy(obs).argmax(dim=1))
+    decided = choose(obs[[0, 2]])
+    assert (decided.distance <= BUDGETS[[0, 2]] + 1e-12).all()
+    assert torch.equal(decided.actions, policy(obs[[0, 2]]).argmax(dim=1))
 
 
 @pytest.mark.parametrize("attack", ATTACKS, ids=repr)
 def test_the_same_is_shown_and_done_where_proven_actions_are_left_alone(attack, policy: Policy, obs: Tensor):
     assert by_intervals(policy, obs) == [True, False, True, False]
-    assert _has_open_rows(attack, obs)
+    assert _has_open_rows(policy, attack, obs)
     found = []
     for asks in (True, False):
         open_rows = OpenRows(policy, network_passes(attack), None) if asks else None
@@ -101,7 +113,20 @@ def test_copies_that_are_done_are_closed(policy: Policy, obs: Tensor):
 
 
 def test_an_image_alone_is_attacked_all_the_same(obs: Tensor):
-    assert [_has_open_rows(ATTACKS[0], some) for some in (obs[:2], obs[:1], obs.flatten(1))] == [True, False, False]
+    policy = Policy(PolicySpec("plain-cnn", (1, 36, 36), 3, (0.0,), (1.0,), ()))
+    seen = [_has_open_rows(policy, ATTACKS[0], some) for some in (obs[:2], obs[:1], obs.flatten(1))]
+    assert seen == [True, False, False]
+
+
+def test_networks_and_attacks_of_ones_own_and_attacks_in_one_batch_get_every_image(policy: Policy, obs: Tensor):
+    """Whose rows may depend on each other, or are no copies of the batch one after the other."""
+    network = nn.Sequential(nn.Flatten(), nn.Linear(36 * 36, 8), nn.BatchNorm1d(8), nn.Linear(8, 2)).double()
+    own = Policy(PolicySpec("custom", (1, 36, 36), 2, (0.0,), (1.0,)), network)
+    assert not _has_open_rows(own, ATTACKS[0], obs)
+    assert not _has_open_rows(policy, OwnAttack(), obs)
+    assert not _has_open_rows(policy, Together((PGD(50, 0.1), WorstAction())), obs)
+    with pytest.raises(ValueError, match="4 rows are no copies of 3"):
+        OfOpenRows(policy, torch.ones(3, dtype=torch.bool), 3)(obs)
 
 
 @pytest.mark.parametrize(("eps", "passes", "asked"), [(0.3, 30, 2), (1e-6, 2, 0), (1e-6, 30, COMPARE_EVERY + 1)])
@@ -114,12 +139,39 @@ def test_proofs_are_made_where_they_save_time(policy: Policy, obs: Tensor, monke
     assert len(calls) == asked
 
 
-def test_where_a_layer_has_no_bounds_everything_is_attacked(obs: Tensor):
-    network = nn.Sequential(nn.Flatten(), nn.Linear(36 * 36, 8), nn.ELU(), nn.Linear(8, 2)).double()
-    policy = Policy(PolicySpec("custom", (1, 36, 36), 2, (0.0,), (1.0,)), network)
-    open_rows = OpenRows(policy, 30, None)
+@pytest.mark.parametrize("certified", [(), (1 / 255,)])
+def test_at_budgets_with_certificates_every_step_attacks_every_action(certified, monkeypatch):
+    game = dataclasses.replace(resolve("pong").game, max_steps=4)
+    policy = Policy(PolicySpec("dueling-cnn", (1, 84, 84), 4, (0.0,), (1.0,), game=game)).eval()
+    monkeypatch.setattr(proofs, "proven", lambda policy, obs, *_: torch.ones(len(obs), dtype=torch.bool))
+    rows = []
+    monkeypatch.setattr(PGD, "__call__", lambda self, policy, obs, *_: (rows.append(computed(policy, obs)), obs)[1])
+    plan = Plan(game, 2, num_envs=2)
+    cell = Cell(PGD(steps=30, step=0.1), 1 / 255)
+    certificates = dict.fromkeys(certified, "ibp")
+    [*evaluate_cells(policy, [make_env(game, 2)], [cell], plan, certificates)]
+    first, *later = rows
+    assert first == 2  # it compares
+    assert set(later) == {2 if certified else 0}
+
+
+def computed(policy, obs: Tensor) -> int:
+    """Of how many rows a policy looks at the observation."""
+    obs = obs.clone().requires_grad_()
+    with torch.enable_grad():
+        (gradient,) = torch.autograd.grad(policy(obs).square().sum(), obs)
+    return int((gradient.flatten(1) != 0).any(dim=1).sum())
+
+
+def test_proofs_are_made_of_copies_that_count_alone(policy: Policy, obs: Tensor, monkeypatch):
+    asked = []
+    monkeypatch.setattr(proofs, "proven", lambda *given: (asked.append(len(given[1])), proven(*given))[1])
+    open_rows = OpenRows(policy, 30, lambda: torch.tensor([True, True, False, False]))
     for _ in range(3):
-        assert open_rows(obs, 1e-6, policy(obs).detach()).all()
+        open_rows(obs, BUDGETS, policy(obs).detach())
+    assert asked == [2, 2, 2]
+    done = OpenRows(policy, 30, lambda: torch.zeros(4, dtype=torch.bool))
+    assert not done(obs, BUDGETS, policy(obs).detach()).any()
 
 
 def test_a_copy_whose_episodes_are_done_is_no_longer_attacked(monkeypatch):
