@@ -24,7 +24,7 @@ from pathlib import Path
 import torch
 
 from bcl import zoo
-from bcl.attacks import Attack, attack_label, attacks_named
+from bcl.attacks import Attack, attack_label, attack_labels, attacks_named
 from bcl.config import EvaluationConfig, config_from_dict
 from bcl.envs import make_env
 from bcl.errors import BclError, ConfigError, StoreError, WeightsError
@@ -130,8 +130,9 @@ def tables_of_returns(results: Results, agent: str, suite: str) -> list[str]:
             best = max(alike, key=lambda one: len(one.scores))
             lines += ["", f"[{table}]"]
             lines += [f"{json.dumps(eps)} = {mean}" for eps, mean in means(best, suite).items()]
-            if (faced := attacks_of(best, suite)) != attacks_named(suite):
-                others += [f"{table} = {json.dumps(', '.join(map(attack_label, faced)))}"]
+            faced = attacks_of(best, suite)
+            if faced and faced != attacks_named(suite):
+                others += [f"{table} = {json.dumps(', '.join(attack_labels(faced).values()))}"]
             facts = breaking_budget([search for search in searches if same_episodes(search, best)], best)
             breaks += ["", f"[breaks.{table}]", *facts] if facts else []
     if others:

@@ -162,12 +162,12 @@ def evaluate(
         raise ConfigError("a threshold was given but no search for a budget", "add --find-eps")
     if find_eps:
         refuse_learned(chosen)
-        if env_set == "both":
-            raise ConfigError("--find-eps searches on one set of levels", "give --env-set train or --env-set eval")
     with playing.evaluated(agent, device) as target:
         count = target.defaults.episodes if episodes is None else int(episodes)
         starts = target.defaults.starts if starts is None else starts
         games = target.games_to_play(env_set, seed, count, num_envs, starts)
+        if find_eps and env_set == "both":
+            raise ConfigError("--find-eps searches on one set of levels", "give --env-set train or --env-set eval")
         plan = Plan(games[0], count, int(seed), protocol, precision, int(num_envs), starts)
         compared = cells(chosen, budgets or (() if find_eps else target.defaults.eps))
         wanted = [*compared, Cell(attack_by_name("pgd-30"), 1.0)] if sanity else compared

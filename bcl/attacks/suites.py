@@ -4,7 +4,7 @@ import importlib
 import inspect
 import re
 
-from bcl.attacks.learned import Learned
+from bcl.attacks.learned import SHORTEST, Learned
 from bcl.attacks.noise import CornerNoise, Square, UniformNoise
 from bcl.attacks.objectives import KL, CrossEntropy, Margin, MinBest
 from bcl.attacks.pgd import APGD, FGSM, PGD, WorstAction
@@ -105,5 +105,6 @@ def attack_by_name(name: str) -> Attack:
     if re.fullmatch(r"a?pgd-\d+", name):
         raise ConfigError(f"no attack named '{name}'", "give 1 to 9999 steps, such as pgd-30")
     number = re.search(r"[1-9]\d{0,3}", name)
-    numbered = [f"{kind}-{number[0] if number else 10}" for kind in ("pgd", "apgd", "learned")]
+    steps = int(number[0]) if number else 10
+    numbered = [f"pgd-{steps}", f"apgd-{steps}", f"learned-{max(steps, SHORTEST)}"]
     raise ConfigError(f"no attack named '{name}'", did_you_mean(name, (*_NAMED, *numbered), known))

@@ -96,7 +96,7 @@ def attack(found: "Evaluation", call: Call, *, json: bool = False) -> None:
     print(f"results: {found.folder}")
     if call.keywords.get("suite") not in ("strong", "learned"):
         eps = call.keywords.get("eps")
-        same = _given(call, "episodes", "seed", "env_set", "protocol", "starts", "precision")
+        same = _given(call, "episodes", "seed", "env_set", "protocol", "starts", "precision", "num_envs")
         _print_next("attack", call.args[0], "--suite", "strong", *(["--eps", *eps] if eps else []), *same)
 
 

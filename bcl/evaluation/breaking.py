@@ -37,7 +37,8 @@ class Breaking:
     image: bool
     """Observations are images, whose budgets people count in 1/255."""
     budgets: tuple[float | None, ...]
-    """For each attack the smallest budget found, at most a 64th too large; none: not even a budget of 1 is enough."""
+    """For each attack the smallest budget found, at most a 64th too large, or 2^-16 below 2^-10; none: not even a
+    budget of 1 is enough."""
     conditions: Conditions | None = None
     """None: of an earlier version, which stored episodes and seed alone."""
 

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import torch
 
 import bcl
-from bcl.attacks import Attack, LowestScored, attack_label, recorded
+from bcl.attacks import Attack, Directed, Learned, LowestScored, attack_label, recorded
 from bcl.envs import VariedStarts, VectorEnv, make_env
 from bcl.envs.vector import seed_list
 from bcl.errors import ConfigError
@@ -159,7 +159,10 @@ class Conditions:
 
 
 def network_passes(attack: Attack | None, starts_at_once: int = 1) -> int:
-    """About how often a step under this attack goes through the network, so many of its starts in one pass."""
+    """About how often a step under this attack goes through the network, so many of its starts in one pass; what climbs
+    towards every action at once counts once."""
+    if isinstance(attack, Learned):
+        return Directed.steps if attack.found is None else network_passes(attack.found, starts_at_once)
     found = {name: getattr(attack, name, 1) for name in ("steps", "restarts", "starts", "queries")}
     counts = {name: count for name, count in found.items() if isinstance(count, int)}  # of one's own, may mean another
     counts["starts"] = math.ceil(counts.get("starts", 1) / starts_at_once)

@@ -16,7 +16,7 @@ from bcl.attacks.threat import refuse_not_finite
 from bcl.config import Config, DqnConfig, NetworkConfig, preset_for, resolve
 from bcl.envs import Step, VariedStarts, VectorEnv
 from bcl.envs.vector import Seeds, WrappedEnv
-from bcl.errors import counted
+from bcl.errors import WeightsError, counted
 from bcl.evaluation import Cell, Plan, run_suite
 from bcl.evaluation.evaluation import lowest
 from bcl.evaluation.plan import Starts
@@ -95,13 +95,16 @@ def ready(victim: Policy, plan: Plan, folder: ScoresFolder, progress: Begin) -> 
         home = folder.adversary(cell.eps, identity(victim, config, plan.starts, cell.eps, device))
         at = format_eps(cell.eps) + cell.where
         steps = counted(config.dqn.steps, "step")
-        director = train_run(
-            home.path, config, Task("standard", 0.0, 0.0, SEED), myopic_director(victim, config), device,
-            progress=progress(f"training the adversary at {at}, {steps}"),
-            seen_by_learner=lambda env: AdversaryEnvs(
-                VariedStarts(env) if plan.starts == "varied" else env, victim, cell.eps
-            ),
-        )  # fmt: skip
+        try:
+            director = train_run(
+                home.path, config, Task("standard", 0.0, 0.0, SEED), myopic_director(victim, config), device,
+                progress=progress(f"training the adversary at {at}, {steps}"),
+                seen_by_learner=lambda env: AdversaryEnvs(
+                    VariedStarts(env) if plan.starts == "varied" else env, victim, cell.eps
+                ),
+            )  # fmt: skip
+        except WeightsError as error:
+            raise WeightsError(error.message, f"delete '{home.path}', and it is trained again") from None
         planned = Directed(lambda obs: director(obs).argmax(dim=1) - 1)
         rivals = [dataclasses.replace(cell.attack, found=attack) for attack in (planned, *MYOPIC)]
         cells = [Cell(attack, cell.eps) for attack in (rivals[0], *MYOPIC)]

@@ -184,7 +184,11 @@ def test_large_networks_get_a_cheaper_method(game: str, method: str) -> None:
         (["attack", "p.safetensors", "--attack", "pdg"], "did you mean 'pgd'"),
         (["attack", "p.safetensors", "--env-set", "eval"], "no sets of levels"),
         (["attack", "p.safetensors", "--env-set", "both"], "no sets of levels; --env-set is for Procgen games"),
-        (["attack", "p.safetensors", "--env-set", "both", "--find-eps"], "--find-eps searches on one set of levels"),
+        (["attack", "p.safetensors", "--env-set", "both", "--find-eps"], "no sets of levels; --env-set is for"),
+        (
+            ["attack", "zoo:jumper-distilled", "--env-set", "both", "--find-eps"],
+            "--find-eps searches on one set of levels",
+        ),
         (["certify", "p.safetensors", "--env-set", "both"], "--env-set"),
         (["attack", "p.safetensors", "--episodes", "0"], "at least 1"),
         (["attack", "p.safetensors", "--device", "tpu"], "auto, cpu or cuda"),

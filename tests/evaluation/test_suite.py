@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import bcl
-from bcl.attacks import PGD, Multi, Square
+from bcl.attacks import PGD, Learned, Multi, Square, WorstAction
 from bcl.config import resolve
 from bcl.envs import make_env
 from bcl.errors import ConfigError
@@ -153,6 +153,7 @@ def test_what_a_step_under_an_attack_costs() -> None:
     assert [suite.network_passes(a) for a in (None, PGD(30, 0.1), PGD(50, 0.1, True, 5), Multi(1000), Square(500))] == [
         1, 30, 250, 1000, 500,
     ]  # fmt: skip
+    assert [suite.network_passes(Learned(found=found)) for found in (None, PGD(30, 0.1), WorstAction())] == [10, 30, 50]
 
 
 def test_processes_that_share_the_work_find_what_one_does(

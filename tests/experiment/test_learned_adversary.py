@@ -16,7 +16,7 @@ from bcl.attacks import Directed, Learned, attack_by_name, perturb
 from bcl.attacks.learned import NO_TARGET
 from bcl.config import DqnConfig
 from bcl.envs import make_env
-from bcl.errors import BclError, ConfigError
+from bcl.errors import BclError, ConfigError, WeightsError
 from bcl.evaluation import Cell, Plan, read_evaluations, run_suite
 from bcl.experiment import learned_adversary as planning
 from bcl.experiment.learned_adversary import AdversaryEnvs, director_config, identity, myopic_director, ready
@@ -214,6 +214,9 @@ def test_of_director_and_myopic_attacks_the_strongest_is_kept(tmp_path: Path) ->
     assert len(choosing) == 3
     assert by_attack[Learned(training=1_200)] == min(s.mean for s in choosing)
     assert not {s.seed for s in choosing} & {plan.seed}
+    (home / "policy.safetensors").write_bytes(b"damaged")
+    with pytest.raises(WeightsError, match=f"delete '{home}', and it is trained again"):
+        ready(victim, plan, ScoresFolder(tmp_path), SILENT)(Cell(Learned(training=1_200), 0.3))
 
 
 def test_an_adversary_is_found_by_what_decides_it_in_any_version(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -254,6 +257,8 @@ def test_an_adversary_is_found_by_what_decides_it_in_any_version(monkeypatch: py
 def test_an_adversary_needs_a_training() -> None:
     with pytest.raises(ConfigError, match="999 steps are too few to train an adversary"):
         attack_by_name("learned-999")
+    with pytest.raises(ConfigError, match="did you mean 'learned-1000'"):
+        attack_by_name("learned-0060")
     with pytest.raises(BclError, match="has to be trained first"):
         perturb(Learned(), walker(), torch.zeros(1, 3 + CORRIDOR + 4), 0.1, torch.Generator())
 
