@@ -121,6 +121,26 @@ def test_evaluate_times_decisions_at_one_budget_and_at_all(benchmark, monkeypatc
     assert rows[0]["gain"] == pytest.approx(6**0.5)
 
 
+def test_evaluate_compares_attacks_with_and_without_what_is_proven(benchmark, monkeypatch, tmp_path, capsys):
+    evaluate = benchmark("evaluate")
+    out = tmp_path / "evaluate.json"
+    words = ["--device", "cpu", "--copies", "2", "--steps", "2", "--attacks", "--proofs", "pgd-3", "--out", str(out)]
+    monkeypatch.setattr(sys, "argv", ["evaluate.py", *words])
+    evaluate.main()
+    rows = json.loads(out.read_text())["proofs"]
+    assert [(row["attack"], row["eps"]) for row in rows] == [("PGD-3", "1/255"), ("PGD-3", "25/255")]
+    assert all(row["ratio"] == pytest.approx(row["every_row_s"] / row["open_rows_s"]) for row in rows)
+    otherwise = lambda self, obs: SimpleNamespace(actions=torch.full((2,), int(self._open_rows is None)))  # noqa: E731
+    monkeypatch.setattr(evaluate.ActionChooser, "__call__", otherwise)
+    with pytest.raises(SystemExit, match=r"PGD-3 at 1/255: other actions where proofs are used"):
+        evaluate.main()
+    for name, what in (("pgd3", "no attack named 'pgd3'"), ("multi", "which look at proofs themselves")):
+        monkeypatch.setattr(sys, "argv", ["evaluate.py", "--device", "cpu", "--proofs", name])
+        with pytest.raises(SystemExit):
+            evaluate.main()
+        assert what in capsys.readouterr().err
+
+
 def test_a_decision_is_timed_after_the_first_ones(benchmark, monkeypatch):
     evaluate = benchmark("evaluate")
     calls = []
