@@ -17,7 +17,7 @@ import torch
 import bcl
 from bcl import zoo
 from bcl.api import playing
-from bcl.attacks import FGSM, PGD, Attack, Learned, attack_to_dict
+from bcl.attacks import FGSM, PGD, Attack, Learned, attack_label, attack_to_dict, attacks_named
 from bcl.cli.main import functions_of
 from bcl.cli.options import parse
 from bcl.config import EvaluationConfig, config_from_dict, config_from_toml, resolve
@@ -114,6 +114,11 @@ def test_a_shipped_agent_is_what_it_says(name: str, publishing) -> None:
     assert unlimited == ([agent.unlimited] if agent.unlimited else [])
     varied = [publishing.means(one, agent.suite) for one in found if one.starts == "varied"]
     assert varied == ([agent.varied] if agent.varied else [])
+    assert agent.attacks == {
+        one.starts: ", ".join(map(attack_label, publishing.attacks_of(one, agent.suite)))
+        for one in found
+        if one.starts == "varied" and publishing.attacks_of(one, agent.suite) != attacks_named(agent.suite)
+    }
 
 
 LATER_DEFAULTS = ("curriculum.expected_return", "curriculum.judged_steps", "dqn.accelerate", "ppo.accelerate")
