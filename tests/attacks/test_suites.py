@@ -61,7 +61,7 @@ def test_attacks_by_name():
         (attack_by_name, "pgd-30x", "did you mean 'pgd-30'"),
         (attack_by_name, "PGD-50", "did you mean 'pgd-50'"),
         (attack_by_name, "apgd-20x", "did you mean 'apgd-20'"),
-        (attack_by_name, "learnt-500", "did you mean 'learned-500'"),
+        (attack_by_name, "learnt-500", "did you mean 'learned-1000'"),
         (attack_by_name, "fgsm-3", "did you mean 'fgsm'"),
         (suite, "xyz", "one of quick, paper, strong"),
         (attack_by_name, "rifgsm", "did you mean 'ri-fgsm'"),
