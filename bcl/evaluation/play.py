@@ -389,7 +389,7 @@ def chooser_for(
 def _has_open_rows(policy: Policy, attack: Attack | None, obs: Tensor) -> bool:
     """Whether it is worth asking which rows are: several images on a CPU, seen by a network of ours, under an attack
     whose copies of a batch follow each other. A single one is looked at by people, who want to see what is shown."""
-    images = obs.device.type == "cpu" and obs.dim() == 4 and len(obs) > 1
+    images = attack is not None and obs.device.type == "cpu" and obs.dim() == 4 and len(obs) > 1
     return images and policy.spec.kind != CUSTOM and _takes_rows(attack) and not isinstance(attack, Together)
 
 

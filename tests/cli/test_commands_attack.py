@@ -105,8 +105,8 @@ def test_the_next_command_quotes_a_path_with_a_space(bcl, tmp_path: Path) -> Non
     for words, following in (
         (("attack", *few), ("attack", "--suite", "strong", *few)),
         (
-            ("attack", "--starts", "varied", "--seed", "3", *few),
-            ("attack", "--suite", "strong", *few, "--seed", "3", "--starts", "varied"),
+            ("attack", "--starts", "varied", "--num-envs", "1", "--seed", "3", *few),
+            ("attack", "--suite", "strong", *few, "--seed", "3", "--starts", "varied", "--num-envs", "1"),
         ),
         (("certify", "--method", "ibp", *few), ("certify", "--eps", "0.1", "--method", "crown", "--episodes", "1")),
         (("certify", "--method", "crown", *few), ("report",)),

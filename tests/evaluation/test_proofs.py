@@ -13,7 +13,7 @@ from bcl.config import resolve
 from bcl.envs import make_env
 from bcl.evaluation import Cell, Plan, evaluate, evaluate_cells, proofs
 from bcl.evaluation.plan import network_passes
-from bcl.evaluation.play import ActionChooser, SearchForm, _has_open_rows
+from bcl.evaluation.play import ActionChooser, Probe, SearchForm, _has_open_rows
 from bcl.evaluation.proofs import COMPARE_EVERY, OfOpenRows, OpenRows, proven
 from bcl.policies import Policy, PolicySpec
 
@@ -153,6 +153,24 @@ def test_at_budgets_with_certificates_every_step_attacks_every_action(certified,
     first, *later = rows
     assert first == 2  # it compares
     assert set(later) == {2 if certified else 0}
+
+
+def test_when_a_cell_is_done_the_others_still_compare_where_everything_is_attacked(monkeypatch):
+    games = [dataclasses.replace(resolve("pong").game, max_steps=steps) for steps in (4, 40)]
+    policy = Policy(PolicySpec("dueling-cnn", (1, 84, 84), 4, (0.0,), (1.0,), game=games[1])).eval()
+    monkeypatch.setattr(proofs, "proven", lambda policy, obs, *_: torch.ones(len(obs), dtype=torch.bool))
+    monkeypatch.setattr(PGD, "__call__", lambda self, policy, obs, *_: obs)
+    events = []
+    asked = OpenRows.__call__
+    monkeypatch.setattr(
+        OpenRows, "__call__", lambda *given: (found := asked(*given), events.append(bool(found.all())))[0]
+    )
+    monkeypatch.setattr(Probe, "__call__", lambda self, slots: events.append("compared"))
+    cells = [Cell(PGD(steps=30, step=0.1), 1 / 255, game) for game in games]
+    [*evaluate_cells(policy, [make_env(game, 2) for game in games], cells, Plan(games[1], 2, num_envs=2))]
+    before = [events[i - 1] for i, event in enumerate(events) if event == "compared"]
+    assert len(before) == 3  # the first step of both, the first of one alone, the 32nd after that
+    assert all(before)
 
 
 def computed(policy, obs: Tensor) -> int:
