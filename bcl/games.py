@@ -110,6 +110,9 @@ OBSERVATION_SCALES: dict[str, tuple[float, ...]] = {
 # The lowest possible returns, of games where that is not 0.
 LOWEST_RETURNS = {"pong": -21.0, "Acrobot-v1": -500.0, "MountainCar-v0": -200.0}
 
+# What rewards above 0 add up to in an episode at most, of games where that is known.
+HIGHEST_RETURNS = {"pong": 21.0, "jumper": 10.0, "CartPole-v1": 500.0, "Acrobot-v1": 0.0, "MountainCar-v0": 0.0}
+
 # What people call the dimensions and the actions of games whose engines have no names for them.
 OBSERVATION_NAMES: dict[str, tuple[str, ...]] = {
     "CartPole-v1": ("position", "velocity", "angle", "turn rate"),

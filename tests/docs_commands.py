@@ -114,6 +114,7 @@ SCRIPTS = {
         "--device cpu --num-envs 4 --batch 16 --fill 32 --seconds 0.5 --losses at --no-reference"
     ),
     "benchmarks/evaluate.py": shlex.split("--device cpu --copies 2 --steps 2 --seconds 0.1 --attacks RI-FGSM"),
+    "benchmarks/foresight.py": ["--episodes", "1"],
     "benchmarks/landscape.py": ["--states", "1"],
     "benchmarks/leaderboard.py": ["--out", "leaderboard.md"],
     "benchmarks/ppo.py": shlex.split(

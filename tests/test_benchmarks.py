@@ -382,6 +382,31 @@ def test_landscape_counts_changed_actions_and_states_without_gradient(benchmark,
     assert "PGD-2, steps of 1 eps" in capsys.readouterr().out
 
 
+def test_foresight_is_right_where_the_highest_return_is_known(benchmark, monkeypatch, tmp_path, capsys):
+    out = tmp_path / "deep" / "found.json"
+    words = "zoo:cartpole-vanilla zoo:cartpole-at --eps 0.06 --attack fgsm --episodes 4 --out"
+    monkeypatch.setattr(sys, "argv", ["foresight.py", *words.split(), str(out)])
+    benchmark("foresight").main()
+    rows = json.loads(out.read_text())["rows"]
+    assert [(row["eps"], row["threshold"], row["misses"]) for row in rows] == [
+        *((0.0, 450.0, False), (0.06, 400.0, True)),  # 0.9 and 0.8 of the 500 that the first agent has
+        *((0.0, 450.0, False), (0.06, 400.0, False)),
+    ]
+    for row in rows:
+        assert bool(row["foreseen_after"]) == row["misses"]
+        assert row["foreseen_after"] <= row["known_after"]
+    assert f"misses 400: foreseen after {rows[1]['foreseen_after']} of" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "what"), [(["zoo:nobody"], "nobody"), (["zoo:pong-vanilla", "zoo:cartpole-at"], "one game")]
+)
+def test_foresight_says_what_is_wrong(benchmark, monkeypatch, words, what):
+    monkeypatch.setattr(sys, "argv", ["foresight.py", *words, "--eps", "0.1"])
+    with pytest.raises(SystemExit, match=what):
+        benchmark("foresight").main()
+
+
 @pytest.mark.parametrize(
     ("words", "what"), [(["zoo:nobody"], "nobody"), (["zoo:pong-vanilla", "--states", "0"], "0 states")]
 )

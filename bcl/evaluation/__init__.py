@@ -14,6 +14,7 @@ from bcl.evaluation.evaluation import (
     worst_within,
 )
 from bcl.evaluation.flags import flags, worse_than_start
+from bcl.evaluation.outlook import UnderWay
 from bcl.evaluation.plan import Cell, Conditions, Plan, cells, game_for_evaluation, on_each
 from bcl.evaluation.play import Moment, evaluate, evaluate_cells, watch
 from bcl.evaluation.suite import missing_cells, run_certificates, run_suite

@@ -41,6 +41,12 @@ class Cell:
         return recorded(self.attack), self.eps
 
     @property
+    def identity(self) -> str:
+        """All of it in words, by which what is told of it while it is played is found."""
+        attack, eps = self.key
+        return f"{attack!r} at {eps!r}"
+
+    @property
     def label(self) -> str:
         """For progress lines."""
         return (f"{attack_label(self.attack)} at {format_eps(self.eps)}" if self.perturbs else "nominal") + self.where

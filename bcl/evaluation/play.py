@@ -22,6 +22,7 @@ from bcl.envs import VariedStarts, VectorEnv
 from bcl.envs.vector import seed_list
 from bcl.errors import BclError
 from bcl.evaluation.evaluation import Score
+from bcl.evaluation.outlook import UnderWay
 from bcl.evaluation.plan import Cell, Plan, Precision, Protocol, network_passes
 from bcl.evaluation.proofs import COMPARE_EVERY, GraphedProof, OfOpenRows, OpenRows, proven, quick_method
 from bcl.evaluation.slot import Decided, Slot
@@ -31,6 +32,8 @@ from bcl.policies import Policy, as_float
 from bcl.policies.policy import CUSTOM
 
 Progress = Callable[[int, int], None]
+Follow = Callable[[Callable[[], list[UnderWay]]], None]
+"""Given a function that tells, whenever it is called, what is known of the scores being played."""
 
 
 def evaluate(
@@ -58,6 +61,7 @@ def evaluate_cells(
     plan: Plan,
     certificates: Mapping[float, Method] | None = None,
     progress: Progress = lambda steps, episodes: None,
+    follow: Follow = lambda under_way: None,
 ) -> Iterator[tuple[int, Score]]:
     """Greedy play under attack, all cells at once; each score, with the number of its cell, when it is done.
 
@@ -68,6 +72,7 @@ def evaluate_cells(
     """
     search = SearchForm(policy, plan.precision)
     slots = [Slot(cell, plan, policy.device) for cell in cells]
+    follow(lambda: [slot.under_way() for slot in slots if not slot.complete])
     per_env = envs[0].num_envs // plan.copies()
     shares = [slots[first : first + per_env] for first in range(0, len(slots), per_env)]
     shared_envs = [SharedEnv(env, share) for env, share in zip(envs, shares, strict=False)]

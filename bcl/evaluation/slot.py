@@ -10,6 +10,7 @@ from bcl.attacks import Learned, attack_label, recorded
 from bcl.envs import Step
 from bcl.errors import BclError
 from bcl.evaluation.evaluation import Score
+from bcl.evaluation.outlook import Running, UnderWay
 from bcl.evaluation.plan import Cell, Plan
 
 MIX = 6364136223846793005  # odd, with well mixed bits: a product by it, modulo 2**64, loses nothing
@@ -62,6 +63,7 @@ class Slot:
         self._length = np.zeros(copies, dtype=np.int64)  # of the episode that a copy plays
         self._noted = np.zeros(copies, dtype=np.int64)
         self._return = np.zeros(copies)
+        self._lost = np.zeros(copies)  # of that, rewards below 0
         self._course = torch.zeros(copies, dtype=torch.long, device=device)  # see `_follow`; 0: no reward yet
         self._rewarded = torch.zeros_like(self._course)  # length of the episode at the last reward
         self._all_noted = 0
@@ -95,6 +97,7 @@ class Slot:
         self._all_noted += int(noted.sum())
         self._largest = float(np.maximum(self._largest, (self.decided.distance.numpy() * live).max()))  # NaN stays
         self._return += reward * live
+        self._lost += np.minimum(reward, 0) * live
         self._length += live
         self._noted += noted
         rewarded = live & (reward != 0)
@@ -106,7 +109,7 @@ class Slot:
                 prefix = None if prefixes is None else int(prefixes[i])
                 counts = int(self._length[i]), int(self._noted[i])
                 self._finish(i, Episode(float(self._return[i]), *counts, int(self._course[i]), prefix))
-            for running in (self._return, self._length, self._noted):
+            for running in (self._return, self._lost, self._length, self._noted):
                 running[over] = 0
             for followed in (self._course, self._rewarded):
                 followed[torch.from_numpy(over).to(followed.device)] = 0
@@ -136,6 +139,15 @@ class Slot:
         event = (waited * MIX + step.reward.double().view(torch.long)) * MIX + digest
         self._course = torch.where(rewarded, (self._course * MIX + event) * MIX + 1, self._course)
         self._rewarded = torch.where(rewarded, length, self._rewarded)
+
+    def under_way(self) -> UnderWay:
+        """What is known before all episodes are done."""
+        counting = np.flatnonzero(self.counting)
+        facts = zip(self._return[counting], self._lost[counting], self._length[counting], strict=True)
+        running = tuple(Running(float(value), float(lost), int(length)) for value, lost, length in facts)
+        waiting = int(self._quota[counting].sum()) - len(running)
+        returns = tuple(episode.value for _, episode in self._done)
+        return UnderWay(self.cell.identity, returns, running, waiting)
 
     def episodes(self) -> list[Episode]:
         """Those that count, copy by copy, or in order of finishing."""

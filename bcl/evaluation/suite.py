@@ -14,7 +14,7 @@ from bcl.envs import VectorEnv
 from bcl.evaluation.certify import USUAL_LENGTH, Certificate, certify, method_for, read_certificates
 from bcl.evaluation.evaluation import Key, Score, append_score, longest_episodes, read_scores
 from bcl.evaluation.plan import Cell, Conditions, Plan, network_passes
-from bcl.evaluation.play import Progress, evaluate_cells
+from bcl.evaluation.play import Follow, Progress, evaluate_cells
 from bcl.games import AtariGame, ProcgenGame
 from bcl.policies import Policy
 from bcl.policies.files import fingerprint
@@ -62,10 +62,12 @@ def run_suite(
     ready: Callable[[Cell], Cell] = lambda cell: cell,
     part: int | None = None,
     published: Sequence[Certificate] = (),
+    follow: Follow = lambda under_way: None,
 ) -> Iterator[Score]:
     """Every score: read from `folder`, or played and stored there. Where cells have games of their own, these differ in
     Procgen's levels alone. `ready` does what a cell needs first, such as training its adversary; `part`: which of
-    several processes that share the work; `published`: certificates of the agent beside those of the folder."""
+    several processes that share the work; `published`: certificates of the agent beside those of the folder; `follow`:
+    as of `evaluate_cells`."""
     conditions = plan.conditions(fingerprint(policy), policy.device.type)
     addresses = [_address(conditions, cell) for cell in wanted]
     again = {cell.key for cell in wanted if lacks_source(cell.attack)}  # it may be another attack by now
@@ -78,7 +80,7 @@ def run_suite(
     )
     proofs = [*published, *(proof for _, proof in read_certificates(folder.certificates, conditions.agent))]
     methods = {cell.eps: method for cell in wanted if (method := method_for(cell.eps, proofs))}
-    playing = _play(policy, plan, missing, overall, ready, methods)
+    playing = _play(policy, plan, missing, overall, ready, methods, follow)
     count = useful_threads(policy.spec.obs_shape, plan.copies())
     try:
         for address in addresses:
@@ -145,6 +147,7 @@ def _play(
     overall: SuiteProgress,
     ready: Callable[[Cell], Cell],
     certificates: Mapping[float, Method],
+    follow: Follow,
 ) -> Generator[tuple[Address, Score], None, None]:
     """Scores as they are done; several cells at once, those of one attack together."""
     ordered = _in_order(missing)
@@ -162,7 +165,7 @@ def _play(
             free = {of: iter(envs) for of, envs in made.items()}
             # In the order of the cells; one that several share is there once.
             envs = [env for of, _ in addresses for env in itertools.islice(free[of], 1)]
-            for number, score in evaluate_cells(policy, envs, cells, plan, certificates, told):
+            for number, score in evaluate_cells(policy, envs, cells, plan, certificates, told, follow):
                 overall.end(cells[number], score)
                 yield addresses[number], score  # not by the cell, whose attack may change as it is played
 

@@ -22,17 +22,19 @@ from bcl.curriculum_rules import (
     risen,
 )
 from bcl.device import MPS, takes_turns
-from bcl.errors import ConfigError, TrainingError, counted
-from bcl.evaluation import Cell, Plan, cells, flags, read_scores, worst
+from bcl.errors import ConfigError, StoreError, TrainingError, counted
+from bcl.evaluation import Cell, Plan, Score, UnderWay, cells, flags, read_scores, worst
+from bcl.evaluation.evaluation import Key
 from bcl.experiment import worker
 from bcl.experiment.verdict import SELECTION, choosing_attacks, final_score, plan_of, plans_of
 from bcl.experiment.worker import Dispatcher, OrderedRuns, TrainingOrder, content
+from bcl.games import HIGHEST_RETURNS
 from bcl.learners.learner import Task, derive, training_attack
 from bcl.learners.pacing import Pace, rise_steps
 from bcl.policies.files import fingerprint, load
 from bcl.recipes import Loss, Strategy
 from bcl.runs import store
-from bcl.runs.directory import Agent, Clock, Outcome, StageFolder, TrainingFolder
+from bcl.runs.directory import Agent, Clock, Outcome, Piece, StageFolder, TrainingFolder
 from bcl.runs.executors import BackgroundJobs, Job
 from bcl.runs.results import Flag
 from bcl.settings import format_eps, format_return
@@ -165,12 +167,14 @@ class Curriculum:
                 raise
 
     def _look_for_a_miss(self, phase: Phase, k: int, orders: OrderedRuns, ahead: Ahead | None) -> None:
-        """While run k is judged: one score can settle that it misses a threshold, long before the others are played.
-        Then the guess is corrected, and where other runs follow, of which one may do better, scores ahead are given
-        up."""
+        """While run k is judged: long before all is played it can be foreseen, and one score can settle, that it misses
+        a threshold. Then the guess is corrected. Where that is settled and other runs follow, of which one may do
+        better, scores ahead are given up."""
         run, order = orders[k - 1]
         agent = run.agent(phase.index)
-        if not self._overlapped.wait_until_judged(run, functools.partial(self._misses, agent, phase)):
+        settled = functools.partial(self._misses, agent, phase)
+        start = self._found(self._bootstrap).get(Cell(None, 0.0).key)
+        if not self._overlapped.wait_until_judged(run, lambda: settled() or self._will_miss(run, phase, start)):
             return
         self._succeeds = False
         corrected = self._ahead(phase, k, orders)
@@ -179,19 +183,34 @@ class Curriculum:
             self._begin(corrected)
         others_follow = k < phase.runs
         if others_follow and self._overlapped.wait_until_judged(
-            run, lambda: not self._dispatcher.missing_of(run, order)
+            run, lambda: settled() and not self._dispatcher.missing_of(run, order)
         ):
             self._overlapped.stop_judging(run)
 
     def _misses(self, agent: Agent, phase: Phase) -> bool:
         """Whether a stored score is below a threshold; other scores cannot change that."""
-        found = read_scores(agent.results.scores, self._plan.conditions(agent.fingerprint, self._dispatcher.device))
+        found = self._found(agent)
+        return any(cell.key in found and found[cell.key].mean < least for cell, least in self._demanded(phase))
+
+    def _will_miss(self, run: TrainingFolder, phase: Phase, start: Score | None) -> bool:
+        """Whether a score under way will probably be below a threshold; `start`: that of the bootstrap without
+        attack."""
+        highest = HIGHEST_RETURNS.get(self._config.game.id)
+        under_way = {score.cell: score for score in self._overlapped.under_way(run)}
         return any(
-            cell.key in found and found[cell.key].mean < threshold
-            for eps, threshold in zip((0.0, phase.eps), self._thresholds, strict=True)
-            for cell in self._cells(eps)
-            if threshold is not None
+            cell.identity in under_way and under_way[cell.identity].falls_short(least, highest, start)
+            for cell, least in self._demanded(phase)
         )
+
+    def _demanded(self, phase: Phase) -> Iterator[tuple[Cell, float]]:
+        """What the thresholds ask of a run."""
+        for eps, threshold in zip((0.0, phase.eps), self._thresholds, strict=True):
+            if threshold is not None:
+                yield from ((cell, threshold) for cell in self._cells(eps))
+
+    def _found(self, agent: Agent) -> dict[Key, Score]:
+        """Its stored scores by which the curriculum decides."""
+        return read_scores(agent.results.scores, self._plan.conditions(agent.fingerprint, self._dispatcher.device))
 
     def _ahead(self, phase: Phase, k: int, orders: OrderedRuns) -> Ahead | None:
         """What probably comes next while run k is judged; none where it could not be used."""
@@ -332,6 +351,14 @@ class OverlappedRuns:
             return True
         run.results.scores.gather()
         return False
+
+    def under_way(self, run: TrainingFolder) -> list[UnderWay]:
+        """What is known of a run's scores that are being played; nothing where that cannot be read just now."""
+        path = run.results.scores.progress(0)
+        try:
+            return [UnderWay.from_dict(told, f"'{path}'") for told in Piece.read(path).under_way]
+        except (FileNotFoundError, StoreError):
+            return []
 
     def stop_judging(self, run: TrainingFolder) -> None:
         """What is not played yet is not needed."""

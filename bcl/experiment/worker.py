@@ -24,7 +24,17 @@ from bcl.config import Config, PpoConfig, config_from_toml
 from bcl.device import threads
 from bcl.envs import VectorEnv, make_env
 from bcl.errors import ConfigError, StoreError, TrainingError, WeightsError, counted
-from bcl.evaluation import Cell, Certificate, Plan, Score, missing_cells, read_scores, run_certificates, run_suite
+from bcl.evaluation import (
+    Cell,
+    Certificate,
+    Plan,
+    Score,
+    UnderWay,
+    missing_cells,
+    read_scores,
+    run_certificates,
+    run_suite,
+)
 from bcl.experiment.trackers import NO_TRACKERS, Tracker, Trackers
 from bcl.games import Game, GymnasiumGame
 from bcl.learners import distill, dqn, ppo
@@ -168,11 +178,17 @@ class ProgressFile:
         self._name = name
         self._stop = stop
         self._written = 0.0
+        self._under_way: Callable[[], list[UnderWay]] = list
 
     def tell(self, doing: str, done: int, of: int) -> None:
         if time.monotonic() - self._written >= 1:
             self._written = time.monotonic()
-            Piece(self._name, doing, done, of).write(self._path)
+            under_way = [dataclasses.asdict(score) for score in self._under_way()]
+            Piece(self._name, doing, done, of, under_way=under_way).write(self._path)
+
+    def follow(self, under_way: Callable[[], list[UnderWay]]) -> None:
+        """Write what this tells of the scores being played, too."""
+        self._under_way = under_way
 
     def begin(self, label: str) -> Callable[[int, int], None]:
         """For a part of an evaluation: `tell`, with a look at whether to stop."""
@@ -259,7 +275,7 @@ def _play(
     from bcl.experiment.learned_adversary import ready  # which trains by `train_run`
 
     trained = ready(policy, plan, folder, progress.begin)
-    for _ in run_suite(policy, plan, cells, folder, progress.begin, trained, part, published):
+    for _ in run_suite(policy, plan, cells, folder, progress.begin, trained, part, published, progress.follow):
         pass
 
 

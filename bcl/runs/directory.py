@@ -92,16 +92,21 @@ class Piece:
     of: int
     row: Json = field(default_factory=dict)
     """The last row of metrics, where it trains."""
+    under_way: Sequence[Json] = ()
+    """What is known of the scores that are being played (`bcl.evaluation.UnderWay`)."""
 
     @classmethod
     def read(cls, path: Path) -> "Piece":
         """What `write` told."""
         told = store.read_json(path)
-        return cls(told["name"], told["doing"], told["done"], told["of"])
+        with store.fitting(f"'{path}'", "it is written anew by the next command"):
+            under_way = tuple(told.get("under_way", ()))
+            return cls(told["name"], told["doing"], told["done"], told["of"], under_way=under_way)
 
     def write(self, path: Path) -> None:
         """Tell those who watch how far it is; the row has a file of its own."""
-        store.write_json(path, {"name": self.name, "doing": self.doing, "done": self.done, "of": self.of})
+        told = {"name": self.name, "doing": self.doing, "done": self.done, "of": self.of}
+        store.write_json(path, told | ({"under_way": self.under_way} if self.under_way else {}))
 
 
 @dataclass(frozen=True)

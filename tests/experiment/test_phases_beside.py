@@ -1,28 +1,33 @@
 """Whole curricula in which a run is judged while another trains: the same agents, scores and decisions as without."""
 
+import dataclasses
 import multiprocessing
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import bcl
 from bcl import experiment
+from bcl.attacks import PGD
 from bcl.cli.main import main
 from bcl.config import resolve_stages
-from bcl.curriculum_rules import Decision
+from bcl.curriculum_rules import Decision, Phase
 from bcl.errors import ConfigError
-from bcl.evaluation import Cell
+from bcl.evaluation import Cell, Score, UnderWay
+from bcl.evaluation.outlook import Running
 from bcl.experiment import Dispatcher
 from bcl.experiment.phases import Curriculum, OverlappedRuns
 from bcl.experiment.status import Times, status, times_of
 from bcl.experiment.worker import MODULES
-from bcl.games import AtariGame, GymnasiumGame
+from bcl.games import HIGHEST_RETURNS, AtariGame, GymnasiumGame
 from bcl.policies.files import fingerprint, load
-from bcl.runs import store
-from bcl.runs.directory import Agent, RunDirectory, StageFolder, TrainingFolder
+from bcl.runs import executors, store
+from bcl.runs.directory import Agent, Piece, RunDirectory, StageFolder, TrainingFolder
 from bcl.runs.executors import JudgeBeside, Processes, Watch
+from bcl.runs.store import Json
 from bcl.settings import parse_settings
 
 TINY = [
@@ -111,6 +116,69 @@ def test_one_score_below_a_threshold_settles_that_a_run_misses(plain: Path) -> N
     phases._thresholds = (60.0, 60.0)
     assert phases._misses(first, phase)
     assert not phases._misses(second, phase)
+
+
+def of(score: Cell, *running: Running) -> Json:
+    """What the process that judges writes of a score."""
+    return dataclasses.asdict(UnderWay(score.identity, (), running, 0))
+
+
+def test_a_miss_is_foreseen_from_episodes_under_way(plain: Path, tmp_path: Path) -> None:
+    stage = curriculum(plain)
+    phases = Curriculum(stage, 0.0, Agent(plain, stage.results, ""), Dispatcher())
+    phase = decided(plain)[1].phase
+    nominal, attacked = Cell(None, 0.0), Cell(PGD(30, 0.1), phase.eps)
+    start = phases._found(stage.phase(1).run(1).agent(1))[nominal.key]  # of some agent
+    assert start.mean < 60
+    run = TrainingFolder(tmp_path / "run1")
+    file = run.results.scores.progress(0)
+
+    def foreseen(*under_way: Json, game: str = "Unknown-v0") -> bool:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(phases, "_config", replace(stage.config, game=GymnasiumGame(game)))
+            Piece("run 1", "judging", 1, 2, under_way=under_way).write(file)
+            return phases._will_miss(run, phase, start)
+
+    length = round(sum(start.lengths) / len(start.lengths))
+    behind, over = Running(1.0, 0.0, length), Running(59.0, 0.0, 10 * length)
+    assert not phases._will_miss(run, phase, start), "nothing is told yet"
+    assert not foreseen(of(nominal, behind)), "before the bootstrap is judged there are no thresholds"
+    phases._thresholds = (60.0, 60.0)
+    assert foreseen(of(nominal, behind))
+    assert foreseen(of(attacked, over)), "whoever plays longer than the start earns nothing more"
+    assert not foreseen(of(Cell(PGD(30, 0.1), phase.start), behind)), "no threshold asks for this score"
+    assert not foreseen(of(attacked, Running(61.0, 0.0, length)))
+    assert not foreseen(of(nominal, Running(0.0, 0.0, 0))), "the start may have less than a threshold"
+    # In a game whose highest return is known, only what was lost counts: 21 and -38 on average, or -39.
+    assert not foreseen(of(nominal, behind), game="CartPole-v1")
+    phases._thresholds = (-8.5, None)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(HIGHEST_RETURNS, "CartPole-v1", 21.0)
+        assert not foreseen(of(nominal, over, Running(0.0, -59.0, 5)), game="CartPole-v1")
+        assert foreseen(of(nominal, over, Running(0.0, -60.0, 5)), game="CartPole-v1")
+    phases._thresholds = (60.0, 60.0)
+    assert not phases._will_miss(run, phase, None), "the bootstrap was not judged without attack"
+    for damaged in ("", "{}", '{"under_way": 5}', '{"name": "", "doing": "", "done": 1, "of": 2, "under_way": [{}]}'):
+        file.write_text(damaged)
+        assert not phases._will_miss(run, phase, start)
+
+
+@pytest.mark.parametrize("which", ["every run", "none"])
+def test_what_is_foreseen_wrongly_changes_no_decision(
+    which: str, plain: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def will_miss(self: Curriculum, run: TrainingFolder, phase: Phase, start: Score | None) -> bool:
+        asked.append(run.path.name)
+        return which == "every run"
+
+    monkeypatch.setattr(Curriculum, "_will_miss", will_miss)
+    monkeypatch.setattr(executors, "LOOK", 0.0)
+    run = make(tmp_path / "run", *SECOND_RUN)
+    experiment.finish(run, Dispatcher(judge_beside="on"))
+    assert asked
+    assert_same(run, plain)
 
 
 def test_while_the_last_run_is_judged_the_next_phase_trains_from_the_best_before_it(tmp_path: Path) -> None:
