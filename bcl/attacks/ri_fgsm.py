@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Generator, Tensor
 
+from bcl.attacks.alike import first_alike
 from bcl.attacks.noise import uniform
 from bcl.attacks.objectives import CrossEntropy, Objective, ascent, clean_scores
 from bcl.attacks.threat import AttackedPolicy, Ball, Budget, Randomness, demand, per_sample
@@ -58,12 +59,17 @@ class _ManyStarts(ABC):
         chunk = self.chunk or (20_480 if obs.is_cuda else 2_048)
         noise = StartNoise(generator, obs, looks)
         eps = eps if isinstance(eps, Tensor) else obs.new_full((), eps)
-        proves = getattr(policy, "proves", None) if looks and self.starts > DRAW else None
+        many = looks and self.starts > DRAW  # worth a wait for the device
+        proves = getattr(policy, "proves", None) if many else None
         proven = proves(obs, eps) if proves else None  # where no start changes the action
         rows = torch.arange(batch, device=obs.device)  # that are looked at
+        twins = first_alike(obs, eps) if many and noise.alike else rows  # have the same candidates
         if looks and eps.dim():
             rows = rows[eps.flatten() > 0]  # the others cannot move
+        if many:
+            rows = rows[twins[rows] == rows]
         left = len(rows)  # of these, for which a later start may be chosen; the others fill up the batch
+        choosing, places = _of_twins(twins, rows) if len(rows) < batch else (rows, rows)
         best = obs.clone()
         best_key = torch.full((batch,), self.starts * actions, device=obs.device)
         first = 0
@@ -75,25 +81,30 @@ class _ManyStarts(ABC):
             shares = noise.next(count, rows)
             if len(rows):
                 budgets = eps[rows] if eps.dim() else eps
-                found, key = self._try(policy, obs[rows], clean[rows], rank[rows], budgets, shares, first)
-                better = key < best_key[rows]
-                better[left:] = False
-                best[rows] = torch.where(per_sample(better, obs), found, best[rows])
-                best_key[rows] = torch.where(better, key, best_key[rows])
+                images, reached = self._try(policy, obs[rows], clean[rows], budgets, shares)
+                order = torch.arange(first, first + count, device=obs.device).unsqueeze(1)
+                keys = rank[choosing].gather(1, reached[:, places].T).T * self.starts + order
+                key, which = keys.min(dim=0)
+                better = key < best_key[choosing]
+                found = images[which, places].to(obs.dtype)
+                best[choosing] = torch.where(per_sample(better, obs), found, best[choosing])
+                best_key[choosing] = torch.where(better, key, best_key[choosing])
             if looks and len(rows) and first + count < self.starts:
-                settled = best_key[rows] < self.starts  # no start comes before one that ranks lowest
-                settled[left:] = True
-                settled = settled if proven is None else settled | proven[rows]
-                left = int((~settled).sum())
-                rows = rows[settled.argsort(stable=True)[: rounded_up(left)]]
+                waits = best_key >= self.starts  # else no start comes before one that ranks lowest
+                waits = waits if proven is None else waits & ~proven
+                waits = torch.zeros_like(twins).scatter_reduce(0, twins, waits.long(), "amax")[rows] > 0
+                waits[left:] = False
+                left = int(waits.sum())
+                rows = rows[(~waits).long().argsort(stable=True)[: rounded_up(left)]]
+                choosing, places = _of_twins(twins, rows[:left])
             first += count
         return best
 
     def _try(
-        self, policy: AttackedPolicy, obs: Tensor, clean: Tensor, rank: Tensor, eps: Tensor, noise: Tensor, first: int
+        self, policy: AttackedPolicy, obs: Tensor, clean: Tensor, eps: Tensor, noise: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Of the starts at `noise` (count, B or 1, *shape) in shares of eps, the chosen ones (B, *shape) and by what
-        they were chosen (B,): the rank of the action reached, then the number of the start, counted from `first`."""
+        """What the starts at `noise` (count, B or 1, *shape) in shares of eps lead to (count, B, *shape), and the
+        actions reached there (count, B)."""
         count, batch = len(noise), len(obs)
         lo, hi = Ball.around(policy, obs, eps)
         # In the type in which the policy computes, half the memory where that is half precision.
@@ -106,10 +117,7 @@ class _ManyStarts(ABC):
         torch.addcmul(middle, noise, eps, value=-1, out=images)
         images.add_(gradient.view_as(images).sign(), alpha=ALPHA)
         images.clamp_(lo, hi)
-        reached = policy(images.flatten(0, 1)).argmax(dim=1).view(count, batch)
-        order = torch.arange(first, first + count, device=obs.device).unsqueeze(1)
-        key, which = (rank.gather(1, reached.T).T * self.starts + order).min(dim=0)
-        return images[which, torch.arange(batch, device=obs.device)].to(obs.dtype), key
+        return images, policy(images.flatten(0, 1)).argmax(dim=1).view(count, batch)
 
 
 @dataclass(frozen=True)
@@ -158,7 +166,7 @@ class StartNoise:
         self._generators = (generator,) if isinstance(generator, Generator) else tuple(generator)
         self._obs = obs
         first, *others = self._generators
-        self._alike = not others or (
+        self.alike = not others or (
             looks and all(torch.equal(first.get_state(), other.get_state()) for other in others)
         )
         self._left = obs.new_empty(0)
@@ -169,16 +177,25 @@ class StartNoise:
         drawn = [self._draw() for _ in range(-(-missing // DRAW))]
         noise = torch.cat([self._left, *drawn]) if len(self._left) else torch.cat(drawn)
         noise, self._left = noise[:count], noise[count:]
-        return noise if self._alike else noise[:, rows * len(self._generators) // len(self._obs)]
+        return noise if self.alike else noise[:, rows * len(self._generators) // len(self._obs)]
 
     def _draw(self) -> Tensor:
         """(DRAW, generators or 1, *shape), always as many: on a GPU sizes decide what is drawn."""
         first, *others = self._generators
-        drawing = (first,) if self._alike else self._generators
+        drawing = (first,) if self.alike else self._generators
         noise = [self._obs.new_empty(DRAW, *self._obs.shape[1:]).uniform_(-1, 1, generator=one) for one in drawing]
-        for other in others if self._alike else ():
+        for other in others if self.alike else ():
             other.set_state(first.get_state())
         return torch.stack(noise, dim=1)
+
+
+def _of_twins(twins: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+    """The observations whose twins are among these rows, and where among them each has its own."""
+    places = torch.full_like(twins, -1)
+    places[rows] = torch.arange(len(rows), device=rows.device)
+    places = places[twins]
+    found = (places >= 0).nonzero().squeeze(1)
+    return found, places[found]
 
 
 def rounded_up(rows: int) -> int:

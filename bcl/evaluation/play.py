@@ -11,7 +11,20 @@ import torch
 from torch import Generator, Tensor, nn
 
 from bcl import small_convs
-from bcl.attacks import PGD, Attack, Budget, CrossEntropy, LowestScored, Multi, MultiT, Randomness, WorstAction, perturb
+from bcl.attacks import (
+    FGSM,
+    PGD,
+    Attack,
+    Budget,
+    CrossEntropy,
+    LowestScored,
+    Multi,
+    MultiT,
+    Randomness,
+    WorstAction,
+    perturb,
+)
+from bcl.attacks.alike import first_alike
 from bcl.attacks.objectives import ascent
 from bcl.attacks.pgd import Together
 from bcl.attacks.ri_fgsm import StartsTogether
@@ -208,6 +221,11 @@ def _batch_of(attack: object) -> object:
     """What attacks have in common whose rows can be one batch."""
     if isinstance(attack, PGD | WorstAction):
         return "climb", attack.steps
+    return same_candidates(attack)
+
+
+def same_candidates(attack: object) -> object:
+    """Alike for Multi and Multi-T with as many starts, which choose among the same images; else the attack itself."""
     return ("starts", attack.starts) if isinstance(attack, Multi | MultiT) else attack
 
 
@@ -398,6 +416,11 @@ def _has_open_rows(policy: Policy, attack: Attack | None, obs: Tensor) -> bool:
     return images and policy.spec.kind != CUSTOM and _takes_rows(attack) and not isinstance(attack, Together)
 
 
+def _draws_nothing(attack: Attack) -> bool:
+    """Whether it finds the same for observations that are the same."""
+    return isinstance(attack, FGSM) or (isinstance(attack, PGD) and not attack.random_start)
+
+
 def _counting(slots: Sequence[Slot]) -> Tensor:
     return torch.cat([torch.from_numpy(slot.counting) for slot in slots])
 
@@ -455,10 +478,18 @@ class ActionChooser:
         if self._attack is None:
             return Decided(clean, clean, clean_obs, _moved(clean_obs, clean_obs), torch.zeros_like(clean) > 0)
         searched: AttackedPolicy = self._searched
-        if self._open_rows and not (rows := self._open_rows(clean_obs, self._eps, scores)).all():
-            searched = OfOpenRows(searched, rows, scores.shape[1])
+        twins = torch.arange(len(clean), device=clean.device)
+        if self._open_rows:
+            rows = self._open_rows(clean_obs, self._eps, scores)
+            if _draws_nothing(self._attack):
+                (left,) = rows.nonzero(as_tuple=True)
+                budgets = torch.as_tensor(self._eps).expand(len(rows))
+                twins[left] = left[first_alike(clean_obs[left], budgets[left])]
+                rows[left] = twins[left] == left
+            if not rows.all():
+                searched = OfOpenRows(searched, rows, scores.shape[1])
         eager = clean_obs.device.type != "cuda"
-        seen = perturb(self._attack, searched, clean_obs, self._eps, self._generator, check=eager)
+        seen = perturb(self._attack, searched, clean_obs, self._eps, self._generator, check=eager)[twins]
         actions = self._choose(self._scores(seen), dim=1)
         return Decided(actions, clean, seen, _moved(seen, clean_obs), actions != clean)
 

@@ -7,13 +7,13 @@ import torch
 from torch import Generator, Tensor
 
 from bcl.attacks import Learned, attack_label, recorded
+from bcl.attacks.alike import MIX, digest
 from bcl.envs import Step
 from bcl.errors import BclError
 from bcl.evaluation.evaluation import Score
 from bcl.evaluation.outlook import Running, UnderWay
 from bcl.evaluation.plan import Cell, Plan
 
-MIX = 6364136223846793005  # odd, with well mixed bits: a product by it, modulo 2**64, loses nothing
 TOLERANCE = 1e-6  # rounding of a perturbation in float32
 
 
@@ -133,10 +133,7 @@ class Slot:
         waited = (length - self._rewarded) * (self._course != 0)
         seen = step.obs.clone()
         seen[step.ended] = step.final_obs
-        bits = seen.flatten(1).double().contiguous().view(torch.long)
-        odd = 2 * torch.arange(bits.shape[1], device=bits.device) + 1
-        digest = (bits * (odd * MIX)).sum(dim=1)  # one number for each observation, the same for the same
-        event = (waited * MIX + step.reward.double().view(torch.long)) * MIX + digest
+        event = (waited * MIX + step.reward.double().view(torch.long)) * MIX + digest(seen)
         self._course = torch.where(rewarded, (self._course * MIX + event) * MIX + 1, self._course)
         self._rewarded = torch.where(rewarded, length, self._rewarded)
 

@@ -7,14 +7,14 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 
 import torch
 
-from bcl.attacks import lacks_source
+from bcl.attacks import Multi, MultiT, lacks_source
 from bcl.bounds import Method
 from bcl.device import threads, useful_threads
 from bcl.envs import VectorEnv
 from bcl.evaluation.certify import USUAL_LENGTH, Certificate, certify, method_for, read_certificates
 from bcl.evaluation.evaluation import Key, Score, append_score, longest_episodes, read_scores
 from bcl.evaluation.plan import Cell, Conditions, Plan, network_passes
-from bcl.evaluation.play import Follow, Progress, evaluate_cells
+from bcl.evaluation.play import Follow, Progress, evaluate_cells, same_candidates
 from bcl.games import AtariGame, ProcgenGame
 from bcl.policies import Policy
 from bcl.policies.files import fingerprint
@@ -151,8 +151,7 @@ def _play(
 ) -> Generator[tuple[Address, Score], None, None]:
     """Scores as they are done; several cells at once, those of one attack together."""
     ordered = _in_order(missing)
-    width = cells_at_once(policy, plan)
-    passes = [ordered[first : first + width] for first in range(0, len(ordered), width)]
+    passes = _passes(ordered, cells_at_once(policy, plan))
     with contextlib.ExitStack() as held:
         made = dict[Conditions, list[VectorEnv]]()
         for of in dict.fromkeys(of for of, _ in ordered):
@@ -171,9 +170,22 @@ def _play(
 
 
 def _in_order(missing: Mapping[Address, Cell]) -> list[Address]:
-    """As they are played: those of one attack together."""
-    attacks = [attack for _, (attack, _) in missing]
-    return sorted(missing, key=lambda address: attacks.index(address[1][0]))
+    """As they are played: those of one attack together; of attacks from the same starts those of one budget."""
+    attacks = [same_candidates(attack) for _, (attack, _) in missing]
+
+    def place(address: Address) -> tuple[int, float]:
+        _, (attack, eps) = address
+        return attacks.index(same_candidates(attack)), eps if isinstance(attack, Multi | MultiT) else 0.0
+
+    return sorted(missing, key=place)
+
+
+def _passes(ordered: Sequence[Address], width: int) -> list[list[Address]]:
+    """What is played side by side: as many as go together; of one at a time, all with the same candidates."""
+    if width > 1:
+        return [[*ordered[first : first + width]] for first in range(0, len(ordered), width)]
+    alike = itertools.groupby(ordered, key=lambda address: (address[0], same_candidates(address[1][0]), address[1][1]))
+    return [[*group] for _, group in alike]
 
 
 def shares_environment(plan: Plan, device: torch.device) -> bool:

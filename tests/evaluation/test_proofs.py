@@ -7,11 +7,11 @@ import pytest
 import torch
 from torch import Generator, Tensor, nn
 
-from bcl.attacks import PGD, SUITES, Multi, MultiT, WorstAction
+from bcl.attacks import FGSM, PGD, SUITES, Multi, MultiT, WorstAction
 from bcl.attacks.pgd import Together
 from bcl.config import resolve
 from bcl.envs import make_env
-from bcl.evaluation import Cell, Plan, evaluate, evaluate_cells, proofs
+from bcl.evaluation import Cell, Plan, evaluate, evaluate_cells, play, proofs
 from bcl.evaluation.plan import network_passes
 from bcl.evaluation.play import ActionChooser, Probe, SearchForm, _has_open_rows
 from bcl.evaluation.proofs import COMPARE_EVERY, OfOpenRows, OpenRows, proven
@@ -79,6 +79,40 @@ def test_the_same_is_shown_and_done_where_proven_actions_are_left_alone(attack, 
         assert (decided.distance <= BUDGETS + 1e-12).all()
 
 
+@pytest.mark.parametrize(
+    ("attack", "rows"),
+    # Of ten images, of which three differ: those, and all under an attack that draws for each. Of each step, forth.
+    [(PGD(5, 0.3), 3 * 6), (FGSM(), 3 * 2), (PGD(5, 0.3, random_start=True), 10 * 6)],
+    ids=repr,
+)
+def test_images_that_are_the_same_are_attacked_once(attack, rows: int, policy: Policy, obs: Tensor, monkeypatch):
+    same = obs[[0, 1, 0, 2, 2, 1, 0, 0, 0, 1]]
+    computed: list[int] = []
+    forward = SearchForm.forward
+    monkeypatch.setattr(SearchForm, "forward", lambda self, seen: (computed.append(len(seen)), forward(self, seen))[1])
+    found = []
+    for asks in (True, False):
+        computed.clear()
+        open_rows = OpenRows(policy, 0, None) if asks else None  # looks for no proof
+        generator = Generator().manual_seed(3)
+        choose = ActionChooser(policy, SearchForm(policy, "full"), attack, 0.3, generator, open_rows=open_rows)
+        found.append(choose(same))
+        if asks:
+            assert sum(computed) == rows
+    once, each = found
+    assert torch.allclose(once.seen, each.seen, atol=1e-12)
+    assert torch.equal(once.actions, each.actions)
+    assert torch.equal(once.noted, each.noted)
+
+
+def test_a_copy_that_is_done_is_no_twin(policy: Policy, obs: Tensor):
+    counting = torch.tensor([False, True, True])
+    open_rows = OpenRows(policy, 0, counting.clone)
+    search = SearchForm(policy, "full")
+    choose = ActionChooser(policy, search, FGSM(), 0.3, Generator().manual_seed(3), open_rows=open_rows)
+    assert choose(obs[[0, 0, 0]]).distance.tolist() == pytest.approx([0, 0.3, 0.3])
+
+
 def test_rows_are_computed_for_every_copy_of_the_batch_and_others_have_no_gradient(policy: Policy, obs: Tensor):
     rows = torch.tensor([False, True, True, False])
     part = OfOpenRows(policy, rows, 3)
@@ -141,6 +175,7 @@ def test_proofs_are_made_where_they_save_time(policy: Policy, obs: Tensor, monke
 
 @pytest.mark.parametrize("certified", [(), (1 / 255,)])
 def test_at_budgets_with_certificates_every_step_attacks_every_action(certified, monkeypatch):
+    monkeypatch.setattr(play, "first_alike", lambda obs, eps: torch.arange(len(obs)))  # copies begin alike
     game = dataclasses.replace(resolve("pong").game, max_steps=4)
     policy = Policy(PolicySpec("dueling-cnn", (1, 84, 84), 4, (0.0,), (1.0,), game=game)).eval()
     monkeypatch.setattr(proofs, "proven", lambda policy, obs, *_: torch.ones(len(obs), dtype=torch.bool))
@@ -193,6 +228,7 @@ def test_proofs_are_made_of_copies_that_count_alone(policy: Policy, obs: Tensor,
 
 
 def test_a_copy_whose_episodes_are_done_is_no_longer_attacked(monkeypatch):
+    monkeypatch.setattr(play, "first_alike", lambda obs, eps: torch.arange(len(obs)))  # copies begin alike
     torch.manual_seed(0)
     game = dataclasses.replace(resolve("pong").game, max_steps=3)
     policy = Policy(PolicySpec("dueling-cnn", (1, 84, 84), 4, (0.0,), (1.0,), game=game)).eval()

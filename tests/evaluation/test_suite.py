@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import bcl
-from bcl.attacks import PGD, Learned, Multi, Square, WorstAction
+from bcl.attacks import PGD, RIFGSM, Learned, Multi, MultiT, Square, WorstAction
 from bcl.config import resolve
 from bcl.envs import make_env
 from bcl.errors import ConfigError
@@ -176,3 +176,32 @@ def test_processes_that_share_the_work_find_what_one_does(
     file = tmp_path / "two" / "p.safetensors"
     assert bcl.evaluate(file, attacks="pgd-2", parallel=2, **words).scores == two.scores
     assert bcl.certify(file, parallel=2, **words).certificates == two_proven.certificates
+
+
+def test_on_a_cpu_multi_and_multi_t_share_a_pass_at_each_budget(tmp_path: Path) -> None:
+    plan = dataclasses.replace(PLAN, num_envs=2)
+    conditions = plan.conditions("agent", "cpu")
+    attacks = [PGD(2, 0.5), Multi(10), RIFGSM(), MultiT(10), Multi(20)]
+    missing = {(conditions, cell.key): cell for cell in cells(attacks, [0.1, 0.2])}
+    ordered = suite._in_order(missing)
+    played = [[missing[address].label for address in addresses] for addresses in suite._passes(ordered, 1)]
+    assert played == [
+        ["nominal"],
+        *(["PGD-2 at 0.1"], ["PGD-2 at 0.2"]),
+        *(["Multi 10 at 0.1", "Multi-T 10 at 0.1"], ["Multi 10 at 0.2", "Multi-T 10 at 0.2"]),
+        *(["RI-FGSM at 0.1"], ["RI-FGSM at 0.2"]),
+        *(["Multi 20 at 0.1"], ["Multi 20 at 0.2"]),
+    ]
+    assert [len(addresses) for addresses in suite._passes(ordered, 4)] == [4, 4, 3]
+
+
+def test_a_pass_of_multi_and_multi_t_has_the_scores_of_each_alone(tmp_path: Path) -> None:
+    game = dataclasses.replace(resolve("pong").game, max_steps=6)
+    torch.manual_seed(0)
+    policy = Policy(PolicySpec("dueling-cnn", (1, 84, 84), 4, (0.0,), (1.0,), game=game)).eval()
+    plan = Plan(game, 2)
+    wanted = [Cell(Multi(70), 5 / 255), Cell(MultiT(70), 5 / 255)]
+    together = [*run_suite(policy, plan, wanted, ScoresFolder(tmp_path / "together"))]
+    alone = [score for cell in wanted for score in run_suite(policy, plan, [cell], ScoresFolder(tmp_path / cell.label))]
+    assert together == alone
+    assert [score.max_perturbation for score in together] == pytest.approx([5 / 255] * 2)

@@ -1,0 +1,24 @@
+"""Observations that are the same: what an attack that draws nothing for each finds for one, it finds for all."""
+
+import torch
+from torch import Tensor
+
+MIX = 6364136223846793005  # odd, with well mixed bits: a product by it, modulo 2**64, loses nothing
+
+
+def digest(batch: Tensor) -> Tensor:
+    """(B,) one number for each sample (B, *shape), the same for the same."""
+    bits = batch.flatten(1).double().contiguous().view(torch.long)
+    odd = 2 * torch.arange(bits.shape[1], device=bits.device) + 1
+    return (bits * (odd * MIX)).sum(dim=1)
+
+
+def first_alike(obs: Tensor, eps: Tensor) -> Tensor:
+    """(B,) the first observation that is the same at the same budget: the one itself, or an earlier one. `eps`: one
+    budget, or one each. It waits for the device."""
+    budgets = eps.flatten().expand(len(obs))
+    _, kind = (digest(obs) * MIX + digest(budgets.unsqueeze(1))).unique(return_inverse=True)
+    number = torch.arange(len(obs), device=obs.device)
+    first = torch.full_like(number, len(obs)).scatter_reduce(0, kind, number, "amin")[kind]
+    same = (obs == obs[first]).flatten(1).all(dim=1) & (budgets == budgets[first])
+    return torch.where(same, first, number)  # others may have the same number by chance
