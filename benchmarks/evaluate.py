@@ -4,7 +4,7 @@
     python benchmarks/evaluate.py --attacks --cells pgd-30 paper strong [--agent zoo:pong-distilled]
     python benchmarks/evaluate.py --attacks --cells levels --game fruitbot [--precision full]
     python benchmarks/evaluate.py --attacks --decisions [--agent zoo:pong-distilled]
-    python benchmarks/evaluate.py --attacks --proofs pgd-30 worst-action --game bank_heist --agent zoo:bank-heist-distilled
+    python benchmarks/evaluate.py --attacks --left-alone pgd-30 multi+multi-t --agent zoo:pong-distilled --eps 25/255
 
 The one-at-a-time loop is how the reference code evaluates: batch 1, a step at a time. Its own rates on a machine with
 an H200 and 16 cores were 15.6 (PGD-30), 177 (RI-FGSM) and 114 (Multi-T) agent steps/s.
@@ -18,9 +18,9 @@ graphs captured. So it is the rate while all cells are played; what a whole eval
 `--decisions` times single decisions without the game, for every attack of `strong`: all copies at one budget, and at
 all budgets of the preset as rows of one batch. So it says which attack a GPU has room for.
 
-`--proofs`, on a CPU, plays the first `--steps` steps of a game under these attacks at the preset's smallest and largest
-budget, once with every observation attacked and once without those whose action is proven. It stops if another action
-was taken.
+`--left-alone`, on a CPU, plays `--steps` steps of a game, after some of nominal play, under these attacks: once with
+every observation attacked, one attack after the other, and once as evaluations do, without those whose action is proven
+or settled or that another copy has too, `multi+multi-t` in one batch. It stops if another action was taken.
 """
 
 import argparse
@@ -42,14 +42,13 @@ from bcl.config import resolve
 from bcl.envs import VectorEnv, make_env
 from bcl.errors import BclError
 from bcl.evaluation import Cell, Plan, cells, evaluate_cells, game_for_evaluation
-from bcl.evaluation.plan import Precision, network_passes
+from bcl.evaluation.plan import Precision
 from bcl.evaluation.play import ActionChooser, SearchForm, chooser_for
-from bcl.evaluation.proofs import OpenRows
 from bcl.evaluation.slot import Slot
 from bcl.evaluation.suite import cells_at_once, make_envs
 from bcl.games import Game, ProcgenGame
 from bcl.policies import Policy, as_float
-from bcl.settings import format_eps
+from bcl.settings import format_eps, parse_eps
 
 ATTACKS: dict[str, Attack] = {"PGD-30": PGD(steps=30, step=0.1), "RI-FGSM": RIFGSM(), "Multi-T": MultiT(starts=1000)}
 REFERENCE_H200 = {"PGD-30": 15.6, "RI-FGSM": 177.0, "Multi-T": 114.0}  # agent steps/s of the public code
@@ -210,11 +209,7 @@ def decision_times(policy: Policy, game: Game, copies: int, budgets: Sequence[fl
     device = next(policy.parameters()).device
     plan = Plan(game_for_evaluation(game, None, 10_000), copies, num_envs=copies)
     with contextlib.closing(make_env(plan.game, copies, device)) as env:
-        obs = env.reset(0)
-        for _ in range(SETTLING):
-            with torch.no_grad():
-                env.send(policy(as_float(obs)).argmax(dim=1))
-            obs = env.recv().obs
+        obs = settled(policy, env)
     search = SearchForm(policy, plan.precision)
     for attack in suite("strong"):
         times = [seconds_of_a_decision(policy, search, attack, plan, obs, part) for part in ([10 / 255], budgets)]
@@ -243,31 +238,52 @@ def seconds_of_a_decision(
     return (time.perf_counter() - start) / DECISIONS
 
 
-def proofs_used(
-    policy: Policy, game: Game, attack: Attack, eps: float, copies: int, steps: int
+def settled(policy: Policy, env: VectorEnv) -> torch.Tensor:
+    """Observations after some steps of nominal play, before which copies may be alike."""
+    obs = env.reset(0)
+    for _ in range(SETTLING):
+        with torch.no_grad():
+            env.send(policy(as_float(obs)).argmax(dim=1))
+        obs = env.recv().obs
+    return obs
+
+
+def left_alone(
+    policy: Policy, game: Game, attacks: Sequence[Attack], eps: float, copies: int, steps: int
 ) -> dict[str, float | str]:
-    """Seconds for the first steps of a game with every observation attacked, and without those that are proven."""
+    """Seconds of some steps of every copy under each of the attacks: one attack after the other, every observation
+    attacked, and all of them together, without what is decided or has been attacked already."""
+    plan = Plan(game_for_evaluation(game, None, 10_000, copies), copies, num_envs=copies)
+    label = " and ".join(map(attack_label, attacks))
     seconds, actions = [], []
-    obs = torch.zeros(copies, *policy.spec.obs_shape)
-    perturb(attack, SearchForm(policy, "full"), obs, eps, torch.Generator().manual_seed(0))  # not measured: the first
-    for open_rows in (None, OpenRows(policy, network_passes(attack), None)):
+    for together in (False, True):
         search = SearchForm(policy, "full")
-        choose = ActionChooser(policy, search, attack, eps, torch.Generator().manual_seed(0), open_rows=open_rows)
-        taken = []
-        with contextlib.closing(make_env(game, copies)) as env:
-            obs = env.reset(0)
+        slots = [Slot(Cell(attack, eps), plan, policy.device) for attack in attacks]
+        with contextlib.ExitStack() as held:
+            envs = [held.enter_context(contextlib.closing(plan.make_env(copies, policy.device))) for _ in slots]
+            for slot, env in zip(slots, envs, strict=True):
+                slot.obs = settled(policy, env)
+            if together:
+                decide = [chooser_for(policy, search, slots)]
+            else:
+                searched = [(as_before(slot.cell).attack, eps, slot.generator) for slot in slots]
+                decide = [ActionChooser(policy, search, *given) for given in searched]
+            of_each = len(slots) // len(decide)
+            taken = []
             start = time.perf_counter()
             for _ in range(steps):
-                taken.append(choose(obs).actions)
-                env.send(taken[-1])
-                obs = env.recv().obs
+                rows = torch.cat([slot.obs for slot in slots]).split(of_each * copies)
+                taken.append(torch.cat([choose(part).actions for choose, part in zip(decide, rows, strict=True)]))
+                for slot, env, chosen in zip(slots, envs, taken[-1].split(copies), strict=True):
+                    env.send(chosen)
+                    slot.obs = env.recv().obs
             seconds.append(time.perf_counter() - start)
         actions.append(torch.stack(taken))
     if not torch.equal(*actions):
-        raise SystemExit(f"{attack_label(attack)} at {format_eps(eps)}: other actions where proofs are used")
+        raise SystemExit(f"{label} at {format_eps(eps)}: other actions where observations are left alone")
     every, some = seconds
-    facts: dict[str, float | str] = {"attack": attack_label(attack), "eps": format_eps(eps)}
-    return facts | {"every_row_s": every, "open_rows_s": some, "ratio": every / some}
+    facts: dict[str, float | str] = {"attack": label, "eps": format_eps(eps)}
+    return facts | {"every_row_s": every, "left_alone_s": some, "ratio": every / some}
 
 
 def main() -> None:
@@ -282,7 +298,8 @@ def main() -> None:
     parser.add_argument("--attacks", nargs="*", default=list(ATTACKS))
     parser.add_argument("--cells", nargs="*", default=[], choices=["pgd-30", "paper", "strong", "levels"])
     parser.add_argument("--decisions", action="store_true", help="single decisions under every attack of strong")
-    parser.add_argument("--proofs", nargs="*", default=[], help="attacks, with and without what is proven; on a CPU")
+    parser.add_argument("--left-alone", nargs="*", default=[], help="attacks, A+B together; with and without; on a CPU")
+    parser.add_argument("--eps", nargs="*", default=[], help="of --left-alone; else the preset's least and largest")
     parser.add_argument("--precision", choices=["fast", "full"], default="fast", help="of cells")
     parser.add_argument(
         "--length", type=float, default=400.0, help="agent steps per episode, for the minutes of all episodes"
@@ -294,11 +311,12 @@ def main() -> None:
     config = resolve(options.game)
     game = config.game
     try:
-        proof_attacks = [*map(attack_by_name, options.proofs)]
+        compared = [[attack_by_name(name) for name in words.split("+")] for words in options.left_alone]
+        budgets = [*map(parse_eps, options.eps)] or [config.evaluation.eps[0], config.evaluation.eps[-1]]
     except BclError as error:
         parser.error(str(error))
-    if proof_attacks and (options.device != "cpu" or any(isinstance(one, Multi | MultiT) for one in proof_attacks)):
-        parser.error("--proofs are for --device cpu, and not for multi and multi-t, which look at proofs themselves")
+    if compared and options.device != "cpu":
+        parser.error("--left-alone is for --device cpu")
     if "levels" in options.cells and not isinstance(game, ProcgenGame):
         parser.error(f"'{options.game}' has no sets of levels")
     policy = bcl.load(options.agent, options.device) if options.agent else untrained_policy(game, options.device)
@@ -314,16 +332,14 @@ def main() -> None:
         wholes.append(told({"evaluation": name} | measured))
     timed = decision_times(policy, game, copies, config.evaluation.eps) if options.decisions else ()
     decisions = [told(row) for row in timed]
-    proofs = [
-        told(proofs_used(policy, game, attack, eps, copies, options.steps))
-        for attack in proof_attacks
-        for eps in (config.evaluation.eps[0], config.evaluation.eps[-1])
+    alone = [
+        told(left_alone(policy, game, attacks, eps, copies, options.steps)) for attacks in compared for eps in budgets
     ]
     if options.out:
         facts = {
             "game": options.game, "agent": options.agent, "eps": "3/255", "unit": "agent steps/s",
             "precision": options.precision, "length": options.length,
-            "rows": rows, "cells": wholes, "decisions": decisions, "proofs": proofs,
+            "rows": rows, "cells": wholes, "decisions": decisions, "left_alone": alone,
         }  # fmt: skip
         store(options.out, options.device, facts)
 

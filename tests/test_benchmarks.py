@@ -19,7 +19,7 @@ import torch
 
 import bcl
 from bcl import losses, zoo
-from bcl.attacks import CornerNoise, suite
+from bcl.attacks import PGD, CornerNoise, Multi, MultiT, suite
 from bcl.config import resolve
 from bcl.envs import atari as frames
 from bcl.envs import make_env
@@ -121,24 +121,56 @@ def test_evaluate_times_decisions_at_one_budget_and_at_all(benchmark, monkeypatc
     assert rows[0]["gain"] == pytest.approx(6**0.5)
 
 
-def test_evaluate_compares_attacks_with_and_without_what_is_proven(benchmark, monkeypatch, tmp_path, capsys):
+def test_evaluate_compares_attacks_with_and_without_what_they_leave_alone(benchmark, monkeypatch, tmp_path, capsys):
     evaluate = benchmark("evaluate")
+    monkeypatch.setattr(evaluate, "SETTLING", 2)
+    monkeypatch.setattr(
+        evaluate, "attack_by_name", lambda name: {"pgd": PGD(3, 0.3), "m": Multi(70), "t": MultiT(70)}[name]
+    )
     out = tmp_path / "evaluate.json"
-    words = ["--device", "cpu", "--copies", "2", "--steps", "2", "--attacks", "--proofs", "pgd-3", "--out", str(out)]
-    monkeypatch.setattr(sys, "argv", ["evaluate.py", *words])
+    words = [
+        "--device",
+        "cpu",
+        "--copies",
+        "2",
+        "--steps",
+        "2",
+        "--attacks",
+        "--left-alone",
+        "pgd",
+        "m+t",
+        "--eps",
+        "1/255",
+        "25/255",
+        "--out",
+    ]
+    monkeypatch.setattr(sys, "argv", ["evaluate.py", *words, str(out)])
     evaluate.main()
-    rows = json.loads(out.read_text())["proofs"]
-    assert [(row["attack"], row["eps"]) for row in rows] == [("PGD-3", "1/255"), ("PGD-3", "25/255")]
-    assert all(row["ratio"] == pytest.approx(row["every_row_s"] / row["open_rows_s"]) for row in rows)
+    rows = json.loads(out.read_text())["left_alone"]
+    pair = "Multi 70 and Multi-T 70"
+    assert [(row["attack"], row["eps"]) for row in rows] == [
+        (a, e) for a in ("PGD-3", pair) for e in ("1/255", "25/255")
+    ]
+    assert all(row["ratio"] == pytest.approx(row["every_row_s"] / row["left_alone_s"]) for row in rows)
     otherwise = lambda self, obs: SimpleNamespace(actions=torch.full((2,), int(self._open_rows is None)))  # noqa: E731
     monkeypatch.setattr(evaluate.ActionChooser, "__call__", otherwise)
-    with pytest.raises(SystemExit, match=r"PGD-3 at 1/255: other actions where proofs are used"):
+    with pytest.raises(SystemExit, match=r"PGD-3 at 1/255: other actions where observations are left alone"):
         evaluate.main()
-    for name, what in (("pgd3", "no attack named 'pgd3'"), ("multi", "which look at proofs themselves")):
-        monkeypatch.setattr(sys, "argv", ["evaluate.py", "--device", "cpu", "--proofs", name])
-        with pytest.raises(SystemExit):
-            evaluate.main()
-        assert what in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "what"),
+    [
+        ("--left-alone pgd3", "no attack named 'pgd3'"),
+        ("--left-alone pgd-3 --eps 3", "3 is ambiguous"),
+        ("--device cuda --left-alone pgd-3", "for --device cpu"),
+    ],
+)
+def test_evaluate_says_what_is_wrong(benchmark, monkeypatch, capsys, words, what):
+    monkeypatch.setattr(sys, "argv", ["evaluate.py", "--device", "cpu", *words.split()])
+    with pytest.raises(SystemExit):
+        benchmark("evaluate").main()
+    assert what in capsys.readouterr().err
 
 
 def test_a_decision_is_timed_after_the_first_ones(benchmark, monkeypatch):
