@@ -7,7 +7,9 @@ import torch
 
 from bcl.api.measuring import untrained_policy
 from bcl.attacks import APGD, KL, PGD, Attack, Directed, Margin, Multi, MultiT, WorstAction, perturb
+from bcl.attacks.alike import first_alike
 from bcl.attacks.pgd import Together
+from bcl.attacks.ri_fgsm import StartsTogether
 from bcl.config import resolve
 from bcl.envs import make_env
 from bcl.evaluation import evaluate
@@ -118,6 +120,22 @@ def test_proofs_as_a_graph_leave_what_many_starts_find(policy: Policy, kind: typ
         with torch.no_grad():
             first, second = (policy(seen).argmax(dim=1) for seen in found)
         assert torch.equal(first, second)
+
+
+def test_images_that_copies_share_are_looked_at_once(policy: Policy) -> None:
+    different = torch.rand(3, 1, 84, 84, device="cuda", generator=torch.Generator("cuda").manual_seed(1))
+    obs = different[[0, 1, 0, 2]].repeat(2, 1, 1, 1)
+    eps = torch.tensor([0.01, 0.03, 0.01, 0.1], device="cuda").repeat(2)
+    assert first_alike(obs, eps).tolist() == [0, 1, 0, 3, 0, 1, 0, 3]
+    found = []
+    for leaves in (True, False):
+        attack = StartsTogether((Multi(200, leaves_settled=leaves), MultiT(200, leaves_settled=leaves)))
+        generators = [torch.Generator("cuda").manual_seed(0) for _ in range(2)]
+        seen = perturb(attack, SearchForm(policy, "full"), obs, eps, generators)
+        assert torch.equal(seen[[2, 6]], seen[[0, 4]]) or not leaves
+        with torch.no_grad():
+            found.append(policy(seen).argmax(dim=1).tolist())
+    assert found[0] == found[1]
 
 
 def test_half_precision_search_is_as_strong_as_full(policy: Policy) -> None:
