@@ -1,4 +1,4 @@
-"""Observations that are the same: what an attack that draws nothing for each finds for one, it finds for all."""
+"""Observations that are the same: what is found for one, or proven, holds for all."""
 
 import torch
 from torch import Tensor

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from bcl import stats
+from bcl.attacks.alike import first_alike
 from bcl.bounds import METHODS, Method, certified, full_precision, impossible, input_box, margins, pair_margins
 from bcl.envs import VectorEnv
 from bcl.evaluation.plan import Cell, Conditions, Plan
@@ -120,7 +121,9 @@ def _play(
         counted = as_float(obs)[counting]
         scores = policy(counted)
         refuse_broken_scores(scores)
-        actions[counting], proof[counting] = rule(counted, scores)
+        first = first_alike(counted, counted.new_zeros(1))
+        different, place = first.unique(return_inverse=True)  # copies with the same start see the same
+        actions[counting], proof[counting] = (found[place] for found in rule(counted[different], scores[different]))
         return Decided(actions, actions, obs, torch.zeros(len(obs)), proof)
 
     for steps in play([Group([slot], lambda slots: decide)], [SharedEnv(env, [slot])]):

@@ -142,7 +142,7 @@ class Slot:
         counting = np.flatnonzero(self.counting)
         facts = zip(self._return[counting], self._lost[counting], self._length[counting], strict=True)
         running = tuple(Running(float(value), float(lost), int(length)) for value, lost, length in facts)
-        waiting = int(self._quota[counting].sum()) - len(running)
+        waiting = max(0, self.plan.episodes - self.finished - len(running))
         returns = tuple(episode.value for _, episode in self._done)
         return UnderWay(self.cell.identity, returns, running, waiting)
 

@@ -1,6 +1,8 @@
 """Certificates along play: sound against attacks, and exact on a policy where the truth is known."""
 
+import contextlib
 import dataclasses
+import importlib
 
 import pytest
 import torch
@@ -12,6 +14,7 @@ from bcl.envs import make_env
 from bcl.evaluation import Certificate, certify
 from bcl.policies import Policy, PolicySpec
 
+certify_module = importlib.import_module("bcl.evaluation.certify")  # the package has the function by this name
 pytestmark = pytest.mark.usefixtures("short_games")
 
 
@@ -118,3 +121,29 @@ def test_people_are_shown_a_greedy_worst_case_of_at_most_nominal_play() -> None:
     proof = Certificate(0.1, "ibp", 0.5, (0.5,), -3.0, (-3.0,), -5.0, 1, 0)
     assert proof.at_worst == -5
     assert str(proof).endswith("GWC -5")
+
+
+def test_states_that_copies_share_are_bounded_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    game = dataclasses.replace(resolve("pong").game, max_steps=12, first_noops=(3, 9, 3, 9, 9))
+    torch.manual_seed(0)
+    policy = Policy(PolicySpec("dueling-cnn", (1, 84, 84), 4, (0.0,), (1.0,), game=game)).eval()
+    rows: list[int] = []
+    for name in ("margins", "pair_margins"):
+        bound = getattr(certify_module, name)
+        monkeypatch.setattr(
+            certify_module,
+            name,
+            lambda chain, lower, *rest, bound=bound: (rows.append(len(lower)), bound(chain, lower, *rest))[1],
+        )
+
+    def proven() -> Certificate:
+        with contextlib.closing(make_env(game, 5)) as env:
+            return certify(policy, env, 1e-6)
+
+    once = proven()
+    assert set(rows) <= {1, 2}, "of five copies two are different, or none before the game begins"
+    rows.clear()
+    monkeypatch.setattr(certify_module, "first_alike", lambda obs, eps: torch.arange(len(obs)))
+    assert proven() == once
+    assert set(rows) == {5}
+    assert once.acr > 0
