@@ -478,20 +478,27 @@ class ActionChooser:
         if self._attack is None:
             return Decided(clean, clean, clean_obs, _moved(clean_obs, clean_obs), torch.zeros_like(clean) > 0)
         searched: AttackedPolicy = self._searched
-        twins = torch.arange(len(clean), device=clean.device)
+        firsts: Tensor | None = None
         if self._open_rows:
             rows = self._open_rows(clean_obs, self._eps, scores)
             if _draws_nothing(self._attack):
-                (left,) = rows.nonzero(as_tuple=True)
-                budgets = torch.as_tensor(self._eps).expand(len(rows))
-                twins[left] = left[first_alike(clean_obs[left], budgets[left])]
-                rows[left] = twins[left] == left
+                firsts = self._firsts(clean_obs, rows)
+                rows &= firsts == torch.arange(len(firsts))
             if not rows.all():
                 searched = OfOpenRows(searched, rows, scores.shape[1])
         eager = clean_obs.device.type != "cuda"
-        seen = perturb(self._attack, searched, clean_obs, self._eps, self._generator, check=eager)[twins]
+        seen = perturb(self._attack, searched, clean_obs, self._eps, self._generator, check=eager)
+        seen = seen if firsts is None else seen[firsts]
         actions = self._choose(self._scores(seen), dim=1)
         return Decided(actions, clean, seen, _moved(seen, clean_obs), actions != clean)
+
+    def _firsts(self, obs: Tensor, rows: Tensor) -> Tensor:
+        """(N,) of each observation that is looked at the first that is the same and looked at too."""
+        (looked_at,) = rows.nonzero(as_tuple=True)
+        budgets = torch.as_tensor(self._eps).expand(len(rows))
+        firsts = torch.arange(len(rows))
+        firsts[looked_at] = looked_at[first_alike(obs[looked_at], budgets[looked_at])]
+        return firsts
 
     def _scores(self, obs: Tensor) -> Tensor:
         with torch.no_grad(), full_precision():
