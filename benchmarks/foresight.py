@@ -1,6 +1,6 @@
 """How early a miss of a threshold is foreseen while an agent is judged, and whether it really is one.
 
-    python benchmarks/foresight.py zoo:pong-vanilla zoo:pong-bcl-fast-at --eps 0.3/255 20/255 [--attack pgd-10]
+    python benchmarks/foresight.py zoo:pong-vanilla zoo:pong-bcl-fast-at --eps 0.001 20/255 [--attack pgd-10]
     [--episodes 20] [--recipe bcl-mos-at] [--out benchmarks/results/foresight-NAME.json]
 
 Plays agents of one game without attack and at every budget, as a curriculum judges them, and asks after every step what
@@ -57,6 +57,7 @@ def measure(
     if len(games) > 1 or not first.spec.game:
         raise ConfigError(f"{' '.join(policies)} do not play one game that is known", "give agents of one game")
     [(stage, config)] = resolve_stages(first.spec.game.id, recipe=recipe)[-1:]
+    config = replace(config, game=first.spec.game)  # recipes may have another pipeline
     plan = replace(plan_of(config, SELECTION), episodes=episodes)
     start, *_ = followed(first, plan, Cell(None, 0.0), lambda told: False)
     rules = rules_of(config, stage.strategy, config.curriculum.start).in_returns(lambda eps: start.mean)
