@@ -607,7 +607,8 @@ def resolve_stages(
     layers = (preset, *last_rows, written, settings)
     targeted = any("target" in layer.get("curriculum", {}) for layer in layers)
     if last_stage.strategy in ("next", "skip", "paced") and not targeted:
-        raise ConfigError(f"'{game}' has no target for a curriculum", "give one such as --curriculum.target 10/255")
+        such = "0.05" if preset["game"]["engine"] == "gymnasium" else "10/255"
+        raise ConfigError(f"'{game}' has no target for a curriculum", f"give one such as --curriculum.target {such}")
     # From where the stage before ended.
     goes_on = len(trained) > 1 and trained[-2][0].strategy in ("open", "paced") and not last_stage.same_teacher
     _check_last(learner, last_stage, last, goes_on)

@@ -78,17 +78,16 @@ def wrap(network: "nn.Module", game: str | Game | Callable[..., Any]) -> Policy:
     with contextlib.closing(envs.make_env(game, 1)) as env:
         spec = PolicySpec("custom", env.obs_shape, env.num_actions, env.low, env.high, game=game, notes=notes)
     policy = Policy(spec, network).eval()
-    device = next((p.device for p in network.parameters()), None)
-    if device is None:
-        raise WeightsError("this network has no weights", "give a module that was trained")
+    device = next((p.device for p in (*network.parameters(), *network.buffers())), torch.device("cpu"))
     policy.to(device)
     with torch.no_grad():
         try:
-            scores = tuple(policy(torch.zeros(2, *spec.obs_shape, device=device)).shape)
+            found = policy(torch.zeros(2, *spec.obs_shape, device=device))
         except Exception as error:  # the user's code
             reason = (str(error) or type(error).__name__).splitlines()[0]
             what = f"this network cannot read observations of shape {spec.obs_shape} ({reason})"
             raise WeightsError(what, "put a layer in front of it that brings them into its form") from None
+    scores = tuple(found.shape) if isinstance(found, torch.Tensor) else f"a {type(found).__name__}"
     if scores != (2, spec.num_actions):
         hint = f"'{game.id}' needs one action score for each of {spec.num_actions} actions"
         raise WeightsError(f"this network gives {scores} for 2 observations", hint)

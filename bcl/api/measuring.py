@@ -82,7 +82,7 @@ def _attacks(games: list[str], num_envs: int, seconds: float, device: str) -> It
             steps = max(1, min(1000, int(first * seconds / num_envs)))
             rate = attack_speed(policy, game, attack, EPS, copies=num_envs, steps=steps)
             row = {"game": name, "attack": repr(attack), "steps_per_second": rate}
-            yield row, f"{name:<14}{attack!r:<90}{rate:>10,.1f}"
+            yield row, f"{name:<13} {attack!r:<90}{rate:>10,.1f}"
 
 
 def _games(games: list[str], num_envs: int, threads: int, seconds: float) -> Iterator[tuple[dict[str, Any], str]]:
@@ -97,7 +97,7 @@ def _games(games: list[str], num_envs: int, threads: int, seconds: float) -> Ite
                     raise
                 shown = f"  skipped: {error}"
             row = {"game": name, "engine": game.engine, "pipeline": label, "steps_per_second": rate}
-            yield row, f"{name:<14}{game.engine:<11}{label:<10}{shown}"
+            yield row, f"{name:<13} {game.engine:<11}{label:<10}{shown}"
 
 
 def _pipelines(game: Game) -> Iterator[tuple[str, Game]]:

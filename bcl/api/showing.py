@@ -243,6 +243,7 @@ def video(
     """
     from bcl.api.playing import evaluated, named_attack
     from bcl.attacks import attack_label
+    from bcl.device import threads, useful_threads
     from bcl.envs import make_env
     from bcl.evaluation import Cell, Plan, watch
     from bcl.evaluation.certify import USUAL_LENGTH
@@ -270,7 +271,10 @@ def video(
         made = Video(folder / f"{stem}.mp4", folder / f"{stem}.gif", budget)
         store.try_to_write(made.mp4)  # a folder that cannot be written is an error before the work
         render = len(policy.spec.obs_shape) == 1
-        with contextlib.closing(make_env(game, 1, policy.device, render=render)) as envs:
+        with (
+            contextlib.closing(make_env(game, 1, policy.device, render=render)) as envs,
+            threads(useful_threads(policy.spec.obs_shape, 1)),
+        ):
             dimensions = OBSERVATION_NAMES.get(game.id, ())
             subject = Subject(game.id, adversary if budget else None, budget, envs.action_names, dimensions)
             listener.start(1)

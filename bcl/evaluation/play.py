@@ -353,7 +353,9 @@ class SearchForm(nn.Module):
         images = len(policy.spec.obs_shape) == 3  # in [0, 1]; half precision would be too coarse for larger numbers
         ours = policy.spec.kind != CUSTOM
         self.is_half = images and policy.device.type == "cuda" and precision == "fast"
-        self.computes_in = torch.float16 if self.is_half else next(policy.parameters()).dtype
+        self.computes_in = (
+            torch.float16 if self.is_half else next((p.dtype for p in policy.parameters()), policy.low.dtype)
+        )
         self._chain = policy.chain()
         if self.is_half or (images and ours):
             self._chain = frozen(self._chain, self.computes_in)

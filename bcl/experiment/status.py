@@ -348,7 +348,7 @@ def learning_flag(run: TrainingFolder) -> Flag | None:
         known = _known(rows)  # good episodes are long, and few
         if len(known) > 1 and rose(known[0], _pooled(known[1:])):
             return None
-        return Flag(UNKNOWN_LEARNING, "it has too few episodes to tell whether it learned")
+        return Flag(UNKNOWN_LEARNING, "it has too few episodes or rows of metrics to tell whether it learned")
     if rose(*found):
         return None
     (first, _, before), (last, _, after) = found

@@ -62,8 +62,8 @@ class Policy(nn.Module):
 
     @property
     def device(self) -> torch.device:
-        """Where its weights are."""
-        return next(self.parameters()).device
+        """Where its weights are; those of a network may be buffers."""
+        return self.low.device
 
     def forward(self, obs: Tensor) -> Tensor:  # (B, *obs_shape) float -> (B, A)
         return self.network(obs)

@@ -113,7 +113,8 @@ def _bars(names: Sequence[str], series: Sequence[tuple[np.ndarray, str]], writte
         for values, colour in series:
             end = zero + half * float(np.clip(values[i], -1, 1))
             if end != zero:
-                draw.rectangle((min(zero, end), top, max(zero, end), top + thick - 1), LIGHT[colour])
+                bottom = max(top, top + thick - 1)  # of a hundred dimensions a bar is less than a line
+                draw.rectangle((min(zero, end), top, max(zero, end), bottom), LIGHT[colour])
             top += thick
     return pane
 

@@ -237,7 +237,7 @@ def test_train_is_the_train_command(
     assert Path("ours/config.toml").read_text() == Path("theirs/config.toml").read_text()
     ours, theirs = (Path(name) / "best" / "policy.safetensors" for name in ("ours", "theirs"))
     assert ours.read_bytes() == theirs.read_bytes()
-    flag = "flag unknown-learning: stage vanilla: it has too few episodes to tell whether it learned"
+    flag = "flag unknown-learning: stage vanilla: it has too few episodes or rows of metrics to tell whether it learned"
     assert [line.split(",")[0] for line in said] == ["run: ours", "stage 1: vanilla", flag, "stage 2: at"]
     written = {name: store.read_metrics(run.folder / name / "metrics.jsonl") for name, _ in rows}
     assert rows == [(name, row) for name, its in written.items() for row in its]
@@ -327,6 +327,39 @@ class Doubled(nn.Module):
         return 2 * obs
 
 
+class TwoAnswers(nn.Module):
+    """Scores and a value, as actor-critics have them."""
+
+    def forward(self, obs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return obs[:, :2], obs[:, 2]
+
+
+class ByHand(nn.Module):
+    """Pushes to the side the pole falls to; what it knows is no parameter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("weights", torch.tensor([[0.0, 0.0, -0.5, -0.5], [0.0, 0.0, 0.5, 0.5]]))
+
+    def forward(self, obs: torch.Tensor) -> torch.Tensor:
+        return obs @ self.weights.T
+
+
+class Rule(nn.Module):
+    """The same without anything that could be trained or stored."""
+
+    def forward(self, obs: torch.Tensor) -> torch.Tensor:
+        falls = (obs[:, 2:].sum(dim=1, keepdim=True)) / 2
+        return torch.cat([-falls, falls], dim=1)
+
+
+def test_a_module_without_parameters_is_attacked_like_others() -> None:
+    by_hand, rule = (bcl.evaluate(bcl.wrap(one(), "CartPole-v1"), eps=[0.3], episodes=2) for one in (ByHand, Rule))
+    assert [score.returns for score in by_hand.scores] == [score.returns for score in rule.scores]
+    nominal, attacked = by_hand.scores
+    assert nominal.mean > attacked.mean
+
+
 def test_what_cannot_be_wrapped_or_certified_is_refused(tmp_path: Path) -> None:
     odd = bcl.wrap(nn.Sequential(Doubled(), nn.Linear(4, 2)), "CartPole-v1")
     assert len(bcl.evaluate(odd, eps=[0.1], episodes=1).scores) == 2
@@ -337,7 +370,8 @@ def test_what_cannot_be_wrapped_or_certified_is_refused(tmp_path: Path) -> None:
     for network, complaint in (
         (nn.Linear(4, 3), "one action score for each of 2 actions"),
         (nn.Linear(5, 2), r"observations of shape \(4,\)"),
-        (Doubled(), "no weights"),
+        (Doubled(), r"gives \(2, 4\) for 2 observations"),
+        (TwoAnswers(), "gives a tuple for 2 observations"),
     ):
         with pytest.raises(bcl.BclError, match=complaint):
             bcl.wrap(network, "CartPole-v1")

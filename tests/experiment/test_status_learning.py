@@ -29,7 +29,7 @@ SMALL = [
 ]
 
 
-SHORT = "it has too few episodes to tell whether it learned"
+SHORT = "it has too few episodes or rows of metrics to tell whether it learned"
 
 
 def row(mean: float | None, episodes: float, sd: float | None = 0.0) -> Row:

@@ -89,6 +89,12 @@ def test_a_vector_is_shown_as_the_game_and_as_bars() -> None:
     assert gray > 50  # without a picture, the observation as bars
 
 
+@pytest.mark.parametrize("dimensions", [60, 130, 1024])
+def test_long_vectors_are_bars_too(dimensions: int) -> None:
+    clean = np.linspace(-1, 1, dimensions)
+    assert coloured(pane(draw(moment(clean, np.zeros_like(clean))), 0), "muted").any(axis=0).sum() > PANE / 3
+
+
 def test_of_stacked_frames_the_newest_is_shown() -> None:
     stack = np.stack([np.zeros((84, 84)), np.ones((84, 84))])
     assert (pane(draw(moment(stack, np.zeros_like(stack))), 0) == 255).all()
