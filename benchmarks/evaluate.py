@@ -43,7 +43,7 @@ from bcl.envs import VectorEnv, make_env
 from bcl.errors import BclError
 from bcl.evaluation import Cell, Plan, cells, evaluate_cells, game_for_evaluation
 from bcl.evaluation.plan import Precision
-from bcl.evaluation.play import ActionChooser, SearchForm, chooser_for
+from bcl.evaluation.play import ActionChooser, SearchForm, chooser_for, same_candidates
 from bcl.evaluation.slot import Slot
 from bcl.evaluation.suite import cells_at_once, make_envs
 from bcl.games import Game, ProcgenGame
@@ -269,6 +269,8 @@ def left_alone(
                 searched = [(as_before(slot.cell).attack, eps, slot.generator) for slot in slots]
                 decide = [ActionChooser(policy, search, *given) for given in searched]
             of_each = len(slots) // len(decide)
+            quick = [(PGD(steps=2, step=0.5), eps, torch.Generator())]  # not measured: the first of a process
+            [ActionChooser(policy, search, *given)(slots[0].obs) for given in quick]
             taken = []
             start = time.perf_counter()
             for _ in range(steps):
@@ -317,6 +319,8 @@ def main() -> None:
         parser.error(str(error))
     if compared and options.device != "cpu":
         parser.error("--left-alone is for --device cpu")
+    if any(same_candidates(one) != same_candidates(attacks[0]) for attacks in compared for one in attacks):
+        parser.error("--left-alone A+B is for attacks with the same candidates, such as multi+multi-t")
     if "levels" in options.cells and not isinstance(game, ProcgenGame):
         parser.error(f"'{options.game}' has no sets of levels")
     policy = bcl.load(options.agent, options.device) if options.agent else untrained_policy(game, options.device)

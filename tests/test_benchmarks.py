@@ -164,6 +164,7 @@ def test_evaluate_compares_attacks_with_and_without_what_they_leave_alone(benchm
         ("--left-alone pgd3", "no attack named 'pgd3'"),
         ("--left-alone pgd-3 --eps 3", "3 is ambiguous"),
         ("--device cuda --left-alone pgd-3", "for --device cpu"),
+        ("--left-alone pgd-3+multi", "the same candidates"),
     ],
 )
 def test_evaluate_says_what_is_wrong(benchmark, monkeypatch, capsys, words, what):

@@ -39,7 +39,8 @@ IMPORTS = {
     "policies recipes runs settings stats",
     "reports": "__init__ attacks config curriculum_rules device envs errors evaluation experiment games policies result runs "
     "settings stats zoo",
-    "api": "attacks bounds config envs errors evaluation experiment games policies processes recipes reports result runs settings zoo",
+    "api": "attacks bounds config device envs errors evaluation experiment games policies processes recipes reports result "
+    "runs settings zoo",
     "cli": "__init__ api config errors evaluation policies processes recipes reports result runs settings zoo",
     "__init__": "api errors evaluation policies result",
     "__main__": "cli",

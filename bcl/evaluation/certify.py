@@ -121,7 +121,7 @@ def _play(
         counted = as_float(obs)[counting]
         scores = policy(counted)
         refuse_broken_scores(scores)
-        first = first_alike(counted, counted.new_zeros(1))
+        first = first_alike(counted)
         different, place = first.unique(return_inverse=True)  # copies with the same start see the same
         actions[counting], proof[counting] = (found[place] for found in rule(counted[different], scores[different]))
         return Decided(actions, actions, obs, torch.zeros(len(obs)), proof)

@@ -8,6 +8,8 @@ from bcl.evaluation.evaluation import Score
 from bcl.runs.store import fitting
 from bcl.settings import typed_values
 
+LAG = 0.05  # share of the start's return by which a score has to be behind: rewards do not come evenly
+
 
 class Running(NamedTuple):
     """An episode under way."""
@@ -24,8 +26,8 @@ class Running(NamedTuple):
 class UnderWay:
     """A score that is being played."""
 
-    cell: str
-    """Its attack and budget, by `Cell.identity`."""
+    identity: str
+    """`Cell.identity`."""
     returns: tuple[float, ...]
     """Of the episodes that are done."""
     running: tuple[Running, ...]
@@ -45,8 +47,9 @@ class UnderWay:
         `start` were, another agent's score without attack."""
         if highest is not None:
             return self.at_most(highest) < least
-        # What is demanded may be more than the start has.
-        return start is not None and self.at_pace(max(start.mean, least), stats.mean(start.lengths)) < least
+        if start is None or start.mean <= least:
+            return False  # there is no pace that leads above it
+        return self.at_pace(start.mean, stats.mean(start.lengths)) < least - LAG * start.mean
 
     def at_most(self, highest: float) -> float:
         """The mean return if nothing more is lost, where rewards above 0 add up to at most `highest` in an episode."""

@@ -81,7 +81,8 @@ def evaluate_cells(
     Every cell has an environment of its own, which may be of another game than the plan's, or `plan.copies()` of one
     that they share. Cells with the same attack are rows of one batch, each with its budget and its own random draws: it
     has the score it would have alone, up to rounding. `certificates`: budgets at which every step, and not every 32nd
-    alone, is compared with this method. `progress` is told the steps of each copy, and the episodes done.
+    alone, is compared with this method. `progress` is told the steps of each copy, and the episodes done. `follow` is
+    given a function by which it can look, at any later time, at what is known of the scores that are not done.
     """
     search = SearchForm(policy, plan.precision)
     slots = [Slot(cell, plan, policy.device) for cell in cells]
@@ -390,7 +391,7 @@ def chooser_for(
     policy: Policy, search: SearchForm, slots: Sequence[Slot], certified: Collection[float] = ()
 ) -> "ActionChooser":
     """For slots under one attack, or under some of one batch: each row has its slot's budget and random draws.
-    `certified`: budgets at which every action is attacked, to be held against certificates."""
+    `certified`: budgets at which no action is left alone for a proof: all are held against certificates."""
     first = slots[0]
     attack = first.cell.attack
     if any(slot.cell.attack != attack for slot in slots):
@@ -497,7 +498,7 @@ class ActionChooser:
     def _firsts(self, obs: Tensor, rows: Tensor) -> Tensor:
         """(N,) of each observation that is looked at the first that is the same and looked at too."""
         (looked_at,) = rows.nonzero(as_tuple=True)
-        budgets = torch.as_tensor(self._eps).expand(len(rows))
+        budgets = torch.as_tensor(self._eps).flatten().expand(len(rows))
         firsts = torch.arange(len(rows))
         firsts[looked_at] = looked_at[first_alike(obs[looked_at], budgets[looked_at])]
         return firsts

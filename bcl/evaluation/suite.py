@@ -172,10 +172,12 @@ def _play(
 def _in_order(missing: Mapping[Address, Cell]) -> list[Address]:
     """As they are played: those of one attack together; of attacks from the same starts those of one budget."""
     attacks = [same_candidates(attack) for _, (attack, _) in missing]
+    games = [of for of, _ in missing]
 
-    def place(address: Address) -> tuple[int, float]:
-        _, (attack, eps) = address
-        return attacks.index(same_candidates(attack)), eps if isinstance(attack, Multi | MultiT) else 0.0
+    def place(address: Address) -> tuple[int, int, float]:
+        of, (attack, eps) = address
+        number = attacks.index(same_candidates(attack))
+        return (number, games.index(of), eps) if isinstance(attack, Multi | MultiT) else (number, 0, 0.0)
 
     return sorted(missing, key=place)
 

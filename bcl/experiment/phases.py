@@ -196,7 +196,7 @@ class Curriculum:
         """Whether a score under way will probably be below a threshold; `start`: that of the bootstrap without
         attack."""
         highest = HIGHEST_RETURNS.get(self._config.game.id)
-        under_way = {score.cell: score for score in self._overlapped.under_way(run)}
+        under_way = {score.identity: score for score in self._overlapped.under_way(run)}
         return any(
             cell.identity in under_way and under_way[cell.identity].falls_short(least, highest, start)
             for cell, least in self._demanded(phase)
@@ -357,7 +357,7 @@ class OverlappedRuns:
         path = run.results.scores.progress(0)
         try:
             return [UnderWay.from_dict(told, f"'{path}'") for told in Piece.read(path).under_way]
-        except (FileNotFoundError, StoreError):
+        except StoreError:
             return []
 
     def stop_judging(self, run: TrainingFolder) -> None:

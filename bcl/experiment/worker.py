@@ -52,6 +52,7 @@ from bcl.settings import to_toml
 
 TRAINING = "training"
 FORMAT = 1  # of checkpoints
+FOLLOWED = 512  # copies of a score of which each is told once a second
 # What workers import; the last with the first optimizer.
 MODULES = ("bcl.experiment.worker", "gymnasium", "torch._dynamo")
 REFILL = ", which was kept without its replay memory: that is collected anew first"
@@ -275,8 +276,10 @@ def _play(
     from bcl.experiment.learned_adversary import ready  # which trains by `train_run`
 
     trained = ready(policy, plan, folder, progress.begin)
-    for _ in run_suite(policy, plan, cells, folder, progress.begin, trained, part, published, progress.follow):
+    follow = progress.follow if plan.copies() <= FOLLOWED else lambda under_way: None
+    for _ in run_suite(policy, plan, cells, folder, progress.begin, trained, part, published, follow):
         pass
+    progress.follow(list)  # those that were played may hold much of a GPU's memory
 
 
 def _unpack(policy: bytes, device: str) -> Policy:

@@ -22,6 +22,7 @@ def test_numbers_that_are_alike_by_chance_are_told_apart(monkeypatch: pytest.Mon
     monkeypatch.setattr(alike, "digest", lambda batch: torch.zeros(len(batch), dtype=torch.long))
     obs = torch.tensor([[1.0], [2.0], [1.0], [2.0]])
     assert first_alike(obs, torch.tensor(0.1)).tolist() == [0, 1, 0, 3], "whoever is unlike the first stays alone"
+    assert first_alike(obs[[0, 0, 0]], torch.tensor([0.1, 0.2, 0.1])).tolist() == [0, 1, 0]
 
 
 def test_a_digest_depends_on_every_element_and_its_place() -> None:
@@ -31,6 +32,10 @@ def test_a_digest_depends_on_every_element_and_its_place() -> None:
     found = digest(torch.cat([one, others, one.flip(2)]))
     assert len(found.unique()) == 102
     assert torch.equal(digest(one), digest(one.clone()))
+    pixels = torch.triu_indices(64, 64, offset=1).T  # equal values at two places
+    assert len(digest(torch.zeros(len(pixels), 64).scatter(1, pixels, 1.0)).unique()) == len(pixels)
+    images = torch.randint(256, (4000, 84), generator=torch.Generator().manual_seed(1), dtype=torch.uint8)
+    assert len(digest(images).unique()) == len(images.unique(dim=0))
 
 
 @pytest.mark.parametrize("per_row", [True, False])

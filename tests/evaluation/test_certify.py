@@ -144,7 +144,7 @@ def test_states_that_copies_share_are_bounded_once(monkeypatch: pytest.MonkeyPat
     once = proven()
     assert set(rows) <= {1, 2}, "of five copies two are different, or none before the game begins"
     rows.clear()
-    monkeypatch.setattr(certify_module, "first_alike", lambda obs, eps: torch.arange(len(obs)))
+    monkeypatch.setattr(certify_module, "first_alike", lambda obs: torch.arange(len(obs)))
     assert proven() == once
     assert set(rows) == {5}
     assert once.acr > 0

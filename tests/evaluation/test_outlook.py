@@ -9,7 +9,7 @@ import pytest
 from bcl.config import resolve
 from bcl.envs import make_env
 from bcl.errors import StoreError
-from bcl.evaluation import Cell, Plan, UnderWay, evaluate_cells
+from bcl.evaluation import Cell, Plan, Score, UnderWay, evaluate_cells
 from bcl.evaluation.outlook import Running
 from bcl.policies import Policy, PolicySpec
 from tests.evaluation.scripted import Scripted
@@ -34,6 +34,20 @@ def test_at_pace_by_hand() -> None:
 def test_what_is_told_passes_through_json() -> None:
     told = json.loads(json.dumps(dataclasses.asdict(SCORE)))
     assert UnderWay.from_dict(told, "it") == SCORE
+
+
+def test_it_falls_short_by_hand() -> None:
+    start = Score(None, 0.0, (90.0, 110.0), (900, 1100), 0.0, 0.0, 0.0, 0, "fixed")
+    # half of the start's 100 are left to be earned
+    behind, ahead = (UnderWay("", (), (Running(value, 0.0, 500),), 0) for value in (4.9, 5.1))
+    assert behind.falls_short(60.0, None, start)  # 54.9, and 5 % of 100 is 5
+    assert not ahead.falls_short(60.0, None, start)
+    assert not behind.falls_short(100.0, None, start), "the start itself has no more"
+    assert not behind.falls_short(60.0, None, None)
+    begun = UnderWay("", (), (Running(0.0, 0.0, 1),), 0)
+    assert not begun.falls_short(99.0, None, start), "a step without reward says nothing"
+    assert behind.falls_short(22.0, 21.0, start)
+    assert not behind.falls_short(21.0, 21.0, start)
 
 
 @pytest.mark.parametrize("change", [{"running": [[1.0]]}, {"waiting": "x"}, {"more": 1}, {"returns": None}])

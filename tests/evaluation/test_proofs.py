@@ -105,6 +105,15 @@ def test_images_that_are_the_same_are_attacked_once(attack, rows: int, policy: P
     assert torch.equal(once.noted, each.noted)
 
 
+def test_images_that_are_the_same_at_other_budgets_are_attacked_for_each(policy: Policy, obs: Tensor):
+    eps = torch.tensor([0.3, 0.1, 0.3, 0.2], dtype=torch.float64)
+    open_rows = OpenRows(policy, 0, None)
+    choose = ActionChooser(
+        policy, SearchForm(policy, "full"), FGSM(), eps, Generator().manual_seed(3), open_rows=open_rows
+    )
+    assert choose(obs[[0, 0, 0, 0]]).distance.tolist() == pytest.approx(eps.tolist())
+
+
 def test_a_copy_that_is_done_is_no_twin(policy: Policy, obs: Tensor):
     counting = torch.tensor([False, True, True])
     open_rows = OpenRows(policy, 0, counting.clone)

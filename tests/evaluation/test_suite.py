@@ -193,6 +193,13 @@ def test_on_a_cpu_multi_and_multi_t_share_a_pass_at_each_budget(tmp_path: Path) 
         *(["Multi 20 at 0.1"], ["Multi 20 at 0.2"]),
     ]
     assert [len(addresses) for addresses in suite._passes(ordered, 4)] == [4, 4, 3]
+    other = dataclasses.replace(
+        conditions, plan=dataclasses.replace(plan, episodes=4)
+    )  # such as Procgen's other levels
+    two_games = {(of, key): cell for (_, key), cell in missing.items() for of in (conditions, other)}
+    passes = suite._passes(suite._in_order(two_games), 1)
+    assert [len(addresses) for addresses in passes] == [1, 1] + [1, 1] * 2 + [2] * 4 + [1] * 8
+    assert all(len({of for of, _ in addresses}) == 1 for addresses in passes)
 
 
 def test_a_pass_of_multi_and_multi_t_has_the_scores_of_each_alone(tmp_path: Path) -> None:

@@ -128,8 +128,7 @@ def test_a_miss_is_foreseen_from_episodes_under_way(plain: Path, tmp_path: Path)
     phases = Curriculum(stage, 0.0, Agent(plain, stage.results, ""), Dispatcher())
     phase = decided(plain)[1].phase
     nominal, attacked = Cell(None, 0.0), Cell(PGD(30, 0.1), phase.eps)
-    start = phases._found(stage.phase(1).run(1).agent(1))[nominal.key]  # of some agent
-    assert start.mean < 60
+    start = replace(phases._found(stage.phase(1).run(1).agent(1))[nominal.key], returns=(100.0, 100.0))
     run = TrainingFolder(tmp_path / "run1")
     file = run.results.scores.progress(0)
 
@@ -140,7 +139,7 @@ def test_a_miss_is_foreseen_from_episodes_under_way(plain: Path, tmp_path: Path)
             return phases._will_miss(run, phase, start)
 
     length = round(sum(start.lengths) / len(start.lengths))
-    behind, over = Running(1.0, 0.0, length), Running(59.0, 0.0, 10 * length)
+    behind, over = Running(1.0, 0.0, length), Running(54.0, 0.0, 10 * length)
     assert not phases._will_miss(run, phase, start), "nothing is told yet"
     assert not foreseen(of(nominal, behind)), "before the bootstrap is judged there are no thresholds"
     phases._thresholds = (60.0, 60.0)
@@ -148,7 +147,6 @@ def test_a_miss_is_foreseen_from_episodes_under_way(plain: Path, tmp_path: Path)
     assert foreseen(of(attacked, over)), "whoever plays longer than the start earns nothing more"
     assert not foreseen(of(Cell(PGD(30, 0.1), phase.start), behind)), "no threshold asks for this score"
     assert not foreseen(of(attacked, Running(61.0, 0.0, length)))
-    assert not foreseen(of(nominal, Running(0.0, 0.0, 0))), "the start may have less than a threshold"
     # In a game whose highest return is known, only what was lost counts: 21 and -38 on average, or -39.
     assert not foreseen(of(nominal, behind), game="CartPole-v1")
     phases._thresholds = (-8.5, None)

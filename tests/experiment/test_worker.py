@@ -1,5 +1,6 @@
 """One training run in a folder: finished, cut short, continued, refused."""
 
+import contextlib
 import dataclasses
 import errno
 import os
@@ -17,14 +18,15 @@ from bcl.attacks import FGSM
 from bcl.config import Config, resolve, resolve_stages
 from bcl.envs import make_env
 from bcl.errors import BclError, MissingExtra, StoreError, TrainingError, WeightsError
-from bcl.evaluation import Score
-from bcl.experiment import train_run, worker
+from bcl.evaluation import Cell, Plan, Score, UnderWay
+from bcl.experiment import Dispatcher, train_run, worker
+from bcl.experiment.phases import OverlappedRuns
 from bcl.experiment.trackers import Trackers
 from bcl.learners import learner
 from bcl.learners.learner import Task
 from bcl.learners.pacing import Pace
 from bcl.policies import Policy, PolicySpec
-from bcl.policies.files import fingerprint, load
+from bcl.policies.files import fingerprint, load, to_bytes
 from bcl.runs import store
 from bcl.runs.directory import RunDirectory, TrainingFolder
 from bcl.settings import parse_settings
@@ -454,3 +456,30 @@ def test_what_keeps_wandb_from_starting_is_one_sentence(tmp_path: Path, monkeypa
     monkeypatch.setitem(sys.modules, "wandb", None)
     with pytest.raises(MissingExtra, match="pip install 'wandb"):
         experiment.check([], "cpu", None, Trackers(wandb="robust"))
+
+
+def test_who_plays_scores_tells_what_is_known_of_them(tmp_path: Path) -> None:
+    game = resolve("cartpole").game
+    with contextlib.closing(make_env(game, 1)) as env:
+        policy = Policy(PolicySpec("plain-mlp", (4,), 2, env.low, env.high, (8,), game=game)).eval()
+    plan = Plan(game, 3)
+    wanted = (Cell(None, 0.0), Cell(FGSM(), 0.1))
+    run = TrainingFolder(tmp_path)
+    overlapped = OverlappedRuns(None, Dispatcher())  # type: ignore[arg-type]
+    told: list[list[UnderWay]] = []
+
+    def stop() -> bool:
+        told.append(overlapped.under_way(run))
+        return False
+
+    order = (0, "it", to_bytes(policy), plan, wanted, "cpu", ())
+    worker.evaluate(run.results.scores.path, *order, stop=stop)
+    first = next(filter(None, told))
+    assert [score.identity for score in first] == [cell.identity for cell in wanted]
+    assert all(len(score.running) == 3 and not score.waiting for score in first)
+    assert overlapped.under_way(run) == [], "the file is gone with the work"
+    told.clear()
+    many = dataclasses.replace(plan, num_envs=worker.FOLLOWED + 1)
+    worker.evaluate(run.results.scores.path, 0, "it", to_bytes(policy), many, wanted, "cpu", (), stop=stop)
+    assert told
+    assert not any(told), "so many would take longer to write than to play"
