@@ -21,6 +21,7 @@ import bcl
 from bcl import stats
 from bcl.bounds import margins
 from bcl.config import Stages
+from bcl.device import enough_memory
 from bcl.envs import make_env
 from bcl.errors import ConfigError, StoreError, counted
 from bcl.experiment.phases import Curriculum, pace_of, rules_of, train_paced
@@ -65,7 +66,8 @@ def check(stages: Stages, device: str, init: Policy | None, trackers: Trackers =
                 if stage.loss in ("radial", "sa", "distill"):  # made of bounds, which every layer needs
                     obs = torch.zeros(1, *init.spec.obs_shape, device=init.device)
                     margins(init.chain(), obs, obs, torch.zeros(1, dtype=torch.long, device=obs.device), "ibp")
-            student = init or Policy(spec_of(config, env))
+            with enough_memory("network.hidden"):
+                student = init or Policy(spec_of(config, env))
             if stage.loss == "distill":
                 load_teacher(config.distill.teacher, student)
 

@@ -21,7 +21,7 @@ import torch
 
 from bcl.bounds import Method
 from bcl.config import Config, PpoConfig, config_from_toml
-from bcl.device import enough_memory, threads
+from bcl.device import threads
 from bcl.envs import VectorEnv, make_env
 from bcl.errors import ConfigError, StoreError, TrainingError, WeightsError, counted
 from bcl.evaluation import (
@@ -394,8 +394,7 @@ def train_run(
     # One thread for vectors; of images all, whatever else runs: with another number sums round otherwise.
     vectors = len(game.obs_shape) == 1
     with contextlib.closing(game) as env, threads(1) if vectors else contextlib.nullcontext():
-        with enough_memory("network.hidden"):
-            policy = _untrained(parent, config, task, env)
+        policy = _untrained(parent, config, task, env)
         identity = _Identity(config, task, policy.spec.parent)
         record = RecordInFolder(run, policy, identity, device, began, progress, stop)
         if record.state and device == "cpu":
