@@ -258,5 +258,5 @@ def test_every_parameter_of_every_public_function_is_tried() -> None:
 
 def test_a_network_that_no_memory_holds_is_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(bcl.BclError, match=r"more memory than there is; lower network\.hidden"):
-        bcl.train("cartpole", network={"hidden": (10**7, 10**7)}, out=tmp_path / "run")
+        bcl.train("cartpole", network={"hidden": (10**6, 10**6)}, out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
