@@ -63,13 +63,13 @@ class _ManyStarts(ABC):
         proves = getattr(policy, "proves", None) if many else None
         proven = proves(obs, eps) if proves else None  # where no start changes the action
         rows = torch.arange(batch, device=obs.device)  # that are looked at
-        twins = first_alike(obs, eps) if many and noise.alike else rows  # have the same candidates
+        same_as = first_alike(obs, eps) if many and noise.alike else rows  # has the same candidates
         if looks and eps.dim():
             rows = rows[eps.flatten() > 0]  # the others cannot move
         if many:
-            rows = rows[twins[rows] == rows]
+            rows = rows[same_as[rows] == rows]
         left = len(rows)  # of these, for which a later start may be chosen; the others fill up the batch
-        choosing, places = _of_twins(twins, rows) if len(rows) < batch else (rows, rows)
+        choosing, places = _who_shares(same_as, rows) if len(rows) < batch else (rows, rows)
         best = obs.clone()
         best_key = torch.full((batch,), self.starts * actions, device=obs.device)
         first = 0
@@ -92,11 +92,11 @@ class _ManyStarts(ABC):
             if looks and len(rows) and first + count < self.starts:
                 waits = best_key >= self.starts  # else no start comes before one that ranks lowest
                 waits = waits if proven is None else waits & ~proven
-                waits = torch.zeros_like(twins).scatter_reduce(0, twins, waits.long(), "amax")[rows] > 0
+                waits = torch.zeros_like(same_as).scatter_reduce(0, same_as, waits.long(), "amax")[rows] > 0
                 waits[left:] = False
                 left = int(waits.sum())
                 rows = rows[(~waits).long().argsort(stable=True)[: rounded_up(left)]]
-                choosing, places = _of_twins(twins, rows[:left])
+                choosing, places = _who_shares(same_as, rows[:left])
             first += count
         return best
 
@@ -189,11 +189,11 @@ class StartNoise:
         return torch.stack(noise, dim=1)
 
 
-def _of_twins(twins: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
-    """The observations whose twins are among these rows, and where among them each has its own."""
-    places = torch.full_like(twins, -1)
+def _who_shares(same_as: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+    """The observations that are the same as one of these rows, and which of them each is the same as."""
+    places = torch.full_like(same_as, -1)
     places[rows] = torch.arange(len(rows), device=rows.device)
-    places = places[twins]
+    places = places[same_as]
     found = (places >= 0).nonzero().squeeze(1)
     return found, places[found]
 

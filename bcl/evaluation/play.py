@@ -481,27 +481,27 @@ class ActionChooser:
         if self._attack is None:
             return Decided(clean, clean, clean_obs, _moved(clean_obs, clean_obs), torch.zeros_like(clean) > 0)
         searched: AttackedPolicy = self._searched
-        firsts: Tensor | None = None
+        same_as: Tensor | None = None
         if self._open_rows:
             rows = self._open_rows(clean_obs, self._eps, scores)
             if _draws_nothing(self._attack):
-                firsts = self._firsts(clean_obs, rows)
-                rows &= firsts == torch.arange(len(firsts))
+                same_as = self._same_as(clean_obs, rows)
+                rows &= same_as == torch.arange(len(same_as))
             if not rows.all():
                 searched = OfOpenRows(searched, rows, scores.shape[1])
         eager = clean_obs.device.type != "cuda"
         seen = perturb(self._attack, searched, clean_obs, self._eps, self._generator, check=eager)
-        seen = seen if firsts is None else seen[firsts]
+        seen = seen if same_as is None else seen[same_as]
         actions = self._choose(self._scores(seen), dim=1)
         return Decided(actions, clean, seen, _moved(seen, clean_obs), actions != clean)
 
-    def _firsts(self, obs: Tensor, rows: Tensor) -> Tensor:
+    def _same_as(self, obs: Tensor, rows: Tensor) -> Tensor:
         """(N,) of each observation that is looked at the first that is the same and looked at too."""
         (looked_at,) = rows.nonzero(as_tuple=True)
         budgets = torch.as_tensor(self._eps).flatten().expand(len(rows))
-        firsts = torch.arange(len(rows))
-        firsts[looked_at] = looked_at[first_alike(obs[looked_at], budgets[looked_at])]
-        return firsts
+        same_as = torch.arange(len(rows))
+        same_as[looked_at] = looked_at[first_alike(obs[looked_at], budgets[looked_at])]
+        return same_as
 
     def _scores(self, obs: Tensor) -> Tensor:
         with torch.no_grad(), full_precision():

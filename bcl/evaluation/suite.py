@@ -7,7 +7,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 
 import torch
 
-from bcl.attacks import Multi, MultiT, lacks_source
+from bcl.attacks import lacks_source
 from bcl.bounds import Method
 from bcl.device import threads, useful_threads
 from bcl.envs import VectorEnv
@@ -176,8 +176,8 @@ def _in_order(missing: Mapping[Address, Cell]) -> list[Address]:
 
     def place(address: Address) -> tuple[int, int, float]:
         of, (attack, eps) = address
-        number = attacks.index(same_candidates(attack))
-        return (number, games.index(of), eps) if isinstance(attack, Multi | MultiT) else (number, 0, 0.0)
+        kind = same_candidates(attack)
+        return (attacks.index(kind), 0, 0.0) if kind is attack else (attacks.index(kind), games.index(of), eps)
 
     return sorted(missing, key=place)
 

@@ -22,8 +22,8 @@ from bcl.curriculum_rules import (
     risen,
 )
 from bcl.device import MPS, takes_turns
-from bcl.errors import ConfigError, StoreError, TrainingError, counted
-from bcl.evaluation import Cell, Plan, Score, UnderWay, cells, flags, read_scores, worst
+from bcl.errors import ConfigError, TrainingError, counted
+from bcl.evaluation import Cell, Plan, Score, cells, flags, read_scores, worst
 from bcl.evaluation.evaluation import Key
 from bcl.experiment import worker
 from bcl.experiment.verdict import SELECTION, choosing_attacks, final_score, plan_of, plans_of
@@ -34,7 +34,7 @@ from bcl.learners.pacing import Pace, rise_steps
 from bcl.policies.files import fingerprint, load
 from bcl.recipes import Loss, Strategy
 from bcl.runs import store
-from bcl.runs.directory import Agent, Clock, Outcome, Piece, StageFolder, TrainingFolder
+from bcl.runs.directory import Agent, Clock, Outcome, StageFolder, TrainingFolder
 from bcl.runs.executors import BackgroundJobs, Job
 from bcl.runs.results import Flag
 from bcl.settings import format_eps, format_return
@@ -196,7 +196,7 @@ class Curriculum:
         """Whether a score under way will probably be below a threshold; `start`: that of the bootstrap without
         attack."""
         highest = HIGHEST_RETURNS.get(self._config.game.id)
-        under_way = {score.identity: score for score in self._overlapped.under_way(run)}
+        under_way = {score.identity: score for score in worker.under_way(run)}
         return any(
             cell.identity in under_way and under_way[cell.identity].falls_short(least, highest, start)
             for cell, least in self._demanded(phase)
@@ -351,14 +351,6 @@ class OverlappedRuns:
             return True
         run.results.scores.gather()
         return False
-
-    def under_way(self, run: TrainingFolder) -> list[UnderWay]:
-        """What is known of a run's scores that are being played; nothing where that cannot be read just now."""
-        path = run.results.scores.progress(0)
-        try:
-            return [UnderWay.from_dict(told, f"'{path}'") for told in Piece.read(path).under_way]
-        except StoreError:
-            return []
 
     def stop_judging(self, run: TrainingFolder) -> None:
         """What is not played yet is not needed."""

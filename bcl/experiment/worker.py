@@ -206,6 +206,15 @@ class ProgressFile:
         store.remove(self._path)
 
 
+def under_way(run: TrainingFolder) -> list[UnderWay]:
+    """What a process told of a run's scores that it plays; nothing where that cannot be read just now."""
+    path = run.results.scores.progress(0)
+    try:
+        return [UnderWay.from_dict(told, f"'{path}'") for told in Piece.read(path).under_way]
+    except StoreError:
+        return []
+
+
 def give_memory_back() -> None:
     """After a job, whose process may wait for the next one beside others that need the GPU."""
     gc.collect()  # a learner and its graphs refer to each other

@@ -19,8 +19,7 @@ from bcl.config import Config, resolve, resolve_stages
 from bcl.envs import make_env
 from bcl.errors import BclError, MissingExtra, StoreError, TrainingError, WeightsError
 from bcl.evaluation import Cell, Plan, Score, UnderWay
-from bcl.experiment import Dispatcher, train_run, worker
-from bcl.experiment.phases import OverlappedRuns
+from bcl.experiment import train_run, worker
 from bcl.experiment.trackers import Trackers
 from bcl.learners import learner
 from bcl.learners.learner import Task
@@ -465,11 +464,10 @@ def test_who_plays_scores_tells_what_is_known_of_them(tmp_path: Path) -> None:
     plan = Plan(game, 3)
     wanted = (Cell(None, 0.0), Cell(FGSM(), 0.1))
     run = TrainingFolder(tmp_path)
-    overlapped = OverlappedRuns(None, Dispatcher())  # type: ignore[arg-type]
     told: list[list[UnderWay]] = []
 
     def stop() -> bool:
-        told.append(overlapped.under_way(run))
+        told.append(worker.under_way(run))
         return False
 
     order = (0, "it", to_bytes(policy), plan, wanted, "cpu", ())
@@ -477,7 +475,7 @@ def test_who_plays_scores_tells_what_is_known_of_them(tmp_path: Path) -> None:
     first = next(filter(None, told))
     assert [score.identity for score in first] == [cell.identity for cell in wanted]
     assert all(len(score.running) == 3 and not score.waiting for score in first)
-    assert overlapped.under_way(run) == [], "the file is gone with the work"
+    assert worker.under_way(run) == [], "the file is gone with the work"
     told.clear()
     many = dataclasses.replace(plan, num_envs=worker.FOLLOWED + 1)
     worker.evaluate(run.results.scores.path, 0, "it", to_bytes(policy), many, wanted, "cpu", (), stop=stop)
